@@ -1,0 +1,87 @@
+//! BindRequests: decisions that the binder is carrying out.
+
+use engine::model::BindInFlight;
+use serde::Deserialize;
+
+use crate::metadata::Metadata;
+use crate::text::{Text, null_as_default};
+
+/// A BindRequest.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub struct BindRequest<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    status: Status<'a>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Spec<'a> {
+    pod_name: Option<Text<'a>>,
+    selected_node: Option<Text<'a>>,
+    #[serde(rename = "selectedGPUGroups", deserialize_with = "null_as_default")]
+    selected_gpu_groups: Vec<Text<'a>>,
+    backoff_limit: Option<i32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Status<'a> {
+    phase: Option<Text<'a>>,
+    failed_attempts: Option<i32>,
+}
+
+impl BindRequest<'_> {
+    /// The pod it is about; its own name where the spec has none.
+    pub fn pod_name(&self) -> &str {
+        self.spec
+            .pod_name
+            .as_deref()
+            .unwrap_or_else(|| self.metadata.plain_name())
+    }
+
+    /// The decision, unless it failed for good.
+    pub fn in_flight(&self) -> Option<BindInFlight> {
+        let failed = self.status.phase.as_deref() == Some("Failed");
+        let spent = self
+            .spec
+            .backoff_limit
+            .is_none_or(|limit| self.status.failed_attempts.unwrap_or(0) >= limit);
+        if failed && spent {
+            return None;
+        }
+        let node = self
+            .spec
+            .selected_node
+            .as_deref()
+            .filter(|node| !node.is_empty())?
+            .to_owned();
+        let gpu_groups = self.spec.selected_gpu_groups.iter().map(Text::to_string).collect();
+        Some(BindInFlight { node, gpu_groups })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Option<&str>) {
+        let request: BindRequest<'_> = serde_json::from_str(text).unwrap();
+        assert_eq!(request.in_flight().map(|bind| bind.node).as_deref(), expect, "{text}");
+    }
+
+    #[test]
+    fn a_bind_request_counts_until_it_failed_for_good() {
+        check(r#"{"spec":{"podName":"p","selectedNode":"n"}}"#, Some("n"));
+        check(r#"{"spec":{"selectedNode":"n"},"status":{"phase":"Failed"}}"#, None);
+        let limited =
+            r#"{"spec":{"selectedNode":"n","backoffLimit":3},"status":{"phase":"Failed","failedAttempts":2}}"#;
+        check(limited, Some("n"));
+        check(r#"{"spec":{}}"#, None);
+    }
+}

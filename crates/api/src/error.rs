@@ -1,0 +1,113 @@
+//! What can be wrong with an object, each with the remedy, and the sentence that reaches the user.
+
+use std::fmt;
+
+/// Something that can't be read. Every message says what is wrong and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Not a quantity at all.
+    #[error("{0:?} is not a quantity; write a number with an optional suffix, as in 500m, 4 or 16Gi")]
+    NotAQuantity(String),
+    /// Below zero where only an amount makes sense.
+    #[error("{0:?} is negative; write an amount of zero or more")]
+    Negative(String),
+    /// Larger than anything real.
+    #[error("{text:?} is more than any machine has (at most {max}); write the real amount")]
+    Absurd {
+        /// What was written.
+        text: String,
+        /// The bound.
+        max: i64,
+    },
+    /// A part of a device that is handed out whole.
+    #[error("{0:?} is not a whole number; for a part of a GPU use the annotation gpu-fraction or gpu-memory")]
+    PartOfDevice(String),
+    /// Not a fraction.
+    #[error("{0:?} is not a fraction of a GPU; write a decimal above 0 and at most 1, as in 0.5")]
+    NotAFraction(String),
+    /// More than one device.
+    #[error("{0:?} is more than one GPU; for whole GPUs use the resource nvidia.com/gpu, for a part a decimal up to 1")]
+    FractionAboveOne(String),
+    /// Not MiB.
+    #[error("{0:?} is not an amount of GPU memory; write MiB as a whole number above 0, as in 4096")]
+    NotGpuMemory(String),
+    /// Not a number of devices.
+    #[error("{0:?} is not a number of GPUs; write a whole number from 1 to {max}", max = crate::gpu_request::DEVICES_MAX)]
+    NotADeviceCount(String),
+    /// Needs another annotation.
+    #[error("it needs gpu-fraction or gpu-memory beside it; add one of them or remove it")]
+    DevicesWithoutShare,
+    /// Two ways to ask for GPUs that exclude each other.
+    #[error("it can't be combined with {0}; keep one of them")]
+    Conflict(&'static str),
+    /// Not a time.
+    #[error("{0:?} is not a time; write it as in 2026-01-31T12:00:00Z")]
+    NotATime(String),
+    /// Not a duration.
+    #[error("{0:?} is not a duration; write it as in 90s, 5m or 1h30m")]
+    NotADuration(String),
+    /// Not an integer.
+    #[error("{0:?} is not a whole number")]
+    NotAnInteger(String),
+    /// A queue amount that means nothing.
+    #[error("{0} is no amount; write -1 for unlimited, or a number of zero or more")]
+    NotAQueueAmount(String),
+    /// A value outside a closed list.
+    #[error("{text:?} is unknown; known are {known}")]
+    Unknown {
+        /// What was written.
+        text: String,
+        /// What can be written.
+        known: &'static str,
+    },
+    /// A required field without a value.
+    #[error("it is missing or empty; give it a value")]
+    Missing,
+    /// A feature that this scheduler can't serve.
+    #[error("{0}")]
+    Unsupported(&'static str),
+}
+
+/// An error at a field of an object. Displayed as one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Kind and name, as in `Pod team-a/train-0`.
+    pub object: String,
+    /// Path of the field within the object.
+    pub field: String,
+    /// What is wrong, with the remedy.
+    pub error: Error,
+    /// What happens to the object now.
+    pub effect: &'static str,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {} ({})", self.object, self.field, self.error, self.effect)
+    }
+}
+
+/// An error and the field it is at, before the object is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FieldError {
+    pub(crate) field: String,
+    pub(crate) error: Error,
+}
+
+impl FieldError {
+    pub(crate) fn new(field: impl Into<String>, error: Error) -> FieldError {
+        FieldError {
+            field: field.into(),
+            error,
+        }
+    }
+
+    pub(crate) fn of(self, object: String, effect: &'static str) -> Problem {
+        Problem {
+            object,
+            field: self.field,
+            error: self.error,
+            effect,
+        }
+    }
+}

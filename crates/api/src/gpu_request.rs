@@ -1,0 +1,316 @@
+//! What a pod asks for in GPUs: whole devices, a fraction, memory, several devices, MIG slices.
+//!
+//! A fraction is read as an exact decimal: `0.7` is 700,000,000 billionths and never 0.6999.... Ways to ask that
+//! exclude each other are refused instead of one silently winning, because the device plugin would hand out both.
+
+use engine::model::GpuRequest;
+
+use crate::decimal::{read_decimal, read_exponent};
+use crate::error::FieldError;
+use crate::quantity::shorten;
+use crate::text::TextMap;
+use crate::{Error, keys};
+
+/// More devices than any node has.
+pub(crate) const DEVICES_MAX: i64 = 65_536;
+/// More MiB than any device has: a pebibyte.
+const MEMORY_MIB_MAX: i64 = 1 << 30;
+const BILLIONTHS: u128 = 1_000_000_000;
+
+/// Everything about a pod that says which GPUs it wants.
+#[derive(Clone, Debug)]
+pub struct GpuAsk<'a> {
+    /// Annotations of the pod.
+    pub annotations: &'a TextMap<'a>,
+    /// Whole devices that its containers ask for, folded.
+    pub whole: i64,
+    /// MIG slices that its containers ask for, folded and sorted by name.
+    pub mig: Vec<(String, i64)>,
+}
+
+/// Reads the request, or says which annotation or resource is wrong.
+pub fn gpu_request(ask: &GpuAsk<'_>) -> Result<GpuRequest, (String, Error)> {
+    read(ask).map_err(|error| (error.field, error.error))
+}
+
+/// What a pod occupies that runs already: as much of its request as makes sense, in KAI's order of precedence.
+pub(crate) fn occupied(ask: &GpuAsk<'_>) -> GpuRequest {
+    let annotated = |key: &str| ask.annotations.text(key);
+    let devices = annotated(keys::GPU_FRACTION_DEVICES)
+        .and_then(|text| parse_devices(text).ok())
+        .unwrap_or(1);
+    if let Some(Ok(billionths)) = annotated(keys::GPU_FRACTION).map(parse_fraction) {
+        return GpuRequest::Fraction { billionths, devices };
+    }
+    if let Some(Ok(mib)) = annotated(keys::GPU_MEMORY).map(parse_memory) {
+        return GpuRequest::Memory { mib, devices };
+    }
+    if !ask.mig.is_empty() {
+        return GpuRequest::Mig {
+            slices: ask.mig.clone(),
+            legacy: false,
+        };
+    }
+    match ask.whole {
+        0 => GpuRequest::None,
+        devices => GpuRequest::Whole { devices },
+    }
+}
+
+fn read(ask: &GpuAsk<'_>) -> Result<GpuRequest, FieldError> {
+    let fraction = ask.annotations.text(keys::GPU_FRACTION);
+    let memory = ask.annotations.text(keys::GPU_MEMORY);
+    if fraction.is_some() || memory.is_some() {
+        return read_share(ask, fraction, memory);
+    }
+    if ask.annotations.get(keys::GPU_FRACTION_DEVICES).is_some() {
+        return Err(at(keys::GPU_FRACTION_DEVICES, Error::DevicesWithoutShare));
+    }
+    let legacy = legacy_slices(ask.annotations)?;
+    if !legacy.is_empty() {
+        return Ok(GpuRequest::Mig {
+            slices: legacy,
+            legacy: true,
+        });
+    }
+    match (ask.whole, ask.mig.is_empty()) {
+        (0, true) => Ok(GpuRequest::None),
+        (devices, true) => Ok(GpuRequest::Whole { devices }),
+        (0, false) => Ok(GpuRequest::Mig {
+            slices: ask.mig.clone(),
+            legacy: false,
+        }),
+        (_, false) => {
+            let field = format!("spec.containers[].resources.requests.{}", ask.mig[0].0);
+            Err(FieldError::new(field, Error::Conflict("whole GPUs in the same pod")))
+        }
+    }
+}
+
+fn read_share(ask: &GpuAsk<'_>, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
+    let key = if fraction.is_some() {
+        keys::GPU_FRACTION
+    } else {
+        keys::GPU_MEMORY
+    };
+    if fraction.is_some() && memory.is_some() {
+        return Err(at(keys::GPU_MEMORY, Error::Conflict("the annotation gpu-fraction")));
+    }
+    if ask.whole > 0 {
+        return Err(at(key, Error::Conflict("whole GPUs in the containers' resources")));
+    }
+    if !ask.mig.is_empty() {
+        return Err(at(key, Error::Conflict("MIG slices in the containers' resources")));
+    }
+    let devices = match ask.annotations.text(keys::GPU_FRACTION_DEVICES) {
+        Some(text) => parse_devices(text).map_err(|error| at(keys::GPU_FRACTION_DEVICES, error))?,
+        None => 1,
+    };
+    match (fraction, memory) {
+        (Some(text), _) => {
+            let billionths = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
+            Ok(GpuRequest::Fraction { billionths, devices })
+        }
+        (None, Some(text)) => {
+            let mib = parse_memory(text).map_err(|error| at(keys::GPU_MEMORY, error))?;
+            Ok(GpuRequest::Memory { mib, devices })
+        }
+        (None, None) => Ok(GpuRequest::None),
+    }
+}
+
+fn at(key: &str, error: Error) -> FieldError {
+    FieldError::new(format!("metadata.annotations.{key}"), error)
+}
+
+/// A decimal in (0, 1] as billionths; digits below that are rounded to the nearest.
+fn parse_fraction(text: &str) -> Result<i64, Error> {
+    let invalid = || Error::NotAFraction(shorten(text));
+    let (decimal, rest) = read_decimal(text).ok_or_else(invalid)?;
+    let exponent = if rest.is_empty() {
+        0
+    } else {
+        read_exponent(rest).ok_or_else(invalid)?
+    };
+    if decimal.negative {
+        return Err(invalid());
+    }
+    let above_one = || Error::FractionAboveOne(shorten(text));
+    let scaled = decimal
+        .times_ten_to(exponent)
+        .scaled(BILLIONTHS)
+        .ok_or_else(above_one)?;
+    if scaled.up() > BILLIONTHS {
+        return Err(above_one());
+    }
+    match i64::try_from(scaled.nearest()) {
+        Ok(billionths) if billionths > 0 => Ok(billionths),
+        _ => Err(invalid()),
+    }
+}
+
+fn parse_memory(text: &str) -> Result<i64, Error> {
+    match parse_unsigned(text) {
+        Some(mib) if mib > MEMORY_MIB_MAX => Err(Error::Absurd {
+            text: shorten(text),
+            max: MEMORY_MIB_MAX,
+        }),
+        Some(mib) if mib > 0 => Ok(mib),
+        _ => Err(Error::NotGpuMemory(shorten(text))),
+    }
+}
+
+fn parse_devices(text: &str) -> Result<i64, Error> {
+    parse_unsigned(text)
+        .filter(|devices| (1..=DEVICES_MAX).contains(devices))
+        .ok_or_else(|| Error::NotADeviceCount(shorten(text)))
+}
+
+/// Digits only: `+1`, which Rust would take, is not valid to KAI. Too many digits saturate, so that the caller's bound answers.
+fn parse_unsigned(text: &str) -> Option<i64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(i64::MAX))
+}
+
+fn legacy_slices(annotations: &TextMap<'_>) -> Result<Vec<(String, i64)>, FieldError> {
+    let mut slices = Vec::new();
+    for (key, value) in annotations.iter().filter(|(key, _)| key.starts_with(keys::MIG_PREFIX)) {
+        let count = parse_devices(value).map_err(|error| at(key, error))?;
+        slices.push((key.to_owned(), count));
+    }
+    slices.sort();
+    slices.dedup_by(|a, b| a.0 == b.0);
+    Ok(slices)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::text::Text;
+
+    fn ask(annotations: &[(&str, &str)], whole: i64, mig: &[(&str, i64)]) -> Result<GpuRequest, (String, Error)> {
+        let entries = annotations
+            .iter()
+            .map(|(key, value)| (Text::from(*key), Text::from(*value)))
+            .collect();
+        let mig = mig.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        gpu_request(&GpuAsk {
+            annotations: &TextMap::from_entries(entries),
+            whole,
+            mig,
+        })
+    }
+
+    fn refused(annotations: &[(&str, &str)], whole: i64, mig: &[(&str, i64)], message: &str) {
+        let (field, error) = ask(annotations, whole, mig).unwrap_err();
+        assert_eq!(format!("{field}: {error}"), message);
+    }
+
+    #[test]
+    fn kinds_of_requests() {
+        assert_eq!(ask(&[], 0, &[]), Ok(GpuRequest::None));
+        assert_eq!(ask(&[], 2, &[]), Ok(GpuRequest::Whole { devices: 2 }));
+        let fraction = |billionths, devices| Ok(GpuRequest::Fraction { billionths, devices });
+        assert_eq!(ask(&[("gpu-fraction", "0.7")], 0, &[]), fraction(700_000_000, 1));
+        assert_eq!(ask(&[("gpu-fraction", "1")], 0, &[]), fraction(1_000_000_000, 1));
+        assert_eq!(
+            ask(&[("gpu-fraction", "5e-1"), ("gpu-fraction-num-devices", "3")], 0, &[]),
+            fraction(500_000_000, 3)
+        );
+        assert_eq!(
+            ask(&[("gpu-fraction", "0.3333333333333333")], 0, &[]),
+            fraction(333_333_333, 1)
+        );
+        assert_eq!(
+            ask(&[("gpu-memory", "4096")], 0, &[]),
+            Ok(GpuRequest::Memory { mib: 4096, devices: 1 })
+        );
+        let slices = vec![("nvidia.com/mig-1g.5gb".to_owned(), 2)];
+        assert_eq!(
+            ask(&[], 0, &[("nvidia.com/mig-1g.5gb", 2)]),
+            Ok(GpuRequest::Mig {
+                slices: slices.clone(),
+                legacy: false
+            })
+        );
+        assert_eq!(
+            ask(&[("nvidia.com/mig-1g.5gb", "2")], 0, &[]),
+            Ok(GpuRequest::Mig { slices, legacy: true })
+        );
+    }
+
+    #[test]
+    fn refusals_name_the_field_and_the_remedy() {
+        for text in [
+            "NaN", "inf", "-0.5", "0", "0.0", "", "half", "0x1p-1", "50%", "1e-12", "500m",
+        ] {
+            let message = format!(
+                "metadata.annotations.gpu-fraction: {text:?} is not a fraction of a GPU; write a decimal above 0 and at \
+                 most 1, as in 0.5"
+            );
+            refused(&[("gpu-fraction", text)], 0, &[], &message);
+        }
+        for text in ["1.5", "2", "1e300", "1.0000000000000001"] {
+            assert!(
+                matches!(
+                    ask(&[("gpu-fraction", text)], 0, &[]),
+                    Err((_, Error::FractionAboveOne(_)))
+                ),
+                "{text}"
+            );
+        }
+        for text in ["0", "-1", "2Gi", "1.5", "NaN", "+4"] {
+            assert!(
+                matches!(ask(&[("gpu-memory", text)], 0, &[]), Err((_, Error::NotGpuMemory(_)))),
+                "{text}"
+            );
+        }
+        let huge = ask(&[("gpu-memory", "99999999999999999999")], 0, &[]);
+        assert!(matches!(huge, Err((_, Error::Absurd { .. }))));
+        refused(
+            &[("gpu-fraction", "0.5"), ("gpu-fraction-num-devices", "0")],
+            0,
+            &[],
+            "metadata.annotations.gpu-fraction-num-devices: \"0\" is not a number of GPUs; write a whole number from 1 to 65536",
+        );
+    }
+
+    #[test]
+    fn ways_that_exclude_each_other_are_refused() {
+        refused(
+            &[("gpu-fraction", "0.5")],
+            1,
+            &[],
+            "metadata.annotations.gpu-fraction: it can't be combined with whole GPUs in the containers' resources; keep one \
+             of them",
+        );
+        assert!(ask(&[("gpu-fraction", "0.5"), ("gpu-memory", "100")], 0, &[]).is_err());
+        assert!(ask(&[("gpu-memory", "100")], 0, &[("nvidia.com/mig-1g.5gb", 1)]).is_err());
+        assert!(ask(&[("gpu-fraction-num-devices", "2")], 0, &[]).is_err());
+        assert!(ask(&[], 1, &[("nvidia.com/mig-1g.5gb", 1)]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(fraction in "\\PC*", memory in "\\PC*", devices in "\\PC*") {
+            let _ = ask(&[("gpu-fraction", &fraction), ("gpu-fraction-num-devices", &devices)], 0, &[]);
+            let _ = ask(&[("gpu-memory", &memory)], 0, &[]);
+        }
+
+        #[test]
+        fn hundredths_are_exact(hundredths in 1i64..=100) {
+            let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+            let expect = GpuRequest::Fraction { billionths: hundredths * 10_000_000, devices: 1 };
+            prop_assert_eq!(ask(&[("gpu-fraction", &text)], 0, &[]), Ok(expect));
+        }
+
+        #[test]
+        fn an_accepted_fraction_is_within_a_device(text in "[0-9]{0,2}\\.?[0-9]{0,12}(e-?[0-9])?") {
+            if let Ok(GpuRequest::Fraction { billionths, devices }) = ask(&[("gpu-fraction", &text)], 0, &[]) {
+                prop_assert!((1..=1_000_000_000).contains(&billionths) && devices == 1);
+            }
+        }
+    }
+}

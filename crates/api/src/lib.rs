@@ -1,0 +1,49 @@
+//! Kubernetes objects as kai reads them, and their way into the engine.
+//!
+//! Each kind has one file with a slim type (only the fields we read; unknown ones are ignored) and one function that
+//! turns it into the engine's type. What is invalid becomes a [`Problem`] that names object, field and remedy; it is
+//! never a panic and never silence. No Kubernetes client lives here, and no I/O.
+
+mod bind_request;
+mod decimal;
+mod duration;
+mod error;
+mod gpu_memory;
+mod gpu_request;
+pub mod keys;
+mod metadata;
+mod node;
+mod pod;
+mod pod_group;
+mod priority_class;
+mod quantity;
+mod queue;
+mod resources;
+mod text;
+mod time;
+mod topology;
+
+pub use bind_request::BindRequest;
+pub use duration::parse_duration;
+pub use error::{Error, Problem};
+pub use gpu_memory::normalise_gpu_memory_mib;
+pub use gpu_request::{GpuAsk, gpu_request};
+pub use metadata::Metadata;
+pub use node::Node;
+pub use pod::{Pod, PodIdentity};
+pub use pod_group::PodGroup;
+pub use priority_class::{PriorityClass, PriorityClasses};
+pub use quantity::Quantity;
+pub use queue::Queue;
+pub use text::{Text, TextMap};
+pub use time::parse_time;
+pub use topology::Topology;
+
+/// A value made from an object, with what was wrong about the object but did not keep it from taking part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Read<T> {
+    /// The value.
+    pub value: T,
+    /// What to tell the user.
+    pub problems: Vec<Problem>,
+}

@@ -1,0 +1,87 @@
+//! Object metadata, the fields that every kind has.
+
+use engine::model::Millis;
+use serde::Deserialize;
+
+use crate::error::FieldError;
+use crate::text::{Text, TextMap};
+use crate::time::parse_time;
+use crate::{Error, keys};
+
+/// Metadata of an object.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+pub struct Metadata<'a> {
+    /// Name.
+    pub name: Option<Text<'a>>,
+    /// Namespace; `None` means `default` for kinds that live in one.
+    pub namespace: Option<Text<'a>>,
+    /// Unique id.
+    pub uid: Option<Text<'a>>,
+    /// Creation time.
+    pub creation_timestamp: Option<Text<'a>>,
+    /// When it has to be gone.
+    pub deletion_timestamp: Option<Text<'a>>,
+    /// Labels.
+    pub labels: TextMap<'a>,
+    /// Annotations.
+    pub annotations: TextMap<'a>,
+}
+
+impl Metadata<'_> {
+    /// The name; an object without one is invalid.
+    pub(crate) fn required_name(&self) -> Result<&str, FieldError> {
+        match self.name.as_deref() {
+            Some(name) if !name.is_empty() => Ok(name),
+            _ => Err(FieldError::new("metadata.name", Error::Missing)),
+        }
+    }
+
+    /// The namespace, `default` where none is written.
+    pub fn namespace(&self) -> &str {
+        match self.namespace.as_deref() {
+            Some(namespace) if !namespace.is_empty() => namespace,
+            _ => "default",
+        }
+    }
+
+    /// `namespace/name`, for messages.
+    pub fn qualified_name(&self) -> String {
+        format!("{}/{}", self.namespace(), self.name.as_deref().unwrap_or("(no name)"))
+    }
+
+    /// The name, for messages about kinds without a namespace.
+    pub fn plain_name(&self) -> &str {
+        self.name.as_deref().unwrap_or("(no name)")
+    }
+
+    /// The unique id; objects that were never in a cluster have none, their full name serves.
+    pub(crate) fn uid_or(&self, fallback: impl FnOnce() -> String) -> String {
+        match self.uid.as_deref() {
+            Some(uid) if !uid.is_empty() => uid.to_owned(),
+            _ => fallback(),
+        }
+    }
+
+    /// Creation time; `otherwise` for objects that were never in a cluster.
+    pub(crate) fn created(&self, otherwise: Millis) -> Result<Millis, FieldError> {
+        let Some(text) = self.creation_timestamp.as_deref() else {
+            return Ok(otherwise);
+        };
+        parse_time(text).map_err(|error| FieldError::new("metadata.creationTimestamp", error))
+    }
+
+    /// When it has to be gone, if deletion was asked for.
+    pub(crate) fn deletion(&self) -> Result<Option<Millis>, FieldError> {
+        let Some(text) = self.deletion_timestamp.as_deref() else {
+            return Ok(None);
+        };
+        let deletion = parse_time(text).map_err(|error| FieldError::new("metadata.deletionTimestamp", error))?;
+        Ok(Some(deletion))
+    }
+
+    /// The partition of the cluster that the object is in; `None` = the default one.
+    pub fn node_pool(&self) -> Option<&str> {
+        self.labels.text(keys::NODE_POOL)
+    }
+}

@@ -1,0 +1,283 @@
+//! Nodes.
+
+use engine::model::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
+use serde::Deserialize;
+
+use crate::error::FieldError;
+use crate::gpu_memory::normalise_gpu_memory_mib;
+use crate::metadata::Metadata;
+use crate::resources::{CPU, MEMORY, PODS, RawResources, Rounding, amount};
+use crate::text::{Text, null_as_default};
+use crate::{Error, Problem, Read, keys};
+
+const SKIPPED: &str = "the node is skipped";
+const NO_RESOURCE: &str = "the node has none of it";
+const NO_LABEL: &str = "the label is ignored";
+/// Pod slots of a node that states none: the kubelet's default.
+const POD_SLOTS_DEFAULT: i64 = 110;
+
+/// A Node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub struct Node<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    status: Status<'a>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+struct Spec<'a> {
+    unschedulable: Option<bool>,
+    #[serde(deserialize_with = "null_as_default")]
+    taints: Vec<RawTaint<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+struct RawTaint<'a> {
+    key: Option<Text<'a>>,
+    value: Option<Text<'a>>,
+    effect: Option<Text<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+struct Status<'a> {
+    allocatable: Option<RawResources<'a>>,
+    capacity: Option<RawResources<'a>>,
+    #[serde(deserialize_with = "null_as_default")]
+    conditions: Vec<Condition<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+struct Condition<'a> {
+    #[serde(rename = "type")]
+    kind: Option<Text<'a>>,
+    status: Option<Text<'a>>,
+}
+
+impl Node<'_> {
+    /// As the engine takes it; `Err` if it can't take part.
+    pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
+        let object = || format!("Node {}", self.metadata.plain_name());
+        let name = self
+            .metadata
+            .required_name()
+            .map_err(|error| error.of(object(), SKIPPED))?;
+        let mut problems = Vec::new();
+        let mut value = NodeSpec {
+            name: name.to_owned(),
+            labels: self.metadata.labels.to_labels(),
+            taints: Vec::new(),
+            unschedulable: self.spec.unschedulable.unwrap_or(false),
+            conditions: self.conditions(),
+            cpu_milli: 0,
+            memory_bytes: 0,
+            gpus: 0,
+            pods: POD_SLOTS_DEFAULT,
+            extended: Vec::new(),
+            gpu_count_label: None,
+            gpu_memory_mib: None,
+            gpu_memory_kind: MemoryKind::Dedicated,
+            mig_enabled: false,
+            mig_strategy: MigStrategy::None,
+        };
+        self.read_taints(&mut value, |error| problems.push(error.of(object(), NO_LABEL)));
+        self.read_resources(&mut value, |error| problems.push(error.of(object(), NO_RESOURCE)));
+        self.read_labels(&mut value, |error| problems.push(error.of(object(), NO_LABEL)));
+        Ok(Read { value, problems })
+    }
+
+    /// A condition that is not listed is fine: a kubelet lists what it knows.
+    fn conditions(&self) -> Vec<NodeCondition> {
+        let mut found: Vec<NodeCondition> = Vec::new();
+        for condition in &self.status.conditions {
+            let status = condition.status.as_deref().unwrap_or("Unknown");
+            let (kind, healthy) = match condition.kind.as_deref() {
+                Some("Ready") => (NodeCondition::NotReady, "True"),
+                Some("MemoryPressure") => (NodeCondition::MemoryPressure, "False"),
+                Some("DiskPressure") => (NodeCondition::DiskPressure, "False"),
+                Some("PIDPressure") => (NodeCondition::PidPressure, "False"),
+                Some("NetworkUnavailable") => (NodeCondition::NetworkUnavailable, "False"),
+                _ => continue,
+            };
+            if status != healthy {
+                found.push(kind);
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    fn read_taints(&self, node: &mut NodeSpec, mut report: impl FnMut(FieldError)) {
+        for (at, taint) in self.spec.taints.iter().enumerate() {
+            let effect = taint.effect.as_deref().unwrap_or_default();
+            let Some(effect) = taint_effect(effect) else {
+                let error = Error::Unknown {
+                    text: effect.to_owned(),
+                    known: TAINT_EFFECTS,
+                };
+                report(FieldError::new(format!("spec.taints[{at}].effect"), error));
+                continue;
+            };
+            node.taints.push(Taint {
+                key: taint.key.as_deref().unwrap_or_default().to_owned(),
+                value: taint.value.as_deref().unwrap_or_default().to_owned(),
+                effect,
+            });
+        }
+    }
+
+    fn read_resources(&self, node: &mut NodeSpec, mut report: impl FnMut(FieldError)) {
+        // A kubelet that reserves nothing offers its capacity.
+        let (list, field) = match (&self.status.allocatable, &self.status.capacity) {
+            (Some(list), _) => (list, "status.allocatable"),
+            (None, Some(list)) => (list, "status.capacity"),
+            (None, None) => return,
+        };
+        for (name, raw) in list.iter() {
+            let amount = match amount(name, &raw.0, Rounding::Offered) {
+                Ok(amount) => amount,
+                Err(error) => {
+                    report(FieldError::new(format!("{field}.{name}"), error));
+                    continue;
+                }
+            };
+            match name {
+                CPU => node.cpu_milli = amount,
+                MEMORY => node.memory_bytes = amount,
+                PODS => node.pods = amount,
+                _ if keys::is_gpu_resource(name) => node.gpus += amount,
+                _ => node.extended.push((name.to_owned(), amount)),
+            }
+        }
+        node.extended.sort();
+        node.extended.dedup_by(|a, b| a.0 == b.0);
+    }
+
+    fn read_labels(&self, node: &mut NodeSpec, mut report: impl FnMut(FieldError)) {
+        let label = |key: &str| self.metadata.labels.text(key);
+        let field = |key: &str| format!("metadata.labels.{key}");
+        if let Some(text) = label(keys::NODE_GPU_COUNT) {
+            match text.parse::<i64>() {
+                Ok(count) if (0..=crate::resources::GPUS_MAX).contains(&count) => node.gpu_count_label = Some(count),
+                _ => report(FieldError::new(
+                    field(keys::NODE_GPU_COUNT),
+                    Error::NotAnInteger(text.to_owned()),
+                )),
+            }
+        }
+        if let Some(text) = label(keys::NODE_GPU_MEMORY) {
+            node.gpu_memory_mib = normalise_gpu_memory_mib(text);
+            if node.gpu_memory_mib.is_none() && node.gpus > 0 {
+                report(FieldError::new(
+                    field(keys::NODE_GPU_MEMORY),
+                    Error::NotGpuMemory(text.to_owned()),
+                ));
+            }
+        }
+        if label(keys::NODE_GPU_MEMORY_TYPE) == Some("unified") {
+            node.gpu_memory_kind = MemoryKind::Unified;
+        }
+        node.mig_strategy = match label(keys::NODE_MIG_STRATEGY) {
+            Some("single") => MigStrategy::Single,
+            Some("mixed") => MigStrategy::Mixed,
+            _ => MigStrategy::None,
+        };
+        node.mig_enabled = match label(keys::NODE_MIG_ENABLED) {
+            Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+            None => node
+                .extended
+                .iter()
+                .any(|(name, count)| name.starts_with(keys::MIG_PREFIX) && *count > 0),
+        };
+    }
+}
+
+pub(crate) const TAINT_EFFECTS: &str = "NoSchedule, PreferNoSchedule and NoExecute";
+
+pub(crate) fn taint_effect(text: &str) -> Option<TaintEffect> {
+    match text {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(text: &str) -> Read<NodeSpec> {
+        serde_json::from_str::<Node<'_>>(text).unwrap().read().unwrap()
+    }
+
+    #[test]
+    fn a_gpu_node() {
+        let read = node(
+            r#"{"metadata":{"name":"n","labels":{"nvidia.com/gpu.memory":"81559","nvidia.com/gpu.count":"8"}},
+                "spec":{"taints":[{"key":"gpu","effect":"NoSchedule"}]},
+                "status":{"allocatable":{"cpu":"7910m","memory":"32Gi","pods":"110","nvidia.com/gpu":"8","amd.com/gpu":1,
+                                         "ephemeral-storage":"10Gi"},
+                          "conditions":[{"type":"Ready","status":"True"},{"type":"DiskPressure","status":"Unknown"}]}}"#,
+        );
+        assert_eq!(read.problems, []);
+        let node = read.value;
+        assert_eq!(
+            (node.cpu_milli, node.memory_bytes, node.gpus, node.pods),
+            (7910, 32 << 30, 9, 110)
+        );
+        assert_eq!((node.gpu_memory_mib, node.gpu_count_label), (Some(81500), Some(8)));
+        assert_eq!(node.extended, [("ephemeral-storage".to_owned(), 10 << 30)]);
+        assert_eq!(node.conditions, [NodeCondition::DiskPressure]);
+        assert_eq!(node.taints[0].effect, TaintEffect::NoSchedule);
+    }
+
+    #[test]
+    fn mig_is_on_by_label_or_by_slices() {
+        let with = |labels: &str| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"n","labels":{labels}}},"status":{{"allocatable":{{"nvidia.com/mig-1g.5gb":"7"}}}}}}"#
+            );
+            let node = node(&text).value;
+            (node.mig_enabled, node.mig_strategy)
+        };
+        assert_eq!(with("{}"), (true, MigStrategy::None));
+        assert_eq!(
+            with(r#"{"node-role.kubernetes.io/mig-enabled":"false"}"#),
+            (false, MigStrategy::None)
+        );
+        assert_eq!(
+            with(r#"{"nvidia.com/mig.strategy":"mixed"}"#),
+            (true, MigStrategy::Mixed)
+        );
+    }
+
+    #[test]
+    fn bad_amounts_count_as_none_and_are_reported() {
+        let read = node(
+            r#"{"metadata":{"name":"n"},"status":{"capacity":{"cpu":"-4","memory":"1Gi","nvidia.com/gpu":"NaN"}}}"#,
+        );
+        assert_eq!(
+            (read.value.cpu_milli, read.value.memory_bytes, read.value.gpus),
+            (0, 1 << 30, 0)
+        );
+        let texts: Vec<String> = read.problems.iter().map(Problem::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "Node n: status.capacity.cpu: \"-4\" is negative; write an amount of zero or more (the node has none of it)",
+                "Node n: status.capacity.nvidia.com/gpu: \"NaN\" is not a quantity; write a number with an optional suffix, as \
+                 in 500m, 4 or 16Gi (the node has none of it)",
+            ]
+        );
+    }
+}

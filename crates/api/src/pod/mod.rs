@@ -1,0 +1,339 @@
+//! Pods.
+
+mod constraints;
+mod requests;
+
+use engine::model::{BindInFlight, GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use serde::Deserialize;
+
+use crate::error::FieldError;
+use crate::gpu_request::{gpu_request, occupied};
+use crate::metadata::Metadata;
+use crate::resources::{RawResources, ResourceRequirements};
+use crate::text::{Text, null_as_default};
+use crate::{Error, Problem, Read, keys};
+
+const SKIPPED: &str = "the pod is skipped";
+const REFUSED: &str = "the pod is not scheduled";
+const IGNORED: &str = "the pod runs already and keeps what it has";
+
+/// A Pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub struct Pod<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    status: Status<'a>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Spec<'a> {
+    scheduler_name: Option<Text<'a>>,
+    node_name: Option<Text<'a>>,
+    priority_class_name: Option<Text<'a>>,
+    host_network: Option<bool>,
+    #[serde(deserialize_with = "null_as_default")]
+    containers: Vec<Container<'a>>,
+    #[serde(deserialize_with = "null_as_default")]
+    init_containers: Vec<Container<'a>>,
+    overhead: RawResources<'a>,
+    resources: Option<Box<ResourceRequirements<'a>>>,
+    #[serde(deserialize_with = "null_as_default")]
+    scheduling_gates: Vec<serde::de::IgnoredAny>,
+    #[serde(deserialize_with = "null_as_default")]
+    resource_claims: Vec<serde::de::IgnoredAny>,
+    node_selector: crate::text::TextMap<'a>,
+    affinity: Option<Box<constraints::RawAffinity<'a>>>,
+    #[serde(deserialize_with = "null_as_default")]
+    tolerations: Vec<constraints::RawToleration<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Container<'a> {
+    #[serde(deserialize_with = "null_as_default")]
+    resources: ResourceRequirements<'a>,
+    restart_policy: Option<Text<'a>>,
+    #[serde(deserialize_with = "null_as_default")]
+    ports: Vec<constraints::RawPort<'a>>,
+}
+
+impl Container<'_> {
+    /// A native sidecar: an init container that keeps running.
+    fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Status<'a> {
+    phase: Option<Text<'a>>,
+    nominated_node_name: Option<Text<'a>>,
+}
+
+/// Who schedules, and how its helpers are told from tenants' pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// Pods that ask for this scheduler are ours.
+    pub scheduler_name: String,
+    /// Reservation pods live in this namespace. The label alone would not do: a tenant can write labels, and a
+    /// reservation pod is not charged for its GPU.
+    pub reservation_namespace: String,
+}
+
+impl Default for PodIdentity {
+    fn default() -> PodIdentity {
+        PodIdentity {
+            scheduler_name: keys::SCHEDULER_NAME.to_owned(),
+            reservation_namespace: keys::RESERVATION.to_owned(),
+        }
+    }
+}
+
+impl Pod<'_> {
+    /// The pod group it names.
+    pub fn pod_group(&self) -> Option<&str> {
+        self.metadata
+            .annotations
+            .text(keys::POD_GROUP_NAME)
+            .filter(|name| !name.is_empty())
+    }
+
+    /// The scheduler it asks for.
+    pub fn scheduler_name(&self) -> &str {
+        self.spec.scheduler_name.as_deref().unwrap_or("default-scheduler")
+    }
+
+    /// The priority class it names.
+    pub fn priority_class_name(&self) -> Option<&str> {
+        self.spec.priority_class_name.as_deref()
+    }
+
+    /// What the pod is to the scheduler.
+    pub fn kind(&self, identity: &PodIdentity) -> PodKind {
+        match self.metadata.labels.text(keys::APP) {
+            Some(keys::RESERVATION) if self.metadata.namespace() == identity.reservation_namespace => {
+                PodKind::Reservation
+            }
+            Some(keys::SCALING_POD) if self.scheduler_name() != identity.scheduler_name => PodKind::Utility,
+            _ if self.scheduler_name() == identity.scheduler_name => PodKind::Workload,
+            _ => PodKind::Foreign,
+        }
+    }
+
+    /// As the engine takes it; `Err` if it can't take part. `bind` is the bind request of the pod, `now` the creation time
+    /// of pods without one.
+    pub fn read(
+        &self,
+        identity: &PodIdentity,
+        bind: Option<&BindInFlight>,
+        now: Millis,
+    ) -> Result<Read<PodSpec>, Problem> {
+        let object = || format!("Pod {}", self.metadata.qualified_name());
+        let mut errors = Vec::new();
+        let mut value = self
+            .spec(identity, bind, now, &mut errors)
+            .map_err(|error| error.of(object(), SKIPPED))?;
+        // A pod that has a node can't be refused any more: what is left of its request is what it occupies.
+        let effect = if value.node.is_some() { IGNORED } else { REFUSED };
+        if value.node.is_none() && value.kind == PodKind::Workload {
+            value.refused = errors.first().map(|first| format!("{}: {}", first.field, first.error));
+        }
+        let problems = errors.into_iter().map(|error| error.of(object(), effect)).collect();
+        Ok(Read { value, problems })
+    }
+
+    fn spec(
+        &self,
+        identity: &PodIdentity,
+        bind: Option<&BindInFlight>,
+        now: Millis,
+        errors: &mut Vec<FieldError>,
+    ) -> Result<PodSpec, FieldError> {
+        let name = self.metadata.required_name()?.to_owned();
+        let namespace = self.metadata.namespace().to_owned();
+        let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+        let node = given(&self.spec.node_name);
+        let (mut requests, ask) = self.requests(errors);
+        requests.gpu = match gpu_request(&ask) {
+            Ok(request) => request,
+            Err((field, error)) => {
+                errors.push(FieldError::new(field, error));
+                occupied(&ask)
+            }
+        };
+        if !self.spec.resource_claims.is_empty() {
+            errors.push(FieldError::new("spec.resourceClaims", Error::Unsupported(NO_CLAIMS)));
+        }
+        let constraints = self.constraints(&namespace, errors);
+        Ok(PodSpec {
+            uid: self.metadata.uid_or(|| format!("{namespace}/{name}")),
+            created: self.metadata.created(now)?,
+            kind: self.kind(identity),
+            gang: self.pod_group().map(|gang| GangKey {
+                namespace: namespace.clone(),
+                name: gang.to_owned(),
+            }),
+            sub_group: self.metadata.labels.text(keys::SUB_GROUP_NAME).map(str::to_owned),
+            phase: self.phase(errors),
+            deletion: self.metadata.deletion()?,
+            gated: !self.spec.scheduling_gates.is_empty(),
+            gpu_groups: self.gpu_groups(bind),
+            bind_in_flight: if node.is_none() { bind.cloned() } else { None },
+            requests,
+            constraints,
+            labels: self.metadata.labels.to_labels(),
+            rank: self.rank(),
+            nominated_node: given(&self.status.nominated_node_name),
+            refused: None,
+            node,
+            namespace,
+            name,
+        })
+    }
+
+    fn phase(&self, errors: &mut Vec<FieldError>) -> PodPhase {
+        match self.status.phase.as_deref() {
+            None | Some("" | "Pending") => PodPhase::Pending,
+            Some("Running") => PodPhase::Running,
+            Some("Succeeded") => PodPhase::Succeeded,
+            Some("Failed") => PodPhase::Failed,
+            Some("Unknown") => PodPhase::Unknown,
+            Some(other) => {
+                let known = "Pending, Running, Succeeded, Failed and Unknown";
+                errors.push(FieldError::new(
+                    "status.phase",
+                    Error::Unknown {
+                        text: other.to_owned(),
+                        known,
+                    },
+                ));
+                PodPhase::Unknown
+            }
+        }
+    }
+
+    /// The bind request knows best; labels are written after it.
+    fn gpu_groups(&self, bind: Option<&BindInFlight>) -> Vec<String> {
+        if let Some(bind) = bind.filter(|bind| !bind.gpu_groups.is_empty()) {
+            return bind.gpu_groups.clone();
+        }
+        let labels = &self.metadata.labels;
+        let several = labels
+            .iter()
+            .filter_map(|(key, _)| key.strip_prefix(keys::GPU_GROUP_PREFIX));
+        let mut groups: Vec<String> = several.map(str::to_owned).collect();
+        groups.sort();
+        groups.dedup();
+        if groups.is_empty() {
+            groups.extend(labels.text(keys::GPU_GROUP).map(str::to_owned));
+        }
+        groups
+    }
+
+    fn rank(&self) -> TaskRank {
+        let label = |key: &str| self.metadata.labels.text(key);
+        TaskRank {
+            leads_kubeflow_job: matches!(label(keys::KUBEFLOW_JOB_ROLE), Some("master" | "launcher")),
+            heads_ray_cluster: label(keys::RAY_NODE_TYPE) == Some("head"),
+            priority: label(keys::TASK_PRIORITY).map(|text| text.parse().ok()),
+        }
+    }
+}
+
+const NO_CLAIMS: &str =
+    "devices through resource claims are not supported; ask for nvidia.com/gpu or use the annotation gpu-fraction";
+
+#[cfg(test)]
+mod tests {
+    use engine::model::GpuRequest;
+
+    use super::*;
+
+    fn pod(text: &str) -> Read<PodSpec> {
+        let pod: Pod<'_> = serde_json::from_str(text).unwrap();
+        pod.read(&PodIdentity::default(), None, Millis(0)).unwrap()
+    }
+
+    #[test]
+    fn kinds() {
+        let kind = |namespace: &str, scheduler: &str, app: &str| {
+            let text = format!(
+                r#"{{"metadata":{{"name":"p","namespace":"{namespace}","labels":{{"app":"{app}"}}}},"spec":{{"schedulerName":"{scheduler}"}}}}"#
+            );
+            pod(&text).value.kind
+        };
+        assert_eq!(kind("a", "kai-scheduler", "x"), PodKind::Workload);
+        assert_eq!(kind("a", "default-scheduler", "x"), PodKind::Foreign);
+        assert_eq!(
+            kind(
+                "kai-resource-reservation",
+                "default-scheduler",
+                "kai-resource-reservation"
+            ),
+            PodKind::Reservation
+        );
+        assert_eq!(
+            kind("tenant", "kai-scheduler", "kai-resource-reservation"),
+            PodKind::Workload
+        );
+        assert_eq!(kind("a", "default-scheduler", "scaling-pod"), PodKind::Utility);
+        assert_eq!(kind("a", "kai-scheduler", "scaling-pod"), PodKind::Workload);
+    }
+
+    #[test]
+    fn groups_come_from_the_bind_request_then_from_labels() {
+        let text = r#"{"metadata":{"name":"p","labels":{"runai-gpu-group/b":"b","runai-gpu-group/a":"a","runai-gpu-group":"c"}}}"#;
+        assert_eq!(pod(text).value.gpu_groups, ["a", "b"]);
+        assert_eq!(
+            pod(r#"{"metadata":{"name":"p","labels":{"runai-gpu-group":"c"}}}"#)
+                .value
+                .gpu_groups,
+            ["c"]
+        );
+        let parsed: Pod<'_> = serde_json::from_str(text).unwrap();
+        let bind = BindInFlight {
+            node: "n".to_owned(),
+            gpu_groups: vec!["z".to_owned()],
+        };
+        let read = parsed
+            .read(&PodIdentity::default(), Some(&bind), Millis(0))
+            .unwrap()
+            .value;
+        assert_eq!(
+            (read.gpu_groups, read.bind_in_flight),
+            (vec!["z".to_owned()], Some(bind))
+        );
+    }
+
+    #[test]
+    fn a_bad_request_is_a_reason_to_wait_and_a_running_pod_keeps_its_gpus() {
+        let text = |node: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"p","annotations":{{"gpu-fraction":"NaN"}}}},
+                    "spec":{{"schedulerName":"kai-scheduler"{node},
+                             "containers":[{{"resources":{{"limits":{{"nvidia.com/gpu":1}}}}}}]}}}}"#
+            )
+        };
+        let waiting = pod(&text(""));
+        assert!(
+            waiting
+                .value
+                .refused
+                .unwrap()
+                .starts_with("metadata.annotations.gpu-fraction: ")
+        );
+        assert_eq!(waiting.problems.len(), 1);
+        let running = pod(&text(r#","nodeName":"n""#));
+        assert_eq!(
+            (running.value.refused, running.value.requests.gpu),
+            (None, GpuRequest::Whole { devices: 1 })
+        );
+    }
+}

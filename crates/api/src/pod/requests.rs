@@ -1,0 +1,175 @@
+//! How the containers of a pod add up to one request.
+
+use std::borrow::Cow;
+
+use engine::model::{GpuRequest, Requests};
+
+use super::{Container, Pod};
+use crate::error::FieldError;
+use crate::gpu_request::GpuAsk;
+use crate::keys;
+use crate::resources::{Amounts, CPU, MEMORY, PODS};
+
+impl Pod<'_> {
+    /// Everything but the GPU request, and what is needed to read that.
+    pub(super) fn requests(&self, errors: &mut Vec<FieldError>) -> (Requests, GpuAsk<'_>) {
+        let amounts = self.folded(errors);
+        let mut requests = Requests {
+            gpu: GpuRequest::None,
+            ..Requests::default()
+        };
+        let (mut whole, mut mig) = (0i64, Vec::new());
+        for (name, amount) in amounts.iter().filter(|(_, amount)| *amount > 0) {
+            match name {
+                CPU => requests.cpu_milli = amount,
+                MEMORY => requests.memory_bytes = amount,
+                // Every pod takes one slot; the engine knows.
+                PODS => {}
+                _ if keys::is_gpu_resource(name) => whole = whole.saturating_add(amount),
+                _ if name.starts_with(keys::MIG_PREFIX) => mig.push((name.to_owned(), amount)),
+                _ => requests.extended.push((name.to_owned(), amount)),
+            }
+        }
+        requests.extended.sort();
+        mig.sort();
+        (
+            requests,
+            GpuAsk {
+                annotations: &self.metadata.annotations,
+                whole,
+                mig,
+            },
+        )
+    }
+
+    /// The most that is needed at any time of the pod's life: init containers run one after the other, each beside the
+    /// sidecars started before it; then the containers run beside all sidecars.
+    fn folded<'a>(&'a self, errors: &mut Vec<FieldError>) -> Amounts<'a> {
+        let mut asked = |list: &str, at: usize, container: &'a Container<'_>| {
+            Amounts::asked(&container.resources, || format!("spec.{list}[{at}].resources"), errors)
+        };
+        let mut containers = self.spec.containers.iter().enumerate();
+        let mut running = containers
+            .next()
+            .map_or_else(Amounts::default, |(at, first)| asked("containers", at, first));
+        for (at, container) in containers {
+            running.add(&asked("containers", at, container));
+        }
+        if !self.spec.init_containers.is_empty() {
+            let (mut sidecars, mut peak) = (Amounts::default(), Amounts::default());
+            for (at, container) in self.spec.init_containers.iter().enumerate() {
+                let mut own = asked("initContainers", at, container);
+                if container.is_sidecar() {
+                    sidecars.add(&own);
+                    peak.raise_to(&sidecars);
+                } else {
+                    own.add(&sidecars);
+                    peak.raise_to(&own);
+                }
+            }
+            running.add(&sidecars);
+            running.raise_to(&peak);
+        }
+        self.apply_pod_level(&mut running, errors);
+        if !self.spec.overhead.is_empty() {
+            running.add(&Amounts::listed(&self.spec.overhead, "spec.overhead", errors));
+        }
+        running
+    }
+
+    /// Requests of the pod as a whole replace the sum over its containers (KEP-2837: CPU, memory, huge pages only).
+    fn apply_pod_level<'a>(&'a self, running: &mut Amounts<'a>, errors: &mut Vec<FieldError>) {
+        let Some(resources) = &self.spec.resources else { return };
+        let asked = Amounts::asked(resources, || "spec.resources".to_owned(), errors);
+        for (name, amount) in asked.iter() {
+            if matches!(name, CPU | MEMORY) || name.starts_with("hugepages-") {
+                running.set(Cow::Owned(name.to_owned()), amount);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(spec: &str, cpu_milli: i64, memory_bytes: i64, whole: i64) {
+        let text = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
+        let pod: Pod<'_> = serde_json::from_str(&text).unwrap();
+        let mut errors = Vec::new();
+        let (requests, ask) = pod.requests(&mut errors);
+        assert_eq!(errors, []);
+        assert_eq!(
+            (requests.cpu_milli, requests.memory_bytes, ask.whole),
+            (cpu_milli, memory_bytes, whole),
+            "{spec}"
+        );
+    }
+
+    #[test]
+    fn containers_add_up_and_limits_stand_in_for_requests() {
+        check(
+            r#"{"containers":[{"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"4","nvidia.com/gpu":1}}},
+                              {"resources":{"limits":{"cpu":"500m","memory":"1k"}}}]}"#,
+            1500,
+            1000,
+            1,
+        );
+    }
+
+    #[test]
+    fn init_containers_count_at_their_peak() {
+        check(
+            r#"{"initContainers":[{"resources":{"requests":{"cpu":"3"}}},{"resources":{"requests":{"memory":"5k"}}}],
+                "containers":[{"resources":{"requests":{"cpu":"1","memory":"1k"}}}]}"#,
+            3000,
+            5000,
+            0,
+        );
+    }
+
+    #[test]
+    fn sidecars_run_beside_later_init_containers_and_beside_the_containers() {
+        check(
+            r#"{"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"cpu":"1"}}},
+                                  {"resources":{"requests":{"cpu":"3"}}},
+                                  {"restartPolicy":"Always","resources":{"requests":{"cpu":"500m"}}}],
+                "containers":[{"resources":{"requests":{"cpu":"1"}}}]}"#,
+            4000,
+            0,
+            0,
+        );
+        check(
+            r#"{"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"cpu":"1"}}}],
+                "containers":[{"resources":{"requests":{"cpu":"1"}}}]}"#,
+            2000,
+            0,
+            0,
+        );
+    }
+
+    #[test]
+    fn overhead_comes_on_top_and_pod_level_requests_replace_the_sum() {
+        check(
+            r#"{"overhead":{"cpu":"100m"},"containers":[{"resources":{"requests":{"cpu":"1"}}}]}"#,
+            1100,
+            0,
+            0,
+        );
+        check(
+            r#"{"resources":{"requests":{"cpu":"2"}},"containers":[{"resources":{"requests":{"cpu":"1","memory":"1k"}}}]}"#,
+            2000,
+            1000,
+            0,
+        );
+    }
+
+    #[test]
+    fn a_bad_amount_names_its_container() {
+        let text = r#"{"spec":{"containers":[{},{"resources":{"requests":{"cpu":"-1"}}}]}}"#;
+        let pod: Pod<'_> = serde_json::from_str(text).unwrap();
+        let mut errors = Vec::new();
+        pod.requests(&mut errors);
+        assert_eq!(errors[0].field, "spec.containers[1].resources.requests.cpu");
+    }
+}

@@ -1,0 +1,270 @@
+//! Pod groups: the gangs of the engine.
+
+use engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
+use serde::Deserialize;
+
+use crate::duration::parse_duration;
+use crate::error::FieldError;
+use crate::metadata::Metadata;
+use crate::priority_class::{PriorityClasses, preemptible_by_priority};
+use crate::text::{Text, null_as_default};
+use crate::time::parse_time;
+use crate::{Error, Problem, Read, keys};
+
+const SKIPPED: &str = "the pod group is skipped";
+const IGNORED: &str = "the value is ignored";
+/// Pods that must start together where a group states nothing.
+const MIN_MEMBER_DEFAULT: i32 = 1;
+/// The partition that objects without a node-pool label are in, as scheduling conditions name it.
+const DEFAULT_NODE_POOL: &str = "default";
+/// `spec.schedulingBackoff`: try again in every cycle.
+const NO_BACKOFF: i32 = -1;
+
+/// A PodGroup.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub struct PodGroup<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    status: Status<'a>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Spec<'a> {
+    min_member: Option<i32>,
+    min_sub_group: Option<i32>,
+    queue: Option<Text<'a>>,
+    priority_class_name: Option<Text<'a>>,
+    preemptibility: Option<Text<'a>>,
+    topology_constraint: Option<RawConstraint<'a>>,
+    #[serde(deserialize_with = "null_as_default")]
+    sub_groups: Vec<SubGroup<'a>>,
+    scheduling_backoff: Option<i32>,
+    preemption_delay: Option<Text<'a>>,
+    staleness_grace_period: Option<Text<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct SubGroup<'a> {
+    name: Option<Text<'a>>,
+    parent: Option<Text<'a>>,
+    min_member: Option<i32>,
+    min_sub_group: Option<i32>,
+    topology_constraint: Option<RawConstraint<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct RawConstraint<'a> {
+    topology: Option<Text<'a>>,
+    required_topology_level: Option<Text<'a>>,
+    preferred_topology_level: Option<Text<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Status<'a> {
+    #[serde(deserialize_with = "null_as_default")]
+    scheduling_conditions: Vec<SchedulingCondition<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct SchedulingCondition<'a> {
+    node_pool: Option<Text<'a>>,
+}
+
+impl PodGroup<'_> {
+    /// The queue it names.
+    pub fn queue(&self) -> &str {
+        self.spec.queue.as_deref().unwrap_or_default()
+    }
+
+    /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of groups without one.
+    pub fn read(&self, classes: &PriorityClasses, now: Millis) -> Result<Read<GangSpec>, Problem> {
+        let object = || format!("PodGroup {}", self.metadata.qualified_name());
+        let mut problems = Vec::new();
+        let value = self.spec(classes, now, |error| problems.push(error.of(object(), IGNORED)));
+        Ok(Read {
+            value: value.map_err(|error| error.of(object(), SKIPPED))?,
+            problems,
+        })
+    }
+
+    fn spec(
+        &self,
+        classes: &PriorityClasses,
+        now: Millis,
+        mut ignore: impl FnMut(FieldError),
+    ) -> Result<GangSpec, FieldError> {
+        let key = GangKey {
+            namespace: self.metadata.namespace().to_owned(),
+            name: self.metadata.required_name()?.to_owned(),
+        };
+        let priority = classes.priority(self.spec.priority_class_name.as_deref());
+        let preemptible = match self.spec.preemptibility.as_deref() {
+            Some("preemptible") => true,
+            Some("non-preemptible") => false,
+            None | Some("") => preemptible_by_priority(priority),
+            Some(other) => {
+                let error = Error::Unknown {
+                    text: other.to_owned(),
+                    known: "preemptible and non-preemptible",
+                };
+                ignore(FieldError::new("spec.preemptibility", error));
+                preemptible_by_priority(priority)
+            }
+        };
+        let mut annotated = |annotation: &str| {
+            let parsed = parse_time(self.metadata.annotations.text(annotation)?);
+            let error = |error| ignore(FieldError::new(format!("metadata.annotations.{annotation}"), error));
+            parsed.map_err(error).ok()
+        };
+        let last_start = annotated(keys::LAST_START);
+        let last_eviction = annotated(keys::LAST_EVICTION);
+        let stale_since = annotated(keys::STALE_SINCE);
+        let mut duration = |text: &Option<Text<'_>>, field: &str| {
+            let parsed = parse_duration(text.as_deref()?);
+            parsed.map_err(|error| ignore(FieldError::new(field, error))).ok()
+        };
+        let preemption_delay = duration(&self.spec.preemption_delay, "spec.preemptionDelay");
+        let staleness_grace = duration(&self.spec.staleness_grace_period, "spec.stalenessGracePeriod");
+        Ok(GangSpec {
+            uid: self.metadata.uid_or(|| key.to_string()),
+            key,
+            created: self.metadata.created(now)?,
+            queue: self.queue().to_owned(),
+            priority,
+            preemptible,
+            min_member: count(self.spec.min_member.unwrap_or(MIN_MEMBER_DEFAULT), "spec.minMember")?,
+            min_sub_group: self
+                .spec
+                .min_sub_group
+                .map(|min| count(min, "spec.minSubGroup"))
+                .transpose()?,
+            topology: constraint(&self.spec.topology_constraint),
+            sub_groups: self.sub_groups()?,
+            last_start,
+            last_eviction,
+            stale_since,
+            preemption_delay: preemption_delay.unwrap_or_default().max(Millis(0)),
+            staleness_grace: staleness_grace.map(|grace| (grace.0 >= 0).then_some(grace)),
+            schedulable: !self.backed_off(),
+        })
+    }
+
+    fn sub_groups(&self) -> Result<Vec<SubGroupSpec>, FieldError> {
+        let read = |(at, group): (usize, &SubGroup<'_>)| {
+            let field = |part: &str| format!("spec.subGroups[{at}].{part}");
+            let min = |min: Option<i32>, part: &str| min.map(|min| count(min, &field(part))).transpose();
+            let Some(name) = group.name.as_deref().filter(|name| !name.is_empty()) else {
+                return Err(FieldError::new(field("name"), Error::Missing));
+            };
+            Ok(SubGroupSpec {
+                name: name.to_owned(),
+                // Names are lower case by schema; KAI forgives capitals in references to them.
+                parent: group
+                    .parent
+                    .as_deref()
+                    .filter(|parent| !parent.is_empty())
+                    .map(str::to_lowercase),
+                min_member: min(group.min_member, "minMember")?,
+                min_sub_group: min(group.min_sub_group, "minSubGroup")?,
+                topology: constraint(&group.topology_constraint),
+            })
+        };
+        self.spec.sub_groups.iter().enumerate().map(read).collect()
+    }
+
+    /// A group that asked for it is tried once per partition: its newest condition says where that was.
+    fn backed_off(&self) -> bool {
+        let backoff = self.spec.scheduling_backoff.unwrap_or(NO_BACKOFF);
+        let own = self.metadata.node_pool().unwrap_or(DEFAULT_NODE_POOL);
+        let newest = self
+            .status
+            .scheduling_conditions
+            .last()
+            .and_then(|condition| condition.node_pool.as_deref());
+        backoff != NO_BACKOFF && newest == Some(own)
+    }
+}
+
+fn count(value: i32, field: &str) -> Result<u32, FieldError> {
+    u32::try_from(value).map_err(|_| FieldError::new(field, Error::Negative(value.to_string())))
+}
+
+fn constraint(raw: &Option<RawConstraint<'_>>) -> Option<TopologyConstraint> {
+    let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+    let raw = raw.as_ref()?;
+    Some(TopologyConstraint {
+        topology: given(&raw.topology)?,
+        required_level: given(&raw.required_topology_level),
+        preferred_level: given(&raw.preferred_topology_level),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(rest: &str) -> Result<Read<GangSpec>, String> {
+        let text = format!(r#"{{"metadata":{{"name":"g","namespace":"ns"}},{rest}}}"#);
+        let group: PodGroup<'_> = serde_json::from_str(&text).unwrap();
+        group
+            .read(&PriorityClasses::installed(), Millis(0))
+            .map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn priority_decides_preemptibility_unless_stated() {
+        let of = |spec: &str| {
+            let gang = group(&format!(r#""spec":{spec}"#)).unwrap().value;
+            (gang.priority, gang.preemptible)
+        };
+        assert_eq!(of(r#"{}"#), (50, true));
+        assert_eq!(of(r#"{"priorityClassName":"build"}"#), (100, false));
+        assert_eq!(
+            of(r#"{"priorityClassName":"build","preemptibility":"preemptible"}"#),
+            (100, true)
+        );
+        assert_eq!(of(r#"{"preemptibility":"non-preemptible"}"#), (50, false));
+    }
+
+    #[test]
+    fn minimums() {
+        assert_eq!(group(r#""spec":{}"#).unwrap().value.min_member, 1);
+        assert_eq!(group(r#""spec":{"minMember":0}"#).unwrap().value.min_member, 0);
+        assert_eq!(
+            group(r#""spec":{"minMember":-2}"#).unwrap_err(),
+            "PodGroup ns/g: spec.minMember: \"-2\" is negative; write an amount of zero or more (the pod group is skipped)"
+        );
+    }
+
+    #[test]
+    fn durations_and_backoff() {
+        let gang = group(r#""spec":{"stalenessGracePeriod":"-1s","preemptionDelay":"600s"}"#)
+            .unwrap()
+            .value;
+        assert_eq!(
+            (gang.staleness_grace, gang.preemption_delay),
+            (Some(None), Millis::seconds(600))
+        );
+        let held = r#""spec":{"schedulingBackoff":1},"status":{"schedulingConditions":[{"nodePool":"default"}]}"#;
+        assert!(!group(held).unwrap().value.schedulable);
+        assert!(group(r#""spec":{"schedulingBackoff":1}"#).unwrap().value.schedulable);
+    }
+
+    #[test]
+    fn a_constraint_without_a_topology_is_none() {
+        let gang = group(r#""spec":{"topologyConstraint":{"requiredTopologyLevel":"rack"}}"#)
+            .unwrap()
+            .value;
+        assert_eq!(gang.topology, None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Priority classes and what they make of a pod group.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::metadata::Metadata;
+use crate::text::null_as_default;
+
+/// Priority of a gang whose class is unknown, in a cluster without a default class.
+const PRIORITY_DEFAULT: i32 = 50;
+/// From this priority on a gang keeps its place unless it says otherwise.
+const NON_PREEMPTIBLE_FROM: i32 = 100;
+
+/// A PriorityClass.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+pub struct PriorityClass<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    /// Priority.
+    pub value: i32,
+    /// Whether it is the cluster's default.
+    pub global_default: Option<bool>,
+}
+
+/// All priority classes of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PriorityClasses {
+    values: BTreeMap<String, i32>,
+    global_default: Option<i32>,
+}
+
+impl PriorityClasses {
+    /// The classes that an installation brings along.
+    pub fn installed() -> PriorityClasses {
+        let named = [
+            ("train", 50),
+            ("interactive-preemptible", 75),
+            ("build", 100),
+            ("inference", 125),
+        ];
+        let values = named
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        PriorityClasses {
+            values,
+            global_default: None,
+        }
+    }
+
+    /// Adds or replaces a class.
+    pub fn insert(&mut self, class: &PriorityClass<'_>) {
+        self.values.insert(class.metadata.plain_name().to_owned(), class.value);
+        if class.global_default == Some(true) {
+            self.global_default = Some(class.value);
+        }
+    }
+
+    /// Whether there is a class of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    /// The priority of a gang that names this class: its value, else the cluster's default, else 50.
+    pub fn priority(&self, name: Option<&str>) -> i32 {
+        let named = name.and_then(|name| self.values.get(name)).copied();
+        named.or(self.global_default).unwrap_or(PRIORITY_DEFAULT)
+    }
+}
+
+/// Whether a gang of this priority may be evicted for others if it does not say so itself.
+pub(crate) fn preemptible_by_priority(priority: i32) -> bool {
+    priority < NON_PREEMPTIBLE_FROM
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priority_falls_back_to_the_default_class_and_then_to_50() {
+        let mut classes = PriorityClasses::default();
+        assert_eq!(classes.priority(Some("gone")), 50);
+        let class = |text| serde_json::from_str::<PriorityClass<'_>>(text).unwrap();
+        classes.insert(&class(r#"{"metadata":{"name":"high"},"value":200}"#));
+        classes.insert(&class(
+            r#"{"metadata":{"name":"usual"},"value":70,"globalDefault":true}"#,
+        ));
+        assert_eq!(classes.priority(Some("high")), 200);
+        assert_eq!(classes.priority(Some("gone")), 70);
+        assert_eq!(classes.priority(None), 70);
+        assert_eq!(PriorityClasses::installed().priority(Some("inference")), 125);
+    }
+}

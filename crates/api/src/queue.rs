@@ -1,0 +1,224 @@
+//! Queues.
+
+use engine::model::{Gpus, Millis, QueueSpec, Quota, ResourceQuota};
+use serde::Deserialize;
+
+use crate::duration::parse_duration;
+use crate::error::FieldError;
+use crate::metadata::Metadata;
+use crate::text::{Text, null_as_default};
+use crate::{Error, Problem, Read};
+
+const SKIPPED: &str = "the queue is skipped";
+const INHERITED: &str = "the value is inherited instead";
+/// Priority of queues that state none.
+const PRIORITY_DEFAULT: i32 = 100;
+/// How a queue writes that there is no bound.
+const UNLIMITED: f64 = -1.0;
+/// No queue has more of anything, in the engine's units: 100 PB of memory, 100 billion GPUs.
+const AMOUNT_MAX: f64 = 1e17;
+/// Units of the API in units of the engine.
+const MEMORY_UNIT_BYTES: f64 = 1e6;
+const GPU_UNIT: f64 = Gpus::ONE.0 as f64;
+const CPU_UNIT: f64 = 1.0;
+const WEIGHT_UNIT: f64 = 1e6;
+const WEIGHT_MAX: f64 = 1e9;
+
+/// A Queue.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub struct Queue<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Spec<'a> {
+    display_name: Option<Text<'a>>,
+    parent_queue: Option<Text<'a>>,
+    priority: Option<i32>,
+    resources: Option<Resources>,
+    preempt_min_runtime: Option<Text<'a>>,
+    reclaim_min_runtime: Option<Text<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    #[serde(deserialize_with = "null_as_default")]
+    gpu: Resource,
+    #[serde(deserialize_with = "null_as_default")]
+    cpu: Resource,
+    #[serde(deserialize_with = "null_as_default")]
+    memory: Resource,
+}
+
+/// A resource without a value has zero of it, not no bound: that is how the API defines it.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Resource {
+    #[serde(deserialize_with = "null_as_default")]
+    quota: f64,
+    #[serde(deserialize_with = "null_as_default")]
+    limit: f64,
+    #[serde(deserialize_with = "null_as_default")]
+    over_quota_weight: f64,
+}
+
+impl Queue<'_> {
+    /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of queues without one.
+    pub fn read(&self, now: Millis) -> Result<Read<QueueSpec>, Problem> {
+        let object = || format!("Queue {}", self.metadata.plain_name());
+        let mut problems = Vec::new();
+        let mut runtime = |text: &Option<Text<'_>>, field: &str| {
+            let parsed = parse_duration(text.as_deref()?);
+            parsed
+                .map(|runtime| runtime.max(Millis(0)))
+                .map_err(|error| {
+                    problems.push(FieldError::new(field, error).of(object(), INHERITED));
+                })
+                .ok()
+        };
+        let preempt_min_runtime = runtime(&self.spec.preempt_min_runtime, "spec.preemptMinRuntime");
+        let reclaim_min_runtime = runtime(&self.spec.reclaim_min_runtime, "spec.reclaimMinRuntime");
+        let value = self.spec(now, preempt_min_runtime, reclaim_min_runtime);
+        Ok(Read {
+            value: value.map_err(|error| error.of(object(), SKIPPED))?,
+            problems,
+        })
+    }
+
+    fn spec(&self, now: Millis, preempt: Option<Millis>, reclaim: Option<Millis>) -> Result<QueueSpec, FieldError> {
+        let name = self.metadata.required_name()?.to_owned();
+        let quota = match &self.spec.resources {
+            None => Quota {
+                cpu: ResourceQuota::NOTHING,
+                memory: ResourceQuota::NOTHING,
+                gpu: ResourceQuota::NOTHING,
+            },
+            Some(resources) => Quota {
+                cpu: resources.cpu.read("cpu", CPU_UNIT)?,
+                memory: resources.memory.read("memory", MEMORY_UNIT_BYTES)?,
+                gpu: resources.gpu.read("gpu", GPU_UNIT)?,
+            },
+        };
+        let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+        Ok(QueueSpec {
+            display_name: given(&self.spec.display_name).unwrap_or_default(),
+            parent: given(&self.spec.parent_queue),
+            created: self.metadata.created(now)?,
+            uid: self.metadata.uid_or(|| name.clone()),
+            priority: self.spec.priority.unwrap_or(PRIORITY_DEFAULT),
+            quota,
+            preempt_min_runtime: preempt,
+            reclaim_min_runtime: reclaim,
+            name,
+        })
+    }
+}
+
+impl Resource {
+    fn read(&self, name: &str, unit: f64) -> Result<ResourceQuota, FieldError> {
+        let field = |part: &str| format!("spec.resources.{name}.{part}");
+        let bounded = |value: f64, part: &str| {
+            if value == UNLIMITED {
+                return Ok(None);
+            }
+            amount(value, unit, AMOUNT_MAX)
+                .map(Some)
+                .map_err(|error| FieldError::new(field(part), error))
+        };
+        Ok(ResourceQuota {
+            deserved: bounded(self.quota, "quota")?,
+            limit: bounded(self.limit, "limit")?,
+            weight_millionths: amount(self.over_quota_weight, WEIGHT_UNIT, WEIGHT_UNIT * WEIGHT_MAX)
+                .map_err(|error| FieldError::new(field("overQuotaWeight"), error))?,
+        })
+    }
+}
+
+/// A number of the API in the engine's integer unit. The float ends here: nothing beyond this line computes with it.
+fn amount(value: f64, unit: f64, max: f64) -> Result<i64, Error> {
+    let scaled = (value * unit).round();
+    if !value.is_finite() || value < 0.0 {
+        return Err(Error::NotAQueueAmount(value.to_string()));
+    }
+    if scaled > max {
+        return Err(Error::Absurd {
+            text: value.to_string(),
+            max: (max / unit) as i64,
+        });
+    }
+    Ok(scaled as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(spec: &str) -> Result<Read<QueueSpec>, String> {
+        let text = format!(r#"{{"metadata":{{"name":"q"}},"spec":{spec}}}"#);
+        let queue: Queue<'_> = serde_json::from_str(&text).unwrap();
+        queue.read(Millis(7)).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn units_are_devices_milli_cores_and_megabytes() {
+        let read = queue(
+            r#"{"parentQueue":"p","resources":{"gpu":{"quota":1.5,"limit":-1,"overQuotaWeight":2},
+                "cpu":{"quota":1000,"limit":2000},"memory":{"quota":3,"limit":-1}}}"#,
+        );
+        let spec = read.unwrap().value;
+        assert_eq!(spec.parent.as_deref(), Some("p"));
+        assert_eq!((spec.priority, spec.created), (100, Millis(7)));
+        assert_eq!(
+            spec.quota.gpu,
+            ResourceQuota {
+                deserved: Some(1_500_000),
+                limit: None,
+                weight_millionths: 2_000_000
+            }
+        );
+        assert_eq!(
+            spec.quota.cpu,
+            ResourceQuota {
+                deserved: Some(1000),
+                limit: Some(2000),
+                weight_millionths: 0
+            }
+        );
+        assert_eq!(spec.quota.memory.deserved, Some(3_000_000));
+    }
+
+    #[test]
+    fn no_resources_means_nothing_not_everything() {
+        assert_eq!(queue("{}").unwrap().value.quota.gpu, ResourceQuota::NOTHING);
+        assert_eq!(
+            queue(r#"{"resources":{}}"#).unwrap().value.quota.cpu,
+            ResourceQuota::NOTHING
+        );
+    }
+
+    #[test]
+    fn amounts_that_mean_nothing_are_refused() {
+        assert_eq!(
+            queue(r#"{"resources":{"gpu":{"quota":-5}}}"#).unwrap_err(),
+            "Queue q: spec.resources.gpu.quota: -5 is no amount; write -1 for unlimited, or a number of zero or more (the \
+             queue is skipped)"
+        );
+        assert!(queue(r#"{"resources":{"memory":{"limit":1e300}}}"#).is_err());
+        assert!(queue(r#"{"resources":{"memory":{"overQuotaWeight":-1}}}"#).is_err());
+    }
+
+    #[test]
+    fn a_bad_runtime_is_inherited_with_a_word() {
+        let read = queue(r#"{"preemptMinRuntime":"5m","reclaimMinRuntime":"soon"}"#).unwrap();
+        assert_eq!(read.value.preempt_min_runtime, Some(Millis::seconds(300)));
+        assert_eq!(read.value.reclaim_min_runtime, None);
+        assert_eq!(read.problems.len(), 1);
+    }
+}

@@ -1,0 +1,190 @@
+//! Resource lists: amounts per resource name in the engine's units, and how the containers of a pod add up.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+
+use crate::error::FieldError;
+use crate::quantity::{Quantity, RawQuantity, shorten};
+use crate::text::TextMap;
+use crate::{Error, keys};
+
+/// Bounds per object. They are far above anything real and low enough that sums over a cluster stay within an `i64`.
+pub(crate) const CPU_MILLI_MAX: i64 = 1_000_000_000_000;
+pub(crate) const AMOUNT_MAX: i64 = 1 << 50;
+pub(crate) const GPUS_MAX: i64 = 1_000_000;
+pub(crate) const POD_SLOTS_MAX: i64 = 10_000_000;
+
+pub(crate) const CPU: &str = "cpu";
+pub(crate) const MEMORY: &str = "memory";
+pub(crate) const PODS: &str = "pods";
+
+/// A resource list as written.
+pub(crate) type RawResources<'a> = TextMap<'a, RawQuantity<'a>>;
+
+/// `resources` of a container or pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub(crate) struct ResourceRequirements<'a> {
+    pub(crate) requests: RawResources<'a>,
+    pub(crate) limits: RawResources<'a>,
+}
+
+/// Which way parts of a unit go: what is asked for is rounded up, what there is is rounded down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    Asked,
+    Offered,
+}
+
+/// One amount in the engine's unit: milli-cores for CPU, whole units for the rest.
+pub(crate) fn amount(name: &str, raw: &str, rounding: Rounding) -> Result<i64, Error> {
+    let quantity = Quantity::parse(raw)?;
+    if quantity.is_negative() {
+        return Err(Error::Negative(shorten(raw)));
+    }
+    let device = keys::is_gpu_resource(name) || name.starts_with(keys::MIG_PREFIX);
+    if device && !quantity.is_whole() {
+        return Err(Error::PartOfDevice(shorten(raw)));
+    }
+    let (amount, max) = match name {
+        CPU => (quantity.milli(), CPU_MILLI_MAX),
+        PODS => (quantity.units_down(), POD_SLOTS_MAX),
+        _ if device => (quantity.units_down(), GPUS_MAX),
+        _ => match rounding {
+            Rounding::Asked => (quantity.units_up(), AMOUNT_MAX),
+            Rounding::Offered => (quantity.units_down(), AMOUNT_MAX),
+        },
+    };
+    if amount > max {
+        let max = if name == CPU { max / 1000 } else { max };
+        return Err(Error::Absurd {
+            text: shorten(raw),
+            max,
+        });
+    }
+    Ok(amount)
+}
+
+/// Amounts by resource name. A pod asks for a handful, so a vector beats every map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amounts<'a> {
+    entries: Vec<(Cow<'a, str>, i64)>,
+}
+
+impl<'a> Amounts<'a> {
+    pub(crate) fn get(&self, name: &str) -> i64 {
+        self.entries
+            .iter()
+            .find(|(entry, _)| entry == name)
+            .map_or(0, |(_, amount)| *amount)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.entries.iter().map(|(name, amount)| (&**name, *amount))
+    }
+
+    pub(crate) fn set(&mut self, name: Cow<'a, str>, amount: i64) {
+        match self.entries.iter_mut().find(|(entry, _)| *entry == name) {
+            Some((_, present)) => *present = amount,
+            None => self.entries.push((name, amount)),
+        }
+    }
+
+    fn combine(&mut self, other: &Amounts<'a>, with: impl Fn(i64, i64) -> i64) {
+        for (name, amount) in &other.entries {
+            self.set(name.clone(), with(self.get(name), *amount));
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Amounts<'a>) {
+        self.combine(other, i64::saturating_add);
+    }
+
+    pub(crate) fn raise_to(&mut self, other: &Amounts<'a>) {
+        self.combine(other, i64::max);
+    }
+
+    /// What a container or pod asks for. A limit without a request is a request, as the API server has it.
+    pub(crate) fn asked(
+        resources: &'a ResourceRequirements<'_>,
+        field: impl Fn() -> String,
+        errors: &mut Vec<FieldError>,
+    ) -> Amounts<'a> {
+        let mut amounts = Amounts {
+            entries: Vec::with_capacity(4),
+        };
+        for (list, part) in [(&resources.limits, "limits"), (&resources.requests, "requests")] {
+            for (name, raw) in list.iter() {
+                // A request overrules the limit, so a broken limit beside it does no harm.
+                if part == "limits" && resources.requests.get(name).is_some() {
+                    continue;
+                }
+                match amount(name, &raw.0, Rounding::Asked) {
+                    Ok(amount) => amounts.set(Cow::Borrowed(name), amount),
+                    Err(error) => errors.push(FieldError::new(format!("{}.{part}.{name}", field()), error)),
+                }
+            }
+        }
+        amounts
+    }
+
+    /// A plain list: overhead of a pod.
+    pub(crate) fn listed(list: &'a RawResources<'_>, field: &str, errors: &mut Vec<FieldError>) -> Amounts<'a> {
+        let mut amounts = Amounts::default();
+        for (name, raw) in list.iter() {
+            match amount(name, &raw.0, Rounding::Asked) {
+                Ok(amount) => amounts.set(Cow::Borrowed(name), amount),
+                Err(error) => errors.push(FieldError::new(format!("{field}.{name}"), error)),
+            }
+        }
+        amounts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, raw: &str, expect: Result<i64, Error>) {
+        assert_eq!(amount(name, raw, Rounding::Asked), expect, "{name}: {raw}");
+    }
+
+    #[test]
+    fn amounts_come_in_the_engine_s_units() {
+        check("cpu", "1500m", Ok(1500));
+        check("cpu", "20000", Ok(20_000_000));
+        check("memory", "1Ki", Ok(1024));
+        check("memory", "100m", Ok(1));
+        check("nvidia.com/gpu", "2", Ok(2));
+        assert_eq!(amount("memory", "1500m", Rounding::Offered), Ok(1));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        check("cpu", "-1", Err(Error::Negative("-1".to_owned())));
+        check("nvidia.com/gpu", "500m", Err(Error::PartOfDevice("500m".to_owned())));
+        check(
+            "nvidia.com/mig-1g.5gb",
+            "0.5",
+            Err(Error::PartOfDevice("0.5".to_owned())),
+        );
+        check(
+            "memory",
+            "5Ei",
+            Err(Error::Absurd {
+                text: "5Ei".to_owned(),
+                max: AMOUNT_MAX,
+            }),
+        );
+        check(
+            "cpu",
+            "10G",
+            Err(Error::Absurd {
+                text: "10G".to_owned(),
+                max: 1_000_000_000,
+            }),
+        );
+        check("memory", "lots", Err(Error::NotAQuantity("lots".to_owned())));
+    }
+}

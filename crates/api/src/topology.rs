@@ -1,0 +1,94 @@
+//! Topologies.
+
+use engine::model::{TopologyLevel, TopologySpec};
+use serde::Deserialize;
+
+use crate::error::FieldError;
+use crate::metadata::Metadata;
+use crate::text::{Text, null_as_default};
+use crate::{Error, Problem, Read};
+
+const SKIPPED: &str = "the topology is skipped";
+
+/// A Topology.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+pub struct Topology<'a> {
+    /// Metadata.
+    #[serde(deserialize_with = "null_as_default")]
+    pub metadata: Metadata<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    spec: Spec<'a>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default)]
+struct Spec<'a> {
+    #[serde(deserialize_with = "null_as_default")]
+    levels: Vec<Level<'a>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
+struct Level<'a> {
+    node_label: Option<Text<'a>>,
+    alias: Option<Text<'a>>,
+}
+
+impl Topology<'_> {
+    /// As the engine takes it; `Err` if it can't take part.
+    pub fn read(&self) -> Result<Read<TopologySpec>, Problem> {
+        let object = || format!("Topology {}", self.metadata.plain_name());
+        let value = self.spec().map_err(|error| error.of(object(), SKIPPED))?;
+        Ok(Read {
+            value,
+            problems: Vec::new(),
+        })
+    }
+
+    fn spec(&self) -> Result<TopologySpec, FieldError> {
+        let name = self.metadata.required_name()?.to_owned();
+        if self.spec.levels.is_empty() {
+            return Err(FieldError::new("spec.levels", Error::Missing));
+        }
+        let levels = self
+            .spec
+            .levels
+            .iter()
+            .enumerate()
+            .map(|(at, level)| match level.node_label.as_deref() {
+                Some(label) if !label.is_empty() => Ok(TopologyLevel {
+                    node_label: label.to_owned(),
+                    alias: level
+                        .alias
+                        .as_deref()
+                        .filter(|alias| !alias.is_empty())
+                        .map(str::to_owned),
+                }),
+                _ => Err(FieldError::new(format!("spec.levels[{at}].nodeLabel"), Error::Missing)),
+            });
+        Ok(TopologySpec {
+            name,
+            levels: levels.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_needs_its_label() {
+        let good =
+            r#"{"metadata":{"name":"t"},"spec":{"levels":[{"nodeLabel":"rack"},{"nodeLabel":"host","alias":"node"}]}}"#;
+        let topology: Topology<'_> = serde_json::from_str(good).unwrap();
+        assert_eq!(topology.read().unwrap().value.levels.len(), 2);
+        let topology: Topology<'_> =
+            serde_json::from_str(r#"{"metadata":{"name":"t"},"spec":{"levels":[{"alias":"rack"}]}}"#).unwrap();
+        assert_eq!(
+            topology.read().unwrap_err().to_string(),
+            "Topology t: spec.levels[0].nodeLabel: it is missing or empty; give it a value (the topology is skipped)"
+        );
+    }
+}
