@@ -1,0 +1,74 @@
+//! Places pending gangs on free and soon-free capacity, in fair order.
+
+use crate::cycle::{Cycle, Explained};
+use crate::gangs::Candidates;
+use crate::ids::GangId;
+use crate::model::Action;
+use crate::order::{ByLeaf, Direction};
+use crate::place::{Failure, Mode, NodeSet};
+use crate::report::{Decision, Status};
+
+impl Cycle<'_> {
+    pub(crate) fn allocate(&mut self) {
+        let ledger = &*self.ledger;
+        let wants = |gang: GangId| {
+            let gang = ledger.gang(gang);
+            gang.waiting() > 0 && gang.schedulable && gang.is_ready()
+        };
+        let mut gangs = ByLeaf::build(ledger, Direction::Serve, wants);
+        if let Some(depth) = self.config.depth(Action::Allocate) {
+            gangs.cap(depth);
+        }
+        let mut walk = self.walk(gangs);
+        let mut pods = Vec::new();
+        while let Some(gang) = walk.pop(self) {
+            let started_before = self.ledger.gang(gang).pod_sets.iter().any(|set| {
+                [Status::Binding, Status::Bound, Status::Running]
+                    .iter()
+                    .any(|status| set.counts[*status as usize] > 0)
+            });
+            let checkpoint = self.ledger.checkpoint();
+            self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
+            if let Err(failure) = self.place_gang(gang, &pods, Mode::Real, &NodeSet::All) {
+                self.explain(gang, failure);
+                continue;
+            }
+            let must_wait = self.starts_in_part(gang);
+            if must_wait {
+                for pod in &pods {
+                    if self.ledger.pod(*pod).place.status == Status::Binding {
+                        self.ledger.bind_to_pipeline(*pod);
+                    }
+                }
+            }
+            self.commit(checkpoint, Action::Allocate, gang);
+            if !must_wait && !started_before {
+                let row = &mut self.ledger.gangs[gang.index()];
+                row.last_start = Some(self.now);
+                self.report.decisions.push(Decision::Started(row.key.clone()));
+            }
+            walk.served(self, gang);
+            if self.ledger.gang(gang).waiting() > 0 {
+                walk.push(self, gang);
+            }
+        }
+    }
+
+    /// Whether some pods of a gang would start while others, needed for its minimum, still wait for room.
+    fn starts_in_part(&self, gang: GangId) -> bool {
+        self.ledger.gang(gang).pod_sets.iter().any(|set| {
+            let promised = set.counts[Status::Pipelined as usize];
+            promised > 0 && set.active_allocated() - promised < set.min
+        })
+    }
+
+    fn explain(&mut self, gang: GangId, failure: Failure) {
+        let rejections = match &failure {
+            Failure::Pod { pod, .. } => Some(self.rejections(*pod)),
+            Failure::NoPods | Failure::Bound(_) | Failure::NoDomain { .. } | Failure::TopologyUnknown { .. } => None,
+        };
+        self.explanations
+            .failures
+            .insert(gang, Explained { failure, rejections });
+    }
+}

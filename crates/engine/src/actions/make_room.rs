@@ -1,0 +1,138 @@
+//! What consolidation, reclaim and preemption have in common: pending gangs in fair order, a search for victims for
+//! each, and the outcome made final.
+
+use rustc_hash::FxHashSet;
+
+use crate::cycle::Cycle;
+use crate::gangs::Candidates;
+use crate::ids::{GangId, PodId, QueueId, ShapeId};
+use crate::ledger::Ledger;
+use crate::model::Action;
+use crate::order::{ByLeaf, Direction};
+use crate::place::{fits, static_check};
+use crate::victims::{Budget, Lists, Search, Solution};
+
+impl Cycle<'_> {
+    /// Runs an action. `may_try` is asked per gang with its pods, `takes_part` once per gang up front.
+    pub(crate) fn make_room(
+        &mut self,
+        action: Action,
+        may_try: impl Fn(&Cycle<'_>, &Search<'_>, &[PodId]) -> bool,
+        takes_part: impl Fn(&Cycle<'_>, GangId) -> bool,
+    ) {
+        let now = self.now;
+        let wants = |gang: GangId| {
+            let row = self.ledger.gang(gang);
+            row.waiting() > 0 && row.schedulable && row.is_ready() && takes_part(self, gang)
+        };
+        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, |gang| {
+            wants(gang) && self.ledger.gang(gang).delayed_until(now).is_none()
+        });
+        if let Some(depth) = self.config.depth(action) {
+            gangs.cap(depth);
+        }
+        if gangs.leaves().is_empty() {
+            return;
+        }
+        let mut lists = Lists::new(self.ledger);
+        let mut walk = self.walk(gangs);
+        let mut left = self.config.scenarios_per_action_max;
+        let mut failed: FxHashSet<Signature> = FxHashSet::default();
+        let mut pods = Vec::new();
+        while let Some(gang) = walk.pop(self) {
+            let Some(queue) = self.ledger.gang(gang).queue else {
+                continue;
+            };
+            self.ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
+            let signature = Signature::of(self.ledger, action, queue, gang, &pods);
+            if pods.is_empty() || (self.config.use_signatures && failed.contains(&signature)) {
+                continue;
+            }
+            let mut search = Search {
+                action,
+                gang,
+                queue,
+                lists: &mut lists,
+            };
+            if !may_try(self, &search, &pods) || !self.fit_somewhere(&pods) {
+                continue;
+            }
+            let mut budget = Budget {
+                action: left,
+                gang: self.config.scenarios_per_gang_max,
+            };
+            let solution = self.solve(&mut search, &pods, &mut budget);
+            left = budget.action;
+            match solution {
+                Solution::Found(checkpoint) => {
+                    let changed = self.ledger.changed_since(checkpoint);
+                    self.commit(checkpoint, action, gang);
+                    let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
+                    gangs.sort_unstable();
+                    gangs.dedup();
+                    lists.follow(self.ledger, self.resources, gangs.into_iter());
+                    walk.changed();
+                    failed.clear();
+                }
+                Solution::None => {
+                    failed.insert(signature);
+                }
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        self.report
+            .scenarios
+            .push((action, self.config.scenarios_per_action_max - left));
+    }
+
+    /// Whether every pod would fit some empty node: if not, no eviction can help.
+    fn fit_somewhere(&self, pods: &[PodId]) -> bool {
+        let mut shapes: Vec<ShapeId> = pods.iter().map(|pod| self.ledger.pod(*pod).shape).collect();
+        shapes.sort_unstable();
+        shapes.dedup();
+        shapes.into_iter().all(|shape| {
+            let shape = self.ledger.shape(shape);
+            self.ledger.nodes.iter().any(|node| {
+                let enough = (0..4).all(|resource| shape.base[resource] <= node.allocatable[resource]);
+                enough
+                    && static_check(node, shape).is_ok()
+                    && fits(node, shape, [i64::MAX / 2; 4], true) != Err(crate::reasons::Check::GpuTooSmall)
+            })
+        })
+    }
+}
+
+/// Gangs of one queue that need the same: once one failed and nothing has changed since, so will the others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Signature {
+    queue: Option<QueueId>,
+    priority: i32,
+    preemptible: bool,
+    pods: Vec<(Option<u32>, ShapeId)>,
+    running: Option<GangId>,
+    topology: Vec<Option<crate::model::TopologyConstraint>>,
+}
+
+impl Signature {
+    fn of(ledger: &Ledger, action: Action, queue: QueueId, gang: GangId, pods: &[PodId]) -> Signature {
+        let row = ledger.gang(gang);
+        let mut shapes: Vec<(Option<u32>, ShapeId)> = pods
+            .iter()
+            .map(|pod| (ledger.pod(*pod).pod_set, ledger.pod(*pod).shape))
+            .collect();
+        shapes.sort_unstable();
+        let of_groups = row.groups.iter().map(|group| group.topology.clone());
+        let of_sets = row.pod_sets.iter().map(|set| set.topology.clone());
+        Signature {
+            queue: (action != Action::Consolidation).then_some(queue),
+            priority: row.priority,
+            preemptible: row.preemptible,
+            pods: shapes,
+            // Pods that run already pin topology domains and differ from gang to gang.
+            running: (row.active_used() > 0).then_some(gang),
+            topology: of_groups.chain(of_sets).collect(),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Replaces lower-priority gangs of the same queue.
+
+use crate::cycle::Cycle;
+use crate::ids::{GangId, PodId};
+use crate::model::Action;
+use crate::share;
+use crate::victims::Search;
+
+impl Cycle<'_> {
+    pub(crate) fn preempt(&mut self) {
+        self.make_room(
+            Action::Preempt,
+            |cycle, search: &Search<'_>, pods: &[PodId]| {
+                let requested = cycle.ledger.requested_by(pods, cycle.memory_max);
+                share::over_quota(cycle.ledger, search.gang, requested).is_none()
+            },
+            |_: &Cycle<'_>, _: GangId| true,
+        );
+    }
+}

@@ -1,0 +1,17 @@
+//! Takes back what queues are due from queues that hold more than theirs.
+
+use crate::cycle::Cycle;
+use crate::ids::{GangId, PodId};
+use crate::model::Action;
+use crate::share;
+use crate::victims::Search;
+
+impl Cycle<'_> {
+    pub(crate) fn reclaim(&mut self) {
+        self.make_room(
+            Action::Reclaim,
+            |cycle, search: &Search<'_>, _: &[PodId]| share::can_reclaim(cycle.ledger, &search.reclaimer(cycle)),
+            |_: &Cycle<'_>, _: GangId| true,
+        );
+    }
+}

@@ -1,0 +1,208 @@
+//! One cycle: the state that all actions share, and how decisions become final.
+
+use rustc_hash::FxHashMap;
+
+use crate::gangs::{Candidates, GangRank};
+use crate::ids::{GangId, PodId, QueueId};
+use crate::ledger::{Checkpoint, Ledger};
+use crate::model::{Action, Config, Millis};
+use crate::order::{ByLeaf, Direction, Tournament};
+use crate::place::{Domains, Failure, ShapeIndexes};
+use crate::reasons::{EvictionReason, Rejections};
+use crate::report::{Decision, Placed, Received, Report, Status};
+use crate::share::Load;
+use crate::tables::{GpuKind, Share};
+
+/// Everything a cycle works with.
+pub(crate) struct Cycle<'a> {
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) indexes: &'a mut ShapeIndexes,
+    pub(crate) domains: &'a mut Domains,
+    pub(crate) groups: &'a crate::intern::GroupNames,
+    pub(crate) resources: &'a crate::cluster::ResourceNames,
+    pub(crate) config: &'a Config,
+    pub(crate) now: Millis,
+    /// What queues divide.
+    pub(crate) total: Share,
+    /// Smallest and largest GPU memory of any node.
+    pub(crate) memory_min: Option<i64>,
+    pub(crate) memory_max: Option<i64>,
+    pub(crate) report: Report,
+    pub(crate) explanations: Explanations,
+}
+
+/// What is remembered for people.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Explanations {
+    /// Why a gang was not placed.
+    pub(crate) failures: FxHashMap<GangId, Explained>,
+    /// Why a pod was evicted.
+    pub(crate) evictions: FxHashMap<PodId, EvictionReason>,
+    /// Why nodes could not take a shape, as of a state of the ledger.
+    pub(crate) rejections: FxHashMap<crate::ids::ShapeId, (u64, std::sync::Arc<Rejections>)>,
+    /// Looks at all nodes in this cycle for the sake of explanations.
+    pub(crate) looks: u32,
+}
+
+/// A failure and, where a pod found no node, what the nodes said.
+#[derive(Clone, Debug)]
+pub(crate) struct Explained {
+    pub(crate) failure: Failure,
+    pub(crate) rejections: Option<std::sync::Arc<Rejections>>,
+}
+
+impl Cycle<'_> {
+    pub(crate) fn run(&mut self, action: Action) {
+        match action {
+            Action::Allocate => self.allocate(),
+            Action::Consolidation => self.consolidate(),
+            Action::Reclaim => self.reclaim(),
+            Action::Preempt => self.preempt(),
+            Action::StaleGangEviction => self.evict_stale(),
+        }
+    }
+
+    /// The pods that the next attempt at a gang would place, and what they ask of queues.
+    pub(crate) fn request_of(&self, gang: GangId, candidates: Candidates, pods: &mut Vec<PodId>) -> Share {
+        self.ledger.pods_to_place(gang, candidates, pods);
+        self.ledger.requested_by(pods, self.memory_min)
+    }
+
+    /// A walk over gangs in fair order.
+    pub(crate) fn walk(&self, gangs: ByLeaf) -> Walk {
+        let mut walk = Walk {
+            tournament: Tournament::new(self.ledger, Direction::Serve, self.total),
+            gangs,
+        };
+        for leaf in walk.gangs.leaves() {
+            walk.refresh(self, leaf);
+        }
+        walk
+    }
+
+    /// Makes everything since the checkpoint final and reports it.
+    pub(crate) fn commit(&mut self, since: Checkpoint, action: Action, preemptor: GangId) {
+        let changed = self.ledger.changed_since(since);
+        let evicted: Vec<PodId> = changed
+            .iter()
+            .copied()
+            .filter(|pod| self.ledger.pod(*pod).evicted_from.is_some())
+            .collect();
+        let pods = evicted.len() as u32;
+        for pod in &evicted {
+            let moved = self.ledger.pod(*pod).place.status == Status::Pipelined;
+            let gang = self.ledger.gang(preemptor).key.clone();
+            let reason = EvictionReason::For {
+                action,
+                gang,
+                moved,
+                pods,
+            };
+            self.report_eviction(*pod, reason);
+            let gang = self.ledger.pod(*pod).gang.expect("only pods of gangs are evicted");
+            let row = &mut self.ledger.gangs[gang.index()];
+            if row.last_eviction != Some(self.now) {
+                row.last_eviction = Some(self.now);
+                self.report.decisions.push(Decision::Evicted(row.key.clone()));
+            }
+        }
+        for pod in changed {
+            match self.ledger.pod(pod).place.status {
+                Status::Binding => {
+                    let row = &mut self.ledger.pods[pod.index()];
+                    row.observed = row.place.clone();
+                    self.report.decisions.push(Decision::Bind(self.placed(pod)));
+                }
+                Status::Pipelined => self.report.decisions.push(Decision::Pipeline(self.placed(pod))),
+                _ => {}
+            }
+        }
+        self.ledger.commit();
+    }
+
+    /// Reports an eviction that is already in the ledger.
+    pub(crate) fn report_eviction(&mut self, pod: PodId, reason: EvictionReason) {
+        self.ledger.finish_eviction(pod);
+        let row = &mut self.ledger.pods[pod.index()];
+        // A pod that was only promised a place has nothing to leave: there is nothing to delete.
+        if row.observed.status.is_allocated() {
+            row.observed.status = Status::Releasing;
+            self.report.decisions.push(Decision::Evict {
+                pod: row.uid.to_string(),
+                reason: reason.clone(),
+            });
+        }
+        self.explanations.evictions.insert(pod, reason);
+    }
+
+    fn placed(&self, pod: PodId) -> Placed {
+        let row = self.ledger.pod(pod);
+        let node = self.ledger.node(row.place.node.expect("a placed pod has a node"));
+        let shape = self.ledger.shape(row.shape);
+        let received = match shape.gpu {
+            GpuKind::None => Received::Regular { devices: 0 },
+            GpuKind::Whole { devices } => Received::Regular { devices },
+            GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => Received::Fraction {
+                devices,
+                hundredths: shape.accepted_hundredths(node.memory_mib),
+            },
+            GpuKind::Mig { .. } => Received::MigInstance,
+        };
+        Placed {
+            pod: row.uid.to_string(),
+            node: node.name.to_string(),
+            gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
+            received,
+        }
+    }
+}
+
+/// Gangs still to be served, in fair order.
+pub(crate) struct Walk {
+    tournament: Tournament,
+    gangs: ByLeaf,
+}
+
+impl Walk {
+    /// The next gang. What it then gets must be told by [`Walk::served`].
+    pub(crate) fn pop(&mut self, cycle: &Cycle<'_>) -> Option<GangId> {
+        let leaf = self.tournament.best_leaf(cycle.ledger)?;
+        let gang = self.gangs.pop(leaf);
+        self.refresh(cycle, leaf);
+        gang
+    }
+
+    /// Tells that only the queue of this gang has changed.
+    pub(crate) fn served(&mut self, cycle: &Cycle<'_>, gang: GangId) {
+        if let Some(queue) = cycle.ledger.gang(gang).queue {
+            self.tournament.touch(cycle.ledger, queue);
+        }
+    }
+
+    /// Tells that any queue may have changed.
+    pub(crate) fn changed(&mut self) {
+        self.tournament.touch_all();
+    }
+
+    /// Puts a gang back that wants more.
+    pub(crate) fn push(&mut self, cycle: &Cycle<'_>, gang: GangId) {
+        self.gangs.insert(cycle.ledger, gang);
+        if let Some(queue) = cycle.ledger.gang(gang).queue {
+            self.refresh(cycle, queue);
+        }
+    }
+
+    fn refresh(&mut self, cycle: &Cycle<'_>, leaf: QueueId) {
+        let mut pods = Vec::new();
+        let load = self.gangs.next(leaf).map(|gang| Load {
+            request: cycle.request_of(gang, Candidates::Simulated, &mut pods),
+            freed: [0; 3],
+        });
+        self.tournament.set(cycle.ledger, leaf, load);
+    }
+}
+
+/// The rank under which gangs are listed.
+pub(crate) fn rank_of(ledger: &Ledger, gang: GangId) -> GangRank {
+    GangRank::of(ledger.gang(gang))
+}

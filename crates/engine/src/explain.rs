@@ -1,0 +1,93 @@
+//! Finding out why: which check each node failed, and who holds what is short.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::cycle::Cycle;
+use crate::ids::{GangId, PodId, ShapeId};
+use crate::ledger::Ledger;
+use crate::model::{GangKey, Gpus};
+use crate::place::{Neighbours, fits, static_check};
+use crate::reasons::{Check, Rejections};
+use crate::tables::SHARE_GPU;
+
+/// So many looks at all nodes a cycle spends on explanations. Gangs beyond share the last answer for the same shape.
+const LOOKS_MAX: u32 = 128;
+/// So many holders are named.
+const HOLDERS_MAX: usize = 3;
+
+impl Cycle<'_> {
+    /// Why no node could take the pod, as of now.
+    pub(crate) fn rejections(&mut self, pod: PodId) -> Arc<Rejections> {
+        let (shape, stamp) = (self.ledger.pod(pod).shape, self.ledger.touched.end());
+        if let Some((at, known)) = self.explanations.rejections.get(&shape) {
+            let outdated = *at != stamp || self.ledger.shape(shape).has_neighbour_rules();
+            if !outdated || self.explanations.looks >= LOOKS_MAX {
+                return known.clone();
+            }
+        }
+        self.explanations.looks += 1;
+        let rejections = Arc::new(reject(self.ledger, pod));
+        self.explanations.rejections.insert(shape, (stamp, rejections.clone()));
+        rejections
+    }
+}
+
+fn reject(ledger: &Ledger, pod: PodId) -> Rejections {
+    let shape = ledger.shape_of(pod);
+    let neighbours = (!Neighbours::are_irrelevant(ledger, pod)).then(|| Neighbours::of(ledger, pod, false));
+    let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
+    for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
+        let by_node = || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), true));
+        let by_neighbours = || match &neighbours {
+            Some(neighbours) => neighbours.check(ledger, crate::ids::NodeId::new(at)),
+            None => Ok(()),
+        };
+        let check = match by_node().and_then(|()| by_neighbours()) {
+            Err(check) => check,
+            // It fits by itself, so something beyond the node was against it.
+            Ok(()) if shape.is_shared() => Check::QueueBound,
+            Ok(()) => Check::Domain,
+        };
+        *counts.entry(check).or_default() += 1;
+    }
+    let mut checks: Vec<(Check, u32)> = counts.into_iter().collect();
+    checks.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    Rejections {
+        checks,
+        holders: Vec::new(),
+    }
+}
+
+/// The gangs that hold most GPUs on nodes which a shape could use if they were free.
+pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Vec<(GangKey, Gpus)> {
+    let shape = ledger.shape(shape);
+    if shape.is_cpu_only() {
+        return Vec::new();
+    }
+    let mut held: FxHashMap<GangId, Gpus> = FxHashMap::default();
+    for node in ledger
+        .nodes
+        .iter()
+        .filter(|node| node.present && static_check(node, shape).is_ok())
+    {
+        for pod in &node.pods {
+            let row = ledger.pod(*pod);
+            let gpus = Gpus(ledger.shape(row.shape).accepted(node.memory_mib)[SHARE_GPU]);
+            if let Some(gang) = row
+                .gang
+                .filter(|_| gpus > Gpus::ZERO && row.place.status.is_active_used())
+            {
+                *held.entry(gang).or_default() += gpus;
+            }
+        }
+    }
+    let mut held: Vec<(GangKey, Gpus)> = held
+        .into_iter()
+        .map(|(gang, gpus)| (ledger.gang(gang).key.clone(), gpus))
+        .collect();
+    held.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    held.truncate(HOLDERS_MAX);
+    held
+}

@@ -1,0 +1,175 @@
+//! Interning: equal values share one id, so that the tables stay small and comparisons are integer compares.
+
+use std::hash::Hash;
+
+use rustc_hash::FxHashMap;
+
+use crate::ids::{GroupId, Symbol};
+
+/// Strings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Symbols {
+    ids: FxHashMap<Box<str>, Symbol>,
+    texts: Vec<Box<str>>,
+}
+
+impl Symbols {
+    pub(crate) fn intern(&mut self, text: &str) -> Symbol {
+        if let Some(id) = self.ids.get(text) {
+            return *id;
+        }
+        let id = Symbol::new(self.texts.len());
+        self.texts.push(text.into());
+        self.ids.insert(text.into(), id);
+        id
+    }
+
+    pub(crate) fn get(&self, text: &str) -> Option<Symbol> {
+        self.ids.get(text).copied()
+    }
+
+    pub(crate) fn text(&self, id: Symbol) -> &str {
+        &self.texts[id.index()]
+    }
+}
+
+/// Any other value.
+#[derive(Clone, Debug)]
+pub(crate) struct Interned<T> {
+    ids: FxHashMap<std::sync::Arc<T>, u32>,
+    values: Vec<std::sync::Arc<T>>,
+}
+
+impl<T> Default for Interned<T> {
+    fn default() -> Self {
+        Interned {
+            ids: FxHashMap::default(),
+            values: Vec::new(),
+        }
+    }
+}
+
+impl<T: Eq + Hash> Interned<T> {
+    pub(crate) fn intern(&mut self, value: T) -> u32 {
+        if let Some(id) = self.ids.get(&value) {
+            return *id;
+        }
+        let id = u32::try_from(self.values.len()).expect("fewer than 2^32 distinct values");
+        let value = std::sync::Arc::new(value);
+        self.values.push(value.clone());
+        self.ids.insert(value, id);
+        id
+    }
+
+    pub(crate) fn get(&self, id: u32) -> &T {
+        &self.values[id as usize]
+    }
+}
+
+/// Names of GPU groups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GroupNames {
+    odd: FxHashMap<GroupId, Box<str>>,
+}
+
+impl GroupNames {
+    /// The id of a group named by a label.
+    pub(crate) fn id(&mut self, name: &str) -> GroupId {
+        if let Some(id) = parse_uuid(name) {
+            return GroupId(id);
+        }
+        let id = GroupId(hash128(&[name.as_bytes()]));
+        self.odd.entry(id).or_insert_with(|| name.into());
+        id
+    }
+
+    pub(crate) fn text(&self, id: GroupId) -> String {
+        match self.odd.get(&id) {
+            Some(name) => name.to_string(),
+            None => format_uuid(id.0),
+        }
+    }
+}
+
+/// A group id for a device that a pod opens. It depends only on who opens it and where, so that the same decision has
+/// the same name on every machine; `ordinal` tells apart several devices of one pod.
+pub(crate) fn fresh_group(pod_uid: &str, node: &str, ordinal: u32) -> GroupId {
+    // Version 8, variant 1: a UUID whose content is the maker's own business (RFC 9562).
+    let bits = hash128(&[pod_uid.as_bytes(), node.as_bytes(), &ordinal.to_le_bytes()]);
+    GroupId(bits & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62))
+}
+
+fn format_uuid(bits: u128) -> String {
+    let (a, b, c) = ((bits >> 96) as u32, (bits >> 80) as u16, (bits >> 64) as u16);
+    let (d, e) = ((bits >> 48) as u16, bits as u64 & 0xffff_ffff_ffff);
+    format!("{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}")
+}
+
+fn parse_uuid(text: &str) -> Option<u128> {
+    let bytes = text.as_bytes();
+    let dashes = |at: usize| matches!(at, 8 | 13 | 18 | 23);
+    if bytes.len() != 36 {
+        return None;
+    }
+    let mut bits = 0u128;
+    for (at, byte) in bytes.iter().enumerate() {
+        let digit = match byte {
+            b'-' if dashes(at) => continue,
+            b'0'..=b'9' if !dashes(at) => byte - b'0',
+            // Upper case would not survive the round trip to text: such ids are kept as text.
+            b'a'..=b'f' if !dashes(at) => byte - b'a' + 10,
+            _ => return None,
+        };
+        bits = bits << 4 | u128::from(digit);
+    }
+    Some(bits)
+}
+
+/// 128-bit FNV-1a: stable across machines and releases, which the standard library's hashers don't promise.
+fn hash128(parts: &[&[u8]]) -> u128 {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    for part in parts {
+        for byte in part.iter().chain(&[0xff]) {
+            hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+        }
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_names_survive_the_round_trip() {
+        let mut names = GroupNames::default();
+        for name in [
+            "0",
+            "gpu-a",
+            "3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+            "3F2504E0-4F89-11D3-9A0C-0305E82C3301",
+        ] {
+            let id = names.id(name);
+            assert_eq!(names.text(id), name);
+            assert_eq!(names.id(name), id);
+        }
+    }
+
+    #[test]
+    fn fresh_groups_are_uuids_that_differ_by_pod_node_and_device() {
+        let names = GroupNames::default();
+        let groups = [
+            fresh_group("a", "n", 0),
+            fresh_group("b", "n", 0),
+            fresh_group("a", "m", 0),
+            fresh_group("a", "n", 1),
+        ];
+        for (at, group) in groups.iter().enumerate() {
+            let text = names.text(*group);
+            assert_eq!(parse_uuid(&text), Some(group.0));
+            assert_eq!(&text[14..15], "8");
+            assert!(!groups[..at].contains(group));
+        }
+    }
+}

@@ -1,0 +1,604 @@
+//! Owner of every number that a decision can change: what is free on nodes and devices, who is where, what queues hold.
+//!
+//! All changes go through the few operations below and are journaled while a cycle runs, so that a what-if costs what
+//! it changes: [`Ledger::checkpoint`], try, [`Ledger::rollback`]. Nothing here decides anything.
+
+use crate::ids::{GangId, GroupId, NodeId, PodId, QueueId, ShapeId};
+use crate::intern::{Interned, Symbols};
+use crate::model::{Labels, PodKind};
+use crate::report::Status;
+use crate::tables::{GPU, Gang, Group, Groups, Node, Place, Pod, Queue, SHARE_GPU, Shape, Share};
+
+/// The tables and their journal.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) gangs: Vec<Gang>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) symbols: Symbols,
+    /// Label sets of pods.
+    pub(crate) labels: Interned<Labels>,
+    /// Pods that have a say in who comes near them.
+    pub(crate) opinionated: Vec<PodId>,
+    journal: Vec<Undo>,
+    recording: bool,
+    /// Nodes whose numbers changed, in order; indexes over nodes catch up from it.
+    pub(crate) touched: TouchLog,
+}
+
+/// How to take back one change.
+#[derive(Clone, Debug)]
+enum Undo {
+    Pod {
+        pod: PodId,
+        place: Place,
+        leaving: Option<Box<Place>>,
+        evicted_from: Option<Status>,
+    },
+    Free {
+        node: NodeId,
+        free: crate::tables::Free,
+    },
+    Extended {
+        node: NodeId,
+        at: u32,
+        idle: i64,
+        releasing: i64,
+    },
+    Group {
+        node: NodeId,
+        id: GroupId,
+        old: Option<Group>,
+    },
+    PodAdded {
+        node: NodeId,
+    },
+    PodRemoved {
+        node: NodeId,
+        pod: PodId,
+        at: u32,
+    },
+}
+
+/// A point in the journal to go back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint(usize);
+
+/// Which nodes changed since when. Readers keep a cursor; when the log is cut they must start over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TouchLog {
+    nodes: Vec<NodeId>,
+    /// Cursor value of the first entry.
+    start: u64,
+}
+
+impl TouchLog {
+    pub(crate) fn touch(&mut self, node: NodeId) {
+        if self.nodes.last() != Some(&node) {
+            self.nodes.push(node);
+        }
+    }
+
+    /// The cursor after everything logged so far.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.nodes.len() as u64
+    }
+
+    /// What was touched since `cursor`; `None` = too long ago, look at everything.
+    pub(crate) fn since(&self, cursor: u64) -> Option<&[NodeId]> {
+        let skip = usize::try_from(cursor.checked_sub(self.start)?).ok()?;
+        self.nodes.get(skip..)
+    }
+
+    /// Forgets the past once it is longer than a look at everything.
+    pub(crate) fn trim(&mut self, nodes: usize) {
+        if self.nodes.len() > 4 * nodes + 1024 {
+            self.start = self.end();
+            self.nodes.clear();
+        }
+    }
+
+    /// Makes every reader start over.
+    pub(crate) fn invalidate(&mut self) {
+        self.start = self.end() + 1;
+        self.nodes.clear();
+    }
+}
+
+impl Ledger {
+    pub(crate) fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    pub(crate) fn pod(&self, id: PodId) -> &Pod {
+        &self.pods[id.index()]
+    }
+
+    pub(crate) fn gang(&self, id: GangId) -> &Gang {
+        &self.gangs[id.index()]
+    }
+
+    pub(crate) fn queue(&self, id: QueueId) -> &Queue {
+        &self.queues[id.index()]
+    }
+
+    pub(crate) fn shape(&self, id: ShapeId) -> &Shape {
+        &self.shapes[id.index()]
+    }
+
+    pub(crate) fn shape_of(&self, pod: PodId) -> &Shape {
+        self.shape(self.pod(pod).shape)
+    }
+
+    /// The queue and its ancestors, leaf first.
+    pub(crate) fn queue_path(&self, leaf: QueueId) -> impl Iterator<Item = QueueId> + '_ {
+        std::iter::successors(Some(leaf), |queue| self.queue(*queue).parent)
+    }
+
+    /// Starts journaling.
+    pub(crate) fn record(&mut self) {
+        debug_assert!(self.journal.is_empty());
+        self.recording = true;
+    }
+
+    /// Ends journaling; what was done stays done.
+    pub(crate) fn stop_recording(&mut self) {
+        self.recording = false;
+        self.journal.clear();
+    }
+
+    /// Pods changed since the checkpoint, each once, in the order of their first change.
+    pub(crate) fn changed_since(&self, checkpoint: Checkpoint) -> Vec<PodId> {
+        let mut changed: Vec<PodId> = Vec::new();
+        let mut seen = rustc_hash::FxHashSet::default();
+        for undo in &self.journal[checkpoint.0..] {
+            if let Undo::Pod { pod, .. } = undo
+                && seen.insert(*pod)
+            {
+                changed.push(*pod);
+            }
+        }
+        changed
+    }
+
+    /// Makes everything done so far final.
+    pub(crate) fn commit(&mut self) {
+        self.journal.clear();
+    }
+
+    pub(crate) fn checkpoint(&self) -> Checkpoint {
+        Checkpoint(self.journal.len())
+    }
+
+    /// Takes back everything since the checkpoint.
+    pub(crate) fn rollback(&mut self, to: Checkpoint) {
+        while self.journal.len() > to.0 {
+            match self.journal.pop().expect("the journal is longer than the checkpoint") {
+                Undo::Pod {
+                    pod,
+                    place,
+                    leaving,
+                    evicted_from,
+                } => {
+                    self.swap_row(pod, place, leaving, evicted_from);
+                }
+                Undo::Free { node, free } => {
+                    self.nodes[node.index()].free = free;
+                    self.touched.touch(node);
+                }
+                Undo::Extended {
+                    node,
+                    at,
+                    idle,
+                    releasing,
+                } => {
+                    let extended = &mut self.nodes[node.index()].extended[at as usize];
+                    (extended.idle, extended.releasing) = (idle, releasing);
+                    self.touched.touch(node);
+                }
+                Undo::Group { node, id, old } => {
+                    let groups = &mut self.nodes[node.index()].groups;
+                    match (groups.binary_search_by_key(&id, |group| group.id), old) {
+                        (Ok(at), Some(old)) => groups[at] = old,
+                        (Ok(at), None) => drop(groups.remove(at)),
+                        (Err(at), Some(old)) => groups.insert(at, old),
+                        (Err(_), None) => {}
+                    }
+                    self.touched.touch(node);
+                }
+                Undo::PodAdded { node } => drop(self.nodes[node.index()].pods.pop()),
+                Undo::PodRemoved { node, pod, at } => {
+                    let pods = &mut self.nodes[node.index()].pods;
+                    pods.push(pod);
+                    let last = pods.len() - 1;
+                    pods.swap(at as usize, last);
+                }
+            }
+        }
+    }
+
+    fn log(&mut self, undo: Undo) {
+        if self.recording {
+            self.journal.push(undo);
+        }
+    }
+
+    // ---- operations -------------------------------------------------------------------------------------------------
+
+    /// Gives a waiting pod its place, now.
+    pub(crate) fn bind(&mut self, pod: PodId, node: NodeId, groups: Groups) {
+        assert_eq!(
+            self.pod(pod).place.status,
+            Status::Pending,
+            "only a pending pod can be bound"
+        );
+        let place = Place {
+            status: Status::Binding,
+            node: Some(node),
+            groups,
+        };
+        self.enter(pod, &place);
+        self.replace_row(pod, place, None, None);
+    }
+
+    /// Promises a pod a place that is being freed. A pod evicted before keeps what it occupies until it is gone.
+    pub(crate) fn pipeline(&mut self, pod: PodId, node: NodeId, groups: Groups) {
+        let row = self.pod(pod);
+        let leaving = match row.place.status {
+            Status::Releasing => Some(Box::new(row.place.clone())),
+            _ => None,
+        };
+        let evicted_from = row.evicted_from;
+        let place = Place {
+            status: Status::Pipelined,
+            node: Some(node),
+            groups,
+        };
+        self.enter(pod, &place);
+        self.replace_row(pod, place, leaving, evicted_from);
+    }
+
+    /// Turns a binding of this cycle into a promise: its gang can't start whole.
+    pub(crate) fn bind_to_pipeline(&mut self, pod: PodId) {
+        let old = self.pod(pod).place.clone();
+        assert_eq!(old.status, Status::Binding, "only a binding can become a promise");
+        let new = Place {
+            status: Status::Pipelined,
+            ..old.clone()
+        };
+        self.leave(pod, &old);
+        self.enter(pod, &new);
+        self.replace_row(pod, new, None, None);
+    }
+
+    /// Asks a pod to leave.
+    pub(crate) fn evict(&mut self, pod: PodId) {
+        let old = self.pod(pod).place.clone();
+        assert!(
+            old.status.is_active_allocated(),
+            "only a pod with a place can be evicted"
+        );
+        let leaving = self.pod(pod).leaving.clone();
+        let new = Place {
+            status: Status::Releasing,
+            ..old.clone()
+        };
+        self.leave(pod, &old);
+        self.enter(pod, &new);
+        self.replace_row(pod, new, leaving, Some(old.status));
+    }
+
+    /// Lets an evicted pod stay after all.
+    pub(crate) fn keep(&mut self, pod: PodId) {
+        let old = self.pod(pod).place.clone();
+        let status = self
+            .pod(pod)
+            .evicted_from
+            .expect("only a pod evicted in this cycle can be kept");
+        let leaving = self.pod(pod).leaving.clone();
+        let new = Place { status, ..old.clone() };
+        self.leave(pod, &old);
+        self.enter(pod, &new);
+        self.replace_row(pod, new, leaving, None);
+    }
+
+    /// The eviction of the pod is decided: from now on it is one that leaves, like any other.
+    pub(crate) fn finish_eviction(&mut self, pod: PodId) {
+        let row = &mut self.pods[pod.index()];
+        row.evicted_from = None;
+    }
+
+    /// Puts a pod where the world has it. Only between cycles.
+    pub(crate) fn observe(&mut self, pod: PodId, observed: Place) {
+        debug_assert!(!self.recording);
+        self.withdraw(pod);
+        self.enter(pod, &observed);
+        self.pods[pod.index()].observed = observed.clone();
+        self.replace_row(pod, observed, None, None);
+    }
+
+    /// Takes a pod out of all accounting. Only between cycles.
+    pub(crate) fn withdraw(&mut self, pod: PodId) {
+        debug_assert!(!self.recording);
+        let row = self.pod(pod);
+        let (place, leaving) = (row.place.clone(), row.leaving.clone());
+        self.leave(pod, &place);
+        if let Some(leaving) = leaving {
+            self.leave(pod, &leaving);
+        }
+        self.replace_row(pod, Place::none(Status::Unknown), None, None);
+    }
+
+    // ---- a pod's row and what is summed over rows --------------------------------------------------------------------
+
+    fn replace_row(&mut self, pod: PodId, place: Place, leaving: Option<Box<Place>>, evicted_from: Option<Status>) {
+        let (place, leaving, evicted_from) = self.swap_row(pod, place, leaving, evicted_from);
+        self.log(Undo::Pod {
+            pod,
+            place,
+            leaving,
+            evicted_from,
+        });
+    }
+
+    fn swap_row(
+        &mut self,
+        pod: PodId,
+        place: Place,
+        leaving: Option<Box<Place>>,
+        evicted_from: Option<Status>,
+    ) -> (Place, Option<Box<Place>>, Option<Status>) {
+        self.count(pod, -1);
+        let row = &mut self.pods[pod.index()];
+        let old = (
+            std::mem::replace(&mut row.place, place),
+            std::mem::replace(&mut row.leaving, leaving),
+            std::mem::replace(&mut row.evicted_from, evicted_from),
+        );
+        self.count(pod, 1);
+        old
+    }
+
+    /// Adds (or takes) the pod to everything that is summed by status: pod set counters, gang and queue shares.
+    pub(crate) fn count(&mut self, pod: PodId, sign: i64) {
+        let Ledger {
+            nodes,
+            pods,
+            gangs,
+            queues,
+            shapes,
+            ..
+        } = self;
+        let row = &pods[pod.index()];
+        let (Some(gang), Some(pod_set)) = (row.gang, row.pod_set) else {
+            return;
+        };
+        let gang = &mut gangs[gang.index()];
+        let status = row.place.status;
+        let set = &mut gang.pod_sets[pod_set as usize];
+        let counter = &mut set.counts[status as usize];
+        *counter = counter.wrapping_add_signed(sign as i32);
+        if row.refused.is_some() && status == Status::Pending {
+            set.refused = set.refused.wrapping_add_signed(sign as i32);
+        }
+        gang.version = gang.version.wrapping_add(1);
+        let shape = &shapes[row.shape.index()];
+        let accepted = match row.place.node {
+            Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),
+            _ => [0; 3],
+        };
+        if status.is_allocated() {
+            add(&mut gang.allocated, accepted, sign);
+        }
+        let mut queue = gang.queue;
+        while let Some(id) = queue {
+            let row = &mut queues[id.index()];
+            add(&mut row.allocated, accepted, sign);
+            if !gang.preemptible {
+                add(&mut row.allocated_non_preemptible, accepted, sign);
+            }
+            queue = row.parent;
+        }
+    }
+
+    // ---- accounting on a node ----------------------------------------------------------------------------------------
+
+    fn enter(&mut self, pod: PodId, place: &Place) {
+        let Some(node) = place.node.filter(|_| place.status.is_active_used()) else {
+            return;
+        };
+        self.log(Undo::PodAdded { node });
+        self.nodes[node.index()].pods.push(pod);
+        self.account(pod, node, place, 1);
+    }
+
+    fn leave(&mut self, pod: PodId, place: &Place) {
+        let Some(node) = place.node.filter(|_| place.status.is_active_used()) else {
+            return;
+        };
+        let pods = &mut self.nodes[node.index()].pods;
+        let at = pods
+            .iter()
+            .rposition(|on_node| *on_node == pod)
+            .expect("a pod with a place is listed on its node");
+        pods.swap_remove(at);
+        self.log(Undo::PodRemoved {
+            node,
+            pod,
+            at: at as u32,
+        });
+        self.account(pod, node, place, -1);
+    }
+
+    fn account(&mut self, pod: PodId, node: NodeId, place: &Place, sign: i64) {
+        let row = &self.pods[pod.index()];
+        let (kind, shape) = (row.kind, row.shape);
+        let old_free = self.nodes[node.index()].free;
+        self.log(Undo::Free { node, free: old_free });
+        let shape_row = &self.shapes[shape.index()];
+        let target = &mut self.nodes[node.index()];
+        let charge = target.charge(shape_row, kind);
+        shift(
+            &mut target.free.idle,
+            &mut target.free.releasing,
+            charge,
+            place.status,
+            sign,
+        );
+        target.free.used_gpus += sign * charge[GPU];
+        if kind == PodKind::Foreign {
+            let foreign = [
+                shape_row.base[0],
+                shape_row.base[1],
+                shape_row.requested(None)[SHARE_GPU],
+            ];
+            add(&mut target.foreign, foreign, sign);
+        }
+        if let crate::tables::GpuKind::Mig { legacy: true } = shape_row.gpu {
+            target.legacy_mig_pods = target.legacy_mig_pods.wrapping_add_signed(sign as i32);
+        }
+        for at in 0..self.shapes[shape.index()].extended.len() {
+            let (resource, amount) = self.shapes[shape.index()].extended[at];
+            let target = &mut self.nodes[node.index()];
+            let Some(at) = target
+                .extended
+                .iter()
+                .position(|extended| extended.resource == resource)
+            else {
+                continue;
+            };
+            let extended = &mut target.extended[at];
+            if extended.allocatable == 0 {
+                continue;
+            }
+            let undo = Undo::Extended {
+                node,
+                at: at as u32,
+                idle: extended.idle,
+                releasing: extended.releasing,
+            };
+            let (mut idle, mut releasing) = ([extended.idle], [extended.releasing]);
+            shift(&mut idle, &mut releasing, [amount], place.status, sign);
+            (extended.idle, extended.releasing) = (idle[0], releasing[0]);
+            self.log(undo);
+        }
+        if self.shapes[shape.index()].is_shared() {
+            let need = self.shapes[shape.index()].need_mib(self.nodes[node.index()].memory_mib);
+            for group in &place.groups {
+                self.account_group(node, *group, need, place.status, sign);
+            }
+        }
+        self.touched.touch(node);
+    }
+
+    /// Accounts `need` MiB of one pod on a shared device, and what that means for the node's whole devices: a device
+    /// with a user that stays is not idle; one whose users all leave is one releasing GPU; the first to wait for such a
+    /// device (or for a free one) takes that releasing GPU.
+    fn account_group(&mut self, node: NodeId, id: GroupId, need: i64, status: Status, sign: i64) {
+        let groups = &self.nodes[node.index()].groups;
+        let found = groups.binary_search_by_key(&id, |group| group.id);
+        let old = found.ok().map(|at| groups[at]);
+        self.log(Undo::Group { node, id, old });
+        let target = &mut self.nodes[node.index()];
+        let mut group = old.unwrap_or(Group {
+            id,
+            used: 0,
+            releasing: 0,
+            allocated: 0,
+            counted_releasing: false,
+        });
+        let others_in_use = target.groups_in_use() - i64::from(old.is_some_and(|old| old.used > 0));
+        group.used += sign * need;
+        let in_use = target.free.used_gpus + others_in_use + i64::from(group.used > 0);
+        let free = &mut target.free;
+        // Idle devices and devices in use can't outnumber the node's: the guard tells whether this one was idle.
+        let was_idle = target.gpu_units < free.idle[GPU] + in_use;
+        let can_be_idle = target.gpu_units >= free.idle[GPU] + in_use;
+        match (status, sign > 0) {
+            (Status::Releasing, true) => {
+                group.releasing += need;
+                group.allocated += need;
+                if group.used == group.releasing {
+                    if !group.counted_releasing {
+                        free.releasing[GPU] += 1;
+                        group.counted_releasing = true;
+                    }
+                    free.idle[GPU] -= i64::from(was_idle);
+                }
+            }
+            (Status::Releasing, false) => {
+                group.releasing -= need;
+                group.allocated -= need;
+                if group.used <= 0 {
+                    free.idle[GPU] += i64::from(can_be_idle);
+                    if group.counted_releasing {
+                        free.releasing[GPU] -= 1;
+                        group.counted_releasing = false;
+                    }
+                }
+            }
+            (Status::Pipelined, true) => {
+                let (used_before, releasing_before) = (group.used - need, group.releasing);
+                group.releasing -= need;
+                free.releasing[GPU] -= i64::from(used_before == releasing_before);
+            }
+            (Status::Pipelined, false) => {
+                let (used_before, releasing_before) = (group.used + need, group.releasing);
+                group.releasing += need;
+                let unused_now = group.used == 0 && group.releasing == 0;
+                free.releasing[GPU] += i64::from(used_before == releasing_before || unused_now);
+            }
+            (_, true) => {
+                group.allocated += need;
+                if group.used <= need {
+                    free.idle[GPU] -= i64::from(was_idle);
+                }
+                if group.counted_releasing {
+                    free.releasing[GPU] -= 1;
+                    group.counted_releasing = false;
+                }
+            }
+            (_, false) => {
+                group.allocated -= need;
+                if group.used <= 0 {
+                    free.idle[GPU] += i64::from(can_be_idle);
+                }
+                if group.is_emptying() && !group.counted_releasing {
+                    free.releasing[GPU] += 1;
+                    group.counted_releasing = true;
+                }
+            }
+        }
+        let empty = group.used == 0 && group.releasing == 0 && group.allocated == 0 && !group.counted_releasing;
+        match (found, empty) {
+            (Ok(at), true) => drop(target.groups.remove(at)),
+            (Ok(at), false) => target.groups[at] = group,
+            (Err(_), true) => {}
+            (Err(at), false) => target.groups.insert(at, group),
+        }
+    }
+}
+
+/// Moves `amount` between idle and releasing as a pod of this status comes (`sign` 1) or goes (-1).
+fn shift<const N: usize>(idle: &mut [i64; N], releasing: &mut [i64; N], amount: [i64; N], status: Status, sign: i64) {
+    for at in 0..N {
+        let amount = sign * amount[at];
+        match status {
+            Status::Releasing => {
+                idle[at] -= amount;
+                releasing[at] += amount;
+            }
+            Status::Pipelined => releasing[at] -= amount,
+            _ => idle[at] -= amount,
+        }
+    }
+}
+
+/// Adds `sign` times `amount`.
+pub(crate) fn add(share: &mut Share, amount: Share, sign: i64) {
+    for (share, amount) in share.iter_mut().zip(amount) {
+        *share += sign * amount;
+    }
+}

@@ -1,0 +1,19 @@
+//! Topologies: how nodes are nested in zones, racks and the like, read off node labels.
+
+/// An ordered list of levels, coarse first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologySpec {
+    /// Unique name; constraints refer to it.
+    pub name: String,
+    /// Levels, coarse to fine.
+    pub levels: Vec<TopologyLevel>,
+}
+
+/// One level of a topology.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopologyLevel {
+    /// The node label whose value names the domain.
+    pub node_label: String,
+    /// Another name that constraints may use for this level.
+    pub alias: Option<String>,
+}

@@ -1,0 +1,73 @@
+//! Which devices of a node a shared pod gets.
+
+use crate::ids::{GroupId, NodeId, PodId};
+use crate::intern::fresh_group;
+use crate::ledger::Ledger;
+use crate::model::PlacementStrategy;
+use crate::place::fit::fits;
+use crate::tables::{GPU, Groups};
+
+/// The devices chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Devices {
+    pub(crate) groups: Groups,
+    /// Some of them have to be left by others first.
+    pub(crate) must_wait: bool,
+}
+
+/// Chooses devices for a shared pod on a node: those in use by others first when packing, free ones first when
+/// spreading. `None` = not enough of them.
+pub(crate) fn choose_devices(
+    ledger: &Ledger,
+    pod: PodId,
+    node: NodeId,
+    strategy: PlacementStrategy,
+    only_promise: bool,
+) -> Option<Devices> {
+    let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
+    let (need, wanted) = (shape.need_mib(row.memory_mib), shape.devices() as usize);
+    let mut shared: Vec<_> = row
+        .groups
+        .iter()
+        .filter(|group| group.fits(need, row.memory_mib))
+        .collect();
+    match strategy {
+        PlacementStrategy::Binpack => shared.sort_by_key(|group| (std::cmp::Reverse(group.used), group.id)),
+        PlacementStrategy::Spread => shared.sort_by_key(|group| (group.used, group.id)),
+    }
+    let openable = row
+        .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU])
+        .max(0) as usize;
+    if shared.len() + openable < wanted {
+        return None;
+    }
+    let from_shared = match strategy {
+        PlacementStrategy::Binpack => shared.len().min(wanted),
+        PlacementStrategy::Spread => wanted.saturating_sub(openable),
+    };
+    let fits_now = fits(row, shape, row.free.idle, false).is_ok();
+    let joined = &shared[..from_shared];
+    let opens = wanted > from_shared;
+    let must_wait = joined
+        .iter()
+        .any(|group| !fits_now || !group.fits_now(need, row.memory_mib))
+        || (opens && (only_promise || !fits_now));
+    let mut groups: Groups = joined.iter().map(|group| group.id).collect();
+    let uid = &ledger.pod(pod).uid;
+    let mut ordinal = 0;
+    while groups.len() < wanted {
+        let group = unused_group(uid, &row.name, &mut ordinal, |id| row.group(id).is_some());
+        groups.push(group);
+    }
+    Some(Devices { groups, must_wait })
+}
+
+fn unused_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GroupId) -> bool) -> GroupId {
+    loop {
+        let group = fresh_group(uid, node, *ordinal);
+        *ordinal += 1;
+        if !in_use(group) {
+            return group;
+        }
+    }
+}

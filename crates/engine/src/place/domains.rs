@@ -1,0 +1,283 @@
+//! Topologies as trees of domains over nodes, with what is free in each domain kept up to date.
+
+use rustc_hash::FxHashMap;
+
+use crate::ids::{DomainId, NodeId};
+use crate::ledger::Ledger;
+use crate::model::TopologySpec;
+use crate::tables::{GPU, GpuKind, Node, PODS, Shape, Vector};
+
+/// One topology.
+#[derive(Clone, Debug)]
+pub(crate) struct DomainTree {
+    pub(crate) spec: TopologySpec,
+    pub(crate) domains: Vec<Domain>,
+    /// The finest domain of each node; `None` = not part of the topology.
+    leaf: Vec<Option<DomainId>>,
+    /// What each node contributed to its domains when last looked at.
+    counted: Vec<Vector>,
+    cursor: Option<u64>,
+    /// Pods that fit per node and domain, by shape of pod.
+    capacities: FxHashMap<PodVector, Capacity>,
+}
+
+/// A domain; index 0 is everything.
+#[derive(Clone, Debug)]
+pub(crate) struct Domain {
+    /// Label values from the coarsest level down, joined by dots.
+    pub(crate) name: String,
+    /// 0 = everything, 1 = the coarsest level.
+    pub(crate) level: usize,
+    pub(crate) parent: Option<DomainId>,
+    pub(crate) children: Vec<DomainId>,
+    pub(crate) nodes: Vec<NodeId>,
+    /// Idle and releasing resources of its nodes.
+    pub(crate) free: Vector,
+}
+
+/// What one pod takes, for counting how many fit: resources, and the part of a GPU in hundredths for shared ones.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PodVector {
+    pub(crate) base: Vector,
+    pub(crate) gpu_hundredths: i64,
+    pub(crate) extended: Vec<(crate::ids::ResourceId, i64)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Capacity {
+    cursor: Option<u64>,
+    per_node: Vec<i64>,
+    per_domain: Vec<i64>,
+}
+
+/// More counts than this are not kept.
+const CAPACITIES_MAX: usize = 16;
+
+/// All topologies by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Domains {
+    pub(crate) specs: FxHashMap<String, TopologySpec>,
+    trees: FxHashMap<String, DomainTree>,
+}
+
+impl Domains {
+    /// Nodes or topologies changed: build anew when asked.
+    pub(crate) fn clear(&mut self) {
+        self.trees.clear();
+    }
+
+    /// The topology of this name with up-to-date sums; `None` = there is no such topology.
+    pub(crate) fn fresh(&mut self, ledger: &Ledger, name: &str) -> Option<&mut DomainTree> {
+        if !self.trees.contains_key(name) {
+            let tree = DomainTree::build(self.specs.get(name)?.clone(), ledger);
+            self.trees.insert(name.to_owned(), tree);
+        }
+        let tree = self.trees.get_mut(name)?;
+        tree.catch_up(ledger);
+        Some(tree)
+    }
+}
+
+impl DomainTree {
+    fn build(spec: TopologySpec, ledger: &Ledger) -> DomainTree {
+        let everything = Domain {
+            name: String::new(),
+            level: 0,
+            parent: None,
+            children: Vec::new(),
+            nodes: Vec::new(),
+            free: [0; 4],
+        };
+        let mut domains = vec![everything];
+        let mut leaf = vec![None; ledger.nodes.len()];
+        let mut by_name: FxHashMap<(usize, String), DomainId> = FxHashMap::default();
+        let mut order: Vec<NodeId> = (0..ledger.nodes.len()).map(NodeId::new).collect();
+        order.sort_by_key(|node| ledger.node(*node).rank);
+        for node in order {
+            let labels = &ledger.node(node).labels;
+            let values: Option<Vec<&String>> = spec.levels.iter().map(|level| labels.get(&level.node_label)).collect();
+            // A node that lacks a level is in no domain of this topology.
+            let Some(values) = values else { continue };
+            let mut at = DomainId(0);
+            domains[0].nodes.push(node);
+            for (level, value) in values.into_iter().enumerate() {
+                let parent = &domains[at.index()];
+                let name = if level == 0 {
+                    value.clone()
+                } else {
+                    format!("{}.{value}", parent.name)
+                };
+                let id = *by_name.entry((level + 1, name.clone())).or_insert_with(|| {
+                    let id = DomainId::new(domains.len());
+                    domains.push(Domain {
+                        name,
+                        level: level + 1,
+                        parent: Some(at),
+                        children: Vec::new(),
+                        nodes: Vec::new(),
+                        free: [0; 4],
+                    });
+                    domains[at.index()].children.push(id);
+                    id
+                });
+                domains[id.index()].nodes.push(node);
+                at = id;
+            }
+            leaf[node.index()] = Some(at);
+        }
+        let counted = vec![[0; 4]; ledger.nodes.len()];
+        DomainTree {
+            spec,
+            domains,
+            leaf,
+            counted,
+            cursor: None,
+            capacities: FxHashMap::default(),
+        }
+    }
+
+    /// The level (1 = coarsest) that a constraint names by label or alias.
+    pub(crate) fn level(&self, name: &str) -> Option<usize> {
+        let named =
+            |level: &crate::model::TopologyLevel| level.node_label == name || level.alias.as_deref() == Some(name);
+        self.spec.levels.iter().position(named).map(|at| at + 1)
+    }
+
+    pub(crate) fn domain(&self, id: DomainId) -> &Domain {
+        &self.domains[id.index()]
+    }
+
+    /// The domain of a node at a level; `None` = the node is not part of the topology.
+    pub(crate) fn domain_of(&self, node: NodeId, level: usize) -> Option<DomainId> {
+        let mut at = self.leaf[node.index()]?;
+        while self.domain(at).level > level {
+            at = self.domain(at).parent?;
+        }
+        Some(at)
+    }
+
+    fn catch_up(&mut self, ledger: &Ledger) {
+        let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
+        match touched {
+            Some(touched) => touched.iter().for_each(|node| self.recount(ledger, *node)),
+            None => (0..ledger.nodes.len())
+                .map(NodeId::new)
+                .for_each(|node| self.recount(ledger, node)),
+        }
+        self.cursor = Some(ledger.touched.end());
+    }
+
+    fn recount(&mut self, ledger: &Ledger, node: NodeId) {
+        let free = ledger.node(node).free.total();
+        let old = std::mem::replace(&mut self.counted[node.index()], free);
+        if old == free {
+            return;
+        }
+        let mut at = self.leaf[node.index()];
+        while let Some(domain) = at {
+            let row = &mut self.domains[domain.index()];
+            for resource in 0..4 {
+                row.free[resource] += free[resource] - old[resource];
+            }
+            at = row.parent;
+        }
+    }
+
+    /// How many pods of this kind fit in each domain, by domain id; each node counted on its own.
+    pub(crate) fn capacity(&mut self, ledger: &Ledger, pod: &PodVector) -> &[i64] {
+        if !self.capacities.contains_key(pod) && self.capacities.len() >= CAPACITIES_MAX {
+            self.capacities.clear();
+        }
+        let DomainTree {
+            domains,
+            leaf,
+            capacities,
+            ..
+        } = self;
+        let capacity = capacities.entry(pod.clone()).or_default();
+        if capacity.per_node.is_empty() {
+            capacity.per_node = vec![0; ledger.nodes.len()];
+            capacity.per_domain = vec![0; domains.len()];
+        }
+        let Capacity {
+            cursor,
+            per_node,
+            per_domain,
+        } = capacity;
+        let mut recount = |node: NodeId| {
+            let fit = pods_that_fit(ledger.node(node), pod);
+            let old = std::mem::replace(&mut per_node[node.index()], fit);
+            let mut at = if old == fit { None } else { leaf[node.index()] };
+            while let Some(domain) = at {
+                per_domain[domain.index()] += fit - old;
+                at = domains[domain.index()].parent;
+            }
+        };
+        match cursor.and_then(|cursor| ledger.touched.since(cursor)) {
+            Some(touched) => touched.iter().for_each(|node| recount(*node)),
+            None => (0..ledger.nodes.len()).map(NodeId::new).for_each(&mut recount),
+        }
+        *cursor = Some(ledger.touched.end());
+        per_domain
+    }
+}
+
+impl PodVector {
+    pub(crate) fn of(shape: &Shape) -> PodVector {
+        let gpu_hundredths = match shape.gpu {
+            GpuKind::Fraction { devices, .. } => shape.accepted_hundredths(100) * devices,
+            GpuKind::Whole { devices } => 100 * devices,
+            GpuKind::None | GpuKind::Memory { .. } | GpuKind::Mig { .. } => 0,
+        };
+        PodVector {
+            base: shape.base,
+            gpu_hundredths,
+            extended: shape.extended.clone(),
+        }
+    }
+
+    /// The larger of both in every resource.
+    pub(crate) fn max(&mut self, other: &PodVector) {
+        for resource in 0..4 {
+            self.base[resource] = self.base[resource].max(other.base[resource]);
+        }
+        self.gpu_hundredths = self.gpu_hundredths.max(other.gpu_hundredths);
+        for (resource, amount) in &other.extended {
+            match self.extended.iter_mut().find(|(id, _)| id == resource) {
+                Some((_, own)) => *own = (*own).max(*amount),
+                None => self.extended.push((*resource, *amount)),
+            }
+        }
+    }
+}
+
+fn pods_that_fit(node: &Node, pod: &PodVector) -> i64 {
+    let free = node.free.total();
+    let mut fit = free[PODS].max(0);
+    for resource in (0..4).filter(|resource| !matches!(*resource, GPU | PODS)) {
+        if pod.base[resource] > free[resource] {
+            return 0;
+        }
+        if pod.base[resource] > 0 {
+            fit = fit.min(free[resource] / pod.base[resource]);
+        }
+    }
+    if pod.gpu_hundredths > 0 {
+        let mut gpus = free[GPU] * 100;
+        if pod.gpu_hundredths < 100 {
+            let shared = node.groups.iter().filter(|group| group.used > 0);
+            gpus += shared
+                .map(|group| {
+                    (node.memory_mib - group.allocated + group.releasing).max(0) * 100 / node.memory_mib.max(1)
+                })
+                .sum::<i64>();
+        }
+        fit = fit.min(gpus.max(0) / pod.gpu_hundredths);
+    }
+    for (resource, amount) in pod.extended.iter().filter(|(_, amount)| *amount > 0) {
+        let free = node.extended.iter().find(|extended| extended.resource == *resource);
+        let free = free.map_or(0, |free| free.idle + free.releasing);
+        fit = fit.min(free.max(0) / amount);
+    }
+    fit
+}

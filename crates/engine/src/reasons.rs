@@ -1,0 +1,379 @@
+//! Why a pod waits and why one was evicted: data first, then the one place that turns it into text.
+
+use std::fmt;
+
+use crate::model::{Action, GangKey, Gpus, Millis};
+
+/// Why a pod does not run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// It names no gang, or one that does not exist.
+    GangMissing(Option<GangKey>),
+    /// Its gang names a queue that does not exist or is cut off from the root.
+    QueueMissing(String),
+    /// Its gang names a queue that has children.
+    QueueNotLeaf(String),
+    /// It names a subgroup that its gang does not have.
+    UnknownSubGroup(String),
+    /// Scheduling gates hold it.
+    Gated,
+    /// The edge can't serve it, in the edge's words.
+    Refused(String),
+    /// The gang waits for more of its pods to exist.
+    GangNotReady {
+        /// Pods that could start.
+        ready: u32,
+        /// Pods that must start together.
+        required: u32,
+    },
+    /// A queue's limit would be passed.
+    OverLimit(QueueBound),
+    /// A pod that can't be evicted must stay within its queue's quota.
+    OverQuota(QueueBound),
+    /// No node can take it.
+    NoNode(Rejections),
+    /// Other pods of its gang found no node.
+    GangShort {
+        /// Pods of the gang that would have found a place.
+        placed: u32,
+        /// Pods that must start together.
+        required: u32,
+        /// The subgroup that fell short; `None` = the gang itself.
+        sub_group: Option<String>,
+        /// Why the next pod found none.
+        rejections: Rejections,
+    },
+    /// No domain of the required topology level can hold the group.
+    NoDomain {
+        /// Topology.
+        topology: String,
+        /// Level.
+        level: String,
+        /// Domains and how many of the pods each could take, best first.
+        domains: Vec<(String, u32)>,
+        /// Pods to be placed together.
+        required: u32,
+    },
+    /// The topology or one of its levels does not exist.
+    TopologyUnknown {
+        /// Topology.
+        topology: String,
+        /// Level, if it is the level that is missing.
+        level: Option<String>,
+    },
+    /// It may not evict others yet.
+    PreemptionDelay {
+        /// Until then.
+        until: Millis,
+    },
+    /// It has a place and waits for it to become free.
+    WaitsForRelease {
+        /// The node.
+        node: String,
+    },
+    /// It was evicted.
+    Evicted(EvictionReason),
+    /// It was not reached in this cycle.
+    NotTried,
+}
+
+/// A queue bound that was hit, with the numbers that were compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueBound {
+    /// The queue; it may be an ancestor of the gang's own.
+    pub queue: String,
+    /// Which resource.
+    pub resource: Resource,
+    /// The bound.
+    pub bound: i64,
+    /// What counts against it already.
+    pub used: i64,
+    /// What was asked on top.
+    pub requested: i64,
+}
+
+/// A resource that queues share out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// Milli-cores.
+    Cpu,
+    /// Bytes.
+    Memory,
+    /// Millionths of a GPU.
+    Gpu,
+}
+
+impl Resource {
+    /// In the order of all queue arrays.
+    pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Gpu];
+
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Resource::Cpu => "CPU",
+            Resource::Memory => "memory",
+            Resource::Gpu => "GPU",
+        }
+    }
+
+    fn text(self, amount: i64) -> String {
+        match self {
+            Resource::Cpu => format!("{} cores", Decimal(amount, 1_000)),
+            Resource::Memory => format!("{} GB", Decimal(amount / 1_000_000, 1_000)),
+            Resource::Gpu => format!("{} GPUs", Decimal(amount / 1_000, 1_000)),
+        }
+    }
+}
+
+/// A fixed-point number without trailing zeros.
+struct Decimal(i64, i64);
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Decimal(amount, unit) = *self;
+        let (sign, amount, unit) = (
+            if amount < 0 { "-" } else { "" },
+            amount.unsigned_abs(),
+            unit.unsigned_abs(),
+        );
+        write!(f, "{sign}{}", amount / unit)?;
+        let digits = unit.ilog10() as usize;
+        let rest = format!("{:0digits$}", amount % unit);
+        let rest = rest.trim_end_matches('0');
+        if rest.is_empty() { Ok(()) } else { write!(f, ".{rest}") }
+    }
+}
+
+/// Why nodes could not take a pod: the first check that each of them failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rejections {
+    /// Checks and how many nodes failed each, most first.
+    pub checks: Vec<(Check, u32)>,
+    /// Who holds the most of the short resource on nodes that would otherwise do: gang and its GPUs there.
+    pub holders: Vec<(GangKey, Gpus)>,
+}
+
+/// A check that a node failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Check {
+    /// Too few free GPUs.
+    Gpus,
+    /// No device has enough memory left.
+    GpuMemory,
+    /// The device is smaller than the request.
+    GpuTooSmall,
+    /// Too little CPU.
+    Cpu,
+    /// Too little memory.
+    Memory,
+    /// No pod slot.
+    PodSlots,
+    /// Too little of another resource (MIG slices included).
+    Extended,
+    /// Cordoned.
+    Unschedulable,
+    /// Not ready or under pressure.
+    NotReady,
+    /// Node selector or required node affinity.
+    NodeAffinity,
+    /// Taints.
+    Taints,
+    /// A host port is taken.
+    HostPorts,
+    /// Pod affinity.
+    PodAffinity,
+    /// Pod anti-affinity.
+    PodAntiAffinity,
+    /// MIG pods and others don't mix there.
+    MigMismatch,
+    /// The memory of its GPUs is not known.
+    GpuMemoryUnknown,
+    /// The queue's bound is passed by what the pod would take there.
+    QueueBound,
+    /// Outside the topology domain.
+    Domain,
+}
+
+impl Check {
+    /// What the check found, for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Check::Gpus => "not enough free GPUs",
+            Check::GpuMemory => "no GPU has enough free memory",
+            Check::GpuTooSmall => "the GPUs are smaller than the request",
+            Check::Cpu => "not enough CPU",
+            Check::Memory => "not enough memory",
+            Check::PodSlots => "no free pod slot",
+            Check::Extended => "not enough of an extended resource",
+            Check::Unschedulable => "unschedulable (cordoned)",
+            Check::NotReady => "not ready or under pressure",
+            Check::NodeAffinity => "node selector or affinity does not match",
+            Check::Taints => "taint not tolerated",
+            Check::HostPorts => "host port taken",
+            Check::PodAffinity => "pod affinity not met",
+            Check::PodAntiAffinity => "pod anti-affinity violated",
+            Check::MigMismatch => "GPU request does not suit the node's MIG mode",
+            Check::GpuMemoryUnknown => "GPU memory unknown (label nvidia.com/gpu.memory missing)",
+            Check::QueueBound => "would pass a queue's bound",
+            Check::Domain => "outside the topology domain",
+        }
+    }
+}
+
+/// Why and for whom a pod was evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvictionReason {
+    /// For another gang.
+    For {
+        /// What evicted it.
+        action: Action,
+        /// Who gets the room.
+        gang: GangKey,
+        /// Whether it has a new place already.
+        moved: bool,
+        /// Pods evicted together.
+        pods: u32,
+    },
+    /// Its own gang fell below its minimum.
+    StaleGang,
+}
+
+impl fmt::Display for GangKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl fmt::Display for QueueBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let QueueBound {
+            queue,
+            resource,
+            bound,
+            used,
+            requested,
+        } = self;
+        let (bound, used, requested) = (resource.text(*bound), resource.text(*used), resource.text(*requested));
+        write!(
+            f,
+            "queue {queue}: {bound} {} bound, {used} in use, {requested} more asked for",
+            resource.name()
+        )
+    }
+}
+
+impl fmt::Display for Rejections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.checks.is_empty() {
+            return write!(f, "there is no node");
+        }
+        for (at, (check, nodes)) in self.checks.iter().enumerate() {
+            let (comma, plural) = (if at == 0 { "" } else { ", " }, if *nodes == 1 { "" } else { "s" });
+            write!(f, "{comma}{nodes} node{plural}: {}", check.text())?;
+        }
+        for (at, (gang, gpus)) in self.holders.iter().enumerate() {
+            let lead = if at == 0 { "; held by" } else { "," };
+            write!(f, "{lead} {gang} ({})", Resource::Gpu.text(gpus.0))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for EvictionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EvictionReason::For {
+                action,
+                gang,
+                moved,
+                pods,
+            } => {
+                let what = match action {
+                    Action::Reclaim => "reclaimed for",
+                    Action::Preempt => "preempted by",
+                    Action::Consolidation => "moved to make room for",
+                    Action::Allocate | Action::StaleGangEviction => "evicted for",
+                };
+                let moved = if *moved && *action != Action::Consolidation {
+                    "; it has a new place"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "{what} {gang} ({pods} pod{} in all{moved})",
+                    if *pods == 1 { "" } else { "s" }
+                )
+            }
+            EvictionReason::StaleGang => write!(f, "its gang runs below its minimum for too long"),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::GangMissing(None) => write!(f, "the pod belongs to no pod group (annotation pod-group-name)"),
+            Reason::GangMissing(Some(gang)) => write!(f, "pod group {gang} does not exist"),
+            Reason::QueueMissing(queue) => write!(f, "queue {queue} does not exist or is cut off from the root"),
+            Reason::QueueNotLeaf(queue) => write!(f, "queue {queue} has child queues; name one of them"),
+            Reason::UnknownSubGroup(name) => write!(f, "the pod group has no subgroup {name}"),
+            Reason::Gated => write!(f, "scheduling gates are set"),
+            Reason::Refused(text) => write!(f, "{text}"),
+            Reason::GangNotReady { ready, required } => {
+                write!(f, "the gang has {ready} pods ready to start, {required} are required")
+            }
+            Reason::OverLimit(bound) => write!(f, "over the limit of {bound}"),
+            Reason::OverQuota(bound) => write!(f, "non-preemptible and over the quota of {bound}"),
+            Reason::NoNode(rejections) => write!(f, "no node fits: {rejections}"),
+            Reason::GangShort {
+                placed,
+                required,
+                sub_group: None,
+                rejections,
+            } => {
+                write!(f, "only {placed} of {required} pods of the gang fit: {rejections}")
+            }
+            Reason::GangShort {
+                placed,
+                required,
+                sub_group: Some(name),
+                rejections,
+            } => {
+                write!(
+                    f,
+                    "only {placed} pods fit while subgroup {name} requires {required}: {rejections}"
+                )
+            }
+            Reason::NoDomain {
+                topology,
+                level,
+                domains,
+                required,
+            } => {
+                write!(f, "no {level} of topology {topology} can hold {required} pods together")?;
+                for (at, (domain, fits)) in domains.iter().enumerate() {
+                    write!(f, "{} {domain}: {fits}", if at == 0 { "; room in" } else { "," })?;
+                }
+                Ok(())
+            }
+            Reason::TopologyUnknown { topology, level: None } => write!(f, "topology {topology} does not exist"),
+            Reason::TopologyUnknown {
+                topology,
+                level: Some(level),
+            } => {
+                write!(f, "topology {topology} has no level {level}")
+            }
+            Reason::PreemptionDelay { until } => {
+                write!(
+                    f,
+                    "may not evict others before its preemption delay is over (at {} ms)",
+                    until.0
+                )
+            }
+            Reason::WaitsForRelease { node } => write!(f, "waits for pods to leave node {node}"),
+            Reason::Evicted(reason) => write!(f, "{reason}"),
+            Reason::NotTried => write!(f, "not reached in this cycle"),
+        }
+    }
+}

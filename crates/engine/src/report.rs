@@ -1,0 +1,198 @@
+//! What a cycle decided, and the views on the cluster that people and programs read afterwards.
+//!
+//! Everything here is data. Text for people is made in [`crate::reasons`] and nowhere else.
+
+use crate::model::{Action, GangKey, Gpus, Millis, Quota};
+use crate::reasons::{EvictionReason, Reason};
+
+/// The outcome of one cycle.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// What to do, in the order in which to do it.
+    pub decisions: Vec<Decision>,
+    /// Simulated scenarios per action: the search effort of this cycle.
+    pub scenarios: Vec<(Action, u32)>,
+}
+
+/// Something to carry out. Names, not ids: a decision outlives the cycle.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// Bind the pod.
+    Bind(Placed),
+    /// The pod will be bound there once what occupies the place is gone. Nothing to carry out; decided anew each cycle.
+    Pipeline(Placed),
+    /// Delete the pod.
+    Evict {
+        /// Uid of the pod.
+        pod: String,
+        /// Why, and for whom.
+        reason: EvictionReason,
+    },
+    /// A gang that had nothing running was started: remember the time.
+    Started(GangKey),
+    /// Pods of the gang were evicted for others: remember the time.
+    Evicted(GangKey),
+    /// The gang runs below its minimum since then.
+    Stale {
+        /// The gang.
+        gang: GangKey,
+        /// Since when.
+        since: Millis,
+    },
+    /// The gang is whole again.
+    Recovered(GangKey),
+}
+
+/// A pod and the place chosen for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// Uid of the pod.
+    pub pod: String,
+    /// Name of the node.
+    pub node: String,
+    /// One GPU group per device, for shared GPUs.
+    pub gpu_groups: Vec<String>,
+    /// How the GPU request was met.
+    pub received: Received,
+}
+
+/// How a GPU request was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Whole devices, or none.
+    Regular {
+        /// How many.
+        devices: i64,
+    },
+    /// A part of each of several devices.
+    Fraction {
+        /// How many.
+        devices: i64,
+        /// Hundredths of a device, each.
+        hundredths: i64,
+    },
+    /// MIG slices.
+    MigInstance,
+}
+
+/// Where a pod stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// Waits for a place.
+    Pending,
+    /// Held back by scheduling gates.
+    Gated,
+    /// Has a place as soon as those who leave it are gone.
+    Pipelined,
+    /// Decided; being bound.
+    Binding,
+    /// Bound, not yet running.
+    Bound,
+    /// Running.
+    Running,
+    /// Leaving.
+    Releasing,
+    /// Should have left long ago: occupies its place and can't be counted on.
+    StuckInReleasing,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed,
+    /// Its node does not answer.
+    Unknown,
+}
+
+/// A pod after a cycle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodView<'a> {
+    /// Uid.
+    pub uid: &'a str,
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Name.
+    pub name: &'a str,
+    /// Gang.
+    pub gang: Option<&'a GangKey>,
+    /// Status.
+    pub status: Status,
+    /// Node, where it has one.
+    pub node: Option<&'a str>,
+    /// GPU groups it shares or will share.
+    pub gpu_groups: Vec<String>,
+    /// Why it waits, or why it was evicted.
+    pub reason: Option<Reason>,
+}
+
+/// A node after a cycle.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeView<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// Free GPUs, parts of shared ones included.
+    pub idle_gpus: Gpus,
+    /// GPUs that are being freed, parts of shared ones included.
+    pub releasing_gpus: Gpus,
+    /// Allocatable devices.
+    pub gpus: i64,
+    /// MiB per device; `None` = unknown.
+    pub gpu_memory_mib: Option<i64>,
+    /// Shared devices in use, by group.
+    pub shared: Vec<SharedGpuView>,
+    /// Devices taken whole.
+    pub whole_used: i64,
+    /// MIG slices: resource name, free, allocatable.
+    pub mig: Vec<(&'a str, i64, i64)>,
+    /// Free milli-cores.
+    pub cpu_idle_milli: i64,
+    /// Allocatable milli-cores.
+    pub cpu_milli: i64,
+    /// Free bytes.
+    pub memory_idle_bytes: i64,
+    /// Allocatable bytes.
+    pub memory_bytes: i64,
+    /// Whether pods can be placed there at all.
+    pub ready: bool,
+}
+
+/// A shared device of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedGpuView {
+    /// Group id.
+    pub group: String,
+    /// MiB promised to pods, those that wait for it included.
+    pub used_mib: i64,
+    /// MiB held by pods that are there.
+    pub allocated_mib: i64,
+}
+
+/// A queue after a cycle. Resources are in the order CPU (milli-cores), memory (bytes), GPU (millionths).
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueView<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// Parent.
+    pub parent: Option<&'a str>,
+    /// Priority.
+    pub priority: i32,
+    /// Quota, limit and weight.
+    pub quota: Quota,
+    /// What fair division gives it.
+    pub fair_share: [i64; 3],
+    /// What its pods have.
+    pub allocated: [i64; 3],
+    /// The part of it that can't be taken back.
+    pub allocated_non_preemptible: [i64; 3],
+    /// What its pods have and wait for.
+    pub requested: [i64; 3],
+}
+
+/// Something about an object that keeps it from taking part, found when it was applied.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Anomaly {
+    /// Kind and name, as in `Queue team-a`.
+    pub object: String,
+    /// Field.
+    pub field: String,
+    /// What is wrong and what happens now.
+    pub problem: String,
+}

@@ -1,0 +1,288 @@
+//! Fair division of a resource among sibling queues: first what each deserves, then the rest by priority and weight in
+//! whole units, then the leftovers. Exact integer arithmetic throughout.
+
+use std::cmp::{Ordering, Reverse};
+
+use crate::ids::QueueId;
+use crate::model::Gpus;
+use crate::share::quota_of;
+use crate::tables::{Queue, Share};
+
+/// The unit in which what is above the quotas is handed out: a milli-core, a byte, a whole GPU.
+const UNITS: Share = [1, 1, Gpus::ONE.0];
+
+/// Sets the fair share of every connected queue, from the roots down: a queue's share is what its children divide.
+pub(crate) fn divide_tree(queues: &mut [Queue], roots: &[QueueId], total: Share, usage_weight_millionths: i64) {
+    let mut level: Vec<(Vec<QueueId>, Share)> = vec![(roots.to_vec(), total)];
+    while let Some((siblings, total)) = level.pop() {
+        for resource in 0..3 {
+            let claims: Vec<Claim<'_>> = siblings
+                .iter()
+                .map(|id| Claim::of(&queues[id.index()], resource))
+                .collect();
+            let shares = divide(total[resource], UNITS[resource], usage_weight_millionths, &claims);
+            for (id, share) in siblings.iter().zip(shares) {
+                queues[id.index()].fair_share[resource] = share;
+            }
+        }
+        for id in siblings {
+            let queue = &queues[id.index()];
+            if !queue.children.is_empty() {
+                level.push((queue.children.clone(), queue.fair_share));
+            }
+        }
+    }
+}
+
+/// What one queue brings to the division of one resource.
+#[derive(Clone, Debug)]
+struct Claim<'a> {
+    deserved: Option<i64>,
+    /// What it asks for, capped by its limit.
+    requestable: i64,
+    weight: i64,
+    priority: i32,
+    usage_billionths: i64,
+    /// Earlier created first, then by uid and name.
+    tie: (crate::model::Millis, &'a str, &'a str),
+}
+
+impl Claim<'_> {
+    fn of(queue: &Queue, resource: usize) -> Claim<'_> {
+        let quota = quota_of(&queue.quota, resource);
+        let requested = queue.allocated[resource].saturating_add(queue.pending[resource]).max(0);
+        Claim {
+            deserved: quota.deserved,
+            requestable: quota.limit.map_or(requested, |limit| limit.min(requested)),
+            weight: quota.weight_millionths.max(0),
+            priority: queue.priority,
+            usage_billionths: queue.usage[resource],
+            tie: (queue.created, &queue.uid, &queue.name),
+        }
+    }
+}
+
+fn divide(total: i64, unit: i64, usage_weight: i64, claims: &[Claim<'_>]) -> Vec<i64> {
+    let mut fair: Vec<i64> = claims
+        .iter()
+        .map(|claim| claim.deserved.unwrap_or(total).min(claim.requestable))
+        .collect();
+    let mut rest = fair.iter().fold(total, |rest, share| rest.saturating_sub(*share));
+    if rest <= 0 {
+        // Guarantees alone exceed the total: everyone keeps its own.
+        return fair;
+    }
+    let mut priorities: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
+    priorities.sort_unstable_by_key(|priority| Reverse(*priority));
+    priorities.dedup();
+    let mut leftovers = Vec::new();
+    for priority in priorities {
+        let members: Vec<usize> = (0..claims.len())
+            .filter(|at| claims[*at].priority == priority)
+            .collect();
+        leftovers.push(water_fill(&mut rest, unit, usage_weight, claims, &members, &mut fair));
+    }
+    for mut left in leftovers {
+        left.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| claims[a.0].tie.cmp(&claims[b.0].tie)));
+        for (at, _) in left {
+            let give = unit.min(rest);
+            fair[at] += give;
+            rest -= give;
+        }
+    }
+    fair
+}
+
+/// A part of a unit that a queue was due but could not get in whole units: `numerator / denominator`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Remainder {
+    numerator: i128,
+    denominator: i128,
+}
+
+impl Ord for Remainder {
+    fn cmp(&self, other: &Remainder) -> Ordering {
+        // Both are below 2^64 by construction, so the products fit.
+        (self.numerator * other.denominator).cmp(&(other.numerator * self.denominator))
+    }
+}
+
+impl PartialOrd for Remainder {
+    fn partial_cmp(&self, other: &Remainder) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Hands out `rest` in whole units by weight, in rounds, because a queue that needs less than its part leaves something
+/// to the others. Within a round everyone's part is measured against the same budget, so their order does not matter.
+fn water_fill(
+    rest: &mut i64,
+    unit: i64,
+    usage_weight: i64,
+    claims: &[Claim<'_>],
+    members: &[usize],
+    fair: &mut [i64],
+) -> Vec<(usize, Remainder)> {
+    let mut left: Vec<(usize, Remainder)> = Vec::new();
+    loop {
+        let budget = i128::from(*rest);
+        let hungry: Vec<usize> = members
+            .iter()
+            .copied()
+            .filter(|at| claims[*at].requestable > fair[*at])
+            .collect();
+        let weights = effective_weights(claims, &hungry, usage_weight);
+        let sum: i128 = weights.iter().sum();
+        if sum == 0 {
+            return left;
+        }
+        let mut someone_was_satisfied = false;
+        for (at, weight) in hungry.into_iter().zip(weights) {
+            if *rest == 0 {
+                break;
+            }
+            if claims[at].weight == 0 {
+                continue;
+            }
+            let need = claims[at].requestable - fair[at];
+            // The part is budget * weight / sum; compared and rounded without leaving the integers.
+            let part = budget * weight;
+            let satisfied = i128::from(need) * sum <= part;
+            let give = if satisfied {
+                need
+            } else {
+                (part / (sum * i128::from(unit))) as i64 * unit
+            };
+            left.retain(|(of, _)| *of != at);
+            let remainder = part - i128::from(give) * sum;
+            if !satisfied && remainder > 0 {
+                left.push((
+                    at,
+                    Remainder {
+                        numerator: remainder,
+                        denominator: sum,
+                    },
+                ));
+            }
+            if give == 0 {
+                continue;
+            }
+            fair[at] += give;
+            *rest -= give;
+            someone_was_satisfied |= i128::from(need) * sum < part;
+        }
+        if !someone_was_satisfied || *rest == 0 {
+            return left;
+        }
+    }
+}
+
+/// Weights corrected by what the queues used lately: with share of weight `w` and usage `u`, `w + k (w - u)`, at least 0.
+fn effective_weights(claims: &[Claim<'_>], hungry: &[usize], usage_weight: i64) -> Vec<i128> {
+    let plain: Vec<i128> = hungry.iter().map(|at| i128::from(claims[*at].weight)).collect();
+    let total: i128 = plain.iter().sum();
+    if usage_weight <= 0 || total == 0 || hungry.iter().all(|at| claims[*at].usage_billionths == 0) {
+        return plain;
+    }
+    let k = i128::from(usage_weight);
+    let corrected = plain.iter().zip(hungry).map(|(weight, at)| {
+        let usage = i128::from(claims[*at].usage_billionths);
+        let weighted = weight * (1_000_000 + k) * 1_000 - k * usage * total / 1_000_000;
+        if *weight == 0 { 0 } else { weighted.max(0) }
+    });
+    let mut corrected: Vec<i128> = corrected.collect();
+    // Keep products with a budget within 128 bits.
+    let largest = corrected.iter().max().copied().unwrap_or(0);
+    let excess = (128 - largest.leading_zeros()).saturating_sub(60);
+    corrected.iter_mut().for_each(|weight| *weight >>= excess);
+    corrected
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Millis;
+
+    const GPU: i64 = Gpus::ONE.0;
+
+    /// `deserved weight request [limit] [priority] [usage%]` per queue, older first, against the expected shares.
+    #[track_caller]
+    fn check(total: f64, queues: &[&str], expect: &[f64]) {
+        let gpus = |text: &str| (text.parse::<f64>().unwrap() * GPU as f64).round() as i64;
+        let claims: Vec<Claim<'_>> = queues
+            .iter()
+            .enumerate()
+            .map(|(at, text)| {
+                let word: Vec<&str> = text.split_whitespace().collect();
+                let limit = word.get(3).filter(|limit| **limit != "-").map(|limit| gpus(limit));
+                let request = gpus(word[2]);
+                Claim {
+                    deserved: (word[0] != "-").then(|| gpus(word[0])),
+                    weight: gpus(word[1]),
+                    requestable: limit.map_or(request, |limit| limit.min(request)),
+                    priority: word.get(4).map_or(100, |priority| priority.parse().unwrap()),
+                    usage_billionths: word
+                        .get(5)
+                        .map_or(0, |usage| usage.parse::<i64>().unwrap() * 10_000_000),
+                    tie: (Millis(at as i64), "", ""),
+                }
+            })
+            .collect();
+        let shares = divide(gpus(&total.to_string()), GPU, 1_000_000, &claims);
+        let expect: Vec<i64> = expect.iter().map(|share| gpus(&share.to_string())).collect();
+        assert_eq!(shares, expect);
+    }
+
+    #[test]
+    fn deserved_first_then_by_weight() {
+        check(8.0, &["2 1 10", "2 3 10"], &[3.0, 5.0]);
+        check(15.0, &["2 1 2", "2 1 3"], &[2.0, 3.0]);
+    }
+
+    #[test]
+    fn leftovers_go_to_the_larger_remainder_then_to_the_older_queue() {
+        check(11.0, &["2 1 10", "2 4 10"], &[3.0, 8.0]);
+        check(11.0, &["2 1 10", "2 1 10"], &[6.0, 5.0]);
+        check(5.0, &["2 1 10", "2 1 10", "0 1 0"], &[3.0, 2.0, 0.0]);
+    }
+
+    #[test]
+    fn priority_decides_before_weight_but_not_on_what_is_deserved() {
+        check(11.0, &["2 100 10", "2 1 10 - 200"], &[2.0, 9.0]);
+        check(3.0, &["2 1 10", "2 1 10 - 200"], &[2.0, 2.0]);
+    }
+
+    #[test]
+    fn limits_cap_and_pass_on() {
+        check(12.0, &["2 1 10 5", "2 1 6"], &[5.0, 6.0]);
+    }
+
+    #[test]
+    fn guarantees_hold_even_when_over_subscribed() {
+        check(1.0, &["2 1 2"], &[2.0]);
+        check(8.0, &["1.5 0 9"], &[1.5]);
+    }
+
+    #[test]
+    fn fractions_survive_only_at_the_end() {
+        check(9.0, &["0 6 99", "0 2 99", "0 1 99"], &[6.0, 2.0, 1.0]);
+        check(45.0, &["0 1 32.55", "0 1 9.5", "0 1 1.65"], &[32.55, 9.5, 1.65]);
+        check(3.5, &["3 1 5"], &[3.5]);
+    }
+
+    #[test]
+    fn unlimited_quota_is_everything_asked_for() {
+        check(10.0, &["- 0 7", "0 1 9"], &[7.0, 3.0]);
+    }
+
+    #[test]
+    fn past_usage_shifts_what_is_above_the_quota() {
+        check(10.0, &["0 1 10 - 100 50", "0 1 10"], &[3.0, 7.0]);
+        check(10.0, &["0 1 10 - 100 100", "0 1 10"], &[0.0, 10.0]);
+    }
+
+    #[test]
+    fn without_weight_nothing_above_the_quota() {
+        check(10.0, &["1 0 10", "1 0 10"], &[1.0, 1.0]);
+    }
+}

@@ -1,0 +1,178 @@
+//! Who may take back resources from whom.
+//!
+//! A queue below its fair share may take from queues above theirs, and a queue below its quota from queues above
+//! theirs; in the end it must not be better off than those it took from.
+
+use crate::ids::{GangId, QueueId};
+use crate::ledger::{Ledger, add};
+use crate::share::{allocatable_share, plus, quota_of, within_deserved};
+use crate::tables::Share;
+
+/// A gang that wants to reclaim, and what it asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reclaimer {
+    pub(crate) gang: GangId,
+    pub(crate) queue: QueueId,
+    pub(crate) request: Share,
+    /// Millionths; see [`crate::Config::saturation_multiplier_millionths`].
+    pub(crate) saturation_multiplier: i64,
+}
+
+/// What queues held before anything of a scenario happened.
+pub(crate) type Before = Vec<(Share, Share)>;
+
+/// Whether the gang's own queue has room below its fair share (and quota, if it can't be evicted).
+pub(crate) fn can_reclaim(ledger: &Ledger, reclaimer: &Reclaimer) -> bool {
+    let queue = ledger.queue(reclaimer.queue);
+    let within_fair = (0..3).all(|at| queue.allocated[at] + reclaimer.request[at] <= queue.fair_share[at]);
+    within_fair
+        && (ledger.gang(reclaimer.gang).preemptible
+            || within_deserved(queue, plus(queue.allocated_non_preemptible, reclaimer.request)))
+}
+
+/// The siblings at which the ways to both queues part; where one way ends earlier, the last pair compared.
+pub(crate) fn leveled(ledger: &Ledger, a: QueueId, b: QueueId) -> (QueueId, QueueId) {
+    let path = |leaf| {
+        let mut path: Vec<QueueId> = ledger.queue_path(leaf).collect();
+        path.reverse();
+        path
+    };
+    let (a, b) = (path(a), path(b));
+    let pairs = || a.iter().copied().zip(b.iter().copied());
+    pairs()
+        .find(|(a, b)| a != b)
+        .or_else(|| pairs().last())
+        .expect("a path has at least its own queue")
+}
+
+/// Whether gangs of `victim` are worth considering at all.
+pub(crate) fn may_lose(ledger: &Ledger, reclaimer: &Reclaimer, victim: QueueId) -> bool {
+    let (mine, theirs) = leveled(ledger, reclaimer.queue, victim);
+    let (mine, theirs) = (ledger.queue(mine), ledger.queue(theirs));
+    if !within_deserved(mine, plus(mine.allocated, reclaimer.request)) {
+        return exceeds_allocatable(theirs, theirs.allocated);
+    }
+    let mut below_quota = false;
+    for resource in 0..3 {
+        let Some(deserved) = quota_of(&theirs.quota, resource).deserved else {
+            continue;
+        };
+        if reclaimer.request[resource] <= 0 {
+            continue;
+        }
+        if theirs.allocated[resource] > deserved {
+            return true;
+        }
+        below_quota |= theirs.allocated[resource] < deserved;
+    }
+    !below_quota
+}
+
+fn exceeds_allocatable(queue: &crate::tables::Queue, amount: Share) -> bool {
+    (0..3).any(|resource| allocatable_share(queue, resource).is_some_and(|share| amount[resource] > share))
+}
+
+/// What one victim queue loses: one entry per unit that is judged on its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    pub(crate) queue: QueueId,
+    pub(crate) units: Vec<Share>,
+}
+
+/// Whether taking `losses` for the reclaimer is fair. `before` holds every queue's allocated and non-preemptible amount
+/// from before the scenario.
+pub(crate) fn reclaim_is_fair(ledger: &Ledger, before: &Before, reclaimer: &Reclaimer, losses: &[Loss]) -> bool {
+    let mut remaining: Vec<(QueueId, Remaining)> = Vec::new();
+    for loss in losses {
+        let (mine, theirs) = leveled(ledger, reclaimer.queue, loss.queue);
+        let involved: [bool; 3] = std::array::from_fn(|at| loss.units.iter().any(|unit| unit[at] > 0));
+        let guaranteed = within_deserved(ledger.queue(mine), plus(before[mine.index()].0, reclaimer.request));
+        let victim = ledger.queue(theirs);
+        for unit in &loss.units {
+            let left = remaining_of(&mut remaining, before, theirs).share;
+            let fair = exceeds_allocatable(victim, left) || (guaranteed && !within_deserved(victim, left));
+            if !fair {
+                return false;
+            }
+            for queue in ledger.queue_path(loss.queue) {
+                let entry = remaining_of(&mut remaining, before, queue);
+                add(&mut entry.share, *unit, -1);
+                entry.involved = std::array::from_fn(|at| entry.involved[at] || involved[at]);
+            }
+        }
+    }
+    stays_behind_siblings(ledger, before, reclaimer, &remaining)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Remaining {
+    share: Share,
+    involved: [bool; 3],
+}
+
+fn remaining_of<'a>(
+    remaining: &'a mut Vec<(QueueId, Remaining)>,
+    before: &Before,
+    queue: QueueId,
+) -> &'a mut Remaining {
+    let at = remaining.iter().position(|(id, _)| *id == queue).unwrap_or_else(|| {
+        remaining.push((
+            queue,
+            Remaining {
+                share: before[queue.index()].0,
+                involved: [false; 3],
+            },
+        ));
+        remaining.len() - 1
+    });
+    &mut remaining[at].1
+}
+
+/// Above its fair share, the reclaiming side must stay less saturated than every sibling it took from, at every level.
+fn stays_behind_siblings(
+    ledger: &Ledger,
+    before: &Before,
+    reclaimer: &Reclaimer,
+    remaining: &[(QueueId, Remaining)],
+) -> bool {
+    let preemptible = ledger.gang(reclaimer.gang).preemptible;
+    for level in ledger.queue_path(reclaimer.queue) {
+        let queue = ledger.queue(level);
+        let own = remaining
+            .iter()
+            .find(|(id, _)| *id == level)
+            .map_or(before[level.index()].0, |(_, own)| own.share);
+        let mine = plus(own, reclaimer.request);
+        for (sibling, theirs) in remaining {
+            let sibling_queue = ledger.queue(*sibling);
+            if sibling_queue.parent != queue.parent || *sibling == level {
+                continue;
+            }
+            for resource in 0..3 {
+                if !theirs.involved[resource] && reclaimer.request[resource] <= 0 {
+                    continue;
+                }
+                let (my_fair, their_fair) = (queue.fair_share[resource], sibling_queue.fair_share[resource]);
+                let above_share = if my_fair == 0 {
+                    mine[resource] > 0
+                } else {
+                    mine[resource] > my_fair
+                };
+                if !above_share || their_fair <= 0 {
+                    continue;
+                }
+                // mine / my_fair * multiplier >= theirs / their_fair by cross-multiplication; no fair share is infinite.
+                let mine = i128::from(mine[resource]) * i128::from(reclaimer.saturation_multiplier) / 1_000_000;
+                let my_side = mine * i128::from(their_fair);
+                let their_side = i128::from(theirs.share[resource]) * i128::from(my_fair);
+                if my_fair == 0 || my_side >= their_side {
+                    return false;
+                }
+            }
+        }
+        if !preemptible && !within_deserved(queue, plus(before[level.index()].1, reclaimer.request)) {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,17 @@
+//! Making room for a gang by evicting or moving others.
+//!
+//! Victims are taken one unit at a time in the order in which queues and gangs lose. After each, the sets worth trying
+//! are simulated: evict them, let them and the gang compete for the room in fair order, and see whether the outcome is
+//! allowed. A gang of many pods is solved for 1, 2, 4, ... pods first, so that victims found for few serve for many.
+
+mod certificate;
+mod lists;
+mod runtime;
+mod scenario;
+mod simulate;
+mod solve;
+mod validate;
+mod walk;
+
+pub(crate) use lists::Lists;
+pub(crate) use solve::{Budget, Search, Solution};

@@ -1,0 +1,64 @@
+//! Minimum runtime: a gang that has just started is safe for a while.
+
+use crate::cycle::Cycle;
+use crate::ids::{GangId, QueueId};
+use crate::model::{Action, Millis, MinRuntimeResolve};
+
+impl Cycle<'_> {
+    /// Whether the victim has not run long enough yet to be taken by `action` for a gang of `queue`.
+    pub(crate) fn is_protected(&self, action: Action, queue: QueueId, victim: GangId) -> bool {
+        let row = self.ledger.gang(victim);
+        let (Some(started), Some(victim_queue)) = (row.last_start, row.queue) else {
+            return false;
+        };
+        let min_runtime = match action {
+            Action::Preempt => self.nearest(
+                victim_queue,
+                |queue| queue.preempt_min_runtime,
+                self.config.preempt_min_runtime,
+            ),
+            Action::Reclaim => self.reclaim_min_runtime(queue, victim_queue),
+            Action::Allocate | Action::Consolidation | Action::StaleGangEviction => return false,
+        };
+        self.now < started + min_runtime
+    }
+
+    fn nearest(
+        &self,
+        leaf: QueueId,
+        field: impl Fn(&crate::tables::Queue) -> Option<Millis>,
+        default: Millis,
+    ) -> Millis {
+        self.ledger
+            .queue_path(leaf)
+            .find_map(|queue| field(self.ledger.queue(queue)))
+            .unwrap_or(default)
+    }
+
+    fn reclaim_min_runtime(&self, reclaimer: QueueId, victim: QueueId) -> Millis {
+        let (field, default) = (
+            |queue: &crate::tables::Queue| queue.reclaim_min_runtime,
+            self.config.reclaim_min_runtime,
+        );
+        if self.config.reclaim_min_runtime_resolve == MinRuntimeResolve::Queue {
+            return self.nearest(victim, field, default);
+        }
+        let path = |leaf| {
+            let mut path: Vec<QueueId> = self.ledger.queue_path(leaf).collect();
+            path.reverse();
+            path
+        };
+        let (theirs, ours) = (path(victim), path(reclaimer));
+        let common = theirs.iter().zip(&ours).take_while(|(a, b)| a == b).count();
+        if common == 0 {
+            // Unrelated trees: the root of the victim's speaks for all of it.
+            return field(self.ledger.queue(theirs[0])).unwrap_or(default);
+        }
+        let below = common.min(theirs.len() - 1);
+        theirs[..=below]
+            .iter()
+            .rev()
+            .find_map(|queue| field(self.ledger.queue(*queue)))
+            .unwrap_or(default)
+    }
+}

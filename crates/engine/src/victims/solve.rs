@@ -1,0 +1,300 @@
+//! The search for one gang: growing numbers of its pods, growing sets of victims, until one is allowed.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashSet, FxHasher};
+
+use crate::cycle::Cycle;
+use crate::gangs::Candidates;
+use crate::ids::{GangId, PodId, QueueId};
+use crate::ledger::Checkpoint;
+use crate::model::{Action, Gpus};
+use crate::share::{self, Before, Reclaimer};
+use crate::victims::Lists;
+use crate::victims::scenario::{Generator, Room, Taken};
+use crate::victims::simulate::{Outcome, outcome};
+use crate::victims::walk::{Recorded, VictimWalk};
+
+/// What one search is about.
+pub(crate) struct Search<'l> {
+    pub(crate) action: Action,
+    /// The gang that needs room.
+    pub(crate) gang: GangId,
+    /// Its queue.
+    pub(crate) queue: QueueId,
+    pub(crate) lists: &'l mut Lists,
+}
+
+/// How many simulations may still be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) action: u32,
+    pub(crate) gang: u32,
+}
+
+impl Budget {
+    fn spend(&mut self) -> bool {
+        if self.action == 0 || self.gang == 0 {
+            return false;
+        }
+        self.action -= 1;
+        self.gang -= 1;
+        true
+    }
+}
+
+/// What came of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Solution {
+    /// The ledger holds it, since the checkpoint; it is not final yet.
+    Found(Checkpoint),
+    /// There is none.
+    None,
+}
+
+impl Search<'_> {
+    /// The gang as one that reclaims all its pods.
+    pub(crate) fn reclaimer(&self, cycle: &Cycle<'_>) -> Reclaimer {
+        let mut pods = Vec::new();
+        let request = cycle.request_of(self.gang, Candidates::Simulated, &mut pods);
+        let saturation_multiplier = cycle.config.saturation_multiplier_millionths;
+        Reclaimer {
+            gang: self.gang,
+            queue: self.queue,
+            request,
+            saturation_multiplier,
+        }
+    }
+
+    /// Queues whose gangs can be victims, in a fixed order.
+    pub(crate) fn victim_queues(&self, cycle: &Cycle<'_>) -> Vec<QueueId> {
+        let mut queues = self.lists.victims.leaves();
+        match self.action {
+            Action::Reclaim => {
+                let reclaimer = self.reclaimer(cycle);
+                queues.retain(|queue| *queue != self.queue && share::may_lose(cycle.ledger, &reclaimer, *queue));
+            }
+            Action::Preempt => queues.retain(|queue| *queue == self.queue),
+            Action::Allocate | Action::Consolidation | Action::StaleGangEviction => {}
+        }
+        queues
+    }
+
+    /// Whether a gang of such a queue can be a victim.
+    pub(crate) fn accepts(&self, cycle: &Cycle<'_>, victim: GangId) -> bool {
+        let row = cycle.ledger.gang(victim);
+        let outranked = self.action != Action::Preempt || row.priority < cycle.ledger.gang(self.gang).priority;
+        victim != self.gang && outranked && (row.is_elastic() || !cycle.is_protected(self.action, self.queue, victim))
+    }
+}
+
+impl Cycle<'_> {
+    /// Searches victims for `pods` of the gang.
+    pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut Budget) -> Solution {
+        let before: Before = self
+            .ledger
+            .queues
+            .iter()
+            .map(|queue| (queue.allocated, queue.allocated_non_preemptible))
+            .collect();
+        if self.is_hopeless(search, pods) {
+            return Solution::None;
+        }
+        let active_before = self.ledger.gang(search.gang).active_used();
+        let mut failed = Failed::default();
+        for generator in Generator::ALL {
+            let checkpoint = self.ledger.checkpoint();
+            let mut recorded = Recorded::default();
+            let most = self.most_pods(search, pods, generator, &before, &mut recorded, &mut failed, budget);
+            if most == 0 {
+                continue;
+            }
+            if self
+                .probe(search, pods, generator, &before, &recorded, &mut failed, budget)
+                .is_none()
+            {
+                continue;
+            }
+            let gang = self.ledger.gang(search.gang);
+            if gang.is_whole() && gang.active_used() > active_before {
+                return Solution::Found(checkpoint);
+            }
+            self.ledger.rollback(checkpoint);
+            return Solution::None;
+        }
+        Solution::None
+    }
+
+    /// The most pods for which victims were found, by doubling and then halving. Victims of every success are recorded:
+    /// the next one builds on them.
+    #[allow(clippy::too_many_arguments)]
+    fn most_pods(
+        &mut self,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        generator: Generator,
+        before: &Before,
+        recorded: &mut Recorded,
+        failed: &mut Failed,
+        budget: &mut Budget,
+    ) -> usize {
+        let mut attempt = |cycle: &mut Self, count: usize, recorded: &mut Recorded| {
+            let checkpoint = cycle.ledger.checkpoint();
+            let found = cycle.probe(search, &pods[..count], generator, before, recorded, failed, budget);
+            let solved = found.is_some();
+            if let Some(victims) = found {
+                *recorded = Recorded::new(victims);
+            }
+            cycle.ledger.rollback(checkpoint);
+            solved
+        };
+        let (mut solved, mut count) = (0, 1);
+        let mut unsolved = loop {
+            if !attempt(self, count, recorded) {
+                break count;
+            }
+            solved = count;
+            if count == pods.len() {
+                return solved;
+            }
+            count = (2 * count).min(pods.len());
+        };
+        while unsolved - solved > 1 {
+            let middle = solved.midpoint(unsolved);
+            if attempt(self, middle, recorded) {
+                solved = middle;
+            } else {
+                unsolved = middle;
+            }
+        }
+        solved
+    }
+
+    /// Searches victims for exactly these pods. On success the ledger holds the outcome, and the victims that have to
+    /// go or move are returned; otherwise the ledger is as before.
+    #[allow(clippy::too_many_arguments)]
+    fn probe(
+        &mut self,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        generator: Generator,
+        before: &Before,
+        recorded: &Recorded,
+        failed: &mut Failed,
+        budget: &mut Budget,
+    ) -> Option<Vec<PodId>> {
+        search.lists.room.catch_up(self.ledger, self.resources);
+        let mut needs: Vec<Gpus> = pods
+            .iter()
+            .map(|pod| self.ledger.shape_of(*pod).gpus_by_count())
+            .collect();
+        needs.sort_unstable_by(|a, b| b.cmp(a));
+        let mut recorded_room = Room::new(needs, &mut search.lists.room);
+        for pod in &recorded.pods {
+            recorded_room.add(self, &search.lists.room, *pod);
+        }
+        let mut room = recorded_room.clone();
+        let mut taken = Taken::default();
+        if !recorded.is_empty() && room.suffices(&search.lists.room) {
+            let found = self.try_set(search, pods, &recorded.pods, before, failed, budget);
+            if found.is_some() {
+                return found;
+            }
+        }
+        let gangs_max = match search.action {
+            Action::Consolidation => self.config.consolidation_preemptees_max,
+            Action::Allocate | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => None,
+        };
+        let mut walk = VictimWalk::new(self, search, gangs_max);
+        while let Some((gang, unit)) = walk.next(self, search, recorded) {
+            for pod in &unit {
+                room.add(self, &search.lists.room, *pod);
+            }
+            taken.push(self, gang, unit);
+            if !room.suffices(&search.lists.room) {
+                continue;
+            }
+            let sets = match generator {
+                Generator::NodeLocal => taken.around_last(self, recorded),
+                Generator::MultiNode => taken.by_nodes(&search.lists.room, &room, &recorded_room),
+            };
+            for set in sets {
+                set.iter()
+                    .for_each(|pod| recorded_room.add(self, &search.lists.room, *pod));
+                let suffices = recorded_room.suffices(&search.lists.room);
+                set.iter()
+                    .for_each(|pod| recorded_room.remove(self, &search.lists.room, *pod));
+                if !suffices {
+                    continue;
+                }
+                let victims: Vec<PodId> = recorded.pods.iter().copied().chain(set).collect();
+                let found = self.try_set(search, pods, &victims, before, failed, budget);
+                if found.is_some() {
+                    return found;
+                }
+                if budget.action == 0 || budget.gang == 0 {
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Simulates one set of victims, unless the same has failed before.
+    fn try_set(
+        &mut self,
+        search: &Search<'_>,
+        pods: &[PodId],
+        victims: &[PodId],
+        before: &Before,
+        failed: &mut Failed,
+        budget: &mut Budget,
+    ) -> Option<Vec<PodId>> {
+        if victims.is_empty() || failed.contains(pods, victims) || !budget.spend() {
+            return None;
+        }
+        let checkpoint = self.ledger.checkpoint();
+        if self.simulate(search, pods, victims) && self.is_allowed(search, pods, victims, before) {
+            let cycle = &*self;
+            let with = |wanted| {
+                victims
+                    .iter()
+                    .copied()
+                    .filter(move |pod| outcome(cycle, *pod) == wanted)
+            };
+            return Some(with(Outcome::Evicted).chain(with(Outcome::Moved)).collect());
+        }
+        self.ledger.rollback(checkpoint);
+        failed.insert(pods, victims);
+        None
+    }
+}
+
+/// Sets of victims that were tried in vain for a number of pods.
+#[derive(Debug, Default)]
+struct Failed {
+    seen: FxHashSet<(usize, usize, u64, u64)>,
+}
+
+impl Failed {
+    /// Two sums over mixed ids: independent of order, and together wide enough that sets don't collide by accident.
+    fn key(pods: &[PodId], victims: &[PodId]) -> (usize, usize, u64, u64) {
+        let (mut sum, mut mixed) = (0u64, 0u64);
+        for pod in victims {
+            let mut hasher = FxHasher::default();
+            pod.hash(&mut hasher);
+            let hash = hasher.finish();
+            sum = sum.wrapping_add(hash);
+            mixed = mixed.wrapping_add((hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9));
+        }
+        (pods.len(), victims.len(), sum, mixed)
+    }
+
+    fn contains(&self, pods: &[PodId], victims: &[PodId]) -> bool {
+        self.seen.contains(&Failed::key(pods, victims))
+    }
+
+    fn insert(&mut self, pods: &[PodId], victims: &[PodId]) {
+        self.seen.insert(Failed::key(pods, victims));
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether the outcome of a simulation is allowed.
+
+use rustc_hash::FxHashMap;
+
+use crate::cycle::Cycle;
+use crate::ids::{GangId, PodId};
+use crate::model::Action;
+use crate::share::{self, Before, Loss, Reclaimer};
+use crate::victims::simulate::{Outcome, outcome};
+use crate::victims::solve::Search;
+
+impl Cycle<'_> {
+    /// Judges the simulation that is in the ledger. `pods` are those of the gang that were placed.
+    pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
+        match search.action {
+            Action::Consolidation => victims.iter().all(|pod| outcome(self, *pod) != Outcome::Evicted),
+            Action::Preempt => self.spares_protected(search, victims),
+            Action::Reclaim => {
+                self.is_fair_reclaim(search, pods, victims, before) && self.spares_protected(search, victims)
+            }
+            Action::Allocate | Action::StaleGangEviction => true,
+        }
+    }
+
+    /// A gang within its minimum runtime may lose what is above its minimum, no more.
+    fn spares_protected(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
+        for (gang, pods) in by_gang(self, victims) {
+            let row = self.ledger.gang(gang);
+            if !row.is_elastic() || !self.is_protected(search.action, search.queue, gang) {
+                continue;
+            }
+            for (at, set) in row.pod_sets.iter().enumerate() {
+                let lost = pods
+                    .iter()
+                    .filter(|pod| self.ledger.pod(**pod).pod_set == Some(at as u32))
+                    .count() as u32;
+                if lost > 0 && set.active_used() < set.min + lost {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn is_fair_reclaim(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
+        let request = self.ledger.requested_by(pods, self.memory_min);
+        let reclaimer = Reclaimer {
+            request,
+            ..search.reclaimer(self)
+        };
+        let mut losses: Vec<Loss> = Vec::new();
+        for (gang, pods) in by_gang(self, victims) {
+            let units = self.losses_of(gang, &pods);
+            let Some(queue) = self.ledger.gang(gang).queue.filter(|_| !units.is_empty()) else {
+                continue;
+            };
+            match losses.iter_mut().find(|loss| loss.queue == queue) {
+                Some(loss) => loss.units.extend(units),
+                None => losses.push(Loss { queue, units }),
+            }
+        }
+        share::reclaim_is_fair(self.ledger, before, &reclaimer, &losses)
+    }
+
+    /// What a gang loses, in units that are judged one by one: pods above its minimum each, the rest together. Pods
+    /// that have a place again are no loss where reclaim may move.
+    fn losses_of(&self, gang: GangId, pods: &[PodId]) -> Vec<crate::tables::Share> {
+        let row = self.ledger.gang(gang);
+        let (mut units, mut core) = (Vec::new(), None);
+        for (at, set) in row.pod_sets.iter().enumerate() {
+            let of_set = pods
+                .iter()
+                .filter(|pod| self.ledger.pod(**pod).pod_set == Some(at as u32));
+            for (position, pod) in of_set.enumerate() {
+                let place = &self.ledger.pod(*pod).place;
+                if self.config.allow_consolidating_reclaim && place.status.is_active_allocated() {
+                    continue;
+                }
+                let Some(node) = place.node else { continue };
+                let accepted = self.ledger.shape_of(*pod).accepted(self.ledger.node(node).memory_mib);
+                if position < set.min as usize {
+                    core = Some(share::plus(core.unwrap_or_default(), accepted));
+                } else {
+                    units.push(accepted);
+                }
+            }
+        }
+        units.extend(core);
+        units
+    }
+}
+
+/// Victims by gang, in the order in which they were taken.
+fn by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
+    let mut gangs: Vec<(GangId, Vec<PodId>)> = Vec::new();
+    let mut position: FxHashMap<GangId, usize> = FxHashMap::default();
+    for pod in victims {
+        let Some(gang) = cycle.ledger.pod(*pod).gang else {
+            continue;
+        };
+        let at = *position.entry(gang).or_insert_with(|| {
+            gangs.push((gang, Vec::new()));
+            gangs.len() - 1
+        });
+        gangs[at].1.push(*pod);
+    }
+    gangs
+}

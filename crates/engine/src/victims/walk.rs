@@ -1,0 +1,175 @@
+//! Victims one unit at a time: from the queue that loses next, its gang that loses next, the pods that go first.
+
+use rustc_hash::FxHashMap;
+
+use crate::cycle::Cycle;
+use crate::gangs::{Evictable, GangRank};
+use crate::ids::{GangId, PodId, QueueId};
+use crate::order::{Direction, Tournament, Turn};
+use crate::share::{Load, plus};
+use crate::tables::Share;
+use crate::victims::solve::Search;
+
+/// A walk over units of victims. The ledger must not change under it.
+pub(crate) struct VictimWalk {
+    tournament: Tournament,
+    leaves: FxHashMap<QueueId, Leaf>,
+    /// At most so many gangs are taken; `None` = any number.
+    gangs_max: Option<u32>,
+    gangs: Vec<GangId>,
+}
+
+#[derive(Debug, Default)]
+struct Leaf {
+    /// Gangs of the list not yet looked at.
+    left: usize,
+    /// Gangs of which a part was taken.
+    partly: Vec<(Turn, Item)>,
+    /// What all taken so far held when they were taken.
+    freed: Share,
+    next: Option<(Turn, Item)>,
+}
+
+/// A gang less the pods already taken from it.
+#[derive(Clone, Debug)]
+struct Item {
+    gang: GangId,
+    taken: Vec<PodId>,
+    allocated: Share,
+}
+
+impl VictimWalk {
+    pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimWalk {
+        let mut walk = VictimWalk {
+            tournament: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
+            leaves: FxHashMap::default(),
+            gangs_max,
+            gangs: Vec::new(),
+        };
+        for queue in search.victim_queues(cycle) {
+            let left = search.lists.victims.leaf(queue).len();
+            walk.leaves.insert(
+                queue,
+                Leaf {
+                    left,
+                    ..Leaf::default()
+                },
+            );
+            walk.advance(cycle, search, queue);
+        }
+        walk
+    }
+
+    /// The next unit. Pods in `recorded` are victims already: a unit that has one of them is passed over.
+    pub(crate) fn next(
+        &mut self,
+        cycle: &Cycle<'_>,
+        search: &Search<'_>,
+        recorded: &Recorded,
+    ) -> Option<(GangId, Vec<PodId>)> {
+        loop {
+            let queue = self.tournament.best_leaf(cycle.ledger)?;
+            let leaf = self
+                .leaves
+                .get_mut(&queue)
+                .expect("every leaf of the tournament is known");
+            let (_, item) = leaf.next.take().expect("a leaf in the tournament has a next gang");
+            leaf.freed = plus(leaf.freed, item.allocated);
+            let evictable = Evictable::new(cycle.ledger, item.gang, &item.taken);
+            let unit = evictable.unit();
+            let skipped = unit.iter().any(|pod| recorded.contains(*pod));
+            let mut taken = item.taken.clone();
+            let more = if skipped {
+                let pods = cycle.ledger.gang(item.gang).pod_sets.iter().flat_map(|set| &set.pods);
+                taken.extend(pods.copied().filter(|pod| recorded.contains(*pod)));
+                taken.sort_unstable();
+                taken.dedup();
+                true
+            } else {
+                let more = (unit.len() as u32) < evictable.total();
+                taken.extend(&unit);
+                more
+            };
+            if more {
+                let rest = Evictable::new(cycle.ledger, item.gang, &taken);
+                if rest.total() > 0 {
+                    let rank = GangRank::new(cycle.ledger.gang(item.gang), rest.elastic_state());
+                    let turn = Turn::new(Direction::Take, rank);
+                    let item = Item {
+                        gang: item.gang,
+                        allocated: rest.allocated(),
+                        taken,
+                    };
+                    let leaf = self.leaves.get_mut(&queue).expect("the leaf is known");
+                    let at = leaf.partly.partition_point(|(other, _)| *other < turn);
+                    leaf.partly.insert(at, (turn, item));
+                }
+            }
+            self.advance(cycle, search, queue);
+            if skipped || unit.is_empty() {
+                continue;
+            }
+            if !self.gangs.contains(&item.gang) && self.gangs_max.is_some() {
+                if Some(self.gangs.len() as u32) == self.gangs_max {
+                    return None;
+                }
+                self.gangs.push(item.gang);
+            }
+            return Some((item.gang, unit));
+        }
+    }
+
+    /// Finds the next gang of a leaf and tells the tournament.
+    fn advance(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, queue: QueueId) {
+        let leaf = self.leaves.get_mut(&queue).expect("the leaf is known");
+        let list = search.lists.victims.leaf(queue);
+        while leaf.left > 0 && !search.accepts(cycle, list[leaf.left - 1].1) {
+            leaf.left -= 1;
+        }
+        let fresh = (leaf.left > 0).then(|| list[leaf.left - 1]);
+        let partly = leaf.partly.last().map(|(turn, _)| *turn);
+        leaf.next = match (fresh, partly) {
+            (Some((turn, _)), Some(partly)) if partly > turn => leaf.partly.pop(),
+            (Some((turn, gang)), _) => {
+                leaf.left -= 1;
+                let allocated = cycle.ledger.gang(gang).allocated;
+                Some((
+                    turn,
+                    Item {
+                        gang,
+                        taken: Vec::new(),
+                        allocated,
+                    },
+                ))
+            }
+            (None, _) => leaf.partly.pop(),
+        };
+        let load = leaf.next.as_ref().map(|(_, item)| Load {
+            request: [0; 3],
+            freed: plus(leaf.freed, item.allocated),
+        });
+        self.tournament.set(cycle.ledger, queue, load);
+    }
+}
+
+/// Victims that a solution for fewer pods already needed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorded {
+    pub(crate) pods: Vec<PodId>,
+    set: rustc_hash::FxHashSet<PodId>,
+}
+
+impl Recorded {
+    pub(crate) fn new(pods: Vec<PodId>) -> Recorded {
+        let set = pods.iter().copied().collect();
+        Recorded { pods, set }
+    }
+
+    pub(crate) fn contains(&self, pod: PodId) -> bool {
+        self.set.contains(&pod)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+}

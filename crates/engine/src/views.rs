@@ -1,0 +1,239 @@
+//! What people and programs read after a cycle.
+
+use rustc_hash::FxHashMap;
+
+use crate::cluster::Cluster;
+use crate::explain::holders;
+use crate::ids::{PodId, QueueId, ShapeId};
+use crate::model::{GangKey, Gpus, PodKind};
+use crate::place::Failure;
+use crate::reasons::{QueueBound, Reason, Rejections};
+use crate::report::{Anomaly, NodeView, PodView, QueueView, SharedGpuView, Status};
+use crate::share::BoundKind;
+use crate::tables::GPU;
+
+/// Holders by shape: looked up once per call.
+type Holders = FxHashMap<ShapeId, Vec<(GangKey, Gpus)>>;
+
+impl Cluster {
+    /// Pods that are ours to place, by namespace and name.
+    pub fn pods(&self) -> Vec<PodView<'_>> {
+        let mut holders = Holders::default();
+        let rows = self.ledger.pods.iter().enumerate();
+        let ours = rows.filter(|(_, row)| row.kind == PodKind::Workload);
+        let mut views: Vec<PodView<'_>> = ours
+            .map(|(at, row)| PodView {
+                uid: &row.uid,
+                namespace: self.ledger.symbols.text(row.namespace),
+                name: &row.name,
+                gang: row.gang.map(|gang| &self.ledger.gang(gang).key),
+                status: row.place.status,
+                node: match row.place.node {
+                    Some(node) => Some(&*self.ledger.node(node).name),
+                    None => row.world_node.map(|name| self.ledger.symbols.text(name)),
+                },
+                gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
+                reason: self.reason(PodId::new(at), &mut holders),
+            })
+            .collect();
+        views.sort_by(|a, b| (a.namespace, a.name, a.uid).cmp(&(b.namespace, b.name, b.uid)));
+        views
+    }
+
+    /// Why a pod waits or was evicted; `None` for one that does neither.
+    fn reason(&self, pod: PodId, holders: &mut Holders) -> Option<Reason> {
+        let row = self.ledger.pod(pod);
+        if let Some(eviction) = self.explanations.evictions.get(&pod) {
+            return Some(Reason::Evicted(eviction.clone()));
+        }
+        match row.place.status {
+            Status::Gated => Some(Reason::Gated),
+            Status::Pipelined => {
+                let node = row.place.node.map(|node| self.ledger.node(node).name.to_string());
+                node.map(|node| Reason::WaitsForRelease { node })
+            }
+            Status::Pending => Some(self.why_pending(pod, holders)),
+            _ => None,
+        }
+    }
+
+    fn why_pending(&self, pod: PodId, holders: &mut Holders) -> Reason {
+        let row = self.ledger.pod(pod);
+        let Some(gang_id) = row.gang else {
+            return Reason::GangMissing(None);
+        };
+        let gang = self.ledger.gang(gang_id);
+        if !gang.known {
+            return Reason::GangMissing(Some(gang.key.clone()));
+        }
+        if let Some(refused) = &row.refused {
+            return Reason::Refused(refused.to_string());
+        }
+        if row.pod_set.is_none() {
+            let name = row
+                .sub_group
+                .map_or(crate::gangs::DEFAULT_SUB_GROUP, |name| self.ledger.symbols.text(name));
+            return Reason::UnknownSubGroup(name.to_owned());
+        }
+        let queue_name = self.ledger.symbols.text(gang.queue_name);
+        if gang.queue.is_none() {
+            let queue = self.queue_ids.get(queue_name).map(|id| self.ledger.queue(*id));
+            return match queue {
+                Some(queue) if queue.connected => Reason::QueueNotLeaf(queue_name.to_owned()),
+                Some(_) | None => Reason::QueueMissing(queue_name.to_owned()),
+            };
+        }
+        if !gang.is_ready() {
+            let ready = gang.pod_sets.iter().map(crate::tables::PodSet::ready).sum();
+            return Reason::GangNotReady {
+                ready,
+                required: gang.required_pods(),
+            };
+        }
+        let Some(explained) = self.explanations.failures.get(&gang_id) else {
+            return match gang.delayed_until(self.now) {
+                Some(until) => Reason::PreemptionDelay { until },
+                None => Reason::NotTried,
+            };
+        };
+        match &explained.failure {
+            Failure::NoPods => Reason::NotTried,
+            Failure::Bound(bound) => {
+                let of = QueueBound {
+                    queue: self.ledger.queue(bound.queue).display().to_owned(),
+                    resource: bound.resource,
+                    bound: bound.bound,
+                    used: bound.used,
+                    requested: bound.requested,
+                };
+                match bound.kind {
+                    BoundKind::Limit => Reason::OverLimit(of),
+                    BoundKind::Quota => Reason::OverQuota(of),
+                }
+            }
+            Failure::Pod { pod: failed, placed } => {
+                let mut rejections = explained.rejections.as_deref().cloned().unwrap_or_default();
+                let shape = self.ledger.pod(*failed).shape;
+                rejections.holders = self.holders_if_short(&rejections, shape, holders);
+                self.short_of(gang_id, *failed, *placed, rejections)
+            }
+            Failure::NoDomain {
+                topology,
+                level,
+                domains,
+                required,
+            } => Reason::NoDomain {
+                topology: topology.clone(),
+                level: level.clone(),
+                domains: domains.clone(),
+                required: *required,
+            },
+            Failure::TopologyUnknown { topology, level } => Reason::TopologyUnknown {
+                topology: topology.clone(),
+                level: level.clone(),
+            },
+        }
+    }
+
+    fn holders_if_short(&self, rejections: &Rejections, shape: ShapeId, known: &mut Holders) -> Vec<(GangKey, Gpus)> {
+        use crate::reasons::Check::{Extended, GpuMemory, Gpus};
+        let short = rejections
+            .checks
+            .iter()
+            .any(|(check, _)| matches!(check, Gpus | GpuMemory | Extended));
+        if !short {
+            return Vec::new();
+        }
+        known
+            .entry(shape)
+            .or_insert_with(|| holders(&self.ledger, shape))
+            .clone()
+    }
+
+    fn short_of(&self, gang: crate::ids::GangId, pod: PodId, placed: u32, rejections: Rejections) -> Reason {
+        let gang = self.ledger.gang(gang);
+        let set = self.ledger.pod(pod).pod_set.map(|set| &gang.pod_sets[set as usize]);
+        let is_gang = gang.pod_sets.iter().any(|set| set.min > 1);
+        match set {
+            Some(set) if is_gang && set.active_used() < set.min => Reason::GangShort {
+                placed,
+                required: set.min,
+                sub_group: (gang.pod_sets.len() > 1).then(|| set.name.to_string()),
+                rejections,
+            },
+            Some(_) | None => Reason::NoNode(rejections),
+        }
+    }
+
+    /// Nodes by name.
+    pub fn nodes(&self) -> Vec<NodeView<'_>> {
+        let mig = |resource| self.resources.mig_gpus(resource);
+        let present = self.ledger.nodes.iter().filter(|node| node.present);
+        let mut views: Vec<NodeView<'_>> = present
+            .map(|node| NodeView {
+                name: &node.name,
+                idle_gpus: node.idle_gpus(mig),
+                releasing_gpus: node.releasing_gpus(mig),
+                gpus: node.allocatable[GPU],
+                gpu_memory_mib: node.memory_known.then_some(node.memory_mib),
+                shared: node
+                    .groups
+                    .iter()
+                    .filter(|group| group.used > 0)
+                    .map(|group| SharedGpuView {
+                        group: self.groups.text(group.id),
+                        used_mib: group.used,
+                        allocated_mib: group.allocated,
+                    })
+                    .collect(),
+                whole_used: node.free.used_gpus,
+                mig: node
+                    .extended
+                    .iter()
+                    .filter(|extended| mig(extended.resource) > Gpus::ZERO)
+                    .map(|extended| {
+                        (
+                            self.resources.name(extended.resource),
+                            extended.idle,
+                            extended.allocatable,
+                        )
+                    })
+                    .collect(),
+                cpu_idle_milli: node.free.idle[0],
+                cpu_milli: node.allocatable[0],
+                memory_idle_bytes: node.free.idle[1],
+                memory_bytes: node.allocatable[1],
+                ready: !node.not_ready && !node.unschedulable,
+            })
+            .collect();
+        views.sort_by_key(|view| view.name);
+        views
+    }
+
+    /// Queues that reach a root, parents before children.
+    pub fn queues(&self) -> Vec<QueueView<'_>> {
+        let mut views = Vec::new();
+        let mut stack: Vec<QueueId> = self.roots.iter().rev().copied().collect();
+        while let Some(id) = stack.pop() {
+            let queue = self.ledger.queue(id);
+            stack.extend(queue.children.iter().rev());
+            let sum = |a: [i64; 3], b: [i64; 3]| std::array::from_fn(|at| a[at] + b[at]);
+            views.push(QueueView {
+                name: &queue.name,
+                parent: queue.parent.map(|parent| &*self.ledger.queue(parent).name),
+                priority: queue.priority,
+                quota: queue.quota,
+                fair_share: queue.fair_share,
+                allocated: queue.allocated,
+                allocated_non_preemptible: queue.allocated_non_preemptible,
+                requested: sum(queue.allocated, queue.pending),
+            });
+        }
+        views
+    }
+
+    /// What is wrong with objects that were applied, as of the last cycle.
+    pub fn anomalies(&self) -> Vec<Anomaly> {
+        self.anomalies.values().flatten().cloned().collect()
+    }
+}
