@@ -1,6 +1,6 @@
 //! BindRequests: decisions that the binder is carrying out.
 
-use engine::model::BindInFlight;
+use engine::model::{BindInFlight, PodSpec};
 use serde::Deserialize;
 
 use crate::metadata::Metadata;
@@ -10,6 +10,8 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), default)]
 pub struct BindRequest<'a> {
+    /// What it says it is; `None` where its place says so.
+    pub kind: Option<Text<'a>>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,
@@ -45,8 +47,17 @@ impl BindRequest<'_> {
             .unwrap_or_else(|| self.metadata.plain_name())
     }
 
+    /// Tells the pod what is under way. A bind request that is done still knows the GPU groups best.
+    pub fn attach(&self, pod: &mut PodSpec) {
+        let Some(bind) = self.in_flight() else { return };
+        if !bind.gpu_groups.is_empty() {
+            pod.gpu_groups.clone_from(&bind.gpu_groups);
+        }
+        pod.bind_in_flight = pod.node.is_none().then_some(bind);
+    }
+
     /// The decision, unless it failed for good.
-    pub fn in_flight(&self) -> Option<BindInFlight> {
+    fn in_flight(&self) -> Option<BindInFlight> {
         let failed = self.status.phase.as_deref() == Some("Failed");
         let spent = self
             .spec

@@ -30,7 +30,7 @@ pub use gpu_memory::normalise_gpu_memory_mib;
 pub use gpu_request::{GpuAsk, gpu_request};
 pub use metadata::Metadata;
 pub use node::Node;
-pub use pod::{Pod, PodIdentity};
+pub use pod::{OwnWorkload, Pod, PodIdentity};
 pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};
 pub use quantity::Quantity;

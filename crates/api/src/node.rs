@@ -20,6 +20,8 @@ const POD_SLOTS_DEFAULT: i64 = 110;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), default)]
 pub struct Node<'a> {
+    /// What it says it is; `None` where its place says so.
+    pub kind: Option<Text<'a>>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,

@@ -24,6 +24,8 @@ const NO_BACKOFF: i32 = -1;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), default)]
 pub struct PodGroup<'a> {
+    /// What it says it is; `None` where its place says so.
+    pub kind: Option<Text<'a>>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,

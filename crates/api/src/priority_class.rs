@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::metadata::Metadata;
-use crate::text::null_as_default;
+use crate::text::{Text, null_as_default};
 
 /// Priority of a gang whose class is unknown, in a cluster without a default class.
 const PRIORITY_DEFAULT: i32 = 50;
@@ -16,6 +16,8 @@ const NON_PREEMPTIBLE_FROM: i32 = 100;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
 pub struct PriorityClass<'a> {
+    /// What it says it is; `None` where its place says so.
+    pub kind: Option<Text<'a>>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,

@@ -28,6 +28,8 @@ const WEIGHT_MAX: f64 = 1e9;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), default)]
 pub struct Queue<'a> {
+    /// What it says it is; `None` where its place says so.
+    pub kind: Option<Text<'a>>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,

@@ -3,12 +3,13 @@
 mod constraints;
 mod requests;
 
-use engine::model::{BindInFlight, GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
 
 use crate::error::FieldError;
 use crate::gpu_request::{gpu_request, occupied};
 use crate::metadata::Metadata;
+use crate::priority_class::{PriorityClasses, preemptible_by_priority};
 use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
 use crate::{Error, Problem, Read, keys};
@@ -21,6 +22,8 @@ const IGNORED: &str = "the pod runs already and keeps what it has";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"), default)]
 pub struct Pod<'a> {
+    /// What it says it is; `None` where its place says so.
+    pub kind: Option<Text<'a>>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata<'a>,
@@ -77,6 +80,33 @@ struct Status<'a> {
     nominated_node_name: Option<Text<'a>>,
 }
 
+/// What a pod says about itself as a workload of one pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnWorkload<'p> {
+    /// Its queue.
+    pub queue: &'p str,
+    /// Priority classes it names, the first that exists counts.
+    pub priority_classes: [Option<&'p str>; 2],
+    /// Whether others may take its place, if it says so.
+    pub preemptible: Option<bool>,
+}
+
+impl OwnWorkload<'_> {
+    /// Priority and preemptibility.
+    pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
+        let named = self
+            .priority_classes
+            .into_iter()
+            .flatten()
+            .find(|name| classes.contains(name));
+        let priority = classes.priority(Some(named.unwrap_or(keys::DEFAULT_PRIORITY_CLASS)));
+        (
+            priority,
+            self.preemptible.unwrap_or_else(|| preemptible_by_priority(priority)),
+        )
+    }
+}
+
 /// Who schedules, and how its helpers are told from tenants' pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
@@ -105,14 +135,26 @@ impl Pod<'_> {
             .filter(|name| !name.is_empty())
     }
 
+    /// The priority class and preemptibility that its labels and spec ask for, were it a workload of its own.
+    pub fn own_workload(&self) -> OwnWorkload<'_> {
+        let label = |key: &str| self.metadata.labels.text(key).filter(|text| !text.is_empty());
+        OwnWorkload {
+            queue: label(keys::QUEUE).unwrap_or(keys::DEFAULT_QUEUE),
+            priority_classes: [
+                label(keys::PRIORITY_CLASS_NAME),
+                self.spec.priority_class_name.as_deref(),
+            ],
+            preemptible: match label(keys::PREEMPTIBILITY) {
+                Some("preemptible") => Some(true),
+                Some("non-preemptible") => Some(false),
+                _ => None,
+            },
+        }
+    }
+
     /// The scheduler it asks for.
     pub fn scheduler_name(&self) -> &str {
         self.spec.scheduler_name.as_deref().unwrap_or("default-scheduler")
-    }
-
-    /// The priority class it names.
-    pub fn priority_class_name(&self) -> Option<&str> {
-        self.spec.priority_class_name.as_deref()
     }
 
     /// What the pod is to the scheduler.
@@ -127,18 +169,12 @@ impl Pod<'_> {
         }
     }
 
-    /// As the engine takes it; `Err` if it can't take part. `bind` is the bind request of the pod, `now` the creation time
-    /// of pods without one.
-    pub fn read(
-        &self,
-        identity: &PodIdentity,
-        bind: Option<&BindInFlight>,
-        now: Millis,
-    ) -> Result<Read<PodSpec>, Problem> {
+    /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of pods without one.
+    pub fn read(&self, identity: &PodIdentity, now: Millis) -> Result<Read<PodSpec>, Problem> {
         let object = || format!("Pod {}", self.metadata.qualified_name());
         let mut errors = Vec::new();
         let mut value = self
-            .spec(identity, bind, now, &mut errors)
+            .spec(identity, now, &mut errors)
             .map_err(|error| error.of(object(), SKIPPED))?;
         // A pod that has a node can't be refused any more: what is left of its request is what it occupies.
         let effect = if value.node.is_some() { IGNORED } else { REFUSED };
@@ -149,13 +185,7 @@ impl Pod<'_> {
         Ok(Read { value, problems })
     }
 
-    fn spec(
-        &self,
-        identity: &PodIdentity,
-        bind: Option<&BindInFlight>,
-        now: Millis,
-        errors: &mut Vec<FieldError>,
-    ) -> Result<PodSpec, FieldError> {
+    fn spec(&self, identity: &PodIdentity, now: Millis, errors: &mut Vec<FieldError>) -> Result<PodSpec, FieldError> {
         let name = self.metadata.required_name()?.to_owned();
         let namespace = self.metadata.namespace().to_owned();
         let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
@@ -184,8 +214,8 @@ impl Pod<'_> {
             phase: self.phase(errors),
             deletion: self.metadata.deletion()?,
             gated: !self.spec.scheduling_gates.is_empty(),
-            gpu_groups: self.gpu_groups(bind),
-            bind_in_flight: if node.is_none() { bind.cloned() } else { None },
+            gpu_groups: self.gpu_groups(),
+            bind_in_flight: None,
             requests,
             constraints,
             labels: self.metadata.labels.to_labels(),
@@ -219,11 +249,7 @@ impl Pod<'_> {
         }
     }
 
-    /// The bind request knows best; labels are written after it.
-    fn gpu_groups(&self, bind: Option<&BindInFlight>) -> Vec<String> {
-        if let Some(bind) = bind.filter(|bind| !bind.gpu_groups.is_empty()) {
-            return bind.gpu_groups.clone();
-        }
+    fn gpu_groups(&self) -> Vec<String> {
         let labels = &self.metadata.labels;
         let several = labels
             .iter()
@@ -258,7 +284,7 @@ mod tests {
 
     fn pod(text: &str) -> Read<PodSpec> {
         let pod: Pod<'_> = serde_json::from_str(text).unwrap();
-        pod.read(&PodIdentity::default(), None, Millis(0)).unwrap()
+        pod.read(&PodIdentity::default(), Millis(0)).unwrap()
     }
 
     #[test]
@@ -288,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_come_from_the_bind_request_then_from_labels() {
+    fn groups_come_from_labels() {
         let text = r#"{"metadata":{"name":"p","labels":{"runai-gpu-group/b":"b","runai-gpu-group/a":"a","runai-gpu-group":"c"}}}"#;
         assert_eq!(pod(text).value.gpu_groups, ["a", "b"]);
         assert_eq!(
@@ -296,19 +322,6 @@ mod tests {
                 .value
                 .gpu_groups,
             ["c"]
-        );
-        let parsed: Pod<'_> = serde_json::from_str(text).unwrap();
-        let bind = BindInFlight {
-            node: "n".to_owned(),
-            gpu_groups: vec!["z".to_owned()],
-        };
-        let read = parsed
-            .read(&PodIdentity::default(), Some(&bind), Millis(0))
-            .unwrap()
-            .value;
-        assert_eq!(
-            (read.gpu_groups, read.bind_in_flight),
-            (vec!["z".to_owned()], Some(bind))
         );
     }
 

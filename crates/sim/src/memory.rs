@@ -1,0 +1,9 @@
+//! The most memory this process ever had.
+
+/// Peak resident memory in MiB; `None` where the system does not tell.
+pub fn peak_rss_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some((kib / 1024.0 * 10.0).round() / 10.0)
+}

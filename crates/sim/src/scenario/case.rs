@@ -1,0 +1,173 @@
+//! Case files: a cluster, how to run it and what must come out, in one JSON or YAML document.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use api::{Text, parse_time};
+use engine::model::{Action, Config, Millis, Usage};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::expectation::{ExpectedTotals, RawExpect};
+use super::files::{Format, format_of_text};
+use super::objects::Collector;
+use super::params::Params;
+use super::tree::{documents, typed};
+use super::{Expectation, Scenario, View, Warnings, read_text};
+use crate::Error;
+
+/// The clock of a case that states none.
+const NOW_DEFAULT: Millis = Millis(0);
+/// More cycles than any case needs; keeps a slip of the pen from running for ever.
+const CYCLES_MAX: u32 = 1_000_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"), rename_all = "camelCase")]
+struct Case<'a> {
+    id: Option<Text<'a>>,
+    group: Option<Text<'a>>,
+    now: Option<Text<'a>>,
+    actions: Option<Vec<Text<'a>>>,
+    cycles: Option<u32>,
+    settle_cycles: Option<u32>,
+    #[serde(default)]
+    params: Params,
+    hold_releasing: Option<Vec<Text<'a>>>,
+    objects: Option<Collector<'a>>,
+    expect: Option<RawExpect>,
+    expect_totals: Option<ExpectedTotals>,
+}
+
+pub(super) fn load(path: &PathBuf) -> Result<Scenario, Error> {
+    let text = read_text(path)?;
+    if format_of_text(path, &text) == Format::Json {
+        // The way of nearly all cases: straight from the text, borrowing from it.
+        if let Ok(case) = serde_json::from_str::<Case<'_>>(&text) {
+            return scenario(path, case);
+        }
+    }
+    // Slow and with names: YAML, and JSON that failed.
+    let documents = documents(path, &text)?;
+    let [document] = documents.as_slice() else {
+        return Err(Error::NoScenario { path: path.clone() });
+    };
+    let case = typed::<Case<'_>>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
+    scenario(path, case)
+}
+
+/// Turns `objects.pods[3].spec.x` into the name of the pod and the field within it.
+fn locate(path: &Path, document: &Value, field: &str, problem: String) -> Error {
+    let error = |object: String, field: &str| Error::Field {
+        path: path.to_owned(),
+        object,
+        field: if field.is_empty() {
+            ".".to_owned()
+        } else {
+            field.to_owned()
+        },
+        problem: problem.clone(),
+    };
+    let in_object = || {
+        let (list, rest) = field.strip_prefix("objects.")?.split_once('[')?;
+        let (index, rest) = rest.split_once(']')?;
+        let object = document.get("objects")?.get(list)?.get(index.parse::<usize>().ok()?)?;
+        let text = |key: &str| {
+            object
+                .get("metadata")
+                .and_then(|metadata| metadata.get(key))
+                .and_then(Value::as_str)
+        };
+        let name = text("name").unwrap_or("(no name)");
+        let name = text("namespace").map_or(name.to_owned(), |namespace| format!("{namespace}/{name}"));
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or(list);
+        Some(error(format!("{kind} {name}"), rest.trim_start_matches('.')))
+    };
+    in_object().unwrap_or_else(|| error("case".to_owned(), field))
+}
+
+fn scenario(path: &Path, case: Case<'_>) -> Result<Scenario, Error> {
+    let Some(collector) = case.objects else {
+        return Err(Error::NoScenario { path: path.to_owned() });
+    };
+    let invalid = |field: &str, problem: String| Error::Field {
+        path: path.to_owned(),
+        object: "case".to_owned(),
+        field: field.to_owned(),
+        problem,
+    };
+    let now = match case.now.as_deref() {
+        Some(text) => parse_time(text).map_err(|error| invalid("now", error.to_string()))?,
+        None => NOW_DEFAULT,
+    };
+    let mut config = Config {
+        // A case pins behaviour: the search must end because it is done, never because it was long.
+        scenarios_per_gang_max: u32::MAX,
+        scenarios_per_action_max: u32::MAX,
+        ..Config::default()
+    };
+    if let Some(names) = &case.actions {
+        let read = |name: &Text<'_>| {
+            Action::by_name(name).ok_or_else(|| {
+                invalid(
+                    "actions",
+                    format!("{:?} is not an action; known are {ACTIONS}", &**name),
+                )
+            })
+        };
+        config.actions = names.iter().map(read).collect::<Result<_, _>>()?;
+    }
+    let cycles = |cycles: Option<u32>, otherwise: u32, field: &str| match cycles.unwrap_or(otherwise) {
+        cycles if cycles > CYCLES_MAX => Err(invalid(field, format!("{cycles} is too many; at most {CYCLES_MAX}"))),
+        cycles => Ok(cycles),
+    };
+    let (run, settle) = (
+        cycles(case.cycles, 1, "cycles")?,
+        cycles(case.settle_cycles, 0, "settleCycles")?,
+    );
+    let (mut warnings, mut told) = (Warnings::default(), Warnings::default());
+    let mut usage: Vec<Usage> = Vec::new();
+    case.params.apply(&mut config, &mut usage, &mut told);
+    warnings.extend_about(path, told);
+    let (mut objects, told) = collector.finish(now);
+    warnings.extend_about(path, told);
+    objects.usage = usage;
+    let group = case.group.as_deref().unwrap_or_default();
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    Ok(Scenario {
+        id: case.id.map(|id| id.to_string()).or(stem).unwrap_or_default(),
+        now,
+        config,
+        cycles: run.max(1),
+        settle_cycles: settle,
+        view: if group.starts_with("action-") || group == "bench" {
+            View::Decisions
+        } else {
+            View::Settled
+        },
+        hold_releasing: case
+            .hold_releasing
+            .unwrap_or_default()
+            .iter()
+            .map(Text::to_string)
+            .collect(),
+        objects,
+        gang_minimums: Vec::new(),
+        expectation: expectation(case.expect, case.expect_totals),
+        warnings,
+        load_time: Duration::ZERO,
+    })
+}
+
+const ACTIONS: &str = "allocate, consolidation, reclaim, preempt and stalegangeviction";
+
+fn expectation(expect: Option<RawExpect>, totals: Option<ExpectedTotals>) -> Option<Expectation> {
+    if expect.is_none() && totals.is_none() {
+        return None;
+    }
+    let expect = expect.unwrap_or_default();
+    Some(Expectation {
+        pods: expect.pods.unwrap_or_default(),
+        nodes: expect.nodes.unwrap_or_default(),
+        totals: totals.unwrap_or_default(),
+    })
+}

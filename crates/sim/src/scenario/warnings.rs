@@ -1,0 +1,54 @@
+//! Things to tell the user that did not stop anything. Bounded: a file of a hundred thousand bad pods says so once.
+
+use std::fmt;
+use std::path::Path;
+
+/// More lines than anyone reads.
+const LINES_MAX: usize = 50;
+
+/// Warnings about one scenario.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Warnings {
+    lines: Vec<String>,
+    more: usize,
+}
+
+impl Warnings {
+    /// Adds a line.
+    pub fn push(&mut self, line: impl fmt::Display) {
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line.to_string());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// All lines, and how many more there were.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        let more = (self.more > 0).then(|| format!("... and {} more warnings", self.more));
+        self.lines.iter().cloned().chain(more)
+    }
+
+    /// Appends others, each with the file it is about.
+    pub fn extend_about(&mut self, file: &Path, other: Warnings) {
+        self.more += other.more;
+        for line in other.lines {
+            self.push(format_args!("{}: {line}", file.display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_bounded() {
+        let mut warnings = Warnings::default();
+        for number in 0..60 {
+            warnings.push(number);
+        }
+        assert_eq!(warnings.lines().count(), LINES_MAX + 1);
+        assert_eq!(warnings.lines().last().as_deref(), Some("... and 10 more warnings"));
+    }
+}
