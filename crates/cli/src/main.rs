@@ -28,8 +28,8 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            // One sentence, however deep the cause lies.
-            eprintln!("error: {error:#}");
+            // One sentence; our errors have their cause in it.
+            eprintln!("error: {error}");
             ExitCode::from(2)
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::Gpus;
+use engine::model::Gpus;
 use engine::report::Status;
 use serde::{Serialize, Serializer};
 

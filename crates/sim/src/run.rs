@@ -47,9 +47,11 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
                 .saturating_add(CYCLE_PERIOD.0.saturating_mul(i64::from(cycle))),
         );
         let report = runner.cycle(now, &scenario);
-        if options.check && cycle + 1 >= cycles {
+        // The first difference tells; later cycles would repeat it.
+        if options.check && cycle + 1 >= cycles && differences.is_empty() {
             let when = match cycle + 1 - cycles {
                 0 => String::new(),
+                1 => " (after 1 more cycle)".to_owned(),
                 settled => format!(" (after {settled} more cycles)"),
             };
             let found = check::differences(&runner.facts(&scenario, &report), &scenario);
@@ -58,7 +60,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
         if cycle == 0 {
             for anomaly in runner.cluster.anomalies() {
                 let engine::report::Anomaly { object, field, problem } = anomaly;
-                let told = format!("{}: {object}: {field}: {problem}", scenario.id);
+                let told = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
                 scenario.warnings.push(told);
             }
         }
@@ -286,13 +288,16 @@ fn node_outcome(view: &NodeView<'_>) -> NodeOutcome {
     };
     let whole = usize::try_from(view.whole_used).unwrap_or(0);
     let all = usize::try_from(view.gpus).unwrap_or(0);
-    let mut devices: Vec<Device> = view
+    // Pods that wait for a device are counted beside those that leave it, so there can be more of both than devices.
+    let shared = view
         .shared
         .iter()
         .map(|shared| Device::Shared(percent(shared.used_mib)))
-        .collect();
-    devices.splice(0..0, std::iter::repeat_n(Device::Whole, whole.min(all)));
-    devices.resize(all.max(devices.len()), Device::Idle);
+        .take(all);
+    let mut devices: Vec<Device> = shared.collect();
+    let whole = whole.min(all - devices.len());
+    devices.splice(0..0, std::iter::repeat_n(Device::Whole, whole));
+    devices.resize(all, Device::Idle);
     NodeOutcome {
         name: view.name.to_owned(),
         ready: view.ready,

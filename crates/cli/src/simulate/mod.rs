@@ -131,7 +131,7 @@ impl Printer {
                 self.failed += 1;
                 if self.output == Output::Table {
                     for difference in differences {
-                        writeln!(out, "{}: {}: {difference}", source.path().display(), outcome.id)?;
+                        writeln!(out, "{}: {difference}", source.path().display())?;
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! Case files: a cluster, how to run it and what must come out, in one JSON or YAML document.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use api::{Text, parse_time};
@@ -13,7 +13,7 @@ use super::files::{Format, format_of_text};
 use super::objects::Collector;
 use super::params::Params;
 use super::tree::{documents, typed};
-use super::{Expectation, Scenario, View, Warnings, read_text};
+use super::{Expectation, Scenario, View, Warnings};
 use crate::Error;
 
 /// The clock of a case that states none.
@@ -38,18 +38,17 @@ struct Case<'a> {
     expect_totals: Option<ExpectedTotals>,
 }
 
-pub(super) fn load(path: &PathBuf) -> Result<Scenario, Error> {
-    let text = read_text(path)?;
-    if format_of_text(path, &text) == Format::Json {
+pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
+    if format_of_text(path, text) == Format::Json {
         // The way of nearly all cases: straight from the text, borrowing from it.
-        if let Ok(case) = serde_json::from_str::<Case<'_>>(&text) {
+        if let Ok(case) = serde_json::from_str::<Case<'_>>(text) {
             return scenario(path, case);
         }
     }
     // Slow and with names: YAML, and JSON that failed.
-    let documents = documents(path, &text)?;
+    let documents = documents(path, text)?;
     let [document] = documents.as_slice() else {
-        return Err(Error::NoScenario { path: path.clone() });
+        return Err(Error::NoScenario { path: path.to_owned() });
     };
     let case = typed::<Case<'_>>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
     scenario(path, case)
@@ -135,6 +134,7 @@ fn scenario(path: &Path, case: Case<'_>) -> Result<Scenario, Error> {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     Ok(Scenario {
         id: case.id.map(|id| id.to_string()).or(stem).unwrap_or_default(),
+        origin: path.to_owned(),
         now,
         config,
         cycles: run.max(1),

@@ -7,8 +7,11 @@ use engine::model::{GangKey, GangSpec, Millis, PodSpec};
 #[derive(Clone, Debug)]
 pub(super) struct BarePod {
     key: GangKey,
+    /// Name of the pod.
+    pub(super) name: String,
     created: Millis,
-    queue: String,
+    /// Its queue.
+    pub(super) queue: String,
     priority_classes: [Option<String>; 2],
     preemptible: Option<bool>,
 }
@@ -24,11 +27,17 @@ impl BarePod {
         let own = pod.own_workload();
         BarePod {
             key,
+            name: spec.name.clone(),
             created: spec.created,
             queue: own.queue.to_owned(),
             priority_classes: own.priority_classes.map(|name| name.map(str::to_owned)),
             preemptible: own.preemptible,
         }
+    }
+
+    /// Its namespace.
+    pub(super) fn namespace(&self) -> &str {
+        &self.key.namespace
     }
 
     /// The gang.

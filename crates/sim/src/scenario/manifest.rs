@@ -1,6 +1,6 @@
 //! Kubernetes manifests: many documents, lists among them, all of one cluster.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use engine::model::{Config, Millis};
@@ -8,17 +8,17 @@ use serde_json::Value;
 
 use super::objects::{Collector, KINDS};
 use super::tree::{documents, typed};
-use super::{Scenario, View, Warnings, read_text};
+use super::{Scenario, View, Warnings};
 use crate::Error;
 
 /// The clock of manifests without any time in them: 2026-01-01T00:00:00Z. Any fixed time does; the real one would make
 /// two runs differ.
 const NOW_DEFAULT: Millis = Millis(1_767_225_600_000);
 
-pub(super) fn load(id: &str, files: &[PathBuf]) -> Result<Scenario, Error> {
+pub(super) fn load(id: &str, files: &[(&Path, String)]) -> Result<Scenario, Error> {
     let mut parsed = Vec::with_capacity(files.len());
-    for path in files {
-        parsed.push((path, documents(path, &read_text(path)?)?));
+    for (path, text) in files {
+        parsed.push((*path, documents(path, text)?));
     }
     let mut collector = Collector::of_manifests();
     let mut warnings = Warnings::default();
@@ -34,15 +34,21 @@ pub(super) fn load(id: &str, files: &[PathBuf]) -> Result<Scenario, Error> {
         warnings.extend_about(path, std::mem::take(&mut collector.warnings));
     }
     if collector.is_empty() {
-        let path = files.first().cloned().unwrap_or_default();
+        let path = files.first().map(|(path, _)| path.to_path_buf()).unwrap_or_default();
         let known = KINDS;
         return Err(Error::NothingKnown { path, known });
     }
     let now = collector.youngest().unwrap_or(NOW_DEFAULT);
     let (objects, told) = collector.finish(now);
-    warnings.extend_about(Path::new(id), told);
+    // What is wrong between objects is nobody's own file, once there are several.
+    let origin = match files {
+        [(path, _)] => *path,
+        _ => Path::new(id),
+    };
+    warnings.extend_about(origin, told);
     Ok(Scenario {
         id: id.to_owned(),
+        origin: origin.to_owned(),
         now,
         config: Config::default(),
         cycles: 1,

@@ -10,7 +10,7 @@ mod params;
 mod tree;
 mod warnings;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use engine::model::{Config, GangKey, GangSpec, Millis, NodeSpec, PodSpec, QueueSpec, TopologySpec, Usage};
@@ -26,6 +26,8 @@ use crate::Error;
 pub struct Scenario {
     /// Its name in results.
     pub id: String,
+    /// What it was read from, for messages.
+    pub origin: PathBuf,
     /// The clock of the first cycle; each further cycle is a second later.
     pub now: Millis,
     /// Policy.
@@ -80,18 +82,31 @@ pub struct Objects {
 pub fn load(source: &Source) -> Result<Scenario, Error> {
     let started = std::time::Instant::now();
     let mut scenario = match source {
-        Source::Case(path) => case::load(path)?,
-        Source::Manifests { id, files } => manifest::load(id, files)?,
+        Source::Case(path) => case::load(path, &read_text(path)?)?,
+        Source::Manifests { id, files } => {
+            let read = files.iter().map(|path| Ok((path.as_path(), read_text(path)?)));
+            manifest::load(id, &read.collect::<Result<Vec<_>, Error>>()?)?
+        }
     };
     scenario.load_time = started.elapsed();
     Ok(scenario)
 }
 
+/// Reads a case from text. The path is for messages, and its ending tells JSON from YAML.
+pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
+    case::load(path, text)
+}
+
+/// Reads manifests from text, like [`load_case`].
+pub fn load_manifests(path: &Path, text: &str) -> Result<Scenario, Error> {
+    manifest::load("manifests", &[(path, text.to_owned())])
+}
+
 /// The text of a file.
-fn read_text(path: &PathBuf) -> Result<String, Error> {
+fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = std::fs::read(path).map_err(|source| Error::Unreadable {
-        path: path.clone(),
+        path: path.to_owned(),
         source,
     })?;
-    String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.clone() })
+    String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.to_owned() })
 }

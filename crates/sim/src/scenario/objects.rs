@@ -201,6 +201,8 @@ impl<'a> Collector<'a> {
                 self.objects.gangs.push(gang);
             }
         }
+        // Queues are checked before: the user never wrote the gangs of bare pods.
+        self.check_queues();
         for bare in std::mem::take(&mut self.bare) {
             self.objects.gangs.push(bare.gang(&self.classes));
         }
@@ -269,17 +271,33 @@ impl<'a> Collector<'a> {
                     .push(format!("{object}: it is missing; name a pod group (the pod waits)")),
             }
         }
+    }
+
+    fn check_queues(&mut self) {
         let queues: FxHashSet<&str> = self.objects.queues.iter().map(|queue| queue.name.as_str()).collect();
+        let remedy = "create it or correct the name";
         for gang in self
             .objects
             .gangs
             .iter()
             .filter(|gang| !queues.contains(gang.queue.as_str()))
         {
-            let remedy = "create it or correct the name (its pods wait)";
-            self.warnings.push(format!(
-                "PodGroup {}: spec.queue: queue {:?} does not exist; {remedy}",
-                gang.key, gang.queue
+            let field = format!("PodGroup {}: spec.queue", gang.key);
+            self.warnings.push(format_args!(
+                "{field}: queue {:?} does not exist; {remedy} (its pods wait)",
+                gang.queue
+            ));
+        }
+        for bare in self.bare.iter().filter(|bare| !queues.contains(bare.queue.as_str())) {
+            let field = format!(
+                "Pod {}/{}: metadata.labels.{}",
+                bare.namespace(),
+                bare.name,
+                api::keys::QUEUE
+            );
+            self.warnings.push(format_args!(
+                "{field}: queue {:?} does not exist; {remedy} (the pod waits)",
+                bare.queue
             ));
         }
     }

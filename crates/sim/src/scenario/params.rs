@@ -197,7 +197,7 @@ mod tests {
             [
                 "case: params.defaultStalenessGracePeriod: \"soon\" is not a duration; write it as in 90s, 5m or 1h30m (the \
                  default is used)",
-                "case: params.kValue: invalid type: string \"much\", expected f64 (the default is used)",
+                "case: params.kValue: invalid type: string \"much\", expected a number (the default is used)",
                 "case: params.kvalue: is not a parameter (the default is used)",
             ]
         );

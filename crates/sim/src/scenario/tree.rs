@@ -162,7 +162,16 @@ fn yaml_options(bytes: usize) -> serde_saphyr::Options {
 pub(super) fn typed<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, (String, String)> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
-        let problem = error.into_inner().to_string();
+        let mut problem = error.into_inner().to_string();
+        for (ours, theirs) in [
+            ("f64", "a number"),
+            ("u32", "a whole number"),
+            ("i32", "a whole number"),
+        ] {
+            if let Some(start) = problem.strip_suffix(ours) {
+                problem = format!("{start}{theirs}");
+            }
+        }
         // What the API server says to `gpu-fraction: 0.5` without quotes is this, in many more words.
         let remedy = if problem.ends_with("expected a string") {
             "; put it in quotes"
@@ -201,10 +210,7 @@ mod tests {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..10 {
             let before = format!("*a{}", level - 1);
-            text.push_str(&format!(
-                "a{level}: &a{level} [{}]\n",
-                [before.as_str(); 10].join(", ")
-            ));
+            text.push_str(&format!("a{level}: &a{level} [{}]\n", [before.as_str(); 10].join(", ")));
         }
         assert!(documents(Path::new("x.yaml"), &text).is_err());
     }
