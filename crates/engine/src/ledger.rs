@@ -76,9 +76,7 @@ pub(crate) struct TouchLog {
 
 impl TouchLog {
     pub(crate) fn touch(&mut self, node: NodeId) {
-        if self.nodes.last() != Some(&node) {
-            self.nodes.push(node);
-        }
+        self.nodes.push(node);
     }
 
     /// The cursor after everything logged so far.
