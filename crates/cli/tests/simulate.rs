@@ -107,3 +107,18 @@ fn actions_can_be_chosen() {
     ]);
     assert!(output.contains("\"bound\":0"), "{output}");
 }
+
+/// The picture in the README is what the program prints. To renew it, paste the output.
+#[test]
+fn the_readme_shows_the_truth() {
+    let readme = include_str!("../../../README.md");
+    let block = readme
+        .split("```console\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    let (_command, shown) = block.split_once('\n').unwrap();
+    let printed = kai_in("../..", &["simulate", "examples/two-teams.yaml"]);
+    let printed = printed.split_once('\n').unwrap().1.split("--- stderr").next().unwrap();
+    assert_eq!(blank_times(shown), printed);
+}

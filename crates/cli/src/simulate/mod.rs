@@ -113,7 +113,7 @@ struct Printer {
 
 impl Printer {
     fn print(&mut self, source: &Source, run: Run) -> io::Result<()> {
-        let mut out = io::stdout().lock();
+        let mut out = io::BufWriter::new(io::stdout().lock());
         let outcome = match run {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -141,11 +141,12 @@ impl Printer {
         match self.output {
             Output::Json => {
                 serde_json::to_writer(&mut out, &outcome)?;
-                writeln!(out)
+                writeln!(out)?;
             }
-            Output::Table if self.check => Ok(()),
-            Output::Table => table::write(&mut out, &outcome, self.colour),
+            Output::Table if self.check => {}
+            Output::Table => table::write(&mut out, &outcome, self.colour)?,
         }
+        out.flush()
     }
 
     fn finish(self) -> ExitCode {
