@@ -10,10 +10,10 @@ fn kai_in(folder: &str, arguments: &[&str]) -> String {
         .args(arguments)
         .current_dir(folder)
         .output()
-        .unwrap();
-    let stdout = blank_times(&String::from_utf8(output.stdout).unwrap());
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let code = output.status.code().unwrap();
+        .expect("kai starts");
+    let stdout = blank_times(&String::from_utf8(output.stdout).expect("text"));
+    let stderr = String::from_utf8(output.stderr).expect("text");
+    let code = output.status.code().expect("no signal");
     format!(
         "$ kai {}\n{stdout}--- stderr\n{stderr}--- exit code {code}\n",
         arguments.join(" ")

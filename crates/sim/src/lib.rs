@@ -1,10 +1,10 @@
 //! Scenarios: clusters in files, run through the engine without a cluster.
 //!
 //! [`scenario::discover`] finds the files, [`scenario::load`] turns each into a [`scenario::Scenario`], [`run::run`]
-//! runs it through the engine and [`check::differences`] compares the outcome with what the file expects. Nothing here
-//! prints: words for people are made by the caller.
+//! runs it through the engine and compares the outcome with what the file expects. Nothing here prints: words for people
+//! are made by the caller.
 
-pub mod check;
+mod check;
 mod error;
 pub mod memory;
 pub mod outcome;
