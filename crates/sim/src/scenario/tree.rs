@@ -147,6 +147,8 @@ fn parse_yaml(text: &str) -> Result<Vec<Value>, String> {
 fn yaml_options(bytes: usize) -> serde_saphyr::Options {
     let room = bytes.saturating_add(10_000);
     serde_saphyr::options! {
+        // A node may be called `n`, and Norway's rack `no`.
+        strict_booleans: true,
         non_finite_float_policy: serde_saphyr::options::NonFiniteFloatPolicy::AsString,
         budget: serde_saphyr::budget! {
             max_reader_input_bytes: None,
@@ -188,9 +190,12 @@ mod tests {
 
     #[test]
     fn yaml_keeps_what_json_would_lose() {
-        let documents = documents(Path::new("x.yaml"), "a: .nan\nb: 'x'\n---\n---\nc: [1, 2.5, true]\n").unwrap();
+        let documents = documents(Path::new("x.yaml"), "a: .nan\nb: n\n---\n---\nc: [1, 2.5, true]\n").unwrap();
         assert_eq!(documents.len(), 2);
-        assert_eq!(documents[0]["a"], ".nan");
+        assert_eq!(
+            (&documents[0]["a"], &documents[0]["b"]),
+            (&Value::from(".nan"), &Value::from("n"))
+        );
         assert_eq!(documents[1]["c"][1], 2.5);
     }
 
