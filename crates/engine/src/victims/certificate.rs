@@ -17,7 +17,11 @@ impl Cycle<'_> {
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
         // Parts of devices are rounded to hundredths in the sums, per device.
         let shared_devices: usize = self.ledger.nodes.iter().map(|node| node.groups.len()).sum();
-        let slack = Gpus::hundredths(shared_devices as i64 + pods.len() as i64);
+        let shared_pods = pods
+            .iter()
+            .filter(|pod| self.ledger.shape_of(**pod).is_shared())
+            .count();
+        let slack = Gpus::hundredths((shared_devices + shared_pods) as i64);
         let must_go = needed - search.lists.room.total - slack;
         if must_go <= Gpus::ZERO {
             return false;
@@ -85,8 +89,9 @@ impl Search<'_> {
     fn largest_victim(&self, cycle: &Cycle<'_>, queue: QueueId) -> Gpus {
         let leaves = self.lists.victims.leaves().into_iter();
         let below = leaves.filter(|leaf| cycle.ledger.queue_path(*leaf).any(|ancestor| ancestor == queue));
-        let held = below.flat_map(|leaf| self.lists.victims.leaf(leaf));
-        let held = held.map(|(_, gang)| Gpus(cycle.ledger.gang(*gang).allocated[SHARE_GPU]));
-        held.max().unwrap_or_default()
+        below
+            .map(|leaf| self.lists.largest[leaf.index()])
+            .max()
+            .unwrap_or_default()
     }
 }

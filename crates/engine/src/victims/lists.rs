@@ -4,8 +4,10 @@ use crate::cluster::ResourceNames;
 use crate::gangs::GangRank;
 use crate::ids::GangId;
 use crate::ledger::Ledger;
+use crate::model::Gpus;
 use crate::order::{ByLeaf, Direction};
 use crate::report::Status;
+use crate::tables::SHARE_GPU;
 use crate::victims::scenario::BaseRoom;
 
 /// Pending gangs in the order in which they are served, gangs with something to lose in the order in which they do, and
@@ -17,11 +19,21 @@ pub(crate) struct Lists {
     pub(crate) room: BaseRoom,
     /// The rank under which a gang is listed.
     ranks: Vec<GangRank>,
+    /// By leaf queue: at least what any of its victims holds.
+    pub(crate) largest: Vec<Gpus>,
 }
 
 impl Lists {
     pub(crate) fn new(ledger: &Ledger) -> Lists {
+        let mut largest = vec![Gpus::ZERO; ledger.queues.len()];
+        for gang in &ledger.gangs {
+            if let Some(queue) = gang.queue {
+                let held = &mut largest[queue.index()];
+                *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+            }
+        }
         Lists {
+            largest,
             pending: ByLeaf::build(ledger, Direction::Serve, |gang| is_pending(ledger, gang)),
             victims: ByLeaf::build(ledger, Direction::Take, |gang| is_victim(ledger, gang)),
             room: BaseRoom::default(),

@@ -8,12 +8,12 @@ use crate::cycle::Cycle;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::Checkpoint;
-use crate::model::{Action, Gpus};
+use crate::model::Action;
 use crate::share::{self, Before, Reclaimer};
 use crate::victims::Lists;
-use crate::victims::scenario::{Generator, Room, Taken};
+use crate::victims::scenario::{Generator, Room};
 use crate::victims::simulate::{Outcome, outcome};
-use crate::victims::walk::{Recorded, VictimWalk};
+use crate::victims::walk::{Memo, Recorded, VictimWalk};
 
 /// What one search is about.
 pub(crate) struct Search<'l> {
@@ -33,14 +33,27 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    fn is_left(&self) -> bool {
+        self.action > 0 && self.gang > 0
+    }
+
     fn spend(&mut self) -> bool {
-        if self.action == 0 || self.gang == 0 {
+        if !self.is_left() {
             return false;
         }
         self.action -= 1;
         self.gang -= 1;
         true
     }
+}
+
+/// What the probes of one search share.
+struct Effort<'b> {
+    /// What queues held before it.
+    before: Before,
+    failed: Failed,
+    memo: Option<Memo>,
+    budget: &'b mut Budget,
 }
 
 /// What came of a search.
@@ -91,28 +104,25 @@ impl Search<'_> {
 impl Cycle<'_> {
     /// Searches victims for `pods` of the gang.
     pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut Budget) -> Solution {
-        let before: Before = self
-            .ledger
-            .queues
-            .iter()
-            .map(|queue| (queue.allocated, queue.allocated_non_preemptible))
-            .collect();
         if self.is_hopeless(search, pods) {
             return Solution::None;
         }
+        let held = self
+            .ledger
+            .queues
+            .iter()
+            .map(|queue| (queue.allocated, queue.allocated_non_preemptible));
+        let mut effort = Effort {
+            before: held.collect(),
+            failed: Failed::default(),
+            memo: None,
+            budget,
+        };
         let active_before = self.ledger.gang(search.gang).active_used();
-        let mut failed = Failed::default();
         for generator in Generator::ALL {
             let checkpoint = self.ledger.checkpoint();
-            let mut recorded = Recorded::default();
-            let most = self.most_pods(search, pods, generator, &before, &mut recorded, &mut failed, budget);
-            if most == 0 {
-                continue;
-            }
-            if self
-                .probe(search, pods, generator, &before, &recorded, &mut failed, budget)
-                .is_none()
-            {
+            let (most, recorded) = self.most_pods(search, pods, generator, &mut effort);
+            if most == 0 || self.probe(search, pods, generator, &recorded, &mut effort).is_none() {
                 continue;
             }
             let gang = self.ledger.gang(search.gang);
@@ -127,20 +137,17 @@ impl Cycle<'_> {
 
     /// The most pods for which victims were found, by doubling and then halving. Victims of every success are recorded:
     /// the next one builds on them.
-    #[allow(clippy::too_many_arguments)]
     fn most_pods(
         &mut self,
         search: &mut Search<'_>,
         pods: &[PodId],
         generator: Generator,
-        before: &Before,
-        recorded: &mut Recorded,
-        failed: &mut Failed,
-        budget: &mut Budget,
-    ) -> usize {
+        effort: &mut Effort<'_>,
+    ) -> (usize, Recorded) {
+        let mut recorded = Recorded::default();
         let mut attempt = |cycle: &mut Self, count: usize, recorded: &mut Recorded| {
             let checkpoint = cycle.ledger.checkpoint();
-            let found = cycle.probe(search, &pods[..count], generator, before, recorded, failed, budget);
+            let found = cycle.probe(search, &pods[..count], generator, recorded, effort);
             let solved = found.is_some();
             if let Some(victims) = found {
                 *recorded = Recorded::new(victims);
@@ -150,94 +157,96 @@ impl Cycle<'_> {
         };
         let (mut solved, mut count) = (0, 1);
         let mut unsolved = loop {
-            if !attempt(self, count, recorded) {
+            if !attempt(self, count, &mut recorded) {
                 break count;
             }
             solved = count;
             if count == pods.len() {
-                return solved;
+                return (solved, recorded);
             }
             count = (2 * count).min(pods.len());
         };
         while unsolved - solved > 1 {
             let middle = solved.midpoint(unsolved);
-            if attempt(self, middle, recorded) {
+            if attempt(self, middle, &mut recorded) {
                 solved = middle;
             } else {
                 unsolved = middle;
             }
         }
-        solved
+        (solved, recorded)
     }
 
     /// Searches victims for exactly these pods. On success the ledger holds the outcome, and the victims that have to
     /// go or move are returned; otherwise the ledger is as before.
-    #[allow(clippy::too_many_arguments)]
     fn probe(
         &mut self,
         search: &mut Search<'_>,
         pods: &[PodId],
         generator: Generator,
-        before: &Before,
         recorded: &Recorded,
-        failed: &mut Failed,
-        budget: &mut Budget,
+        effort: &mut Effort<'_>,
     ) -> Option<Vec<PodId>> {
         search.lists.room.catch_up(self.ledger, self.resources);
-        let mut needs: Vec<Gpus> = pods
-            .iter()
-            .map(|pod| self.ledger.shape_of(*pod).gpus_by_count())
-            .collect();
-        needs.sort_unstable_by(|a, b| b.cmp(a));
-        let mut recorded_room = Room::new(needs, &mut search.lists.room);
-        for pod in &recorded.pods {
-            recorded_room.add(self, &search.lists.room, *pod);
-        }
+        let mut recorded_room = Room::new(self, &mut search.lists.room, pods);
+        recorded_room.add(self, &search.lists.room, &recorded.pods);
         let mut room = recorded_room.clone();
-        let mut taken = Taken::default();
         if !recorded.is_empty() && room.suffices(&search.lists.room) {
-            let found = self.try_set(search, pods, &recorded.pods, before, failed, budget);
+            let found = self.try_set(search, pods, &recorded.pods, effort);
             if found.is_some() {
                 return found;
             }
         }
-        let gangs_max = match search.action {
-            Action::Consolidation => self.config.consolidation_preemptees_max,
-            Action::Allocate | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => None,
+        // A walk without regard to what is recorded serves all probes, except where gangs were taken in part.
+        let shared = effort.memo.take_if(|memo| memo.serves(recorded));
+        let (mut memo, skip) = match (shared, recorded.is_empty()) {
+            (Some(memo), _) => (memo, Recorded::default()),
+            (None, true) => (Memo::new(self.victim_walk(search)), Recorded::default()),
+            (None, false) => (Memo::new(self.victim_walk(search)), recorded.clone()),
         };
-        let mut walk = VictimWalk::new(self, search, gangs_max);
-        while let Some((gang, unit)) = walk.next(self, search, recorded) {
-            for pod in &unit {
-                room.add(self, &search.lists.room, *pod);
+        let mut found = None;
+        let mut at = 0;
+        'units: while effort.budget.is_left() && memo.reach(self, search, &skip, at) {
+            let unit = memo.units().get(at).expect("the unit was just reached");
+            at += 1;
+            if unit.pods.iter().any(|pod| recorded.contains(*pod)) {
+                continue;
             }
-            taken.push(self, gang, unit);
+            room.add(self, &search.lists.room, &unit.pods);
             if !room.suffices(&search.lists.room) {
                 continue;
             }
+            let taken = memo.units().taken(at, recorded);
             let sets = match generator {
-                Generator::NodeLocal => taken.around_last(self, recorded),
-                Generator::MultiNode => taken.by_nodes(&search.lists.room, &room, &recorded_room),
+                Generator::NodeLocal => taken.around_last(self),
+                Generator::MultiNode => taken.by_nodes(self, &search.lists.room, &room, &recorded_room),
             };
             for set in sets {
-                set.iter()
-                    .for_each(|pod| recorded_room.add(self, &search.lists.room, *pod));
+                recorded_room.add(self, &search.lists.room, &set);
                 let suffices = recorded_room.suffices(&search.lists.room);
-                set.iter()
-                    .for_each(|pod| recorded_room.remove(self, &search.lists.room, *pod));
+                recorded_room.remove(self, &search.lists.room, &set);
                 if !suffices {
                     continue;
                 }
                 let victims: Vec<PodId> = recorded.pods.iter().copied().chain(set).collect();
-                let found = self.try_set(search, pods, &victims, before, failed, budget);
+                found = self.try_set(search, pods, &victims, effort);
                 if found.is_some() {
-                    return found;
-                }
-                if budget.action == 0 || budget.gang == 0 {
-                    return None;
+                    break 'units;
                 }
             }
         }
-        None
+        if skip.is_empty() {
+            effort.memo = Some(memo);
+        }
+        found
+    }
+
+    fn victim_walk(&self, search: &Search<'_>) -> VictimWalk {
+        let gangs_max = match search.action {
+            Action::Consolidation => self.config.consolidation_preemptees_max,
+            Action::Allocate | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => None,
+        };
+        VictimWalk::new(self, search, gangs_max)
     }
 
     /// Simulates one set of victims, unless the same has failed before.
@@ -246,15 +255,13 @@ impl Cycle<'_> {
         search: &Search<'_>,
         pods: &[PodId],
         victims: &[PodId],
-        before: &Before,
-        failed: &mut Failed,
-        budget: &mut Budget,
+        effort: &mut Effort<'_>,
     ) -> Option<Vec<PodId>> {
-        if victims.is_empty() || failed.contains(pods, victims) || !budget.spend() {
+        if victims.is_empty() || effort.failed.contains(pods, victims) || !effort.budget.spend() {
             return None;
         }
         let checkpoint = self.ledger.checkpoint();
-        if self.simulate(search, pods, victims) && self.is_allowed(search, pods, victims, before) {
+        if self.simulate(search, pods, victims) && self.is_allowed(search, pods, victims, &effort.before) {
             let cycle = &*self;
             let with = |wanted| {
                 victims
@@ -265,7 +272,7 @@ impl Cycle<'_> {
             return Some(with(Outcome::Evicted).chain(with(Outcome::Moved)).collect());
         }
         self.ledger.rollback(checkpoint);
-        failed.insert(pods, victims);
+        effort.failed.insert(pods, victims);
         None
     }
 }

@@ -1,6 +1,7 @@
 //! Victims one unit at a time: from the queue that loses next, its gang that loses next, the pods that go first.
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::cycle::Cycle;
 use crate::gangs::{Evictable, GangRank};
@@ -8,10 +9,13 @@ use crate::ids::{GangId, PodId, QueueId};
 use crate::order::{Direction, Tournament, Turn};
 use crate::share::{Load, plus};
 use crate::tables::Share;
+use crate::victims::scenario::{Unit, Units};
 use crate::victims::solve::Search;
 
-/// A walk over units of victims. The ledger must not change under it.
+/// A walk over units of victims. The ledger must be the same whenever it goes on.
 pub(crate) struct VictimWalk {
+    /// Every unit so far was all that its gang has.
+    whole_gangs: bool,
     tournament: Tournament,
     leaves: FxHashMap<QueueId, Leaf>,
     /// At most so many gangs are taken; `None` = any number.
@@ -41,6 +45,7 @@ struct Item {
 impl VictimWalk {
     pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimWalk {
         let mut walk = VictimWalk {
+            whole_gangs: true,
             tournament: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
             leaves: FxHashMap::default(),
             gangs_max,
@@ -61,12 +66,7 @@ impl VictimWalk {
     }
 
     /// The next unit. Pods in `recorded` are victims already: a unit that has one of them is passed over.
-    pub(crate) fn next(
-        &mut self,
-        cycle: &Cycle<'_>,
-        search: &Search<'_>,
-        recorded: &Recorded,
-    ) -> Option<(GangId, Vec<PodId>)> {
+    pub(crate) fn next(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, recorded: &Recorded) -> Option<Unit> {
         loop {
             let queue = self.tournament.best_leaf(cycle.ledger)?;
             let leaf = self
@@ -115,7 +115,16 @@ impl VictimWalk {
                 }
                 self.gangs.push(item.gang);
             }
-            return Some((item.gang, unit));
+            let pods: SmallVec<[PodId; 2]> = unit.into();
+            self.whole_gangs &= pods.len()
+                == cycle
+                    .ledger
+                    .gang(item.gang)
+                    .pod_sets
+                    .iter()
+                    .map(|set| set.pods.len())
+                    .sum();
+            return Some(Unit { gang: item.gang, pods });
         }
     }
 
@@ -149,6 +158,48 @@ impl VictimWalk {
             freed: plus(leaf.freed, item.allocated),
         });
         self.tournament.set(cycle.ledger, queue, load);
+    }
+}
+
+/// Units already walked over, for all probes of one search: as long as units are whole gangs, what is recorded only takes
+/// some of them away and never changes the order of the others.
+pub(crate) struct Memo {
+    walk: VictimWalk,
+    units: Units,
+    ended: bool,
+}
+
+impl Memo {
+    pub(crate) fn new(walk: VictimWalk) -> Memo {
+        Memo {
+            walk,
+            units: Units::default(),
+            ended: false,
+        }
+    }
+
+    /// Makes sure that unit `at` is there, if there is one.
+    pub(crate) fn reach(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, recorded: &Recorded, at: usize) -> bool {
+        while !self.ended && self.units.get(at).is_none() {
+            match self.walk.next(cycle, search, recorded) {
+                Some(unit) => self.units.push(cycle, unit),
+                None => self.ended = true,
+            }
+        }
+        self.units.get(at).is_some()
+    }
+
+    pub(crate) fn units(&self) -> &Units {
+        &self.units
+    }
+
+    /// Whether the walk serves a probe with these recorded victims as well.
+    pub(crate) fn serves(&self, recorded: &Recorded) -> bool {
+        let split = |unit: &Unit| {
+            let known = unit.pods.iter().filter(|pod| recorded.contains(**pod)).count();
+            known != 0 && known != unit.pods.len()
+        };
+        recorded.is_empty() || (self.walk.whole_gangs && !self.units.iter().any(split))
     }
 }
 
