@@ -422,7 +422,8 @@ impl Cluster {
             staleness_grace: spec.staleness_grace,
             schedulable: spec.schedulable,
             allocated: [0; 3],
-            version: row.version.wrapping_add(1),
+            searches_cut: row.searches_cut,
+            search_from: row.search_from,
         };
         self.regroup(id, pods);
         if !same_age {
@@ -778,7 +779,8 @@ fn unknown_gang(key: GangKey, no_queue: Symbol) -> Gang {
         staleness_grace: None,
         schedulable: true,
         allocated: [0; 3],
-        version: 0,
+        searches_cut: 0,
+        search_from: 0,
     }
 }
 
@@ -801,6 +803,7 @@ fn absent_queue() -> Queue {
         allocated: [0; 3],
         allocated_non_preemptible: [0; 3],
         pending: [0; 3],
+        requested: [0; 3],
         fair_share: [0; 3],
     }
 }

@@ -10,7 +10,7 @@ use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
 use crate::report::{Anomaly, Report, Status};
 use crate::share::divide_tree;
-use crate::tables::{Place, SHARE_GPU, Share};
+use crate::tables::{Place, Share};
 
 /// Everything the engine knows about a cluster.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +45,8 @@ pub struct Cluster {
     pub(crate) memory_max: Option<i64>,
     pub(crate) total: Share,
     pub(crate) now: Millis,
+    /// Cycles so far.
+    pub(crate) number: u64,
     pub(crate) explanations: Explanations,
     pub(crate) anomalies: std::collections::BTreeMap<String, Vec<Anomaly>>,
     /// Promises of the last cycle are still in the ledger, for the views.
@@ -114,6 +116,7 @@ impl Cluster {
             resources: &self.resources,
             config,
             now,
+            number: self.number,
             total: self.total,
             memory_min: self.memory_min,
             memory_max: self.memory_max,
@@ -149,6 +152,7 @@ impl Cluster {
 
     fn prepare(&mut self, now: Millis, config: &Config) {
         self.now = now;
+        self.number += 1;
         self.relink_queues();
         self.measure_memory();
         self.rank_nodes();
@@ -156,6 +160,9 @@ impl Cluster {
         self.find_stuck(now, config);
         self.total = self.divisible();
         self.count_pending();
+        for queue in &mut self.ledger.queues {
+            queue.requested = crate::share::plus(queue.allocated, queue.pending);
+        }
         divide_tree(
             &mut self.ledger.queues,
             &self.roots,
@@ -200,7 +207,6 @@ impl Cluster {
             add(&mut total, [node.allocatable[0], node.allocatable[1], gpus.0], 1);
             add(&mut total, node.foreign, -1);
         }
-        debug_assert!(SHARE_GPU == 2);
         total
     }
 

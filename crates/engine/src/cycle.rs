@@ -22,6 +22,8 @@ pub(crate) struct Cycle<'a> {
     pub(crate) resources: &'a crate::cluster::ResourceNames,
     pub(crate) config: &'a Config,
     pub(crate) now: Millis,
+    /// Counts cycles.
+    pub(crate) number: u64,
     /// What queues divide.
     pub(crate) total: Share,
     /// Smallest and largest GPU memory of any node.

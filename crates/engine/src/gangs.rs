@@ -141,22 +141,22 @@ fn rank_order(a: TaskRank, b: TaskRank) -> Ordering {
         .then_with(|| number(a).cmp(&number(b)))
 }
 
-/// Whether a gang needs pods to reach its minimum, has exactly that, or more.
+/// Whether a gang has less than its minimum, exactly that, or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ElasticState {
-    BelowMinimum,
-    AtMinimum,
-    AboveMinimum,
+    Below,
+    Exact,
+    Above,
 }
 
 /// The same on a subset of a gang's pods.
 pub(crate) fn elastic_state(gang: &Gang, allocated: impl Fn(usize) -> u32) -> ElasticState {
-    let mut state = ElasticState::AtMinimum;
+    let mut state = ElasticState::Exact;
     for (at, set) in gang.pod_sets.iter().enumerate() {
         match allocated(at).cmp(&set.min) {
-            Ordering::Less => return ElasticState::BelowMinimum,
+            Ordering::Less => return ElasticState::Below,
             Ordering::Equal => {}
-            Ordering::Greater => state = ElasticState::AboveMinimum,
+            Ordering::Greater => state = ElasticState::Above,
         }
     }
     state

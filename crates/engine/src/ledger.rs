@@ -381,7 +381,6 @@ impl Ledger {
         if row.refused.is_some() && status == Status::Pending {
             set.refused = set.refused.wrapping_add_signed(sign as i32);
         }
-        gang.version = gang.version.wrapping_add(1);
         let shape = &shapes[row.shape.index()];
         let accepted = match row.place.node {
             Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),

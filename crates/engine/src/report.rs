@@ -10,8 +10,8 @@ use crate::reasons::{EvictionReason, Reason};
 pub struct Report {
     /// What to do, in the order in which to do it.
     pub decisions: Vec<Decision>,
-    /// Simulated scenarios per action: the search effort of this cycle.
-    pub scenarios: Vec<(Action, u32)>,
+    /// Simulations in vain per action: the wasted search effort of this cycle.
+    pub failed_scenarios: Vec<(Action, u32)>,
 }
 
 /// Something to carry out. Names, not ids: a decision outlives the cycle.
@@ -182,7 +182,7 @@ pub struct QueueView<'a> {
     pub allocated: [i64; 3],
     /// The part of it that can't be taken back.
     pub allocated_non_preemptible: [i64; 3],
-    /// What its pods have and wait for.
+    /// What its pods had and waited for at the start of the cycle: what fair division went by.
     pub requested: [i64; 3],
 }
 

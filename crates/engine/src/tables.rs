@@ -560,8 +560,9 @@ pub(crate) struct Gang {
     pub(crate) schedulable: bool,
     /// What its pods that really hold a place are charged.
     pub(crate) allocated: Share,
-    /// Changes whenever one of its pods changes status: caches on it are valid for one value.
-    pub(crate) version: u32,
+    /// How often in a row the search for victims was cut short, and the cycle from which it may search again.
+    pub(crate) searches_cut: u32,
+    pub(crate) search_from: u64,
 }
 
 impl Gang {
@@ -624,8 +625,10 @@ pub(crate) struct Queue {
     pub(crate) depth: u32,
     pub(crate) allocated: Share,
     pub(crate) allocated_non_preemptible: Share,
-    /// What pending pods ask for.
+    /// What pods ask for that have no place at the start of the cycle.
     pub(crate) pending: Share,
+    /// That and what others have, at the start of the cycle.
+    pub(crate) requested: Share,
     /// What fair division gives it, as of the start of the cycle.
     pub(crate) fair_share: Share,
 }

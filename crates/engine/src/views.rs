@@ -217,7 +217,6 @@ impl Cluster {
         while let Some(id) = stack.pop() {
             let queue = self.ledger.queue(id);
             stack.extend(queue.children.iter().rev());
-            let sum = |a: [i64; 3], b: [i64; 3]| std::array::from_fn(|at| a[at] + b[at]);
             views.push(QueueView {
                 name: &queue.name,
                 parent: queue.parent.map(|parent| &*self.ledger.queue(parent).name),
@@ -226,7 +225,7 @@ impl Cluster {
                 fair_share: queue.fair_share,
                 allocated: queue.allocated,
                 allocated_non_preemptible: queue.allocated_non_preemptible,
-                requested: sum(queue.allocated, queue.pending),
+                requested: queue.requested,
             });
         }
         views

@@ -26,7 +26,8 @@ impl Cycle<'_> {
             row.waiting() > 0 && row.schedulable && row.is_ready() && takes_part(self, gang)
         };
         let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, |gang| {
-            wants(gang) && self.ledger.gang(gang).delayed_until(now).is_none()
+            let row = self.ledger.gang(gang);
+            wants(gang) && row.delayed_until(now).is_none() && row.search_from <= self.number
         });
         if let Some(depth) = self.config.depth(action) {
             gangs.cap(depth);
@@ -36,7 +37,7 @@ impl Cycle<'_> {
         }
         let mut lists = Lists::new(self.ledger);
         let mut walk = self.walk(gangs);
-        let mut left = self.config.scenarios_per_action_max;
+        let mut left = self.config.failed_scenarios_per_action_max;
         let mut failed: FxHashSet<Signature> = FxHashSet::default();
         let mut pods = Vec::new();
         while let Some(gang) = walk.pop(self) {
@@ -59,7 +60,7 @@ impl Cycle<'_> {
             }
             let mut budget = Budget {
                 action: left,
-                gang: self.config.scenarios_per_gang_max,
+                gang: self.config.failed_scenarios_per_gang_max,
             };
             let solution = self.solve(&mut search, &pods, &mut budget);
             left = budget.action;
@@ -78,13 +79,24 @@ impl Cycle<'_> {
                     failed.insert(signature);
                 }
             }
+            let was_cut = solution == Solution::None && !budget.is_left();
+            self.step_back(gang, was_cut);
             if left == 0 {
                 break;
             }
         }
         self.report
-            .scenarios
-            .push((action, self.config.scenarios_per_action_max - left));
+            .failed_scenarios
+            .push((action, self.config.failed_scenarios_per_action_max - left));
+    }
+
+    /// A gang whose search was cut short stays out of the next 2, 4, 8, ... cycles; any other is free again.
+    fn step_back(&mut self, gang: GangId, was_cut: bool) {
+        /// Longest pause, as a power of two.
+        const PAUSE_MAX: u32 = 5;
+        let row = &mut self.ledger.gangs[gang.index()];
+        row.searches_cut = if was_cut { (row.searches_cut + 1).min(PAUSE_MAX) } else { 0 };
+        row.search_from = if was_cut { self.number + (1 << row.searches_cut) } else { 0 };
     }
 
     /// Whether every pod would fit some empty node: if not, no eviction can help.

@@ -102,10 +102,11 @@ pub struct Config {
     pub use_signatures: bool,
     /// Whether preferred pod affinity scores nodes.
     pub score_pod_affinity: bool,
-    /// How many simulated scenarios the victim search of one gang may cost.
-    pub scenarios_per_gang_max: u32,
-    /// How many simulated scenarios an action may cost in one cycle.
-    pub scenarios_per_action_max: u32,
+    /// How many simulations in vain the victim search of one gang may cost. Successful ones don't count.
+    pub failed_scenarios_per_gang_max: u32,
+    /// How many simulations in vain an action may cost in one cycle. A gang whose search was cut short steps back for a
+    /// few cycles, so that it does not keep others from their turn.
+    pub failed_scenarios_per_action_max: u32,
 }
 
 impl Default for Config {
@@ -128,8 +129,8 @@ impl Default for Config {
             queue_depth: Vec::new(),
             use_signatures: true,
             score_pod_affinity: true,
-            scenarios_per_gang_max: 20_000,
-            scenarios_per_action_max: 200_000,
+            failed_scenarios_per_gang_max: 256,
+            failed_scenarios_per_action_max: 1_024,
         }
     }
 }

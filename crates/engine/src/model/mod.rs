@@ -27,6 +27,8 @@ pub use topology::{TopologyLevel, TopologySpec};
 /// One change of the world. Applying the same events in any order that keeps the last event per object gives the same
 /// decisions.
 #[derive(Clone, Debug, PartialEq)]
+// Events are made and consumed one by one; a box would cost an allocation per pod and save nothing.
+#[allow(clippy::large_enum_variant)]
 pub enum Event {
     /// A node appeared or changed.
     Node(NodeSpec),

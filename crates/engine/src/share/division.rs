@@ -50,7 +50,7 @@ struct Claim<'a> {
 impl Claim<'_> {
     fn of(queue: &Queue, resource: usize) -> Claim<'_> {
         let quota = quota_of(&queue.quota, resource);
-        let requested = queue.allocated[resource].saturating_add(queue.pending[resource]).max(0);
+        let requested = queue.requested[resource].max(0);
         Claim {
             deserved: quota.deserved,
             requestable: quota.limit.map_or(requested, |limit| limit.min(requested)),

@@ -41,7 +41,7 @@ pub(crate) fn leveled(ledger: &Ledger, a: QueueId, b: QueueId) -> (QueueId, Queu
     let pairs = || a.iter().copied().zip(b.iter().copied());
     pairs()
         .find(|(a, b)| a != b)
-        .or_else(|| pairs().last())
+        .or_else(|| pairs().next_back())
         .expect("a path has at least its own queue")
 }
 

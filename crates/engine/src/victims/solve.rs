@@ -25,7 +25,7 @@ pub(crate) struct Search<'l> {
     pub(crate) lists: &'l mut Lists,
 }
 
-/// How many simulations may still be made.
+/// How many simulations may still fail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) action: u32,
@@ -33,17 +33,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    fn is_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         self.action > 0 && self.gang > 0
     }
 
-    fn spend(&mut self) -> bool {
-        if !self.is_left() {
-            return false;
-        }
-        self.action -= 1;
-        self.gang -= 1;
-        true
+    fn spend(&mut self) {
+        self.action = self.action.saturating_sub(1);
+        self.gang = self.gang.saturating_sub(1);
     }
 }
 
@@ -257,7 +253,7 @@ impl Cycle<'_> {
         victims: &[PodId],
         effort: &mut Effort<'_>,
     ) -> Option<Vec<PodId>> {
-        if victims.is_empty() || effort.failed.contains(pods, victims) || !effort.budget.spend() {
+        if victims.is_empty() || effort.failed.contains(pods, victims) || !effort.budget.is_left() {
             return None;
         }
         let checkpoint = self.ledger.checkpoint();
@@ -272,6 +268,7 @@ impl Cycle<'_> {
             return Some(with(Outcome::Evicted).chain(with(Outcome::Moved)).collect());
         }
         self.ledger.rollback(checkpoint);
+        effort.budget.spend();
         effort.failed.insert(pods, victims);
         None
     }

@@ -98,12 +98,7 @@ fn scenario(path: &Path, case: Case<'_>) -> Result<Scenario, Error> {
         Some(text) => parse_time(text).map_err(|error| invalid("now", error.to_string()))?,
         None => NOW_DEFAULT,
     };
-    let mut config = Config {
-        // A case pins behaviour: the search must end because it is done, never because it was long.
-        scenarios_per_gang_max: u32::MAX,
-        scenarios_per_action_max: u32::MAX,
-        ..Config::default()
-    };
+    let mut config = Config::default();
     if let Some(names) = &case.actions {
         let read = |name: &Text<'_>| {
             Action::by_name(name).ok_or_else(|| {

@@ -1,0 +1,234 @@
+//! Large clusters whose decision time is worth measuring, built as engine events.
+
+use engine::Cluster;
+use engine::model::{
+    Action, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis,
+    NodeSpec, PodKind, PodPhase, PodSpec, Quota, QueueSpec, Requests, ResourceQuota, TaskRank, TopologyConstraint,
+    TopologyLevel, TopologySpec,
+};
+
+/// Devices per node.
+const GPUS: usize = 8;
+/// When the cycle runs.
+pub(crate) const NOW: Millis = Millis::seconds(1_000_000_000);
+
+/// A cluster and the policy to run it with.
+pub(crate) struct Case {
+    pub(crate) cluster: Cluster,
+    pub(crate) config: Config,
+}
+
+/// Idle nodes and as many one-GPU jobs as there are GPUs, in four queues under two parents.
+pub(crate) fn fill(nodes: usize) -> Case {
+    let mut case = idle(nodes, &[Action::Allocate], 0);
+    for at in 0..nodes * GPUS {
+        case.job(&Job { at, queue: at % 4, ..Job::of(1, GpuRequest::Whole { devices: 1 }) });
+    }
+    case
+}
+
+/// The same with gangs; with racks every gang must fit one of them.
+pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
+    let mut case = idle(nodes, &[Action::Allocate], racks);
+    for at in 0..nodes * GPUS / pods {
+        let job = Job { at, queue: at % 4, in_rack: racks > 0, ..Job::of(pods, GpuRequest::Whole { devices: 1 }) };
+        case.job(&job);
+    }
+    case
+}
+
+/// Three shared pods per GPU, by fraction and by memory.
+pub(crate) fn fractions(nodes: usize) -> Case {
+    let mut case = idle(nodes, &Action::ALL, 0);
+    let part = |hundredths: i64| GpuRequest::Fraction { billionths: hundredths * 10_000_000, devices: 1 };
+    let memory = |mib| GpuRequest::Memory { mib, devices: 1 };
+    let kinds = [part(50), part(25), memory(20_000), part(30), memory(40_960), part(10)];
+    for at in 0..nodes * 24 {
+        case.job(&Job { at, queue: at % 4, ..Job::of(1, kinds[at % 6].clone()) });
+    }
+    case
+}
+
+/// Nodes full of jobs of a queue with no quota, and as many pending jobs of a queue that owns everything.
+pub(crate) fn reclaim_many(nodes: usize) -> Case {
+    let mut case = full(nodes, &Action::ALL, 0, nodes * GPUS);
+    for at in 0..nodes * GPUS {
+        case.job(&Job { at, queue: 1, ..Job::of(1, GpuRequest::Whole { devices: 1 }) });
+    }
+    case
+}
+
+/// The same, and one pending gang of half the nodes.
+pub(crate) fn reclaim_large(nodes: usize) -> Case {
+    let mut case = full(nodes, &[Action::Reclaim], 0, nodes * GPUS);
+    case.job(&Job { at: 0, queue: 1, ..Job::of(nodes / 2, GpuRequest::Whole { devices: GPUS as i64 }) });
+    case
+}
+
+/// The same, and a pending gang of ten nodes that quota allows all but one GPU of.
+pub(crate) fn infeasible(nodes: usize) -> Case {
+    let mut case = full(nodes, &[Action::Reclaim], nodes * GPUS - 79, 80);
+    case.job(&Job { at: 0, queue: 1, ..Job::of(10, GpuRequest::Whole { devices: GPUS as i64 }) });
+    case
+}
+
+fn idle(nodes: usize, actions: &[Action], racks: usize) -> Case {
+    let mut case = Case::new(nodes, actions, racks);
+    let gpus = nodes * GPUS;
+    for (at, parent) in ["dept-a", "dept-a", "dept-b", "dept-b"].into_iter().enumerate() {
+        case.queue(&format!("queue-{at}"), Some(parent), Some(gpus / 4), 1);
+    }
+    for parent in ["dept-a", "dept-b"] {
+        case.queue(parent, None, Some(gpus / 2), gpus / 2);
+    }
+    case
+}
+
+fn full(nodes: usize, actions: &[Action], quota: usize, other_quota: usize) -> Case {
+    let mut case = Case::new(nodes, actions, 0);
+    case.queue("all", None, None, 1);
+    case.queue("queue-0", Some("all"), Some(quota), 0);
+    case.queue("queue-1", Some("all"), Some(other_quota), 0);
+    for at in 0..nodes * GPUS {
+        let running_on = Some(at % nodes);
+        case.job(&Job { at, queue: 0, running_on, ..Job::of(1, GpuRequest::Whole { devices: 1 }) });
+    }
+    case
+}
+
+struct Job {
+    at: usize,
+    queue: usize,
+    pods: usize,
+    gpu: GpuRequest,
+    in_rack: bool,
+    running_on: Option<usize>,
+}
+
+impl Job {
+    fn of(pods: usize, gpu: GpuRequest) -> Job {
+        Job { at: 0, queue: 0, pods, gpu, in_rack: false, running_on: None }
+    }
+}
+
+impl Case {
+    fn new(nodes: usize, actions: &[Action], racks: usize) -> Case {
+        let config =
+            Config { actions: actions.to_vec(), consolidation_preemptees_max: None, ..Config::default() };
+        let mut case = Case { cluster: Cluster::new(), config };
+        for at in 0..nodes {
+            case.cluster.apply(Event::Node(node(at, racks)));
+        }
+        if racks > 0 {
+            let level = |label: &str| TopologyLevel { node_label: label.to_owned(), alias: None };
+            let levels = vec![level("rack"), level("host")];
+            case.cluster.apply(Event::Topology(TopologySpec { name: "racks".to_owned(), levels }));
+        }
+        case
+    }
+
+    fn queue(&mut self, name: &str, parent: Option<&str>, gpus: Option<usize>, weight: usize) {
+        let deserved = gpus.map(|gpus| Gpus::whole(gpus as i64).0);
+        let gpu = ResourceQuota { deserved, limit: None, weight_millionths: weight as i64 * 1_000_000 };
+        self.cluster.apply(Event::Queue(QueueSpec {
+            name: name.to_owned(),
+            display_name: String::new(),
+            parent: parent.map(str::to_owned),
+            created: Millis(0),
+            uid: name.to_owned(),
+            priority: 100,
+            quota: Quota { gpu, ..Quota::UNBOUNDED },
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        }));
+    }
+
+    fn job(&mut self, job: &Job) {
+        let state = if job.running_on.is_some() { "running" } else { "pending" };
+        let key = GangKey { namespace: "bench".to_owned(), name: format!("{state}-{:07}", job.at) };
+        // Jobs are older the earlier they come, and all that run are older than all that wait.
+        let age = if job.running_on.is_some() { -1_000_000_000 } else { 0 };
+        let created = Millis(NOW.0 - 100_000_000 + age + job.at as i64);
+        let topology = job.in_rack.then(|| TopologyConstraint {
+            topology: "racks".to_owned(),
+            required_level: Some("rack".to_owned()),
+            preferred_level: None,
+        });
+        self.cluster.apply(Event::Gang(GangSpec {
+            key: key.clone(),
+            uid: key.name.clone(),
+            created,
+            queue: format!("queue-{}", job.queue),
+            priority: 50,
+            preemptible: true,
+            min_member: job.pods as u32,
+            min_sub_group: None,
+            topology,
+            sub_groups: Vec::new(),
+            last_start: None,
+            last_eviction: None,
+            stale_since: None,
+            preemption_delay: Millis(0),
+            staleness_grace: None,
+            schedulable: true,
+        }));
+        for pod in 0..job.pods {
+            let name = format!("{}-{pod}", key.name);
+            self.cluster.apply(Event::Pod(PodSpec {
+                uid: name.clone(),
+                namespace: key.namespace.clone(),
+                name,
+                created,
+                kind: PodKind::Workload,
+                gang: Some(key.clone()),
+                sub_group: None,
+                phase: if job.running_on.is_some() { PodPhase::Running } else { PodPhase::Pending },
+                node: job.running_on.map(node_name),
+                deletion: None,
+                gated: false,
+                bind_in_flight: None,
+                gpu_groups: Vec::new(),
+                requests: Requests {
+                    cpu_milli: 1000,
+                    memory_bytes: 1_000_000_000,
+                    gpu: job.gpu.clone(),
+                    extended: Vec::new(),
+                },
+                constraints: Constraints::default(),
+                labels: Labels::new(),
+                rank: TaskRank::default(),
+                nominated_node: None,
+                refused: None,
+            }));
+        }
+    }
+}
+
+fn node_name(at: usize) -> String {
+    format!("node-{at:06}")
+}
+
+fn node(at: usize, racks: usize) -> NodeSpec {
+    let mut labels = Labels::new();
+    labels.insert("host".to_owned(), node_name(at));
+    if racks > 0 {
+        labels.insert("rack".to_owned(), format!("rack-{:04}", at % racks));
+    }
+    NodeSpec {
+        name: node_name(at),
+        labels,
+        taints: Vec::new(),
+        unschedulable: false,
+        conditions: Vec::new(),
+        cpu_milli: 20_000_000,
+        memory_bytes: 20_000_000_000_000,
+        gpus: GPUS as i64,
+        pods: 110,
+        extended: Vec::new(),
+        gpu_count_label: Some(GPUS as i64),
+        gpu_memory_mib: Some(81_900),
+        gpu_memory_kind: MemoryKind::Dedicated,
+        mig_enabled: false,
+        mig_strategy: MigStrategy::None,
+    }
+}
