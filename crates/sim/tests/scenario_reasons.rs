@@ -42,7 +42,9 @@ fn every_scenario_has_a_purpose_and_the_reasons_it_names() {
             let found = outcome.pods.iter().find(|found| found.name == pod);
             let got = found.and_then(|found| found.reason.as_deref()).unwrap_or_default();
             if !got.contains(&expected) {
-                failed.push(format!("{name}: pod {pod}: expected the reason {expected:?}, got {got:?}"));
+                failed.push(format!(
+                    "{name}: pod {pod}: expected the reason {expected:?}, got {got:?}"
+                ));
             }
         }
     }
