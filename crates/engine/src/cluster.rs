@@ -38,6 +38,8 @@ pub struct Cluster {
     pub(crate) old_gangs: Vec<GangId>,
     pub(crate) young_gangs: Vec<GangId>,
     pub(crate) roots: Vec<QueueId>,
+    /// Usage by queue name, also of queues not seen yet.
+    pub(crate) usage: FxHashMap<Box<str>, Share>,
     pub(crate) queues_changed: bool,
     pub(crate) ranks_changed: bool,
     pub(crate) memory_changed: bool,

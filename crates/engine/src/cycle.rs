@@ -104,9 +104,9 @@ impl Cycle<'_> {
         }
         for pod in changed {
             match self.ledger.pod(pod).place.status {
-                Status::Binding => {
-                    let row = &mut self.ledger.pods[pod.index()];
-                    row.observed = row.place.clone();
+                // One that was bound before and only came out of a simulation unchanged is not news.
+                Status::Binding if self.ledger.pod(pod).observed != self.ledger.pod(pod).place => {
+                    self.ledger.assume_bound(pod);
                     self.report.decisions.push(Decision::Bind(self.placed(pod)));
                 }
                 Status::Pipelined => self.report.decisions.push(Decision::Pipeline(self.placed(pod))),

@@ -254,11 +254,16 @@ impl Ledger {
     /// Promises a pod a place that is being freed. A pod evicted before keeps what it occupies until it is gone.
     pub(crate) fn pipeline(&mut self, pod: PodId, node: NodeId, groups: Groups) {
         let row = self.pod(pod);
-        let leaving = match row.place.status {
-            Status::Releasing => Some(Box::new(row.place.clone())),
-            _ => None,
-        };
-        let evicted_from = row.evicted_from;
+        let (old, evicted_from) = (row.place.clone(), row.evicted_from);
+        let mut leaving = row.leaving.clone();
+        if old.status == Status::Releasing {
+            if evicted_from == Some(Status::Pipelined) {
+                // It never came to the place it was promised before: nothing is left behind there.
+                self.leave(pod, &old);
+            } else {
+                leaving = Some(Box::new(old));
+            }
+        }
         let place = Place {
             status: Status::Pipelined,
             node: Some(node),
@@ -316,6 +321,14 @@ impl Ledger {
     pub(crate) fn finish_eviction(&mut self, pod: PodId) {
         let row = &mut self.pods[pod.index()];
         row.evicted_from = None;
+    }
+
+    /// Believes that a binding is carried out, until the world says otherwise.
+    pub(crate) fn assume_bound(&mut self, pod: PodId) {
+        let row = &mut self.pods[pod.index()];
+        row.observed = row.place.clone();
+        let node = row.place.node.expect("a bound pod has a node");
+        row.world_node = self.symbols.get(&self.nodes[node.index()].name);
     }
 
     /// Puts a pod where the world has it. Only between cycles.
