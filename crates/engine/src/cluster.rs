@@ -122,6 +122,8 @@ impl Cluster {
             total: self.total,
             memory_min: self.memory_min,
             memory_max: self.memory_max,
+            pods_by_uid: &self.pod_ids,
+            bound: Vec::new(),
             report: Report::default(),
             explanations: Explanations::default(),
         };
@@ -129,6 +131,7 @@ impl Cluster {
             about_to_run(*action);
             cycle.run(*action);
         }
+        cycle.retract();
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
         self.ledger.stop_recording();
