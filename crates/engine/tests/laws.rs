@@ -123,7 +123,6 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "broken: consolidation evicts what allocate bound in the same cycle, and bindings are reported twice"]
     fn a_pod_is_decided_on_once(scene in scenes()) {
         watch(&scene, |_, report| {
             let mut seen: BTreeMap<(&str, bool), &Decision> = BTreeMap::new();
@@ -184,7 +183,6 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "broken: usage before its queue is lost, MIG slices are listed in order of arrival, moved twice is never freed"]
     fn the_order_of_objects_and_history_do_not_matter(scene in scenes(), seed in any::<u64>()) {
         let scene = scene.heard();
         let mut world = World::new(&scene);

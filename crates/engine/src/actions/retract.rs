@@ -1,5 +1,6 @@
-//! Takes back bindings of this cycle that a later action of the same cycle undid. Nothing has been carried out yet, so
-//! there is nothing to delete, and the room is free at once for those to whom it was promised.
+//! What later actions of a cycle made of the decisions of earlier ones. A binding that was undone is taken back: nothing
+//! has been carried out yet, so there is nothing to delete, and the room is free at once for those to whom it was
+//! promised. Of several promises to a pod the last one holds.
 
 use rustc_hash::FxHashSet;
 
@@ -10,6 +11,42 @@ use crate::report::{Decision, Status};
 impl Cycle<'_> {
     /// Run after all actions.
     pub(crate) fn retract(&mut self) {
+        self.take_back_bindings();
+        if self
+            .report
+            .decisions
+            .iter()
+            .any(|decision| matches!(decision, Decision::Pipeline(_)))
+        {
+            self.keep_last_promises();
+        }
+    }
+
+    fn keep_last_promises(&mut self) {
+        let mut later: FxHashSet<PodId> = FxHashSet::default();
+        let mut kept: Vec<Decision> = Vec::with_capacity(self.report.decisions.len());
+        for decision in std::mem::take(&mut self.report.decisions).into_iter().rev() {
+            let superseded = match &decision {
+                Decision::Pipeline(placed) => {
+                    let pod = self.pods_by_uid[placed.pod.as_str()];
+                    self.ledger.pod(pod).place.status != Status::Pipelined || !later.insert(pod)
+                }
+                Decision::Bind(_)
+                | Decision::Evict { .. }
+                | Decision::Started(_)
+                | Decision::Evicted(_)
+                | Decision::Stale { .. }
+                | Decision::Recovered(_) => false,
+            };
+            if !superseded {
+                kept.push(decision);
+            }
+        }
+        kept.reverse();
+        self.report.decisions = kept;
+    }
+
+    fn take_back_bindings(&mut self) {
         let undone: FxHashSet<PodId> = std::mem::take(&mut self.bound)
             .into_iter()
             .filter(|pod| self.ledger.pod(*pod).place.status != Status::Binding)

@@ -170,6 +170,16 @@ impl Worth {
     }
 }
 
+/// Whether nothing on the node is leaving or waits for room: then what fits at all fits now.
+fn is_settled(node: &Node) -> bool {
+    node.free.releasing == [0; 4]
+        && node.extended.iter().all(|extended| extended.releasing == 0)
+        && node
+            .groups
+            .iter()
+            .all(|group| group.leaving == 0 && group.promised == 0)
+}
+
 /// How good a choice the node is now. `preference` comes from [`static_check`].
 pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> Worth {
     let total = node.free.total();
@@ -177,7 +187,7 @@ pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Plac
         return Worth::UNFIT;
     }
     let mut weight = preference * PREFERENCE;
-    if fits(node, shape, node.free.idle, When::Now).is_ok() {
+    if is_settled(node) || fits(node, shape, node.free.idle, When::Now).is_ok() {
         weight += AVAILABLE_NOW;
     }
     if placement.gpu == PlacementStrategy::Binpack && !node.groups.is_empty() {

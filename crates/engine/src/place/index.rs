@@ -93,9 +93,12 @@ impl ShapeIndex {
         let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
         match touched {
             Some(touched) if touched.len() <= self.leaves => {
-                for node in touched {
-                    let worth = self.evaluate(ledger, *node);
-                    self.set(*node, worth);
+                for (at, node) in touched.iter().enumerate() {
+                    // Packing touches the same node again and again: only the last time counts.
+                    if touched.get(at + 1) != Some(node) {
+                        let worth = self.evaluate(ledger, *node);
+                        self.set(*node, worth);
+                    }
                 }
             }
             Some(_) | None => self.rebuild(ledger),
