@@ -8,8 +8,8 @@ use std::path::Path;
 fn committed_grpc_code_is_what_the_protos_generate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let protos = root.join("proto");
-    let descriptors = protox::compile(["deviceplugin.proto", "podresources.proto"], [&protos])
-        .expect("the protos compile");
+    let descriptors =
+        protox::compile(["deviceplugin.proto", "podresources.proto"], [&protos]).expect("the protos compile");
     let out = tempfile::tempdir().expect("a temporary directory");
     tonic_prost_build::configure()
         .out_dir(out.path())
@@ -24,6 +24,9 @@ fn committed_grpc_code_is_what_the_protos_generate() {
             fs::write(&committed, &fresh).expect("write generated code");
         }
         let found = fs::read_to_string(&committed).unwrap_or_default();
-        assert!(found == fresh, "src/generated/{name} is stale: run with KAI_REGENERATE=1");
+        assert!(
+            found == fresh,
+            "src/generated/{name} is stale: run with KAI_REGENERATE=1"
+        );
     }
 }
