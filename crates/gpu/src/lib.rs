@@ -11,10 +11,16 @@ mod error;
 pub mod fake;
 mod identity;
 mod model;
+mod noise;
+pub mod nvml;
+mod open;
+pub mod platform;
 mod roots;
+pub mod tegra;
 
 pub use driver::{Driver, DriverKind, NoGpu};
 pub use error::GpuError;
 pub use identity::{aliases_of, stable_uuid};
 pub use model::*;
+pub use open::{DriverChoice, NVML_LIBRARY_ENV, OpenOptions, Opened, open};
 pub use roots::Roots;
