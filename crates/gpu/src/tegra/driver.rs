@@ -110,6 +110,18 @@ impl TegraDriver {
                 .notes
                 .push("the integrated GPU is switched off: only discrete GPUs are offered".to_owned());
         }
+        let listed = inventory
+            .devices
+            .iter()
+            .filter(|device| device.kind == DeviceKind::Discrete)
+            .count();
+        let present = discrete_gpus(&self.detection.platform).count();
+        if present > listed {
+            let missing = present - listed;
+            inventory.notes.push(format!(
+                "{missing} discrete GPU(s) on PCI are not offered, because NVML does not list them"
+            ));
+        }
         Ok(())
     }
 
