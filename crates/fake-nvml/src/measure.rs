@@ -188,15 +188,14 @@ fn whole(handle: Handle, question: Question) -> Answer<Asked> {
     Ok(asked)
 }
 
-/// Total and used bytes; of a partition its own, used in proportion.
+/// Total and used bytes, of the GPU or of a partition.
 fn memory_bytes(asked: &Asked) -> (u64, u64) {
-    let total_mib = asked.fake().memory_mib;
-    let used_mib = asked.picture.memory_used_mib;
-    match asked.partition() {
-        None => (total_mib * MIB, used_mib * MIB),
+    let gpu = asked.fake();
+    match asked.mig {
+        None => (gpu.memory_mib * MIB, asked.picture.memory_used_mib * MIB),
         Some(mig) => (
-            mig.profile.memory_mib * MIB,
-            used_mib * mig.profile.memory_mib / total_mib.max(1) * MIB,
+            gpu.mig[mig].profile.memory_mib * MIB,
+            gpu.partition_used_mib(mig, &asked.picture) * MIB,
         ),
     }
 }

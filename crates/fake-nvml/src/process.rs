@@ -63,8 +63,8 @@ export! {
         }
         let share = asked.picture.utilization_percent / processes.len() as u32;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
-        let sample = |process: Process| nvmlProcessUtilizationSample_t {
-            pid: process.pid,
+        let sample = |running: Running| nvmlProcessUtilizationSample_t {
+            pid: running.process.pid,
             timeStamp: now,
             smUtil: share,
             memUtil: share / 2,
@@ -75,27 +75,57 @@ export! {
     }
 }
 
-fn running(handle: Handle, kind: ProcessKind) -> Answer<Vec<Process>> {
+/// A process with its instance ids: all ones mean the whole GPU.
+struct Running {
+    process: Process,
+    instance: (u32, u32),
+}
+
+/// The processes on a GPU, or those in one partition of it.
+fn running(handle: Handle, kind: ProcessKind) -> Answer<Vec<Running>> {
     let asked = device_for(handle, Question::Processes)?;
-    let processes = asked.picture.control.processes.clone().unwrap_or_default();
-    Ok(processes.into_iter().filter(|process| process.kind == kind).collect())
+    let gpu = asked.fake();
+    let mut found = Vec::new();
+    for process in asked
+        .picture
+        .control
+        .processes
+        .iter()
+        .flatten()
+        .filter(|process| process.kind == kind)
+    {
+        let partition = gpu.partition_of(process);
+        if asked.mig.is_some() && asked.mig != partition {
+            continue;
+        }
+        let ids = partition.map(|mig| {
+            (
+                gpu.mig[mig].device.gpu_instance_id,
+                gpu.mig[mig].device.compute_instance_id,
+            )
+        });
+        found.push(Running {
+            process: process.clone(),
+            instance: ids.unwrap_or((u32::MAX, u32::MAX)),
+        });
+    }
+    Ok(found)
 }
 
-fn old(processes: Vec<Process>) -> Vec<nvmlProcessInfo_v1_t> {
-    let info = |process: Process| nvmlProcessInfo_v1_t {
-        pid: process.pid,
-        usedGpuMemory: process.memory_mib * MIB,
+fn old(running: Vec<Running>) -> Vec<nvmlProcessInfo_v1_t> {
+    let info = |running: Running| nvmlProcessInfo_v1_t {
+        pid: running.process.pid,
+        usedGpuMemory: running.process.memory_mib * MIB,
     };
-    processes.into_iter().map(info).collect()
+    running.into_iter().map(info).collect()
 }
 
-/// All ones in the instance ids: the whole GPU.
-fn new(processes: Vec<Process>) -> Vec<nvmlProcessInfo_t> {
-    let info = |process: Process| nvmlProcessInfo_t {
-        pid: process.pid,
-        usedGpuMemory: process.memory_mib * MIB,
-        gpuInstanceId: u32::MAX,
-        computeInstanceId: u32::MAX,
+fn new(running: Vec<Running>) -> Vec<nvmlProcessInfo_t> {
+    let info = |running: Running| nvmlProcessInfo_t {
+        pid: running.process.pid,
+        usedGpuMemory: running.process.memory_mib * MIB,
+        gpuInstanceId: running.instance.0,
+        computeInstanceId: running.instance.1,
     };
-    processes.into_iter().map(info).collect()
+    running.into_iter().map(info).collect()
 }

@@ -110,6 +110,9 @@ pub struct Process {
     /// Compute or graphics.
     #[serde(default)]
     pub kind: ProcessKind,
+    /// On a partitioned GPU: in which GPU instance; the first if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance_id: Option<u32>,
     /// Name, if it is no process of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

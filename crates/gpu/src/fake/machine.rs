@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::control::ControlFile;
 use super::settings::GPUS_PER_MACHINE_MAX;
-use super::{Control, GpuControl, GpuState, MigProfile, PROFILES, Profile, Question, Settings, mig, profile};
+use super::{Control, GpuControl, GpuState, MigProfile, PROFILES, Process, Profile, Question, Settings, mig, profile};
 use crate::{
     CudaVersion, Device, DeviceKind, GpuError, Inventory, MigDevice, MigMode, PciPath, Peer, Platform, PlatformKind,
     Sample, aliases_of, stable_uuid,
@@ -135,6 +135,24 @@ impl FakeGpu {
             power_milliwatts: control.power_watts.unwrap_or(watts) * 1000,
             control,
         }
+    }
+
+    /// The partition a process runs in, as a position in `mig`; `None` on an unpartitioned GPU.
+    pub fn partition_of(&self, process: &Process) -> Option<usize> {
+        let named = |mig: &FakeMig| Some(mig.device.gpu_instance_id) == process.gpu_instance_id;
+        self.mig.iter().position(named).or((!self.mig.is_empty()).then_some(0))
+    }
+
+    /// Memory in use in one partition: its processes', or its share of a number given for the whole GPU.
+    pub fn partition_used_mib(&self, partition: usize, picture: &Picture) -> u64 {
+        let Some(mig) = self.mig.get(partition) else { return 0 };
+        let processes = picture.control.processes.iter().flatten();
+        let here = processes.filter(|process| self.partition_of(process) == Some(partition));
+        let used_mib = match picture.control.memory_used_mib {
+            Some(_) => picture.memory_used_mib * mig.profile.memory_mib / self.memory_mib.max(1),
+            None => here.map(|process| process.memory_mib).sum(),
+        };
+        used_mib.min(mig.profile.memory_mib)
     }
 
     /// Whether this question gets an answer now.
