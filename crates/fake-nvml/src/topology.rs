@@ -3,15 +3,15 @@
 use std::ffi::{c_int, c_uint};
 
 use gpu::PciPath;
-use gpu::fake::Question;
+use gpu::fake::{PROFILES, Question};
 use nvml_wrapper_sys::bindings::nvmlPciInfo_t;
 
 use crate::abi::{Out, characters, export};
 use crate::code::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
 use crate::state::{Asked, Handle, device, device_for};
 
-/// An address no GPU has: the switch at the other end of every NVLink.
-const SWITCH_BUS_ID: &str = "00000000:C7:00.0";
+/// Addresses from here on are those of switches; no GPU has one.
+const SWITCH_BUS_FIRST: u32 = 0xc0;
 
 export! {
     /// Whether an NVLink is up.
@@ -22,14 +22,12 @@ export! {
 
     /// What is at the other end.
     fn nvmlDeviceGetNvLinkRemotePciInfo(handle: Handle, link: c_uint, info: Out<nvmlPciInfo_t>) {
-        linked(handle, link)?;
-        info.put(switch())
+        info.put(switch(&linked(handle, link)?))
     }
 
     /// What is at the other end.
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(handle: Handle, link: c_uint, info: Out<nvmlPciInfo_t>) {
-        linked(handle, link)?;
-        info.put(switch())
+        info.put(switch(&linked(handle, link)?))
     }
 
     /// What kind of thing is at the other end: a switch.
@@ -71,14 +69,21 @@ fn linked(handle: Handle, link: c_uint) -> Answer<Asked> {
     }
 }
 
-fn switch() -> nvmlPciInfo_t {
+/// The switch at the other end of every NVLink of a GPU: one for each product, since products do not mix on one fabric.
+fn switch(asked: &Asked) -> nvmlPciInfo_t {
+    let product = PROFILES
+        .iter()
+        .position(|profile| profile.id == asked.fake().profile.id)
+        .unwrap_or_default();
+    let bus = SWITCH_BUS_FIRST + product as u32;
+    let bus_id = format!("00000000:{bus:02X}:00.0");
     nvmlPciInfo_t {
-        busIdLegacy: characters(&SWITCH_BUS_ID[4..]),
+        busIdLegacy: characters(&bus_id[4..]),
         domain: 0,
-        bus: 0xc7,
+        bus,
         device: 0,
         pciDeviceId: 0x1af1_10de,
         pciSubSystemId: 0,
-        busId: characters(SWITCH_BUS_ID),
+        busId: characters(&bus_id),
     }
 }

@@ -46,8 +46,8 @@ fn scenario(child: &str, gpus: &str, variables: &[(&str, &str)]) -> String {
         output.status.success() && out.contains("1 passed"),
         "{child} with {gpus}:\n{out}\n{err}"
     );
-    for line in out.lines().filter(|line| line.starts_with("measured:")) {
-        println!("{line}");
+    for (_, measured) in out.lines().filter_map(|line| line.split_once("measured: ")) {
+        println!("measured: {measured}");
     }
     err
 }

@@ -19,7 +19,8 @@ pub(super) struct Place<'a, 'nvml> {
 /// Links of one GPU by where they lead.
 struct Links {
     /// Address at the other end of each link that leads to no GPU: NVSwitch.
-    to_switch: u32,
+    to_switch: Vec<String>,
+    /// Address of the GPU at the other end of each other link.
     to_device: Vec<String>,
 }
 
@@ -42,8 +43,7 @@ pub(super) fn peers(nvml: &Nvml, places: &[Place<'_, '_>]) -> Vec<Vec<Peer>> {
                 .iter()
                 .filter(|end| known[there].as_ref() == Some(end))
                 .count() as u32;
-            // Through NVSwitch every GPU reaches every other one with all of its links.
-            let switched = links[here].to_switch.min(links[there].to_switch);
+            let switched = switched_links(&links[here].to_switch, &links[there].to_switch);
             let path = nvml
                 .topology_common_ancestor(place.device, other.device)
                 .ok()
@@ -61,7 +61,7 @@ pub(super) fn peers(nvml: &Nvml, places: &[Place<'_, '_>]) -> Vec<Vec<Peer>> {
 
 fn links_of(device: &Device<'_>, known: &[Option<String>]) -> Links {
     let mut links = Links {
-        to_switch: 0,
+        to_switch: Vec::new(),
         to_device: Vec::new(),
     };
     for number in 0..NVLINKS_MAX {
@@ -77,10 +77,23 @@ fn links_of(device: &Device<'_>, known: &[Option<String>]) -> Links {
         if known.iter().any(|address| address.as_ref() == Some(&end)) {
             links.to_device.push(end);
         } else {
-            links.to_switch += 1;
+            links.to_switch.push(end);
         }
     }
     links
+}
+
+/// Links between two GPUs through switches: by each switch both are connected to, as many as the poorer one has there.
+fn switched_links(here: &[String], there: &[String]) -> u32 {
+    let mut left: Vec<&String> = there.iter().collect();
+    let mut shared = 0;
+    for switch in here {
+        if let Some(place) = left.iter().position(|other| *other == switch) {
+            left.swap_remove(place);
+            shared += 1;
+        }
+    }
+    shared
 }
 
 fn pci_path(level: TopologyLevel) -> PciPath {
@@ -91,5 +104,23 @@ fn pci_path(level: TopologyLevel) -> PciPath {
         TopologyLevel::HostBridge => PciPath::HostBridge,
         TopologyLevel::Node => PciPath::SameNode,
         TopologyLevel::System => PciPath::System,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_common_switches_count() {
+        let links = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
+        for (here, there, shared) in [
+            ("a a b b", "a a b b", 4),
+            ("a a b", "a b b", 2),
+            ("a a", "b b", 0),
+            ("", "a", 0),
+        ] {
+            assert_eq!(switched_links(&links(here), &links(there)), shared, "{here} | {there}");
+        }
     }
 }
