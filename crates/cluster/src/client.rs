@@ -40,9 +40,12 @@ impl Client {
         let config = match access {
             Access::Infer => Config::infer().await.map_err(|error| refuse(error.to_string()))?,
             Access::Kubeconfig(path) => {
-                let file = Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
+                let file =
+                    Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
                 let options = KubeConfigOptions::default();
-                Config::from_custom_kubeconfig(file, &options).await.map_err(|error| refuse(error.to_string()))?
+                Config::from_custom_kubeconfig(file, &options)
+                    .await
+                    .map_err(|error| refuse(error.to_string()))?
             }
             Access::Url(url) => Config::new(url.parse().map_err(|error| refuse(format!("{url}: {error}")))?),
         };

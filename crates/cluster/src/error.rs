@@ -4,7 +4,9 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no way to the API server.
-    #[error("finding the kubernetes api: {message}; run in a pod with a service account, or name a kubeconfig with --kubeconfig")]
+    #[error(
+        "finding the kubernetes api: {message}; run in a pod with a service account, or name a kubeconfig with --kubeconfig"
+    )]
     Connect {
         /// What is missing.
         message: String,
@@ -24,8 +26,16 @@ pub enum Error {
 impl Error {
     pub(crate) fn call(attempt: String, error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Error::Call { attempt, code: Some(status.code), message: status.message },
-            other => Error::Call { attempt, code: None, message: chain(&other) },
+            kube::Error::Api(status) => Error::Call {
+                attempt,
+                code: Some(status.code),
+                message: status.message,
+            },
+            other => Error::Call {
+                attempt,
+                code: None,
+                message: chain(&other),
+            },
         }
     }
 

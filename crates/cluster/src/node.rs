@@ -102,8 +102,12 @@ impl Client {
         let parameters = PatchParams::apply(manager).force();
         let request = Request::new("/api/v1/nodes").patch(node, &parameters, &Patch::Apply(body));
         self.send(format!("labelling node {node}"), request).await?;
-        let left_alone = left_alone.into_keys().filter_map(|key| Some((key.clone(), foreign.get(key)?.clone())));
-        Ok(LabelsApplied { left_alone: left_alone.collect() })
+        let left_alone = left_alone
+            .into_keys()
+            .filter_map(|key| Some((key.clone(), foreign.get(key)?.clone())));
+        Ok(LabelsApplied {
+            left_alone: left_alone.collect(),
+        })
     }
 
     /// The labels a node has.
@@ -132,7 +136,8 @@ impl Client {
         });
         let parameters = PatchParams::apply(manager).force();
         let request = Request::new("/api/v1/nodes").patch_subresource("status", node, &parameters, &Patch::Apply(body));
-        self.send(format!("setting condition {} of node {node}", condition.kind), request).await
+        self.send(format!("setting condition {} of node {node}", condition.kind), request)
+            .await
     }
 
     /// Records an event about the node, where `kubectl describe node` finds it.
@@ -166,7 +171,10 @@ impl Client {
         let attempt = format!("reading node {node}");
         let request = Request::new("/api/v1/nodes").get_metadata(node, &GetParams::default());
         let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
-        self.kube.request(request).await.map_err(|error| Error::call(attempt, error))
+        self.kube
+            .request(request)
+            .await
+            .map_err(|error| Error::call(attempt, error))
     }
 
     pub(crate) async fn send(
@@ -212,6 +220,9 @@ mod tests {
         ]))
         .unwrap();
         let foreign = foreign_labels(&managed, "kai-node-agent");
-        assert_eq!(foreign, BTreeMap::from([("nvidia.com/gpu.memory".to_owned(), "nfd-master".to_owned())]));
+        assert_eq!(
+            foreign,
+            BTreeMap::from([("nvidia.com/gpu.memory".to_owned(), "nfd-master".to_owned())])
+        );
     }
 }

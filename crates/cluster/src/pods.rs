@@ -60,7 +60,9 @@ impl Client {
     pub async fn pod(&self, namespace: &str, name: &str) -> Result<PodMeta, Error> {
         let api: Api<Pod> = Api::namespaced(self.kube.clone(), namespace);
         let found = api.get_metadata(name).await;
-        found.map(meta).map_err(|error| Error::call(format!("reading pod {namespace}/{name}"), error))
+        found
+            .map(meta)
+            .map_err(|error| Error::call(format!("reading pod {namespace}/{name}"), error))
     }
 
     /// Sets one annotation of a pod; refused by the API server if the name now belongs to another pod than `pod` was.
@@ -69,7 +71,8 @@ impl Client {
         let body = json!({ "metadata": { "uid": pod.uid, "annotations": { key: value } } });
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(body));
-        self.send(format!("annotating pod {namespace}/{name} with {key}"), request).await
+        self.send(format!("annotating pod {namespace}/{name} with {key}"), request)
+            .await
     }
 }
 

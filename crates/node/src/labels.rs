@@ -97,7 +97,10 @@ fn versions(labels: &mut Writer, inventory: &Inventory) {
 /// `gpu.count` for replicas, and must not promise memory that the smallest GPU lacks.
 fn whole_gpus(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Policy) {
     let shared = sharing(policy, GPU_RESOURCE);
-    let partitioned = inventory.devices.iter().all(|device| device.mig_mode == Some(MigMode::Enabled));
+    let partitioned = inventory
+        .devices
+        .iter()
+        .all(|device| device.mig_mode == Some(MigMode::Enabled));
     let memory_mib = inventory.devices.iter().filter_map(|device| device.memory_mib).min();
     labels.put("nvidia.com/gpu.product", product(&[&main.name], &shared));
     labels.put("nvidia.com/gpu.count", inventory.devices.len());

@@ -55,9 +55,14 @@ impl Injection {
                 let name = |unit: &&Unit| visible.get(&unit.uuid).cloned().unwrap_or_else(|| unit.uuid.clone());
                 let names: Vec<String> = units.iter().map(name).collect();
                 let envs = BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_owned(), names.join(","))]);
-                Ok(ContainerAllocateResponse { envs, ..ContainerAllocateResponse::default() })
+                Ok(ContainerAllocateResponse {
+                    envs,
+                    ..ContainerAllocateResponse::default()
+                })
             }
-            Injection::Unknown => Err("the driver has not answered yet; the pod can be created again in a moment".to_owned()),
+            Injection::Unknown => {
+                Err("the driver has not answered yet; the pod can be created again in a moment".to_owned())
+            }
         }
     }
 }
@@ -85,8 +90,14 @@ fn mounts(spec: &Spec, volume: Option<&str>, units: &[&Unit]) -> Result<Containe
     let by_volume = |place: &str| volume.is_some() && place.contains(".so");
     add(&mut answer, &spec.container_edits, |place| !by_volume(place));
     if let Some(volume) = volume {
-        answer.mounts.push(Mount { container_path: CONTAINER_DIR.to_owned(), host_path: volume.to_owned(), read_only: true });
-        answer.envs.insert("LD_LIBRARY_PATH".to_owned(), format!("{CONTAINER_DIR}/lib64"));
+        answer.mounts.push(Mount {
+            container_path: CONTAINER_DIR.to_owned(),
+            host_path: volume.to_owned(),
+            read_only: true,
+        });
+        answer
+            .envs
+            .insert("LD_LIBRARY_PATH".to_owned(), format!("{CONTAINER_DIR}/lib64"));
     }
     Ok(answer)
 }
@@ -119,11 +130,23 @@ mod tests {
     use crate::volume::cdi::{Device, DeviceNode, Mount as CdiMount};
 
     fn unit(uuid: &str) -> Unit {
-        Unit { uuid: uuid.into(), gpu: uuid.into(), gpu_index: 0, index: "0".into(), numa_node: None, mig: None }
+        Unit {
+            uuid: uuid.into(),
+            gpu: uuid.into(),
+            gpu_index: 0,
+            index: "0".into(),
+            numa_node: None,
+            mig: None,
+        }
     }
 
     fn spec() -> Spec {
-        let node = |path: &str| DeviceNode { path: path.into(), host_path: None, permissions: None, gid: Some(44) };
+        let node = |path: &str| DeviceNode {
+            path: path.into(),
+            host_path: None,
+            permissions: None,
+            gid: Some(44),
+        };
         let mount = |place: &str, option: &str| CdiMount {
             host_path: format!("/host{place}"),
             container_path: place.into(),
@@ -131,7 +154,10 @@ mod tests {
         };
         let device = |name: &str, path: &str| Device {
             name: name.into(),
-            container_edits: Edits { device_nodes: vec![node("/dev/nvidiactl"), node(path)], ..Edits::default() },
+            container_edits: Edits {
+                device_nodes: vec![node("/dev/nvidiactl"), node(path)],
+                ..Edits::default()
+            },
         };
         Spec {
             cdi_version: "0.5.0".into(),
@@ -139,7 +165,10 @@ mod tests {
             devices: vec![device("GPU-a", "/dev/nvidia0"), device("GPU-b", "/dev/nvidia1")],
             container_edits: Edits {
                 env: vec!["NVIDIA_VISIBLE_DEVICES=void".into()],
-                mounts: vec![mount("/usr/lib64/libcuda.so.1", "ro"), mount("/run/nvidia-persistenced/socket", "noexec")],
+                mounts: vec![
+                    mount("/usr/lib64/libcuda.so.1", "ro"),
+                    mount("/run/nvidia-persistenced/socket", "noexec"),
+                ],
                 ..Edits::default()
             },
         }
@@ -158,7 +187,10 @@ mod tests {
     #[test]
     fn without_cdi_nodes_and_files_are_listed_each_once() {
         let (a, b) = (unit("GPU-a"), unit("GPU-b"));
-        let mode = |volume: Option<&str>| Injection::Mounts { spec: Box::new(spec()), volume: volume.map(str::to_owned) };
+        let mode = |volume: Option<&str>| Injection::Mounts {
+            spec: Box::new(spec()),
+            volume: volume.map(str::to_owned),
+        };
         let answer = mode(None).answer(&[&a, &b]).unwrap();
         let nodes: Vec<_> = answer.devices.iter().map(|node| node.container_path.as_str()).collect();
         assert_eq!(nodes, ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]);
@@ -167,7 +199,11 @@ mod tests {
         assert!(!answer.envs.contains_key("LD_LIBRARY_PATH"));
 
         let answer = mode(Some("/var/lib/kai/driver/550-1")).answer(&[&a]).unwrap();
-        let places: Vec<_> = answer.mounts.iter().map(|mount| mount.container_path.as_str()).collect();
+        let places: Vec<_> = answer
+            .mounts
+            .iter()
+            .map(|mount| mount.container_path.as_str())
+            .collect();
         assert_eq!(places, ["/run/nvidia-persistenced/socket", "/usr/local/nvidia"]);
         assert_eq!(answer.envs["LD_LIBRARY_PATH"], "/usr/local/nvidia/lib64");
         assert!(mode(None).answer(&[&unit("GPU-c")]).is_err());
@@ -176,7 +212,9 @@ mod tests {
     #[test]
     fn the_nvidia_runtime_is_told_its_own_names() {
         let visible = BTreeMap::from([("GPU-a".to_owned(), "0".to_owned())]);
-        let answer = Injection::Envvar { visible }.answer(&[&unit("GPU-a"), &unit("GPU-b")]).unwrap();
+        let answer = Injection::Envvar { visible }
+            .answer(&[&unit("GPU-a"), &unit("GPU-b")])
+            .unwrap();
         assert_eq!(answer.envs["NVIDIA_VISIBLE_DEVICES"], "0,GPU-b");
         assert!(Injection::Unknown.answer(&[&unit("GPU-a")]).is_err());
     }

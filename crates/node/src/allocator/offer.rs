@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use gpu::Inventory;
+use gpu::{Inventory, PlatformKind};
 
 use super::inject::Injection;
 use super::plan::{Resource, Unit};
 use super::prefer::{Question, SharedPolicy, preferred};
 use crate::health::Health;
 use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
+
+/// Which fake GPUs a process sees; read by the `fake-nvml` library.
+const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
 
 /// One resource with everything needed to answer the kubelet about it.
 #[derive(Debug, Clone)]
@@ -32,8 +35,14 @@ pub fn devices(resource: &Resource, health: &Health) -> Vec<Device> {
     let mut devices = Vec::with_capacity(resource.units.len() * resource.replicas as usize);
     for unit in &resource.units {
         let word = if health.allows(unit) { HEALTHY } else { UNHEALTHY };
-        let topology = unit.numa_node.map(|node| TopologyInfo { nodes: vec![NumaNode { id: i64::from(node) }] });
-        devices.extend(resource.device_ids(unit).map(|id| Device { id, health: word.to_owned(), topology: topology.clone() }));
+        let topology = unit.numa_node.map(|node| TopologyInfo {
+            nodes: vec![NumaNode { id: i64::from(node) }],
+        });
+        devices.extend(resource.device_ids(unit).map(|id| Device {
+            id,
+            health: word.to_owned(),
+            topology: topology.clone(),
+        }));
     }
     devices
 }
@@ -51,7 +60,10 @@ impl Offer {
         let mut units: Vec<&Unit> = Vec::new();
         for id in device_ids {
             let Some(unit) = self.resource.unit(id) else {
-                return Err(format!("device {id} of {} is not on this node any more", self.resource.name));
+                return Err(format!(
+                    "device {id} of {} is not on this node any more",
+                    self.resource.name
+                ));
             };
             let known = self.devices.iter().find(|device| device.id == *id);
             if known.is_none_or(|device| device.health != HEALTHY) {
@@ -61,7 +73,13 @@ impl Offer {
                 units.push(unit);
             }
         }
-        self.injection.answer(&units)
+        let mut answer = self.injection.answer(&units)?;
+        if self.inventory.platform.kind == PlatformKind::Fake {
+            // Device nodes hide real GPUs from a container; made-up ones are hidden by the fake library, which reads this.
+            let visible: Vec<&str> = units.iter().map(|unit| unit.uuid.as_str()).collect();
+            answer.envs.insert(FAKE_VISIBLE.to_owned(), visible.join(","));
+        }
+        Ok(answer)
     }
 
     /// Answers GetPreferredAllocation for one container.

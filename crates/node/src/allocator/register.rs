@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::offer::Offer;
 use super::serve::{OnAllocate, Server, options};
@@ -113,6 +114,7 @@ async fn until_lost(
 ) -> &'static str {
     let mut streams = server.streams();
     let mut offer = offer.clone();
+    let mut streamed_last = Instant::now();
     loop {
         if over(around, &offer) {
             return "no longer offered";
@@ -126,32 +128,40 @@ async fn until_lost(
         if server.has_ended() {
             return "the server ended";
         }
-        let streaming = *streams.borrow_and_update() > 0;
-        let grace = if streaming { around.patience.poll } else { around.patience.stream_grace.min(around.patience.poll) };
+        let deadline = if *streams.borrow_and_update() > 0 {
+            streamed_last = Instant::now();
+            streamed_last + around.patience.poll
+        } else if streamed_last.elapsed() >= around.patience.stream_grace {
+            return "the kubelet holds no stream";
+        } else {
+            (streamed_last + around.patience.stream_grace).min(Instant::now() + around.patience.poll)
+        };
         tokio::select! {
-            _ = around.files_changed.changed() => {}
-            _ = streams.changed() => {}
+            Ok(()) = around.files_changed.changed() => {}
+            Ok(()) = streams.changed() => {}
             // Only the channel's end matters; a new offer reaches the stream by itself.
             ended = offer.changed() => if ended.is_err() { return "no longer offered" },
-            _ = around.stop.changed() => {}
-            () = tokio::time::sleep(grace) => if !streaming && *streams.borrow() == 0 {
-                return "the kubelet holds no stream";
-            },
+            Ok(()) = around.stop.changed() => {}
+            () = tokio::time::sleep_until(deadline) => {}
         }
     }
 }
 
 /// Waits out the pause, or until the kubelet's socket changes.
-async fn wait(around: &mut Surroundings, offer: &watch::Receiver<Arc<Offer>>, pause: Duration, kubelet: Option<Identity>) {
+async fn wait(
+    around: &mut Surroundings,
+    offer: &watch::Receiver<Arc<Offer>>,
+    pause: Duration,
+    kubelet: Option<Identity>,
+) {
     let pause = tokio::time::sleep(pause);
     tokio::pin!(pause);
     loop {
         tokio::select! {
             () = &mut pause => return,
-            _ = around.stop.changed() => return,
-            changed = around.files_changed.changed() => if changed.is_err() || over(around, offer) || identity(&around.directory) != kubelet {
-                // A watcher that died never ticks again: fall back to the clock instead of spinning.
-                if changed.is_err() { pause.as_mut().await; }
+            Ok(()) = around.stop.changed() => return,
+            // A watcher that died never ticks again; the clock remains.
+            Ok(()) = around.files_changed.changed() => if over(around, offer) || identity(&around.directory) != kubelet {
                 return;
             },
         }
@@ -171,7 +181,11 @@ async fn register(directory: &Path, file: &str, resource: &str) -> Result<(), Er
         resource_name: resource.to_owned(),
         options: Some(options()),
     };
-    client.register(request).await.map(|_| ()).map_err(|status| socket::refusal(&path, &status))
+    client
+        .register(request)
+        .await
+        .map(|_| ())
+        .map_err(|status| socket::refusal(&path, &status))
 }
 
 /// Tells one kubelet socket from the next at the same path.
@@ -185,7 +199,10 @@ fn identity(directory: &Path) -> Option<Identity> {
 /// Every serving gets a name of its own: newer kubelets refuse a path they believe to be connected still.
 fn fresh_name(resource: &str) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let resource: String = resource.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    let resource: String = resource
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .collect();
     let serial = COUNTER.fetch_add(1, Ordering::Relaxed);
     let start = jiff::Timestamp::now().as_millisecond();
     format!("{SOCKET_PREFIX}{resource}-{start:x}-{serial}{SOCKET_SUFFIX}")
@@ -195,7 +212,9 @@ fn fresh_name(resource: &str) -> String {
 pub fn remove_leftovers(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let ours = name.to_str().is_some_and(|name| name.starts_with(SOCKET_PREFIX) && name.ends_with(SOCKET_SUFFIX));
+        let ours = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(SOCKET_PREFIX) && name.ends_with(SOCKET_SUFFIX));
         if ours {
             let _ = std::fs::remove_file(entry.path());
         }

@@ -35,12 +35,20 @@ pub struct Server {
 impl Server {
     /// Binds a fresh socket and serves `offer` on it.
     pub fn start(path: &Path, offer: watch::Receiver<Arc<Offer>>, on_allocate: OnAllocate) -> Result<Self, Error> {
-        let fail = |source| Error::Socket { path: path.to_owned(), source };
+        let fail = |source| Error::Socket {
+            path: path.to_owned(),
+            source,
+        };
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path).map_err(fail)?;
         let (closing, closed) = watch::channel(false);
         let (streams_sender, streams) = watch::channel(0);
-        let plugin = Plugin { offer, closed: closed.clone(), streams: Arc::new(streams_sender), on_allocate };
+        let plugin = Plugin {
+            offer,
+            closed: closed.clone(),
+            streams: Arc::new(streams_sender),
+            on_allocate,
+        };
         let server = tonic::transport::Server::builder()
             .add_service(DevicePluginServer::new(plugin))
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), ended(closed));
@@ -50,7 +58,12 @@ impl Server {
                 tracing::warn!(socket = shown, %error, "a device plugin server ended");
             }
         });
-        Ok(Self { path: path.to_owned(), closing, streams, task })
+        Ok(Self {
+            path: path.to_owned(),
+            closing,
+            streams,
+            task,
+        })
     }
 
     /// How many ListAndWatch streams are open: the kubelet keeps exactly one.
@@ -105,7 +118,10 @@ impl Drop for Counted {
 
 /// What we register with and answer.
 pub fn options() -> DevicePluginOptions {
-    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
+    DevicePluginOptions {
+        pre_start_required: false,
+        get_preferred_allocation_available: true,
+    }
 }
 
 #[tonic::async_trait]

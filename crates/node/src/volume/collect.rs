@@ -61,16 +61,22 @@ pub struct Search {
     pub library_dirs: Vec<String>,
     /// Where Tegra's lists are.
     pub csv_dir: String,
+    /// How the host names the driver root; empty for `/`.
+    pub driver_root_on_host: String,
 }
 
 impl Search {
     /// With everything at its usual place.
     pub fn new(roots: Roots) -> Self {
-        Self {
-            roots,
-            machine: Machine::here(),
-            library_dirs: Vec::new(),
-            csv_dir: super::csv::CSV_DIR.to_owned(),
+        {
+            let csv_dir = super::csv::CSV_DIR.to_owned();
+            Self {
+                roots,
+                machine: Machine::here(),
+                library_dirs: Vec::new(),
+                csv_dir,
+                driver_root_on_host: String::new(),
+            }
         }
     }
 }
@@ -82,6 +88,7 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
         PlatformKind::Nvml | PlatformKind::Wsl => ordinary(search, inventory),
         PlatformKind::Fake | PlatformKind::None => DriverFiles::default(),
     };
+    files.host_prefix = search.driver_root_on_host.clone();
     files.libraries.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }

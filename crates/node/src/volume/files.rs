@@ -6,6 +6,8 @@
 pub struct DriverFiles {
     /// Driver version, or `l4t-36.4.3`: what a driver volume is named after.
     pub version: Option<String>,
+    /// How the host names the directory that the paths of libraries, programs and data start from; empty for `/`.
+    pub host_prefix: String,
     /// Shared libraries.
     pub libraries: Vec<Library>,
     /// Programs: their host paths. They go to `/usr/bin` in a container.

@@ -8,6 +8,7 @@ pub mod elf;
 pub mod files;
 pub mod ldcache;
 pub mod nodes;
+pub mod prepare;
 pub mod rooted;
 pub mod spec;
 pub mod store;

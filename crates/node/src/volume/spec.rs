@@ -80,6 +80,7 @@ pub fn spec(of: &Ingredients) -> Option<Spec> {
 /// What every container with a GPU gets mounted, sorted, each place once.
 pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
     let mut by_place: BTreeMap<String, Mount> = BTreeMap::new();
+    let driver = |path: &str| format!("{}{path}", files.host_prefix);
     let mut add = |host: &str, place: String, options: &[&str]| {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         by_place.entry(place.clone()).or_insert(Mount {
@@ -90,25 +91,25 @@ pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
     };
     for library in &files.libraries {
         if matches!(library.reach, Reach::OwnPath | Reach::LinkerAndOwnPath) {
-            add(&library.path, library.path.clone(), &FILE_OPTIONS);
+            add(&driver(&library.path), library.path.clone(), &FILE_OPTIONS);
             for link in &library.links {
-                add(&library.path, link.clone(), &FILE_OPTIONS);
+                add(&driver(&library.path), link.clone(), &FILE_OPTIONS);
             }
         }
         if matches!(library.reach, Reach::Linker | Reach::LinkerAndOwnPath) {
             for directory in linker_dirs(machine) {
                 for name in &library.names {
-                    add(&library.path, format!("{directory}/{name}"), &FILE_OPTIONS);
+                    add(&driver(&library.path), format!("{directory}/{name}"), &FILE_OPTIONS);
                 }
             }
         }
     }
     for binary in &files.binaries {
         let name = binary.rsplit('/').next().unwrap_or_default();
-        add(binary, format!("/usr/bin/{name}"), &FILE_OPTIONS);
+        add(&driver(binary), format!("/usr/bin/{name}"), &FILE_OPTIONS);
     }
     for path in &files.data {
-        add(path, path.clone(), &FILE_OPTIONS);
+        add(&driver(path), path.clone(), &FILE_OPTIONS);
     }
     for path in &files.sockets {
         add(path, path.clone(), &SOCKET_OPTIONS);
