@@ -23,7 +23,7 @@ fn scenario(child: &str, gpus: &str, variables: &[(&str, &str)]) -> String {
     let stage = tempfile::tempdir().unwrap();
     let library = fake_nvml::install(stage.path()).unwrap();
     std::fs::write(stage.path().join("control.yaml"), "").unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = this_program();
     command
         .args(["--exact", child, "--ignored", "--nocapture", "--test-threads", "1"])
         .env("KAI_NVML_LIBRARY", library)
@@ -52,15 +52,36 @@ fn scenario(child: &str, gpus: &str, variables: &[(&str, &str)]) -> String {
     err
 }
 
+/// This program again, under the emulator that runs it, if any: cargo names that in the environment.
+fn this_program() -> Command {
+    let program = std::env::current_exe().unwrap();
+    let architecture = std::env::consts::ARCH.to_uppercase();
+    let runner = std::env::var(format!("CARGO_TARGET_{architecture}_UNKNOWN_LINUX_GNU_RUNNER")).unwrap_or_default();
+    let mut words = runner.split_whitespace();
+    let Some(emulator) = words.next() else {
+        return Command::new(program);
+    };
+    let mut command = Command::new(emulator);
+    command.args(words).arg(program);
+    command
+}
+
 fn stage() -> PathBuf {
     PathBuf::from(std::env::var_os("STAGE").unwrap())
 }
 
-/// Replaces the control file.
-fn say(text: &str) {
+/// Replaces the control file. Returns when it began to.
+fn write_control(text: &str) -> Instant {
+    let begun = Instant::now();
     let path = stage().join("control.yaml");
     std::fs::write(path.with_extension("new"), text).unwrap();
     std::fs::rename(path.with_extension("new"), path).unwrap();
+    begun
+}
+
+/// Replaces the control file and waits until the library must have read it.
+fn say(text: &str) {
+    write_control(text);
     std::thread::sleep(Duration::from_millis(50));
 }
 
@@ -98,14 +119,14 @@ fn expected() -> FakeDriver {
     FakeDriver::new(&gpus().parse::<Settings>().unwrap().seeded(SEED)).unwrap()
 }
 
-/// Events until `enough` or ten seconds.
-fn wait_for(driver: &dyn Driver, enough: impl Fn(&[HealthEvent]) -> bool) -> (Vec<HealthEvent>, Duration) {
+/// Events until `enough`, at most fifteen seconds.
+fn wait_for(driver: &dyn Driver, enough: impl Fn(&[HealthEvent]) -> bool) -> Vec<HealthEvent> {
     let begun = Instant::now();
     let mut events = Vec::new();
     while begun.elapsed() < Duration::from_secs(15) {
         events.extend(driver.wait_events(Duration::from_millis(100)).unwrap());
         if enough(&events) {
-            return (events, begun.elapsed());
+            return events;
         }
     }
     panic!("only {events:?}");
@@ -236,8 +257,9 @@ fn child_watches_health() {
     let uuid = devices[1].uuid.clone();
     assert_eq!(ours.wait_events(Duration::from_millis(700)).unwrap(), []);
 
-    say("events: [{gpu: 1, xid: 79}]");
-    let (events, took) = wait_for(&ours, |events| !events.is_empty());
+    let begun = write_control("events: [{gpu: 1, xid: 79}]");
+    let events = wait_for(&ours, |events| !events.is_empty());
+    let took = begun.elapsed();
     println!("measured: an Xid reached our driver after {took:?}");
     assert_eq!(
         events,
@@ -251,7 +273,7 @@ fn child_watches_health() {
     say(
         "events: [{gpu: 1, xid: 79}, {gpu: 1, xid: 94, gpuInstanceId: 7, computeInstanceId: 0}, {gpu: 0, doubleBitEcc: true}]",
     );
-    let (events, _) = wait_for(&ours, |events| events.len() >= 2);
+    let events = wait_for(&ours, |events| events.len() >= 2);
     assert_eq!(
         events[0].mig,
         Some(MigInstance {
@@ -262,8 +284,9 @@ fn child_watches_health() {
     assert_eq!(events[1].kind, HealthEventKind::DoubleBitEcc);
 
     for (state, words) in [("lost", "GPU is lost"), ("reset-required", "GPU requires reset")] {
-        say(&format!("gpus: {{1: {{state: {state}}}}}"));
-        let (events, took) = wait_for(&ours, |events| !events.is_empty());
+        let begun = write_control(&format!("gpus: {{1: {{state: {state}}}}}"));
+        let events = wait_for(&ours, |events| !events.is_empty());
+        let took = begun.elapsed();
         println!("measured: {state} was noticed after {took:?}");
         assert!(took < Duration::from_secs(2), "{took:?}");
         assert_eq!(events.len(), 1, "{events:?}");
@@ -279,8 +302,9 @@ fn child_watches_health() {
         assert!(ours.samples().unwrap()[1].unreachable.as_ref().unwrap().contains(words));
         assert!(ours.samples().unwrap()[2].unreachable.is_none());
 
-        say("");
-        let (events, took) = wait_for(&ours, |events| !events.is_empty());
+        let begun = write_control("");
+        let events = wait_for(&ours, |events| !events.is_empty());
+        let took = begun.elapsed();
         println!("measured: its return was noticed after {took:?}");
         assert_eq!(
             events[0],
@@ -314,7 +338,7 @@ fn child_counts_anew() {
             .iter()
             .any(|event| event.kind == HealthEventKind::InventoryChanged)
     };
-    let (events, _) = wait_for(&ours, changed);
+    let events = wait_for(&ours, changed);
     assert!(
         events
             .iter()
@@ -340,7 +364,7 @@ fn child_outlives_the_driver() {
         ("version-mismatch", "Driver/library version mismatch"),
     ] {
         say(&format!("library: {fault}"));
-        let (events, _) = wait_for(&ours, |events| !events.is_empty());
+        let events = wait_for(&ours, |events| !events.is_empty());
         assert_eq!(events[0].uuid, None);
         let HealthEventKind::Lost { reason } = &events[0].kind else {
             panic!("{events:?}")
@@ -350,7 +374,7 @@ fn child_outlives_the_driver() {
         assert!(error.is_driver_gone() && error.to_string().contains(words), "{error}");
         assert!(ours.samples().is_err());
         say("");
-        let (events, _) = wait_for(&ours, |events| {
+        let events = wait_for(&ours, |events| {
             events.iter().any(|e| e.kind == HealthEventKind::InventoryChanged)
         });
         assert_eq!(events[0].kind, HealthEventKind::Recovered);
@@ -631,4 +655,51 @@ fn child_measures() {
         ours.samples().unwrap();
     }
     println!("measured: measuring 8 GPUs took {:?}", begun.elapsed() / 100);
+}
+
+#[test]
+fn null_and_garbage_never_crash_a_client() {
+    scenario("child_calls_everything_with_nothing", "a100-40/1g.5gb,t4", &[]);
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_calls_everything_with_nothing() {
+    type Call = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
+    let path = std::env::var_os("KAI_NVML_LIBRARY").unwrap();
+    // SAFETY: our own library; loading it runs no initialiser.
+    let library = unsafe { libloading::Library::new(path) }.unwrap();
+    // SAFETY: all arguments are integers; the library must treat null and unknown handles as errors, which is what is tested.
+    let call =
+        |name: &str, first: usize| unsafe { library.get::<Call>(name.as_bytes()).unwrap()(first, 0, 0, 0, 0, 0) };
+    let names: Vec<&str> = include_str!("../symbols.txt").lines().collect();
+    let starts = |name: &str| name.starts_with("nvmlInit") || name == "nvmlShutdown" || name == "nvmlErrorString";
+    for name in names.iter().filter(|name| !starts(name)) {
+        assert_ne!(call(name, 0), 0, "{name} before the start");
+    }
+    assert_eq!(call("nvmlInit_v2", 0), 0);
+    let takes_handle = |name: &str| {
+        let takes_pointer = [
+            "nvmlSystem",
+            "nvmlDeviceGetCount",
+            "nvmlDeviceGetHandleBy",
+            "nvmlEventSetCreate",
+        ];
+        !takes_pointer.iter().any(|prefix| name.starts_with(prefix))
+    };
+    // Null, garbage handles, and the handle of the first GPU with nowhere to put the answer.
+    for first in [0, 1, usize::MAX, 0x1000_0008, 0x1000_0000] {
+        for name in names
+            .iter()
+            .filter(|name| !starts(name) && (first == 0 || takes_handle(name)))
+        {
+            let code = call(name, first);
+            let without_answer = ["nvmlDeviceGetMPSComputeRunningProcesses_v3"];
+            assert!(
+                code != 0 || without_answer.contains(name),
+                "{name}({first:#x}) succeeded without an argument"
+            );
+        }
+    }
+    assert_eq!(call("nvmlShutdown", 0), 0);
 }
