@@ -655,6 +655,13 @@ fn child_measures() {
         ours.samples().unwrap();
     }
     println!("measured: measuring 8 GPUs took {:?}", begun.elapsed() / 100);
+    ours.wait_events(Duration::ZERO).unwrap();
+    let before = cpu_ticks();
+    ours.wait_events(Duration::from_secs(4)).unwrap();
+    println!(
+        "measured: watching 8 GPUs for 4 s took {} ms of CPU",
+        (cpu_ticks() - before) * 10
+    );
 }
 
 #[test]
@@ -702,4 +709,16 @@ fn child_calls_everything_with_nothing() {
         }
     }
     assert_eq!(call("nvmlShutdown", 0), 0);
+}
+
+/// CPU time of this process in hundredths of a second.
+fn cpu_ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|field| field.parse::<u64>().unwrap())
+        .sum()
 }

@@ -1,7 +1,7 @@
 //! Picks the driver for this machine. The only place that knows all implementations; it never fails because hardware is missing,
 //! only because what was asked for makes no sense.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::fake::{FakeDriver, Settings};
@@ -24,7 +24,7 @@ pub enum DriverChoice {
     Fake(Box<Settings>),
 }
 
-/// `auto`, `nvml`, `tegra`, or `fake:` with fake settings (`fake:t4:2`).
+/// `auto`, `nvml`, `tegra`, or `fake:` with fake settings (`fake:t4:2`) or with a YAML file that holds them (`fake:/etc/gpus.yaml`).
 impl FromStr for DriverChoice {
     type Err = GpuError;
 
@@ -34,10 +34,14 @@ impl FromStr for DriverChoice {
             "nvml" => Ok(DriverChoice::Nvml),
             "tegra" => Ok(DriverChoice::Tegra),
             _ => match text.strip_prefix("fake:") {
+                Some(file) if file.starts_with(['/', '.']) || file.ends_with(".yaml") || file.ends_with(".yml") => {
+                    Ok(DriverChoice::Fake(Box::new(Settings::from_file(Path::new(file))?)))
+                }
                 Some(settings) => Ok(DriverChoice::Fake(Box::new(settings.parse()?))),
                 None => Err(GpuError::FakeSettings {
                     origin: format!("{text:?}"),
-                    detail: "the drivers are auto, nvml, tegra and fake:<profile>[:<count>]".to_owned(),
+                    detail: "the drivers are auto, nvml, tegra, fake:<profile>[:<count>] and fake:<file.yaml>"
+                        .to_owned(),
                 }),
             },
         }
@@ -122,5 +126,35 @@ fn open_without_signs(options: OpenOptions, detection: &mut Detection) -> Box<dy
                 ..Inventory::default()
             }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_words_lists_or_files() {
+        assert_eq!("auto".parse::<DriverChoice>().unwrap(), DriverChoice::Auto);
+        assert_eq!("tegra".parse::<DriverChoice>().unwrap(), DriverChoice::Tegra);
+        let DriverChoice::Fake(settings) = "fake:a100-40:2/1g.5gb".parse().unwrap() else {
+            panic!("fake")
+        };
+        assert_eq!(settings.gpus[0].count, 2);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gpus.yaml");
+        std::fs::write(&path, "gpus: [{profile: thor}]").unwrap();
+        let DriverChoice::Fake(settings) = format!("fake:{}", path.display()).parse().unwrap() else {
+            panic!("fake")
+        };
+        assert_eq!(settings.gpus[0].profile, "thor");
+        assert!(
+            "cuda"
+                .parse::<DriverChoice>()
+                .unwrap_err()
+                .to_string()
+                .contains("the drivers are")
+        );
+        assert!("fake:/nonexistent.yaml".parse::<DriverChoice>().is_err());
     }
 }

@@ -15,9 +15,14 @@ use super::peers::{Place, peers};
 use super::watch::Watch;
 use crate::platform::Detection;
 use crate::{
-    CudaVersion, Device, Driver, DriverKind, GpuError, HealthEvent, Inventory, OpenOptions, Peer, Platform, Sample,
+    CudaVersion, Device, Driver, DriverKind, GpuError, HealthEvent, Inventory, OpenOptions, Peer, Platform,
+    PlatformKind, Sample, noise,
 };
 
+/// Lines of library noise kept. A library that prints more is repeating itself with other addresses in it.
+const NOISE_MAX: usize = 20;
+/// After so many silent calls stderr is left alone: a child process started meanwhile would inherit the diverted one.
+const QUIET_ENOUGH: u32 = 20;
 /// Devices that drive a display of a workstation and must never be handed out.
 const DISPLAY_ONLY: [&str; 2] = ["DGX Display", "NVIDIA DGX Display"];
 
@@ -34,6 +39,7 @@ pub(super) struct Shared {
     options: OpenOptions,
     detection: Detection,
     platform: Platform,
+    opening: Mutex<()>,
     /// A lock, because calls come from several threads and any of them may have to open the library again.
     state: Mutex<State>,
 }
@@ -45,8 +51,10 @@ struct State {
     known: Vec<Device>,
     /// Peers by the UUIDs they were asked for.
     peers: Option<(Vec<String>, Vec<Vec<Peer>>)>,
-    /// Notes of failed openings, until somebody takes them.
-    notes: BTreeSet<String>,
+    /// What the library printed, each line once.
+    noise: BTreeSet<String>,
+    /// Calls in a row during which it printed nothing.
+    quiet_calls: u32,
 }
 
 impl NvmlDriver {
@@ -57,6 +65,7 @@ impl NvmlDriver {
             options,
             detection,
             platform,
+            opening: Mutex::new(()),
             state: Mutex::new(State::default()),
         };
         Self {
@@ -78,9 +87,9 @@ impl NvmlDriver {
         driver
     }
 
-    /// Notes of openings that failed; each is given once.
-    pub(crate) fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut self.shared.lock().notes).into_iter().collect()
+    /// What the library printed so far, as notes.
+    pub(crate) fn noise(&self) -> Vec<String> {
+        self.shared.noise()
     }
 }
 
@@ -89,16 +98,39 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open library, or one opened now.
+    /// The open library, or one opened now. Opening has its own lock, so that the state is never held while the library talks.
     pub(super) fn library(&self) -> Result<Arc<Library>, GpuError> {
-        let mut state = self.lock();
-        if let Some(library) = &state.library {
+        let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = &self.lock().library {
             return Ok(Arc::clone(library));
         }
-        let library = Arc::new(Library::open(&self.options, &self.platform)?);
+        let library = Arc::new(self.quietly(|| Library::open(&self.options, &self.platform))?);
+        let mut state = self.lock();
         state.library = Some(Arc::clone(&library));
         state.peers = None;
         Ok(library)
+    }
+
+    /// Runs calls into the library; what it prints meanwhile becomes notes. stderr belongs to the whole process, so it is taken away only
+    /// where the noise is known to be, and no longer once the library has proved quiet. Never nested, never around a call that waits.
+    pub(super) fn quietly<T>(&self, calls: impl FnOnce() -> T) -> T {
+        if self.platform.kind != PlatformKind::Tegra || self.lock().quiet_calls >= QUIET_ENOUGH {
+            return calls();
+        }
+        let (result, lines) = noise::capture(calls);
+        let mut state = self.lock();
+        state.quiet_calls = if lines.is_empty() { state.quiet_calls + 1 } else { 0 };
+        let room = NOISE_MAX.saturating_sub(state.noise.len());
+        state.noise.extend(lines.into_iter().take(room));
+        result
+    }
+
+    fn noise(&self) -> Vec<String> {
+        self.lock()
+            .noise
+            .iter()
+            .map(|line| format!("the driver library printed: {line}"))
+            .collect()
     }
 
     /// Lets go of the library, so that the next question opens it again: after a driver upgrade that is a new file.
@@ -106,6 +138,7 @@ impl Shared {
         let mut state = self.lock();
         state.library = None;
         state.peers = None;
+        state.quiet_calls = 0;
     }
 
     fn failed(&self, attempt: &str, error: NvmlError) -> GpuError {
@@ -117,6 +150,12 @@ impl Shared {
 
     pub(super) fn inventory(&self) -> Result<Inventory, GpuError> {
         let library = self.library()?;
+        let mut inventory = self.quietly(|| self.describe(&library))?;
+        inventory.notes.extend(self.noise());
+        Ok(inventory)
+    }
+
+    fn describe(&self, library: &Library) -> Result<Inventory, GpuError> {
         let nvml = &library.nvml;
         let count = nvml
             .device_count()
@@ -153,7 +192,7 @@ impl Shared {
             }
         }
         if handles.len() == devices.len() {
-            self.add_peers(&library, &mut devices, &handles);
+            self.add_peers(library, &mut devices, &handles);
         }
         self.lock().known = devices.clone();
         Ok(Inventory {
@@ -162,7 +201,7 @@ impl Shared {
                 .sys_driver_version()
                 .ok()
                 .or_else(|| self.detection.driver_version.clone()),
-            cuda_version: cuda_version(&library),
+            cuda_version: cuda_version(library),
             nvml_version: nvml.sys_nvml_version().ok(),
             nvml_library: Some(library.path.clone()),
             devices,
@@ -197,6 +236,27 @@ impl Shared {
         }
     }
 
+    fn measure(&self, library: &Library, known: &[Device]) -> Result<Vec<Sample>, GpuError> {
+        let mut samples = Vec::with_capacity(known.len());
+        for device in known {
+            match library.nvml.device_by_index(device.index) {
+                Ok(handle) => samples.push(sample(&library.nvml, device, &handle, &self.options)),
+                Err(error) if is_driver_gone(&error) => return Err(self.failed("measuring the GPUs", error)),
+                Err(error) => {
+                    let unreachable = Some(gpu_error(format!("measuring GPU {}", device.index), error).to_string());
+                    let (index, uuid) = (device.index, device.uuid.clone());
+                    samples.push(Sample {
+                        index,
+                        uuid,
+                        unreachable,
+                        ..Sample::default()
+                    });
+                }
+            }
+        }
+        Ok(samples)
+    }
+
     /// The devices as last seen; asks if nobody has yet.
     pub(super) fn known(&self) -> Result<Vec<Device>, GpuError> {
         let known = self.lock().known.clone();
@@ -209,6 +269,10 @@ impl Shared {
 
     /// Whether one device answers.
     pub(super) fn probe(&self, library: &Library, device: &Device) -> Result<(), NvmlError> {
+        self.quietly(|| Self::ask(library, device))
+    }
+
+    fn ask(library: &Library, device: &Device) -> Result<(), NvmlError> {
         let handle = match library.nvml.device_by_uuid(device.uuid.as_str()) {
             // Made up by us, or not found by name on poor implementations: by position.
             Err(NvmlError::NotFound | NvmlError::NotSupported | NvmlError::InvalidArg) => {
@@ -240,24 +304,7 @@ impl Driver for NvmlDriver {
     fn samples(&self) -> Result<Vec<Sample>, GpuError> {
         let library = self.shared.library()?;
         let known = self.shared.known()?;
-        let mut samples = Vec::with_capacity(known.len());
-        for device in &known {
-            match library.nvml.device_by_index(device.index) {
-                Ok(handle) => samples.push(sample(&library.nvml, device, &handle, &self.shared.options)),
-                Err(error) if is_driver_gone(&error) => return Err(self.shared.failed("measuring the GPUs", error)),
-                Err(error) => {
-                    let unreachable = Some(gpu_error(format!("measuring GPU {}", device.index), error).to_string());
-                    let (index, uuid) = (device.index, device.uuid.clone());
-                    samples.push(Sample {
-                        index,
-                        uuid,
-                        unreachable,
-                        ..Sample::default()
-                    });
-                }
-            }
-        }
-        Ok(samples)
+        self.shared.quietly(|| self.shared.measure(&library, &known))
     }
 
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {

@@ -4,8 +4,8 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
 use super::errors::gpu_error;
-use super::search::{Candidate, SONAME, search_path};
-use crate::{GpuError, OpenOptions, Platform, PlatformKind, noise};
+use super::search::{SONAME, search_path};
+use crate::{GpuError, OpenOptions, Platform};
 
 /// A started NVML.
 #[derive(Debug)]
@@ -32,12 +32,7 @@ impl Library {
                 tried.push(format!("{} (no such file)", place.path.display()));
                 continue;
             }
-            let (result, lines) = start(place, platform);
-            notes.extend(
-                lines
-                    .into_iter()
-                    .map(|line| format!("the driver library printed: {line}")),
-            );
+            let result = Nvml::builder().lib_path(place.path.as_os_str()).init();
             let shown = place.path.display().to_string();
             match result {
                 Ok(nvml) => {
@@ -63,15 +58,6 @@ impl Library {
             }
         }
         Err(telling.unwrap_or(GpuError::LibraryNotFound { tried }))
-    }
-}
-
-fn start(place: &Candidate, platform: &Platform) -> (Result<Nvml, NvmlError>, Vec<String>) {
-    let load = || Nvml::builder().lib_path(place.path.as_os_str()).init();
-    // stderr belongs to the process: it is taken away only where the noise is known to be.
-    match platform.kind {
-        PlatformKind::Tegra => noise::capture(load),
-        PlatformKind::Nvml | PlatformKind::Wsl | PlatformKind::Fake | PlatformKind::None => (load(), Vec::new()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::KernelGpu;
 use crate::{Platform, PlatformKind};
 
 /// A conclusion with its reasons.
@@ -12,6 +13,8 @@ pub struct Detection {
     pub platform: Platform,
     /// Kernel module version, if it is loaded.
     pub driver_version: Option<String>,
+    /// GPUs that the kernel module runs, also where NVML is out of reach.
+    pub kernel_gpus: Vec<KernelGpu>,
     /// Everything that was seen, in the order it was looked for. The last entry is the conclusion.
     pub evidence: Vec<Evidence>,
 }
@@ -51,7 +54,12 @@ impl Collector {
         });
     }
 
-    pub(super) fn conclude(mut self, platform: Platform, driver_version: Option<String>) -> Detection {
+    pub(super) fn conclude(
+        mut self,
+        platform: Platform,
+        driver_version: Option<String>,
+        kernel_gpus: Vec<KernelGpu>,
+    ) -> Detection {
         let discrete = super::discrete_gpus(&platform).count();
         let means = match (platform.kind, discrete) {
             (PlatformKind::Tegra, 0) => "Tegra with an integrated GPU".to_owned(),
@@ -65,6 +73,7 @@ impl Collector {
         Detection {
             platform,
             driver_version,
+            kernel_gpus,
             evidence: self.evidence,
         }
     }

@@ -2,11 +2,13 @@
 //! an unprivileged pod and on a recorded tree. A broken NVML can therefore never make a Jetson look like a server.
 
 mod evidence;
+mod kernel;
 mod memory;
 mod pci;
 mod release;
 
 pub use evidence::{Detection, Evidence};
+pub use kernel::KernelGpu;
 pub use memory::{MachineMemory, MemoryReserve};
 pub use release::{Release, jetpack_of};
 
@@ -45,6 +47,15 @@ pub fn detect(roots: &Roots) -> Detection {
             "NVIDIA's kernel module is loaded",
         );
     }
+    let kernel_gpus = kernel::kernel_gpus(roots);
+    for gpu in &kernel_gpus {
+        let model = gpu.model.as_deref().unwrap_or("a GPU");
+        let uuid = gpu.uuid.as_deref().unwrap_or("no UUID");
+        seen.add(
+            format!("/proc/driver/nvidia/gpus/{} is {model} ({uuid})", gpu.address),
+            "the kernel module runs this GPU",
+        );
+    }
     let has_dxg = roots.dev.join("dxg").exists();
     if has_dxg {
         seen.add("/dev/dxg exists", "Windows Subsystem for Linux");
@@ -64,7 +75,7 @@ pub fn detect(roots: &Roots) -> Detection {
         tegra,
         pci_gpus,
     };
-    seen.conclude(platform, driver_version)
+    seen.conclude(platform, driver_version, kernel_gpus)
 }
 
 /// Thor's own GPU looks like a PCI device at a fixed address.

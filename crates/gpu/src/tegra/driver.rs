@@ -74,7 +74,7 @@ impl TegraDriver {
             Ok(inventory) => inventory,
             Err(error) => {
                 let note = format!("NVML is of no help here ({error}); the integrated GPU is described from files");
-                let mut notes = nvml.take_notes();
+                let mut notes = nvml.noise();
                 notes.push(note);
                 Inventory { notes, ..empty }
             }
