@@ -118,6 +118,40 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_tells_the_truth() {
+        let readme = include_str!("../README.md");
+        let blocks: Vec<&str> = readme
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+            .collect();
+        let [settings, control] = blocks.as_slice() else {
+            panic!("two YAML examples")
+        };
+        let settings = Settings::from_yaml(settings, "README").unwrap();
+        assert_eq!(gpu::fake::Machine::new(&settings).unwrap().gpus().len(), 3);
+        let indented: String = control.lines().map(|line| format!("  {line}\n")).collect();
+        let both = Settings::from_yaml(&format!("control:\n{indented}"), "README").unwrap();
+        assert_eq!(both.control.events.len(), 2);
+        for profile in gpu::fake::PROFILES {
+            assert!(
+                readme.contains(&format!("`{}`", profile.id)),
+                "{} is missing",
+                profile.id
+            );
+        }
+        for profile in [
+            "KAI_FAKE_GPUS",
+            "KAI_FAKE_CONFIG",
+            "KAI_FAKE_SEED",
+            "KAI_FAKE_CONTROL",
+            "KAI_FAKE_VISIBLE_DEVICES",
+        ] {
+            assert!(readme.contains(profile), "{profile} is missing");
+        }
+    }
+
+    #[test]
     fn visibility_follows_the_usual_words() {
         for (text, visible) in [
             (None, Visible::All),

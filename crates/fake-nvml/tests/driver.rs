@@ -506,6 +506,15 @@ fn child_is_a_thor() {
         (Some(61), Some(38)),
         "NVML's load, sysfs's heat"
     );
+    // A lost integrated GPU is believed; a lost NVML is not held against it.
+    say("gpus: {0: {state: lost}}");
+    assert!(matches!(
+        opened.driver.probe(&device.uuid),
+        Err(GpuError::GpuLost { .. })
+    ));
+    assert!(opened.driver.samples().unwrap()[0].unreachable.is_some());
+    say("");
+    opened.driver.probe(&device.uuid).unwrap();
 }
 
 #[test]
@@ -721,4 +730,97 @@ fn cpu_ticks() -> u64 {
         .take(2)
         .map(|field| field.parse::<u64>().unwrap())
         .sum()
+}
+
+/// What our driver calls besides starting, counting and finding devices, which nothing works without.
+const OPTIONAL: [&str; 31] = [
+    "nvmlSystemGetDriverVersion",
+    "nvmlSystemGetNVMLVersion",
+    "nvmlSystemGetCudaDriverVersion_v2",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMinorNumber",
+    "nvmlDeviceGetBoardId",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetCudaComputeCapability",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetNumaNodeId",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetAttributes_v2",
+    "nvmlDeviceGetGpuInstanceId",
+    "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetInfo",
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+    "nvmlDeviceGetTopologyCommonAncestor",
+    "nvmlEventSetCreate",
+    "nvmlEventSetWait_v2",
+    "nvmlDeviceGetSupportedEventTypes",
+    "nvmlDeviceRegisterEvents",
+];
+
+#[test]
+fn a_library_that_lacks_a_function_costs_one_fact() {
+    scenario("child_has_old_libraries", "a100-40:2/1g.5gb", &[]);
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_has_old_libraries() {
+    let library = std::fs::read(std::env::var_os("KAI_NVML_LIBRARY").unwrap()).unwrap();
+    for name in OPTIONAL {
+        let path = stage().join(format!("without-{name}.so"));
+        std::fs::write(&path, without(&library, name)).unwrap();
+        let roots = bare_machine();
+        let detection = detect(&roots);
+        let nvml_library = Some(path.clone());
+        let ours = NvmlDriver::new(
+            OpenOptions {
+                roots,
+                nvml_library,
+                ..OpenOptions::default()
+            },
+            detection,
+        );
+        let inventory = ours.devices().unwrap_or_else(|error| panic!("without {name}: {error}"));
+        assert_eq!(
+            inventory.nvml_library.as_deref(),
+            path.to_str(),
+            "{:?}",
+            inventory.notes
+        );
+        assert_eq!(inventory.devices.len(), 2, "without {name}");
+        let memory_known = inventory.devices[0].memory_mib == Some(40_960);
+        assert!(memory_known, "without {name}: the other memory call must serve");
+        assert_eq!(ours.samples().unwrap().len(), 2, "without {name}");
+        ours.probe(&inventory.devices[1].uuid)
+            .unwrap_or_else(|error| panic!("without {name}: {error}"));
+        if name.contains("Event") {
+            assert_eq!(
+                ours.wait_events(Duration::from_millis(50)).unwrap(),
+                [],
+                "without {name}"
+            );
+        }
+    }
+}
+
+/// The library with one exported name misspelt, so that looking it up fails as in an older driver. Linkers put the table of exported
+/// names near the beginning; what follows are debug symbols.
+fn without(library: &[u8], name: &str) -> Vec<u8> {
+    let wanted: Vec<u8> = [&[0], name.as_bytes(), &[0]].concat();
+    let table = &library[..library.len().min(1 << 18)];
+    let place = table.windows(wanted.len()).position(|part| part == wanted);
+    let place = place.unwrap_or_else(|| panic!("{name} is not in the library"));
+    let mut changed = library.to_vec();
+    changed[place + wanted.len() - 2] = b'#';
+    changed
 }

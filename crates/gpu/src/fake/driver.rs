@@ -105,6 +105,10 @@ impl FakeDriver {
                 kind,
             });
         }
+        let removed = |watch: &Watch| watch.states.iter().filter(|state| **state == GpuState::Removed).count();
+        if removed(watch) != removed(&now) {
+            events.push(machine_wide(HealthEventKind::InventoryChanged));
+        }
         // A shortened list was rewritten, not appended to: all of it is news.
         let seen = if control.events.len() < watch.events_seen {
             0
@@ -285,6 +289,22 @@ mod tests {
         assert_eq!(events.len(), 3);
         assert!(waited < Duration::from_secs(10), "{waited:?}");
         assert_eq!(kinds(&driver), []);
+    }
+
+    #[test]
+    fn a_gpu_is_taken_out_and_put_back() {
+        let driver = driver("t4:2");
+        driver.set_state("0", GpuState::Removed);
+        assert_eq!(driver.devices().unwrap().devices.len(), 1);
+        assert!(matches!(
+            kinds(&driver).as_slice(),
+            [HealthEventKind::Lost { .. }, HealthEventKind::InventoryChanged]
+        ));
+        driver.set_state("0", GpuState::Healthy);
+        assert_eq!(
+            kinds(&driver),
+            [HealthEventKind::Recovered, HealthEventKind::InventoryChanged]
+        );
     }
 
     #[test]

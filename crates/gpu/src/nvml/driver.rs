@@ -9,7 +9,7 @@ use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::error::NvmlError;
 
 use super::device::{interview, probe, sample};
-use super::errors::{gpu_error, is_driver_gone};
+use super::errors::{gpu_error, is_driver_gone, is_refusal};
 use super::library::Library;
 use super::peers::{Place, peers};
 use super::watch::Watch;
@@ -274,9 +274,13 @@ impl Shared {
 
     fn ask(library: &Library, device: &Device) -> Result<(), NvmlError> {
         let handle = match library.nvml.device_by_uuid(device.uuid.as_str()) {
-            // Made up by us, or not found by name on poor implementations: by position.
-            Err(NvmlError::NotFound | NvmlError::NotSupported | NvmlError::InvalidArg) => {
-                library.nvml.device_by_index(device.index)?
+            // The name was made up by us, or poor implementations know no names: by position, if it is not somebody else's by now.
+            Err(error) if is_refusal(&error) => {
+                let handle = library.nvml.device_by_index(device.index)?;
+                if handle.uuid().is_ok_and(|uuid| uuid != device.uuid) {
+                    return Err(NvmlError::NotFound);
+                }
+                handle
             }
             found => found?,
         };

@@ -24,6 +24,8 @@ use crate::{Device, HealthEvent, HealthEventKind, MigInstance};
 const SLICE: Duration = Duration::from_millis(500);
 /// How often devices are counted and MIG partitions compared: rarer, since it asks many questions.
 const RECOUNT: Duration = Duration::from_secs(10);
+/// The pause after failed openings doubles up to 500 ms * 2^4 = 8 s.
+const BACK_OFF_DOUBLINGS: u32 = 4;
 /// Events that nobody fetched. More means the reader is gone; what is dropped then shows again in the next probe.
 const QUEUE: usize = 1024;
 
@@ -45,6 +47,7 @@ impl Watch {
             stop: Arc::clone(&stop),
             trouble: BTreeMap::new(),
             driver_gone: false,
+            failures: 0,
         };
         let spawned = std::thread::Builder::new()
             .name("gpu-events".to_owned())
@@ -86,6 +89,8 @@ struct Watcher {
     /// Devices that do not answer, by UUID.
     trouble: BTreeMap<String, String>,
     driver_gone: bool,
+    /// Failed openings in a row.
+    failures: u32,
 }
 
 /// Why a session with one opened library ended.
@@ -107,6 +112,7 @@ impl Watcher {
                 .and_then(|library| Ok((library, self.shared.known()?)));
             match library {
                 Ok((library, devices)) => {
+                    self.failures = 0;
                     if std::mem::take(&mut self.driver_gone) {
                         self.send(None, HealthEventKind::Recovered);
                         self.send(None, HealthEventKind::InventoryChanged);
@@ -116,14 +122,14 @@ impl Watcher {
                         End::DriverGone(error) => {
                             self.shared.let_go();
                             self.lose_driver(gpu_error("waiting for GPU events", error).to_string());
-                            self.pause();
+                            self.back_off();
                         }
                         End::Changed => self.send(None, HealthEventKind::InventoryChanged),
                     }
                 }
                 Err(error) => {
                     self.lose_driver(error.to_string());
-                    self.pause();
+                    self.back_off();
                 }
             }
         }
@@ -220,6 +226,18 @@ impl Watcher {
 
     fn pause(&self) {
         std::thread::sleep(SLICE);
+    }
+
+    /// Waits longer with every failed opening, so that a node without NVML is not searched for it twice a second for ever.
+    fn back_off(&mut self) {
+        let slices = 1 << self.failures.min(BACK_OFF_DOUBLINGS);
+        self.failures += 1;
+        for _ in 0..slices {
+            if self.stopped() {
+                return;
+            }
+            self.pause();
+        }
     }
 
     fn stopped(&self) -> bool {

@@ -230,20 +230,23 @@ impl Driver for TegraDriver {
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ours = known.igpu.as_ref().is_some_and(|device| device.uuid == uuid);
+        let nvml_uuid = known.nvml_uuid.clone().unwrap_or_else(|| uuid.to_owned());
+        let had_nodes = known.had_nodes;
+        drop(known);
+        let asked = self.nvml.as_ref().map(|nvml| nvml.probe(&nvml_uuid));
         if !is_ours {
-            drop(known);
-            let nvml = self.nvml.as_ref();
-            return nvml.map_or_else(
-                || Err(GpuError::DeviceNotFound { id: uuid.to_owned() }),
-                |nvml| nvml.probe(uuid),
-            );
+            return asked.unwrap_or_else(|| Err(GpuError::DeviceNotFound { id: uuid.to_owned() }));
         }
         let visible = !igpu::visible_nodes(&self.options.roots, &self.facts()).is_empty();
-        if known.had_nodes && !visible {
+        if had_nodes && !visible {
             let attempt = format!("looking for the device nodes of GPU {uuid}");
             return Err(GpuError::DriverNotLoaded { attempt });
         }
-        Ok(())
+        // Of NVML's complaints only those about the device itself count: the integrated GPU works without NVML.
+        match asked {
+            Some(Err(error @ (GpuError::GpuLost { .. } | GpuError::ResetRequired { .. }))) => Err(error),
+            Some(Ok(()) | Err(_)) | None => Ok(()),
+        }
     }
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
