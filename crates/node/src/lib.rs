@@ -12,12 +12,14 @@
 
 pub mod agent;
 pub mod allocator;
+pub mod doctor;
 mod error;
 pub mod health;
 pub mod kubelet;
 pub mod labels;
 pub mod metrics;
 pub mod podresources;
+pub mod reservation;
 pub mod reservation_duty;
 mod signals;
 pub mod volume;

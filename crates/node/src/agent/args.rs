@@ -336,7 +336,7 @@ fn replicas(texts: &[String]) -> Result<BTreeMap<String, u32>, Error> {
     Ok(replicas)
 }
 
-fn host_name() -> Option<String> {
+pub(crate) fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_lowercase()).filter(|name| !name.is_empty())
 }

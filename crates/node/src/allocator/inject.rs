@@ -40,6 +40,8 @@ pub enum Injection {
         /// What the runtime calls each unit, by UUID.
         visible: BTreeMap<String, String>,
     },
+    /// There is nothing to inject, in words: a container would start without its GPU.
+    Impossible(String),
     /// Nothing is known yet: after a start, until the driver has been asked.
     #[default]
     Unknown,
@@ -60,6 +62,7 @@ impl Injection {
                     ..ContainerAllocateResponse::default()
                 })
             }
+            Injection::Impossible(why) => Err(why.clone()),
             Injection::Unknown => {
                 Err("the driver has not answered yet; the pod can be created again in a moment".to_owned())
             }

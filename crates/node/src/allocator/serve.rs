@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
@@ -23,6 +24,9 @@ pub type OnAllocate = Arc<dyn Fn(&[String]) + Send + Sync>;
 
 /// One device list may wait for a slow kubelet; newer ones replace each other in the watch channel behind it.
 const LISTS_QUEUED_MAX: usize = 1;
+
+/// A client that keeps its connection open must not keep us from registering anew.
+const STOP_SECONDS_MAX: Duration = Duration::from_secs(1);
 
 /// A running server. Dropping it without [`Server::stop`] leaves the socket to the next start's cleaning.
 pub struct Server {
@@ -82,9 +86,11 @@ impl Server {
     }
 
     /// Ends all streams, waits for the server and removes the socket.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.closing.send_replace(true);
-        let _ = self.task.await;
+        if tokio::time::timeout(STOP_SECONDS_MAX, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -39,6 +39,12 @@ pub fn of_devices(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> 
             DeviceKind::Integrated => integrated(device, inventory, files),
             DeviceKind::Discrete => discrete(roots, device, &mut found.warnings),
         };
+        if own.is_empty() && files.shared_nodes.is_empty() {
+            found.warnings.push(format!(
+                "GPU {} has no device nodes here: mount the host's /dev into the agent",
+                device.index
+            ));
+        }
         for mig in &device.mig_devices {
             let mut nodes = own.clone();
             nodes.extend(mig_caps(roots, device, mig, &caps, &mut found.warnings));

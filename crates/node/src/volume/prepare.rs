@@ -17,6 +17,9 @@ use super::store::{CdiDir, Written};
 use crate::Error;
 use crate::allocator::inject::{Injection, Mode};
 
+/// Why a GPU can't be brought into a container.
+const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mount the host's /dev into it";
+
 /// Where and how to inject.
 #[derive(Debug, Clone)]
 pub struct Volume {
@@ -89,8 +92,9 @@ impl Volume {
         let cdi = CdiDir::new(&self.cdi_dir);
         let Some(spec) = &prepared.spec else {
             let error = cdi.remove().err();
+            let injection = Injection::Impossible(NO_NODES.to_owned());
             return Outcome {
-                injection: Injection::Unknown,
+                injection,
                 volume: None,
                 error,
                 changed: false,

@@ -132,6 +132,10 @@ pub fn nodes_of(of: &Ingredients, uuid: &str) -> Vec<Node> {
 }
 
 fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[Node]) {
+    // A name that changes nothing is refused by runtimes, and would start a container without its GPU.
+    if nodes.is_empty() {
+        return;
+    }
     let groups: BTreeSet<u32> = nodes.iter().filter_map(|node| node.group).collect();
     let edits = Edits {
         device_nodes: nodes

@@ -70,12 +70,18 @@ impl Api {
         self.change(|world| {
             world.pods.insert(name.to_owned(), pod.clone());
         });
-        let _ = self.pod_events.send(json!({ "type": "ADDED", "object": metadata_only(&pod) }));
+        let _ = self
+            .pod_events
+            .send(json!({ "type": "ADDED", "object": metadata_only(&pod) }));
     }
 
     pub fn annotation(world: &World, pod: &str) -> Option<String> {
         let pod = world.pods.get(pod)?;
-        Some(pod["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"].as_str()?.to_owned())
+        Some(
+            pod["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"]
+                .as_str()?
+                .to_owned(),
+        )
     }
 
     fn next(&self) -> String {
@@ -147,7 +153,9 @@ async fn pods(State(api): State<Api>, Query(query): Query<BTreeMap<String, Strin
     assert_eq!(query.get("fieldSelector").map(String::as_str), Some("spec.nodeName=n1"));
     if query.contains_key("watch") {
         let events = BroadcastStream::new(api.pod_events.subscribe());
-        let lines = events.filter_map(|event| event.ok()).map(|event| Ok::<_, std::io::Error>(format!("{event}\n")));
+        let lines = events
+            .filter_map(|event| event.ok())
+            .map(|event| Ok::<_, std::io::Error>(format!("{event}\n")));
         return Response::new(Body::from_stream(lines));
     }
     let items: Vec<Value> = api.world.borrow().pods.values().map(metadata_only).collect();
@@ -174,8 +182,13 @@ async fn patch_pod(State(api): State<Api>, Path((_, name)): Path<(String, String
         return refused;
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
-    let Some(mut pod) = api.world.borrow().pods.get(&name).cloned() else { return status(404, "pods not found") };
-    if body["metadata"]["uid"].as_str().is_some_and(|uid| uid != pod["metadata"]["uid"]) {
+    let Some(mut pod) = api.world.borrow().pods.get(&name).cloned() else {
+        return status(404, "pods not found");
+    };
+    if body["metadata"]["uid"]
+        .as_str()
+        .is_some_and(|uid| uid != pod["metadata"]["uid"])
+    {
         return status(409, "the UID in the precondition does not match");
     }
     pod["metadata"]["annotations"] = body["metadata"]["annotations"].clone();
@@ -183,6 +196,8 @@ async fn patch_pod(State(api): State<Api>, Path((_, name)): Path<(String, String
     api.change(|world| {
         world.pods.insert(name, pod.clone());
     });
-    let _ = api.pod_events.send(json!({ "type": "MODIFIED", "object": metadata_only(&pod) }));
+    let _ = api
+        .pod_events
+        .send(json!({ "type": "MODIFIED", "object": metadata_only(&pod) }));
     pod.to_string().into_response()
 }

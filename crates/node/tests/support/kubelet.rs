@@ -66,7 +66,13 @@ impl Kubelet {
             .add_service(service)
             .serve_with_incoming(UnixListenerStream::new(listener));
         let server = tokio::spawn(async move { server.await.unwrap() });
-        Self { directory: directory.to_owned(), shared, lists, registrations, server }
+        Self {
+            directory: directory.to_owned(),
+            shared,
+            lists,
+            registrations,
+            server,
+        }
     }
 
     /// Ends like a killed process: streams break, the socket file stays.
@@ -90,8 +96,15 @@ impl Kubelet {
     }
 
     pub async fn allocate(&self, resource: &str, ids: &[&str]) -> Result<ContainerAllocateResponse, Status> {
-        let request = ContainerAllocateRequest { device_ids: ids.iter().map(|id| (*id).to_owned()).collect() };
-        let answer = self.client(resource).allocate(AllocateRequest { container_requests: vec![request] }).await?;
+        let request = ContainerAllocateRequest {
+            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        let answer = self
+            .client(resource)
+            .allocate(AllocateRequest {
+                container_requests: vec![request],
+            })
+            .await?;
         Ok(answer.into_inner().container_responses.remove(0))
     }
 
@@ -101,14 +114,23 @@ impl Kubelet {
             must_include_ids: Vec::new(),
             allocation_size: size,
         };
-        let request = PreferredAllocationRequest { container_requests: vec![request] };
+        let request = PreferredAllocationRequest {
+            container_requests: vec![request],
+        };
         let answer = self.client(resource).get_preferred_allocation(request).await.unwrap();
         answer.into_inner().container_responses.remove(0).device_ids
     }
 
     /// File name of the socket on which a resource is served.
     pub fn endpoint(&self, resource: &str) -> String {
-        self.shared.endpoints.lock().unwrap().get(resource).expect("a registered resource").0.clone()
+        self.shared
+            .endpoints
+            .lock()
+            .unwrap()
+            .get(resource)
+            .expect("a registered resource")
+            .0
+            .clone()
     }
 
     pub fn numa_node(&self, device: &str) -> Option<i64> {
@@ -132,19 +154,46 @@ impl Registration for Registry {
         let refuse = |error: &dyn std::fmt::Display| Status::unavailable(format!("dialling back: {error}"));
         let channel = socket::connect(&path).await.map_err(|error| refuse(&error))?;
         let mut client = DevicePluginClient::new(channel.clone());
-        client.get_device_plugin_options(Empty {}).await.map_err(|status| refuse(&status))?;
+        client
+            .get_device_plugin_options(Empty {})
+            .await
+            .map_err(|status| refuse(&status))?;
         let resource = request.resource_name.clone();
-        self.0.endpoints.lock().unwrap().insert(resource.clone(), (request.endpoint.clone(), channel));
+        self.0
+            .endpoints
+            .lock()
+            .unwrap()
+            .insert(resource.clone(), (request.endpoint.clone(), channel));
         self.0.registrations.send_modify(|all| all.push(request.clone()));
         let shared = self.0.clone();
         self.0.streams.lock().unwrap().spawn(async move {
             // Long-lived: the client's per-call deadline must not apply, so a connection of its own is used.
-            let Ok(mut stream) = open_stream(&path).await else { return };
-            let ended = Ended { shared: shared.clone(), resource: resource.clone(), endpoint: request.endpoint };
+            let Ok(mut stream) = open_stream(&path).await else {
+                return;
+            };
+            let ended = Ended {
+                shared: shared.clone(),
+                resource: resource.clone(),
+                endpoint: request.endpoint,
+            };
             while let Ok(Some(list)) = stream.message().await {
-                let node = |device: &Device| device.topology.as_ref().and_then(|t| t.nodes.first()).map(|node| node.id);
-                shared.topology.lock().unwrap().extend(list.devices.iter().map(|device| (device.id.clone(), node(device))));
-                let devices = list.devices.into_iter().map(|device| (device.id, device.health == HEALTHY)).collect();
+                let node = |device: &Device| {
+                    device
+                        .topology
+                        .as_ref()
+                        .and_then(|t| t.nodes.first())
+                        .map(|node| node.id)
+                };
+                shared
+                    .topology
+                    .lock()
+                    .unwrap()
+                    .extend(list.devices.iter().map(|device| (device.id.clone(), node(device))));
+                let devices = list
+                    .devices
+                    .into_iter()
+                    .map(|device| (device.id, device.health == HEALTHY))
+                    .collect();
                 shared.lists.send_modify(|lists| {
                     lists.insert(resource.clone(), Some(devices));
                 });
@@ -159,11 +208,21 @@ async fn open_stream(path: &Path) -> Result<tonic::Streaming<ListAndWatchRespons
     let target = path.to_owned();
     let connector = tower::service_fn(move |_| {
         let target = target.clone();
-        async move { tokio::net::UnixStream::connect(target).await.map(hyper_util::rt::TokioIo::new) }
+        async move {
+            tokio::net::UnixStream::connect(target)
+                .await
+                .map(hyper_util::rt::TokioIo::new)
+        }
     });
     let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
-    let channel = endpoint.connect_with_connector(connector).await.map_err(|error| Status::unavailable(error.to_string()))?;
-    Ok(DevicePluginClient::new(channel).list_and_watch(Empty {}).await?.into_inner())
+    let channel = endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    Ok(DevicePluginClient::new(channel)
+        .list_and_watch(Empty {})
+        .await?
+        .into_inner())
 }
 
 struct Ended {
@@ -198,7 +257,11 @@ impl Books {
 
     pub fn set(&self, holdings: &[(&str, &str, &[&str])]) {
         let owned = |(namespace, pod, ids): &(&str, &str, &[&str])| {
-            ((*namespace).to_owned(), (*pod).to_owned(), ids.iter().map(|id| (*id).to_owned()).collect())
+            (
+                (*namespace).to_owned(),
+                (*pod).to_owned(),
+                ids.iter().map(|id| (*id).to_owned()).collect(),
+            )
         };
         *self.0.lock().unwrap() = holdings.iter().map(owned).collect();
     }

@@ -1,5 +1,5 @@
 //! A kubelet and an API server for tests: real gRPC over unix sockets and real HTTP, with just enough behind them.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 pub mod api;
 pub mod kubelet;
@@ -29,7 +29,10 @@ pub async fn within<T>(what: &str, done: impl Future<Output = T>) -> T {
 
 /// Waits until the watched value satisfies `wanted`, and returns it.
 pub async fn until<T: Clone>(what: &str, seen: &mut watch::Receiver<T>, wanted: impl FnMut(&T) -> bool) -> T {
-    within(what, seen.wait_for(wanted)).await.expect("the sender lives").clone()
+    within(what, seen.wait_for(wanted))
+        .await
+        .expect("the sender lives")
+        .clone()
 }
 
 /// Settings of an agent whose whole world is below `place`, and that does everything quickly.
@@ -81,7 +84,10 @@ pub struct Agent {
 impl Agent {
     pub fn start(settings: Settings, driver: Arc<dyn Driver>) -> Self {
         let (stop, stopped) = watch::channel(false);
-        Self { stop, task: tokio::spawn(node::agent::serve(settings, driver, stopped)) }
+        Self {
+            stop,
+            task: tokio::spawn(node::agent::serve(settings, driver, stopped)),
+        }
     }
 
     pub async fn stop(self) {
@@ -104,5 +110,8 @@ pub fn names(directory: &Path) -> Vec<String> {
 
 /// Our sockets in the kubelet's directory.
 pub fn sockets(directory: &Path) -> Vec<String> {
-    names(directory).into_iter().filter(|name| name.starts_with("kai-")).collect()
+    names(directory)
+        .into_iter()
+        .filter(|name| name.starts_with("kai-"))
+        .collect()
 }
