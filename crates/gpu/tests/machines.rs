@@ -183,7 +183,14 @@ fn a_server_without_its_library_says_where_it_looked() {
 
 #[test]
 fn the_fake_driver_refuses_every_machine_with_a_real_one() {
-    for name in ["jetpack5-orin-nano", "jetpack7-thor", "gb10-dgx-spark", "x86-server"] {
+    for name in [
+        "jetpack5-orin-nano",
+        "jetpack7-thor",
+        "gb10-dgx-spark",
+        "x86-server",
+        "tegra-in-pod",
+        "igx-orin-dgpu",
+    ] {
         let driver = "fake:t4".parse().unwrap();
         let error = gpu::open(OpenOptions {
             driver,

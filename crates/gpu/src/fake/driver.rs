@@ -5,8 +5,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Control, GpuState, LibraryFault, Machine, Settings};
+use crate::platform::detect;
 use crate::roots::Roots;
-use crate::{Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance, Sample};
+use crate::{Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance, PlatformKind, Sample};
 
 /// How often a waiting thread looks at the control file.
 const POLL: Duration = Duration::from_millis(50);
@@ -214,11 +215,23 @@ pub fn refuse_beside_real(roots: &Roots) -> Result<(), GpuError> {
         roots.dev.join("nvgpu"),
         roots.dev.join("dxg"),
     ];
-    match signs.iter().find(|path| path.exists()) {
+    let refuse = |evidence: String| Err(GpuError::FakeBesideReal { evidence });
+    if let Some(path) = signs.iter().find(|path| path.exists()) {
+        return refuse(format!("{} exists", path.display()));
+    }
+    // From an unprivileged pod the device nodes may be hidden, while sysfs still shows the machine.
+    let detection = detect(roots);
+    let platform = &detection.platform;
+    if platform.kind == PlatformKind::Tegra {
+        return refuse("this is a Tegra system".to_owned());
+    }
+    match platform
+        .pci_gpus
+        .iter()
+        .find(|gpu| gpu.driver.as_deref() == Some("nvidia"))
+    {
+        Some(gpu) => refuse(format!("PCI {} is run by the nvidia module", gpu.address)),
         None => Ok(()),
-        Some(path) => Err(GpuError::FakeBesideReal {
-            evidence: format!("{} exists", path.display()),
-        }),
     }
 }
 
