@@ -83,6 +83,6 @@ fn the_one_device(driver: &dyn Driver) -> Result<String, Error> {
     let [uuid] = &uuids[..] else {
         return Err(Error::NotOneDevice { found: uuids.len() });
     };
-    tracing::info!(deviceId = uuid, "Found GPU device");
+    tracing::info!(deviceId = %uuid, "Found GPU device");
     Ok(uuid.clone())
 }

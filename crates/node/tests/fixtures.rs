@@ -84,6 +84,7 @@ fn inventory(name: &str, root: &Path) -> Inventory {
     let fake = match name {
         "x86-server" => "a100-40:2",
         "gb10-dgx-spark" => "gb10",
+        "igx-orin-dgpu" => return with_card(opened.driver.devices().unwrap()),
         _ => return opened.driver.devices().unwrap(),
     };
     let settings = fake.parse::<Settings>().unwrap().seeded(name);
@@ -91,6 +92,17 @@ fn inventory(name: &str, root: &Path) -> Inventory {
     listed.platform = opened.detection.platform;
     listed.driver_version = Some("550.54.15".to_owned());
     listed
+}
+
+/// The card of the IGX, which only NVML lists.
+fn with_card(mut inventory: Inventory) -> Inventory {
+    if inventory.devices.len() == 1 {
+        let settings = Settings::of("l40s", 1).seeded("igx");
+        let mut card = FakeDriver::new(&settings).unwrap().devices().unwrap().devices.remove(0);
+        card.index = 1;
+        inventory.devices.push(card);
+    }
+    inventory
 }
 
 /// Who owns the files of a checkout is not what these tests are about; groups are tested in `volume::nodes` and below.

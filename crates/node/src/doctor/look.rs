@@ -109,8 +109,11 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
                 facts.files = collect::collect(&args.host.search(), inventory);
             } else {
                 // Files can be judged even if the driver does not answer.
+                let detection = &opened.detection;
+                let (platform, driver_version) = (detection.platform.clone(), detection.driver_version.clone());
                 let inventory = Inventory {
-                    platform: opened.detection.platform.clone(),
+                    platform,
+                    driver_version,
                     ..Inventory::default()
                 };
                 facts.files = collect::collect(&args.host.search(), &inventory);

@@ -81,7 +81,7 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
     let found = if lists.is_empty() {
         let library_dir = facts.and_then(|facts| facts.library_dir.clone());
         files.warnings.push(format!(
-            "no lists in {}: using the libraries in {} and the usual device nodes; install nvidia-container-toolkit's lists for the exact set",
+            "there are no lists in {}, so the libraries in {} and the usual device nodes are taken: install nvidia-container-toolkit for the exact set",
             search.csv_dir,
             library_dir.as_deref().unwrap_or("the usual directories"),
         ));
