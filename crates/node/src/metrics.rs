@@ -215,7 +215,7 @@ mod tests {
         let settings = gpu::fake::Settings::of("orin-agx", 1).seeded("n1");
         let driver = gpu::fake::FakeDriver::new(&settings).unwrap();
         let mut state = State::new(Policy::default(), SharedPolicy::default(), Rules::default(), None);
-        state.apply(Input::Listed(driver.devices().unwrap()));
+        state.apply(Input::Listed(Box::new(driver.devices().unwrap())));
         let snapshot = state.snapshot();
         let holdings = [Holding {
             namespace: "default".into(),

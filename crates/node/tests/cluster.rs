@@ -1,5 +1,7 @@
 //! The agent against an API server: labels, condition, events and the duty towards reservation pods.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! The agent on a host with real driver files, whose disks misbehave: upgrades, read-only and full directories.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::fs;

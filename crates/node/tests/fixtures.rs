@@ -1,6 +1,8 @@
 //! Golden tests: what the agent would label and inject, and what the doctor says, on every recorded machine of the `gpu` crate. The
 //! recorded libraries are stand-ins, so minimal ELF files take their place in a copy.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::fs;

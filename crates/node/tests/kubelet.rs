@@ -1,6 +1,8 @@
 //! The agent against a kubelet that speaks real gRPC over unix sockets, with fake GPUs: registration, streams, allocation, and
 //! everything that breaks in the field. Conditions are awaited; nothing depends on time.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,5 +1,7 @@
 //! The process in a reservation pod, against an API server: what it writes, what it logs, and how it fails.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::io;

@@ -34,7 +34,7 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
         settings.rules.clone(),
         None,
     );
-    state.apply(Input::Listed(inventory));
+    state.apply(Input::Listed(Box::new(inventory)));
     let snapshot = state.snapshot();
 
     line(&format!("\nlabels for node {}:", settings.node));

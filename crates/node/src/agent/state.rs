@@ -17,7 +17,7 @@ use crate::labels::{Labels, labels};
 #[derive(Debug)]
 pub enum Input {
     /// The driver listed its devices.
-    Listed(Inventory),
+    Listed(Box<Inventory>),
     /// The driver reported events.
     Events(Vec<HealthEvent>),
     /// GPUs were probed: UUID and answer.
@@ -80,7 +80,7 @@ impl State {
     /// Takes in what happened, and says which GPUs changed their health.
     pub fn apply(&mut self, input: Input) -> Vec<Change> {
         match input {
-            Input::Listed(listed) => self.listed(listed),
+            Input::Listed(listed) => self.listed(*listed),
             Input::Events(events) => events.iter().flat_map(|event| self.health.event(event)).collect(),
             Input::Probed(answers) => answers
                 .into_iter()
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn all_replicas_of_a_failed_gpu_are_marked_and_come_back() {
         let mut state = state(None);
-        state.apply(Input::Listed(inventory("t4:2")));
+        state.apply(Input::Listed(Box::new(inventory("t4:2"))));
         let gpu = inventory("t4:2").devices[1].uuid.clone();
         let probe = |answer: Result<(), String>| Input::Probed(vec![(gpu.clone(), answer)]);
         assert_eq!(state.apply(probe(Err("GPU is lost".into()))).len(), 1);
@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn a_driver_that_is_gone_fails_all_but_removes_none() {
         let mut state = state(None);
-        state.apply(Input::Listed(inventory("t4:2")));
+        state.apply(Input::Listed(Box::new(inventory("t4:2"))));
         state.apply(Input::DriverFailed("Driver Not Loaded".into()));
         assert_eq!(healthy(&state), [false; 4]);
         assert!(state.snapshot().labels.is_some());
-        state.apply(Input::Listed(inventory("t4:1")));
+        state.apply(Input::Listed(Box::new(inventory("t4:1"))));
         assert_eq!(state.snapshot().inventory.devices.len(), 2, "a missing GPU stays known");
         let failed = state.snapshot().failed;
         assert_eq!(failed.len(), 2, "{failed:?}");
@@ -220,7 +220,7 @@ mod tests {
     fn a_node_without_gpus_offers_no_resource_and_has_no_labels() {
         let mut state = state(None);
         assert!(state.snapshot().offers.is_empty());
-        state.apply(Input::Listed(Inventory::default()));
+        state.apply(Input::Listed(Box::default()));
         assert!(state.snapshot().offers.is_empty());
         assert_eq!(state.snapshot().labels, Some(Labels::new()));
     }
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn what_the_last_run_knew_and_this_driver_denies_is_dropped() {
         let mut state = state(Some(inventory("t4:2")));
-        state.apply(Input::Listed(inventory("t4:1")));
+        state.apply(Input::Listed(Box::new(inventory("t4:1"))));
         assert_eq!(state.snapshot().inventory.devices.len(), 1);
     }
 }

@@ -84,7 +84,7 @@ impl Watcher {
                 // A GPU that left the list is still asked: its return is then noticed by its answer.
                 self.known
                     .extend(inventory.devices.iter().map(|device| device.uuid.clone()));
-                self.send(Input::Listed(inventory)).map(|()| true)
+                self.send(Input::Listed(Box::new(inventory))).map(|()| true)
             }
             Err(error) => self.failed(&error).map(|()| false),
         }

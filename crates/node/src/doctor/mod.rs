@@ -16,7 +16,7 @@ use crate::Error;
 use crate::agent::HostArgs;
 
 /// Options of the doctor.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -30,17 +30,6 @@ pub struct Args {
     /// Image that pods of this cluster need on the node; checked in the runtime's store. May be given more than once.
     #[arg(long = "image")]
     pub images: Vec<String>,
-}
-
-impl Default for Args {
-    fn default() -> Self {
-        Self {
-            host: HostArgs::default(),
-            node_name: None,
-            kubeconfig: None,
-            images: Vec::new(),
-        }
-    }
 }
 
 /// Looks and judges.

@@ -149,7 +149,7 @@ impl Spec {
 
 fn edit_problems(edits: &Edits, problems: &mut Vec<String>) {
     for env in &edits.env {
-        if !env.split_once('=').is_some_and(|(key, _)| !key.is_empty()) {
+        if env.split_once('=').is_none_or(|(key, _)| key.is_empty()) {
             problems.push(format!("environment entry {env:?} is not KEY=value"));
         }
     }

@@ -46,6 +46,9 @@ pub struct Prepared {
     pub warnings: Vec<String>,
 }
 
+/// Inode and change time of everything that belongs to the driver, and its version.
+pub type Fingerprint = Vec<(String, Option<(u64, i64, i64)>)>;
+
 /// What came of writing it.
 #[derive(Debug)]
 pub struct Outcome {
@@ -183,7 +186,7 @@ impl Volume {
     }
 
     /// Changes whenever the driver on the host may have: cheap to ask, unlike [`Volume::look`].
-    pub fn fingerprint(&self) -> Vec<(String, Option<(u64, i64, i64)>)> {
+    pub fn fingerprint(&self) -> Fingerprint {
         use std::os::unix::fs::MetadataExt;
         let driver = Rooted::new(&self.search.roots.driver);
         let mut paths: Vec<String> = super::collect::library_dirs(&self.search);

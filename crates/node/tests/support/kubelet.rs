@@ -242,7 +242,10 @@ impl Drop for Ended {
 
 /// The pod-resources API with what a test says: (namespace, pod, device ids).
 #[derive(Clone, Default)]
-pub struct Books(pub Arc<Mutex<Vec<(String, String, Vec<String>)>>>);
+pub struct Books(Arc<Mutex<Vec<Held>>>);
+
+/// Namespace, pod, device ids.
+type Held = (String, String, Vec<String>);
 
 impl Books {
     pub fn serve(socket: &Path) -> Self {
@@ -270,7 +273,7 @@ impl Books {
 #[tonic::async_trait]
 impl PodResourcesLister for Books {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod = |(namespace, name, device_ids): &(String, String, Vec<String>)| PodResources {
+        let pod = |(namespace, name, device_ids): &Held| PodResources {
             name: name.clone(),
             namespace: namespace.clone(),
             containers: vec![ContainerResources {

@@ -1,5 +1,5 @@
 //! A kubelet and an API server for tests: real gRPC over unix sockets and real HTTP, with just enough behind them.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod api;
 pub mod kubelet;
