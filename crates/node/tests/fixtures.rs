@@ -168,6 +168,7 @@ fn the_doctor_on_every_recorded_machine() {
         let tree = tree(&name);
         let mut args = doctor::Args::default();
         args.host.host_root = tree.path().to_owned();
+        args.host.machine = Some(machine(&name));
         let report = doctor::run(args).unwrap();
         let place = tree.path().display().to_string();
         let text = report.table().replace(&format!("{place}/"), "/").replace(&place, "/");
@@ -224,6 +225,7 @@ fn the_doctor_names_the_causes_from_the_field() {
         change(tree.path());
         let mut args = doctor::Args::default();
         args.host.host_root = tree.path().to_owned();
+        args.host.machine = Some(machine(tree_name));
         args.images = images.iter().map(|image| (*image).to_owned()).collect();
         let report = doctor::run(args).unwrap();
         (report.exit_code(), report.table())

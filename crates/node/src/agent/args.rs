@@ -16,6 +16,7 @@ use crate::allocator::register::{PLUGIN_DIR, Patience};
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
 use crate::volume::collect::Search;
 use crate::volume::csv::CSV_DIR;
+use crate::volume::ldcache::Machine;
 use crate::volume::store::CDI_DIR;
 
 /// Where the machine is seen from this process: shared by the agent and `kai doctor`.
@@ -48,6 +49,9 @@ pub struct HostArgs {
     /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 8192.
     #[arg(long)]
     pub memory_reserve_mib: Option<u64>,
+    /// CPU of the host whose files are looked at; only a recorded machine differs from the one we run on.
+    #[arg(skip)]
+    pub machine: Option<Machine>,
 }
 
 impl Default for HostArgs {
@@ -62,6 +66,7 @@ impl Default for HostArgs {
             driver: "auto".to_owned(),
             fake_config: None,
             memory_reserve_mib: None,
+            machine: None,
         }
     }
 }
@@ -111,6 +116,7 @@ impl HostArgs {
         let mut search = Search::new(self.roots());
         search.library_dirs = self.library_dirs.clone();
         search.csv_dir = self.csv_dir.clone();
+        search.machine = self.machine.unwrap_or(search.machine);
         if self.driver_root != std::path::Path::new("/") {
             search.driver_root_on_host = self.driver_root.display().to_string();
         }
