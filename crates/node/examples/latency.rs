@@ -1,5 +1,5 @@
 //! Measures how long a health change takes from the driver to the kubelet's stream, and prints it. Not a test: machines differ.
-//! `cargo run --release -p node --example latency -- <path of the example "node">` also prints the memory of an idle agent.
+//! `cargo run --release -p node --example latency -- <path of kai>` also prints the memory of an idle agent.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -66,7 +66,7 @@ async fn memory(program: &str) {
     let path = |name: &str| place.path().join(name).display().to_string();
     let mut agent = Command::new(program)
         .args([
-            "agent",
+            "node-agent",
             "--driver",
             "fake:a100-40:8",
             "--node-name",

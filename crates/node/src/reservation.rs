@@ -20,8 +20,8 @@ pub struct Args {
     /// Namespace of this pod.
     #[arg(long, env = "POD_NAMESPACE")]
     pub pod_namespace: Option<String>,
-    /// Kubeconfig to use instead of the pod's service account.
-    #[arg(long, env = "KUBECONFIG")]
+    /// Kubeconfig to use. Default: those that KUBECONFIG names, ~/.kube/config, or the pod's service account.
+    #[arg(long)]
     pub kubeconfig: Option<std::path::PathBuf>,
     /// Address of an API server that wants no credentials.
     #[arg(long, hide = true)]

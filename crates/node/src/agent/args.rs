@@ -133,8 +133,8 @@ pub struct Args {
     /// Name of this node. Default: the host name.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: Option<String>,
-    /// Kubeconfig to use instead of the pod's service account.
-    #[arg(long, env = "KUBECONFIG")]
+    /// Kubeconfig to use. Default: those that KUBECONFIG names, ~/.kube/config, or the pod's service account.
+    #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// Address of an API server that wants no credentials.
     #[arg(long, hide = true)]

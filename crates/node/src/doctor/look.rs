@@ -229,10 +229,10 @@ fn imported(host: &Rooted, image: &str) -> Option<bool> {
 }
 
 fn look_at_cluster(args: &Args) -> ClusterView {
-    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let given = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     let access = match &args.kubeconfig {
         Some(path) => Access::Kubeconfig(path.clone()),
-        None if in_pod => Access::Infer,
+        None if given("KUBECONFIG") || given("KUBERNETES_SERVICE_HOST") => Access::Infer,
         None => return ClusterView::NotAsked,
     };
     let Some(node) = args.node_name.clone().or_else(crate::agent::args::host_name) else {

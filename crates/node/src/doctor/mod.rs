@@ -24,8 +24,8 @@ pub struct Args {
     /// Name of this node, to look at its labels. Default: the host name.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: Option<String>,
-    /// Kubeconfig, to look at the node's labels.
-    #[arg(long, env = "KUBECONFIG")]
+    /// Kubeconfig, to look at the node's labels. Default: those that KUBECONFIG names, or the pod's service account.
+    #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
     /// Image that pods of this cluster need on the node; checked in the runtime's store. May be given more than once.
     #[arg(long = "image")]
