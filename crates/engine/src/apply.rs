@@ -161,8 +161,7 @@ impl Cluster {
             allocatable,
             free: Free {
                 idle: allocatable,
-                releasing: [0; 4],
-                used_gpus: 0,
+                ..Free::default()
             },
             extended,
             groups: Vec::new(),

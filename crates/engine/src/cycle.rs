@@ -37,20 +37,13 @@ pub(crate) struct Cycle<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explanations {
     /// Why a gang was not placed.
-    pub(crate) failures: FxHashMap<GangId, Explained>,
+    pub(crate) failures: FxHashMap<GangId, Failure>,
     /// Why a pod was evicted.
     pub(crate) evictions: FxHashMap<PodId, EvictionReason>,
     /// Why nodes could not take a shape, as of a state of the ledger.
     pub(crate) rejections: FxHashMap<crate::ids::ShapeId, (u64, std::sync::Arc<Rejections>)>,
     /// Looks at all nodes in this cycle for the sake of explanations.
     pub(crate) looks: u32,
-}
-
-/// A failure and, where a pod found no node, what the nodes said.
-#[derive(Clone, Debug)]
-pub(crate) struct Explained {
-    pub(crate) failure: Failure,
-    pub(crate) rejections: Option<std::sync::Arc<Rejections>>,
 }
 
 impl Cycle<'_> {

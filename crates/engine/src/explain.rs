@@ -8,47 +8,51 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
-use crate::place::{Neighbours, fits, static_check};
+use crate::place::{Neighbours, Scope, fits, static_check};
 use crate::reasons::{Check, Rejections};
-use crate::tables::SHARE_GPU;
+use crate::tables::{SHARE_GPU, When};
 
 /// So many looks at all nodes a cycle spends on explanations. Gangs beyond share the last answer for the same shape.
-const LOOKS_MAX: u32 = 128;
+const LOOKS_MAX: u32 = 32;
 /// So many holders are named.
 const HOLDERS_MAX: usize = 3;
 
 impl Cycle<'_> {
     /// Why no node could take the pod, as of now.
-    pub(crate) fn rejections(&mut self, pod: PodId) -> Arc<Rejections> {
+    pub(crate) fn rejections(&mut self, pod: PodId, scope: Scope<'_>) -> Arc<Rejections> {
         let (shape, stamp) = (self.ledger.pod(pod).shape, self.ledger.touched.end());
         if let Some((at, known)) = self.explanations.rejections.get(&shape) {
-            let outdated = *at != stamp || self.ledger.shape(shape).has_neighbour_rules();
+            let outdated = *at != stamp || scope.domain.is_some() || self.ledger.shape(shape).has_neighbour_rules();
             if !outdated || self.explanations.looks >= LOOKS_MAX {
                 return known.clone();
             }
         }
         self.explanations.looks += 1;
-        let rejections = Arc::new(reject(self.ledger, pod));
+        let rejections = Arc::new(reject(self.ledger, pod, scope));
         self.explanations.rejections.insert(shape, (stamp, rejections.clone()));
         rejections
     }
 }
 
-fn reject(ledger: &Ledger, pod: PodId) -> Rejections {
+fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let shape = ledger.shape_of(pod);
     let neighbours = (!Neighbours::are_irrelevant(ledger, pod)).then(|| Neighbours::of(ledger, pod, false));
     let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
     for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
-        let by_node = || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), true));
-        let by_neighbours = || match &neighbours {
-            Some(neighbours) => neighbours.check(ledger, crate::ids::NodeId::new(at)),
-            None => Ok(()),
+        let id = crate::ids::NodeId::new(at);
+        let by_node =
+            || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), When::AfterRelease));
+        let by_neighbours = || {
+            neighbours
+                .as_ref()
+                .map_or(Ok(()), |neighbours| neighbours.check(ledger, id))
         };
+        let outside = scope.domain.is_some_and(|nodes| !nodes.contains(&id));
         let check = match by_node().and_then(|()| by_neighbours()) {
             Err(check) => check,
-            // It fits by itself, so something beyond the node was against it.
-            Ok(()) if shape.is_shared() => Check::QueueBound,
-            Ok(()) => Check::Domain,
+            Ok(()) if outside => Check::Domain,
+            // It fits by itself, so what it would be charged there was against it.
+            Ok(()) => Check::QueueBound,
         };
         *counts.entry(check).or_default() += 1;
     }

@@ -445,6 +445,9 @@ impl Ledger {
             sign,
         );
         target.free.used_gpus += sign * charge[GPU];
+        if place.status == Status::Releasing {
+            target.free.leaving_gpus += sign * charge[GPU];
+        }
         if kind == PodKind::Foreign {
             let foreign = [
                 shape_row.base[0],

@@ -274,6 +274,15 @@ pub(crate) struct Extended {
     pub(crate) releasing: i64,
 }
 
+/// Which room counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// What is idle.
+    Now,
+    /// What is idle or being freed.
+    AfterRelease,
+}
+
 /// The numbers of a node that decisions change most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Free {
@@ -282,6 +291,8 @@ pub(crate) struct Free {
     pub(crate) releasing: Vector,
     /// GPUs taken whole, promised ones included.
     pub(crate) used_gpus: i64,
+    /// The part of them whose pods are leaving.
+    pub(crate) leaving_gpus: i64,
 }
 
 impl Free {
@@ -345,25 +356,42 @@ impl Node {
             .map(|at| &self.groups[at])
     }
 
-    /// How many whole units can be handed out of `units` free ones. On time-sliced silicon every shared device takes
-    /// all units of one physical GPU with it.
-    pub(crate) fn whole_units(&self, units: i64) -> i64 {
+    /// How many of `free` whole units can be handed out. On time-sliced silicon every shared device takes all units of
+    /// one physical GPU with it.
+    pub(crate) fn whole_units(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
-            return units;
+            return free;
         }
-        let per_device = self.gpu_units / self.gpu_physical.max(1);
-        let left = (self.gpu_physical - self.groups_in_use()) * per_device - self.free.used_gpus;
-        units.min(left)
+        let (shared, whole) = self.occupied(when);
+        free.min(self.gpu_units - shared * self.units_per_device() - whole)
     }
 
-    /// How many devices can still become shared, out of `units` free ones.
-    pub(crate) fn openable_devices(&self, units: i64) -> i64 {
+    /// How many of `free` devices can still become shared.
+    pub(crate) fn openable_devices(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
-            return units;
+            return free;
         }
-        let per_device = (self.gpu_units / self.gpu_physical.max(1)).max(1);
-        let taken_whole = (self.free.used_gpus + per_device - 1) / per_device;
-        units.min(self.gpu_physical - self.groups_in_use() - taken_whole)
+        let (shared, whole) = self.occupied(when);
+        let per_device = self.units_per_device();
+        free.min(self.gpu_physical - shared - (whole + per_device - 1) / per_device)
+    }
+
+    fn units_per_device(&self) -> i64 {
+        (self.gpu_units / self.gpu_physical.max(1)).max(1)
+    }
+
+    /// Shared devices and whole units that are taken.
+    fn occupied(&self, when: When) -> (i64, i64) {
+        match when {
+            When::Now => (self.groups_in_use(), self.free.used_gpus),
+            When::AfterRelease => {
+                let staying = self
+                    .groups
+                    .iter()
+                    .filter(|group| group.used > 0 && !group.is_emptying());
+                (staying.count() as i64, self.free.used_gpus - self.free.leaving_gpus)
+            }
+        }
     }
 
     /// What a pod of this shape takes of the node besides GPU groups and extended resources.

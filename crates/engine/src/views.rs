@@ -90,13 +90,13 @@ impl Cluster {
                 required: gang.required_pods(),
             };
         }
-        let Some(explained) = self.explanations.failures.get(&gang_id) else {
+        let Some(failure) = self.explanations.failures.get(&gang_id) else {
             return match gang.delayed_until(self.now) {
                 Some(until) => Reason::PreemptionDelay { until },
                 None => Reason::NotTried,
             };
         };
-        match &explained.failure {
+        match failure {
             Failure::NoPods => Reason::NotTried,
             Failure::Bound(bound) => {
                 let of = QueueBound {
@@ -111,8 +111,12 @@ impl Cluster {
                     BoundKind::Quota => Reason::OverQuota(of),
                 }
             }
-            Failure::Pod { pod: failed, placed } => {
-                let mut rejections = explained.rejections.as_deref().cloned().unwrap_or_default();
+            Failure::Pod {
+                pod: failed,
+                placed,
+                rejections,
+            } => {
+                let mut rejections = rejections.as_deref().cloned().unwrap_or_default();
                 let shape = self.ledger.pod(*failed).shape;
                 rejections.holders = self.holders_if_short(&rejections, shape, holders);
                 self.short_of(gang_id, *failed, *placed, rejections)

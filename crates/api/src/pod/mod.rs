@@ -249,17 +249,17 @@ impl Pod<'_> {
         }
     }
 
+    /// One group per device. Several devices are named by one label each, a single one by the plain label; pods with
+    /// both kinds occur, and every device they name is theirs.
     fn gpu_groups(&self) -> Vec<String> {
         let labels = &self.metadata.labels;
         let several = labels
             .iter()
             .filter_map(|(key, _)| key.strip_prefix(keys::GPU_GROUP_PREFIX));
         let mut groups: Vec<String> = several.map(str::to_owned).collect();
+        groups.extend(labels.text(keys::GPU_GROUP).map(str::to_owned));
         groups.sort();
         groups.dedup();
-        if groups.is_empty() {
-            groups.extend(labels.text(keys::GPU_GROUP).map(str::to_owned));
-        }
         groups
     }
 
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn groups_come_from_labels() {
         let text = r#"{"metadata":{"name":"p","labels":{"runai-gpu-group/b":"b","runai-gpu-group/a":"a","runai-gpu-group":"c"}}}"#;
-        assert_eq!(pod(text).value.gpu_groups, ["a", "b"]);
+        assert_eq!(pod(text).value.gpu_groups, ["a", "b", "c"]);
         assert_eq!(
             pod(r#"{"metadata":{"name":"p","labels":{"runai-gpu-group":"c"}}}"#)
                 .value

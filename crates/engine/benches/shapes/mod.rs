@@ -3,7 +3,7 @@
 use engine::Cluster;
 use engine::model::{
     Action, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis,
-    NodeSpec, PodKind, PodPhase, PodSpec, Quota, QueueSpec, Requests, ResourceQuota, TaskRank, TopologyConstraint,
+    NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint,
     TopologyLevel, TopologySpec,
 };
 
@@ -22,7 +22,11 @@ pub(crate) struct Case {
 pub(crate) fn fill(nodes: usize) -> Case {
     let mut case = idle(nodes, &[Action::Allocate], 0);
     for at in 0..nodes * GPUS {
-        case.job(&Job { at, queue: at % 4, ..Job::of(1, GpuRequest::Whole { devices: 1 }) });
+        case.job(&Job {
+            at,
+            queue: at % 4,
+            ..Job::of(1, GpuRequest::Whole { devices: 1 })
+        });
     }
     case
 }
@@ -31,7 +35,12 @@ pub(crate) fn fill(nodes: usize) -> Case {
 pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
     let mut case = idle(nodes, &[Action::Allocate], racks);
     for at in 0..nodes * GPUS / pods {
-        let job = Job { at, queue: at % 4, in_rack: racks > 0, ..Job::of(pods, GpuRequest::Whole { devices: 1 }) };
+        let job = Job {
+            at,
+            queue: at % 4,
+            in_rack: racks > 0,
+            ..Job::of(pods, GpuRequest::Whole { devices: 1 })
+        };
         case.job(&job);
     }
     case
@@ -40,11 +49,18 @@ pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
 /// Three shared pods per GPU, by fraction and by memory.
 pub(crate) fn fractions(nodes: usize) -> Case {
     let mut case = idle(nodes, &Action::ALL, 0);
-    let part = |hundredths: i64| GpuRequest::Fraction { billionths: hundredths * 10_000_000, devices: 1 };
+    let part = |hundredths: i64| GpuRequest::Fraction {
+        billionths: hundredths * 10_000_000,
+        devices: 1,
+    };
     let memory = |mib| GpuRequest::Memory { mib, devices: 1 };
     let kinds = [part(50), part(25), memory(20_000), part(30), memory(40_960), part(10)];
     for at in 0..nodes * 24 {
-        case.job(&Job { at, queue: at % 4, ..Job::of(1, kinds[at % 6].clone()) });
+        case.job(&Job {
+            at,
+            queue: at % 4,
+            ..Job::of(1, kinds[at % 6].clone())
+        });
     }
     case
 }
@@ -53,7 +69,11 @@ pub(crate) fn fractions(nodes: usize) -> Case {
 pub(crate) fn reclaim_many(nodes: usize) -> Case {
     let mut case = full(nodes, &Action::ALL, 0, nodes * GPUS);
     for at in 0..nodes * GPUS {
-        case.job(&Job { at, queue: 1, ..Job::of(1, GpuRequest::Whole { devices: 1 }) });
+        case.job(&Job {
+            at,
+            queue: 1,
+            ..Job::of(1, GpuRequest::Whole { devices: 1 })
+        });
     }
     case
 }
@@ -61,14 +81,22 @@ pub(crate) fn reclaim_many(nodes: usize) -> Case {
 /// The same, and one pending gang of half the nodes.
 pub(crate) fn reclaim_large(nodes: usize) -> Case {
     let mut case = full(nodes, &[Action::Reclaim], 0, nodes * GPUS);
-    case.job(&Job { at: 0, queue: 1, ..Job::of(nodes / 2, GpuRequest::Whole { devices: GPUS as i64 }) });
+    case.job(&Job {
+        at: 0,
+        queue: 1,
+        ..Job::of(nodes / 2, GpuRequest::Whole { devices: GPUS as i64 })
+    });
     case
 }
 
 /// The same, and a pending gang of ten nodes that quota allows all but one GPU of.
 pub(crate) fn infeasible(nodes: usize) -> Case {
     let mut case = full(nodes, &[Action::Reclaim], nodes * GPUS - 79, 80);
-    case.job(&Job { at: 0, queue: 1, ..Job::of(10, GpuRequest::Whole { devices: GPUS as i64 }) });
+    case.job(&Job {
+        at: 0,
+        queue: 1,
+        ..Job::of(10, GpuRequest::Whole { devices: GPUS as i64 })
+    });
     case
 }
 
@@ -91,7 +119,12 @@ fn full(nodes: usize, actions: &[Action], quota: usize, other_quota: usize) -> C
     case.queue("queue-1", Some("all"), Some(other_quota), 0);
     for at in 0..nodes * GPUS {
         let running_on = Some(at % nodes);
-        case.job(&Job { at, queue: 0, running_on, ..Job::of(1, GpuRequest::Whole { devices: 1 }) });
+        case.job(&Job {
+            at,
+            queue: 0,
+            running_on,
+            ..Job::of(1, GpuRequest::Whole { devices: 1 })
+        });
     }
     case
 }
@@ -107,29 +140,52 @@ struct Job {
 
 impl Job {
     fn of(pods: usize, gpu: GpuRequest) -> Job {
-        Job { at: 0, queue: 0, pods, gpu, in_rack: false, running_on: None }
+        Job {
+            at: 0,
+            queue: 0,
+            pods,
+            gpu,
+            in_rack: false,
+            running_on: None,
+        }
     }
 }
 
 impl Case {
     fn new(nodes: usize, actions: &[Action], racks: usize) -> Case {
-        let config =
-            Config { actions: actions.to_vec(), consolidation_preemptees_max: None, ..Config::default() };
-        let mut case = Case { cluster: Cluster::new(), config };
+        let config = Config {
+            actions: actions.to_vec(),
+            consolidation_preemptees_max: None,
+            ..Config::default()
+        };
+        let mut case = Case {
+            cluster: Cluster::new(),
+            config,
+        };
         for at in 0..nodes {
             case.cluster.apply(Event::Node(node(at, racks)));
         }
         if racks > 0 {
-            let level = |label: &str| TopologyLevel { node_label: label.to_owned(), alias: None };
+            let level = |label: &str| TopologyLevel {
+                node_label: label.to_owned(),
+                alias: None,
+            };
             let levels = vec![level("rack"), level("host")];
-            case.cluster.apply(Event::Topology(TopologySpec { name: "racks".to_owned(), levels }));
+            case.cluster.apply(Event::Topology(TopologySpec {
+                name: "racks".to_owned(),
+                levels,
+            }));
         }
         case
     }
 
     fn queue(&mut self, name: &str, parent: Option<&str>, gpus: Option<usize>, weight: usize) {
         let deserved = gpus.map(|gpus| Gpus::whole(gpus as i64).0);
-        let gpu = ResourceQuota { deserved, limit: None, weight_millionths: weight as i64 * 1_000_000 };
+        let gpu = ResourceQuota {
+            deserved,
+            limit: None,
+            weight_millionths: weight as i64 * 1_000_000,
+        };
         self.cluster.apply(Event::Queue(QueueSpec {
             name: name.to_owned(),
             display_name: String::new(),
@@ -137,7 +193,10 @@ impl Case {
             created: Millis(0),
             uid: name.to_owned(),
             priority: 100,
-            quota: Quota { gpu, ..Quota::UNBOUNDED },
+            quota: Quota {
+                gpu,
+                ..Quota::UNBOUNDED
+            },
             preempt_min_runtime: None,
             reclaim_min_runtime: None,
         }));
@@ -145,7 +204,10 @@ impl Case {
 
     fn job(&mut self, job: &Job) {
         let state = if job.running_on.is_some() { "running" } else { "pending" };
-        let key = GangKey { namespace: "bench".to_owned(), name: format!("{state}-{:07}", job.at) };
+        let key = GangKey {
+            namespace: "bench".to_owned(),
+            name: format!("{state}-{:07}", job.at),
+        };
         // Jobs are older the earlier they come, and all that run are older than all that wait.
         let age = if job.running_on.is_some() { -1_000_000_000 } else { 0 };
         let created = Millis(NOW.0 - 100_000_000 + age + job.at as i64);
@@ -182,7 +244,11 @@ impl Case {
                 kind: PodKind::Workload,
                 gang: Some(key.clone()),
                 sub_group: None,
-                phase: if job.running_on.is_some() { PodPhase::Running } else { PodPhase::Pending },
+                phase: if job.running_on.is_some() {
+                    PodPhase::Running
+                } else {
+                    PodPhase::Pending
+                },
                 node: job.running_on.map(node_name),
                 deletion: None,
                 gated: false,

@@ -1,11 +1,11 @@
 //! Places pending gangs on free and soon-free capacity, in fair order.
 
-use crate::cycle::{Cycle, Explained};
+use crate::cycle::Cycle;
 use crate::gangs::Candidates;
 use crate::ids::GangId;
 use crate::model::Action;
 use crate::order::{ByLeaf, Direction};
-use crate::place::{Failure, Mode, NodeSet};
+use crate::place::{Mode, NodeSet};
 use crate::report::{Decision, Status};
 
 impl Cycle<'_> {
@@ -30,7 +30,7 @@ impl Cycle<'_> {
             let checkpoint = self.ledger.checkpoint();
             self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
             if let Err(failure) = self.place_gang(gang, &pods, Mode::Real, &NodeSet::All) {
-                self.explain(gang, failure);
+                self.explanations.failures.insert(gang, failure);
                 continue;
             }
             let must_wait = self.starts_in_part(gang);
@@ -60,15 +60,5 @@ impl Cycle<'_> {
             let promised = set.counts[Status::Pipelined as usize];
             promised > 0 && set.active_allocated() - promised < set.min
         })
-    }
-
-    fn explain(&mut self, gang: GangId, failure: Failure) {
-        let rejections = match &failure {
-            Failure::Pod { pod, .. } => Some(self.rejections(*pod)),
-            Failure::NoPods | Failure::Bound(_) | Failure::NoDomain { .. } | Failure::TopologyUnknown { .. } => None,
-        };
-        self.explanations
-            .failures
-            .insert(gang, Explained { failure, rejections });
     }
 }

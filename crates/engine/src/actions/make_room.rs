@@ -10,6 +10,7 @@ use crate::ledger::Ledger;
 use crate::model::Action;
 use crate::order::{ByLeaf, Direction};
 use crate::place::{fits, static_check};
+use crate::tables::When;
 use crate::victims::{Budget, Lists, Search, Solution};
 
 impl Cycle<'_> {
@@ -95,8 +96,16 @@ impl Cycle<'_> {
         /// Longest pause, as a power of two.
         const PAUSE_MAX: u32 = 5;
         let row = &mut self.ledger.gangs[gang.index()];
-        row.searches_cut = if was_cut { (row.searches_cut + 1).min(PAUSE_MAX) } else { 0 };
-        row.search_from = if was_cut { self.number + (1 << row.searches_cut) } else { 0 };
+        row.searches_cut = if was_cut {
+            (row.searches_cut + 1).min(PAUSE_MAX)
+        } else {
+            0
+        };
+        row.search_from = if was_cut {
+            self.number + (1 << row.searches_cut)
+        } else {
+            0
+        };
     }
 
     /// Whether every pod would fit some empty node: if not, no eviction can help.
@@ -110,7 +119,8 @@ impl Cycle<'_> {
                 let enough = (0..4).all(|resource| shape.base[resource] <= node.allocatable[resource]);
                 enough
                     && static_check(node, shape).is_ok()
-                    && fits(node, shape, [i64::MAX / 2; 4], true) != Err(crate::reasons::Check::GpuTooSmall)
+                    && fits(node, shape, [i64::MAX / 2; 4], When::AfterRelease)
+                        != Err(crate::reasons::Check::GpuTooSmall)
             })
         })
     }

@@ -5,7 +5,7 @@ use crate::intern::fresh_group;
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategy;
 use crate::place::fit::fits;
-use crate::tables::{GPU, Groups};
+use crate::tables::{GPU, Groups, When};
 
 /// The devices chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) fn choose_devices(
         PlacementStrategy::Spread => shared.sort_by_key(|group| (group.used, group.id)),
     }
     let openable = row
-        .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU])
+        .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)
         .max(0) as usize;
     if shared.len() + openable < wanted {
         return None;
@@ -45,7 +45,7 @@ pub(crate) fn choose_devices(
         PlacementStrategy::Binpack => shared.len().min(wanted),
         PlacementStrategy::Spread => wanted.saturating_sub(openable),
     };
-    let fits_now = fits(row, shape, row.free.idle, false).is_ok();
+    let fits_now = fits(row, shape, row.free.idle, When::Now).is_ok();
     let joined = &shared[..from_shared];
     let opens = wanted > from_shared;
     let must_wait = joined

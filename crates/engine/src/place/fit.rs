@@ -2,7 +2,7 @@
 
 use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, Placement, PlacementStrategy, TaintEffect};
 use crate::reasons::Check;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, Shape, Vector};
+use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, Shape, Vector, When};
 
 /// Weight of a node on which the pod fits at once.
 const AVAILABLE_NOW: i64 = 1_000;
@@ -81,12 +81,12 @@ fn type_check(node: &Node, shape: &Shape) -> Result<(), Check> {
 }
 
 /// Whether the pod fits into `free` (idle, or idle and releasing) of the node; else what is short.
-pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, releasing_too: bool) -> Result<(), Check> {
+pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Result<(), Check> {
     let mut need = shape.base;
     need[MEMORY] += node.unified_bytes(shape);
     match shape.gpu {
         GpuKind::Whole { devices } => {
-            if devices > node.whole_units(free[GPU]) {
+            if devices > node.whole_units(free[GPU], when) {
                 return Err(Check::Gpus);
             }
         }
@@ -107,7 +107,7 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, releasing_too: bool
                 .iter()
                 .filter(|group| group.fits(need_mib, node.memory_mib))
                 .count() as i64;
-            if shared + node.openable_devices(free[GPU]).max(0) < devices {
+            if shared + node.openable_devices(free[GPU], when).max(0) < devices {
                 return Err(if node.allocatable[GPU] == 0 {
                     Check::Gpus
                 } else {
@@ -131,7 +131,9 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, releasing_too: bool
     }
     for (resource, amount) in &shape.extended {
         let free = node.extended.iter().find(|extended| extended.resource == *resource);
-        let free = free.map_or(0, |free| free.idle + if releasing_too { free.releasing } else { 0 });
+        let free = free.map_or(0, |free| {
+            free.idle + if when == When::AfterRelease { free.releasing } else { 0 }
+        });
         if *amount > free {
             return Err(Check::Extended);
         }
@@ -171,11 +173,11 @@ impl Worth {
 /// How good a choice the node is now. `preference` comes from [`static_check`].
 pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> Worth {
     let total = node.free.total();
-    if fits(node, shape, total, true).is_err() {
+    if fits(node, shape, total, When::AfterRelease).is_err() {
         return Worth::UNFIT;
     }
     let mut weight = preference * PREFERENCE;
-    if fits(node, shape, node.free.idle, false).is_ok() {
+    if fits(node, shape, node.free.idle, When::Now).is_ok() {
         weight += AVAILABLE_NOW;
     }
     if placement.gpu == PlacementStrategy::Binpack && !node.groups.is_empty() {

@@ -1,13 +1,16 @@
 //! Placing the pods of a gang: all that one attempt needs, within the topology domains that its groups ask for.
 
+use std::sync::Arc;
+
 use crate::cycle::Cycle;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
 use crate::model::TopologyConstraint;
 use crate::place::domains::PodVector;
 use crate::place::fit::Worth;
 use crate::place::{Devices, Neighbours, choose_devices};
+use crate::reasons::Rejections;
 use crate::share::{self, Bound};
-use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Shape, Share, ceil_hundredths};
+use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Shape, Share, When, ceil_hundredths};
 
 /// Whether pods may start, or everything is only promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,12 @@ pub(crate) enum Failure {
     /// A queue's bound.
     Bound(Bound),
     /// A pod found no node after `placed` others had.
-    Pod { pod: PodId, placed: u32 },
+    Pod {
+        pod: PodId,
+        placed: u32,
+        /// What the nodes said; only looked up outside simulations.
+        rejections: Option<Arc<Rejections>>,
+    },
     /// No domain can hold the group.
     NoDomain {
         topology: String,
@@ -239,9 +247,11 @@ impl Cycle<'_> {
     fn place_pods(&mut self, attempt: &mut Attempt, pods: &[PodId], scope: Scope<'_>) -> Result<(), Failure> {
         for pod in pods {
             if !self.place_pod(attempt, *pod, scope) {
+                let rejections = (attempt.mode == Mode::Real).then(|| self.rejections(*pod, scope));
                 return Err(Failure::Pod {
                     pod: *pod,
                     placed: attempt.placed,
+                    rejections,
                 });
             }
             attempt.placed += 1;
@@ -320,7 +330,7 @@ impl Cycle<'_> {
             Some(devices) => (devices.groups, devices.must_wait),
             None => {
                 let node = ledger.node(node);
-                let fits_now = crate::place::fits(node, ledger.shape(row.shape), node.free.idle, false).is_ok();
+                let fits_now = crate::place::fits(node, ledger.shape(row.shape), node.free.idle, When::Now).is_ok();
                 (Default::default(), !fits_now)
             }
         };

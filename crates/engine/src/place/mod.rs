@@ -10,6 +10,6 @@ mod neighbours;
 pub(crate) use devices::{Devices, choose_devices};
 pub(crate) use domains::{DomainTree, Domains};
 pub(crate) use fit::{fits, static_check};
-pub(crate) use gang::{Failure, Mode, NodeSet};
+pub(crate) use gang::{Failure, Mode, NodeSet, Scope};
 pub(crate) use index::ShapeIndexes;
 pub(crate) use neighbours::Neighbours;

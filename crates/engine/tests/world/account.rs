@@ -1,0 +1,281 @@
+//! What pods take of nodes and queues, summed from the objects alone.
+
+use std::collections::BTreeMap;
+
+use super::super::engine::model::{
+    GangKey, GangSpec, GpuRequest, MemoryKind, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, ResourceQuota,
+};
+use super::super::engine::report::{Decision, Report, Status};
+use super::{MIB, World};
+
+/// A pod on a node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Seat {
+    pub(crate) pod: PodSpec,
+    pub(crate) node: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) stay: Stay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stay {
+    Stays,
+    /// Was asked to go and believed to do so.
+    Leaves,
+    /// Was asked to go long ago.
+    Stuck,
+    /// Will come.
+    Promised,
+}
+
+pub(crate) type Seats = Vec<Seat>;
+
+/// Where pods are.
+pub(crate) fn seats_of<'a>(pods: impl Iterator<Item = &'a PodSpec>, stuck_before: Millis) -> Seats {
+    let seat = |pod: &PodSpec| {
+        let (node, groups) = match (&pod.node, &pod.bind_in_flight) {
+            (Some(node), _) => (node, &pod.gpu_groups),
+            (None, Some(bind)) => (&bind.node, &bind.gpu_groups),
+            (None, None) => return None,
+        };
+        let alive = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
+        alive.then(|| Seat {
+            pod: pod.clone(),
+            node: node.clone(),
+            groups: groups.clone(),
+            stay: match pod.deletion {
+                None => Stay::Stays,
+                Some(deletion) if deletion < stuck_before => Stay::Stuck,
+                Some(_) => Stay::Leaves,
+            },
+        })
+    };
+    pods.filter_map(seat).collect()
+}
+
+/// Seats once decisions are added to those before. Promises are taken from the views: in one cycle a promise can be
+/// taken back or made anew.
+pub(crate) fn decided(world: &World, before: &Seats, report: &Report) -> Seats {
+    let mut seats = before.clone();
+    for decision in &report.decisions {
+        match decision {
+            Decision::Bind(placed) => seats.push(Seat {
+                pod: world.pods[&placed.pod].clone(),
+                node: placed.node.clone(),
+                groups: placed.gpu_groups.clone(),
+                stay: Stay::Stays,
+            }),
+            Decision::Evict { pod, .. } => {
+                let seat = seats
+                    .iter_mut()
+                    .find(|seat| seat.pod.uid == *pod && seat.stay == Stay::Stays);
+                seat.expect("only a pod that stays can be evicted").stay = Stay::Leaves;
+            }
+            Decision::Pipeline(_)
+            | Decision::Started(_)
+            | Decision::Evicted(_)
+            | Decision::Stale { .. }
+            | Decision::Recovered(_) => {}
+        }
+    }
+    let promised = world.cluster.pods().into_iter();
+    seats.extend(
+        promised
+            .filter(|view| view.status == Status::Pipelined)
+            .map(|view| Seat {
+                pod: world.pods[view.uid].clone(),
+                node: view.node.expect("a promise is for a node").to_owned(),
+                groups: view.gpu_groups,
+                stay: Stay::Promised,
+            }),
+    );
+    seats
+}
+
+/// What is taken, and of how much, by a name for people.
+pub(crate) type Loads = BTreeMap<String, (i64, Option<i64>)>;
+
+/// What each node has to give and how much of it these seats take.
+pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, seats: &[&Seat]) -> Loads {
+    let mut loads = Loads::new();
+    for node in nodes {
+        let mut take = |what: &str, capacity: i64, amount: i64| {
+            let load = loads
+                .entry(format!("{} {what}", node.name))
+                .or_insert((0, Some(capacity)));
+            load.0 += amount;
+        };
+        // On time-sliced silicon a shared device takes all units of a physical GPU.
+        let device_units = node
+            .gpu_count_label
+            .filter(|count| *count > 0)
+            .map_or(1, |count| node.gpus / count)
+            .max(1);
+        let device_mib = node.gpu_memory_mib.unwrap_or(100);
+        let mut shared: Vec<&String> = Vec::new();
+        for seat in seats.iter().filter(|seat| seat.node == node.name) {
+            let requests = &seat.pod.requests;
+            take("cpu", node.cpu_milli, requests.cpu_milli);
+            take("memory", node.memory_bytes, requests.memory_bytes);
+            take("pods", node.pods, 1);
+            match &requests.gpu {
+                GpuRequest::None => {}
+                GpuRequest::Whole { devices } => take("devices", node.gpus, *devices),
+                GpuRequest::Mig { slices, .. } => {
+                    for (name, count) in slices {
+                        let capacity = node.extended.iter().find(|(slice, _)| slice == name);
+                        take(name, capacity.map_or(0, |(_, capacity)| *capacity), *count);
+                    }
+                }
+                GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } => {
+                    let mib = shared_mib(&requests.gpu, device_mib);
+                    for group in &seat.groups {
+                        take(&format!("MiB of {group}"), device_mib, mib);
+                        if !shared.contains(&group) {
+                            take("devices", node.gpus, device_units);
+                            shared.push(group);
+                        }
+                    }
+                    if node.gpu_memory_kind == MemoryKind::Unified && node.gpu_memory_mib.is_some() {
+                        take("memory", node.memory_bytes, mib * seat.groups.len() as i64 * MIB);
+                    }
+                }
+            }
+        }
+    }
+    loads
+}
+
+fn shared_mib(request: &GpuRequest, device_mib: i64) -> i64 {
+    match request {
+        GpuRequest::Fraction { billionths, .. } => billionths * device_mib / 1_000_000_000,
+        GpuRequest::Memory { mib, .. } => *mib,
+        GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => 0,
+    }
+}
+
+/// Whether the seats of a node fit it, and the pod may be there.
+pub(crate) fn fits(node: &NodeSpec, pod: &PodSpec, seats: &Seats) -> bool {
+    let selected = pod
+        .constraints
+        .node_selector
+        .iter()
+        .all(|(key, value)| node.labels.get(key) == Some(value));
+    let known = node.gpu_memory_mib.is_some() || !matches!(pod.requests.gpu, GpuRequest::Memory { .. });
+    let seats: Vec<&Seat> = seats.iter().collect();
+    let loads = node_loads(std::iter::once(node), &seats);
+    selected
+        && known
+        && loads
+            .values()
+            .all(|(load, capacity)| capacity.is_none_or(|capacity| *load <= capacity))
+}
+
+/// What queues are charged for these seats, against their limits; or, for gangs that can't be evicted, against what
+/// they deserve.
+pub(crate) fn queue_loads(world: &World, seats: &[&Seat], bound: QueueBoundKind) -> Loads {
+    let mut loads = Loads::new();
+    for seat in seats {
+        let Some(gang) = gang_of(world, &seat.pod) else {
+            continue;
+        };
+        if bound == QueueBoundKind::Quota && gang.preemptible {
+            continue;
+        }
+        let Some(node) = world.nodes.get(&seat.node) else {
+            continue;
+        };
+        let charge = charge(&seat.pod, node);
+        for queue in queue_path(world, &gang.queue) {
+            let quotas = [
+                ("cpu", queue.quota.cpu),
+                ("memory", queue.quota.memory),
+                ("gpu", queue.quota.gpu),
+            ];
+            for ((what, quota), amount) in quotas.into_iter().zip(charge) {
+                let capacity = match bound {
+                    QueueBoundKind::Limit => quota.limit,
+                    QueueBoundKind::Quota => quota.deserved,
+                };
+                let load = loads.entry(format!("{} {what}", queue.name)).or_insert((0, capacity));
+                load.0 += amount;
+            }
+        }
+    }
+    loads
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QueueBoundKind {
+    Limit,
+    Quota,
+}
+
+/// The gang of a pod that is ours.
+pub(crate) fn gang_of<'w>(world: &'w World, pod: &PodSpec) -> Option<&'w GangSpec> {
+    let key: Option<&GangKey> = pod.gang.as_ref().filter(|_| pod.kind == PodKind::Workload);
+    world.gangs.get(key?)
+}
+
+fn queue_path<'w>(world: &'w World, leaf: &str) -> impl Iterator<Item = &'w QueueSpec> {
+    std::iter::successors(world.queues.get(leaf), |queue| {
+        queue.parent.as_ref().and_then(|parent| world.queues.get(parent))
+    })
+}
+
+/// Milli-cores, bytes, millionths of a GPU.
+fn charge(pod: &PodSpec, node: &NodeSpec) -> [i64; 3] {
+    let hundredths = match &pod.requests.gpu {
+        GpuRequest::None => 0,
+        GpuRequest::Whole { devices } => devices * 100,
+        GpuRequest::Fraction { billionths, devices } => (billionths + 5_000_000) / 10_000_000 * devices,
+        GpuRequest::Memory { mib, devices } => {
+            let device = node.gpu_memory_mib.unwrap_or(100);
+            (mib * 100 + device - 1) / device * devices
+        }
+        GpuRequest::Mig { slices, .. } => {
+            let compute = |name: &str| if name.contains("3g") { 300 } else { 100 };
+            slices.iter().map(|(name, count)| compute(name) * count).sum()
+        }
+    };
+    [pod.requests.cpu_milli, pod.requests.memory_bytes, hundredths * 10_000]
+}
+
+/// The first load that is above its capacity and above what it was before.
+pub(crate) fn overloaded(before: &Loads, after: &Loads) -> Option<String> {
+    after.iter().find_map(|(what, (load, capacity))| {
+        let capacity = (*capacity)?;
+        let old = before.get(what).map_or(0, |(load, _)| *load);
+        (*load > capacity && *load > old).then(|| format!("{what}: {load} of {capacity}, {old} before"))
+    })
+}
+
+/// Whether so many pods per subgroup make up a whole gang.
+pub(crate) fn is_whole(gang: &GangSpec, pods: &dyn Fn(Option<&str>) -> u32) -> bool {
+    if gang.sub_groups.is_empty() {
+        return pods(None) >= gang.min_member;
+    }
+    group_is_whole(gang, None, gang.min_sub_group, pods)
+}
+
+fn group_is_whole(gang: &GangSpec, parent: Option<&str>, min: Option<u32>, pods: &dyn Fn(Option<&str>) -> u32) -> bool {
+    let children: Vec<_> = gang
+        .sub_groups
+        .iter()
+        .filter(|group| group.parent.as_deref() == parent)
+        .collect();
+    let whole = children.iter().filter(|group| {
+        let name = Some(group.name.as_str());
+        let is_leaf = gang.sub_groups.iter().all(|other| other.parent.as_deref() != name);
+        if is_leaf {
+            pods(name) >= group.min_member.unwrap_or(0)
+        } else {
+            group_is_whole(gang, name, group.min_sub_group, pods)
+        }
+    });
+    whole.count() >= min.map_or(children.len(), |min| min as usize)
+}
+
+pub(crate) fn quotas(queue: &QueueSpec) -> [ResourceQuota; 3] {
+    [queue.quota.cpu, queue.quota.memory, queue.quota.gpu]
+}

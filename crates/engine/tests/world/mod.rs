@@ -1,0 +1,552 @@
+//! Random clusters and the world around them: it makes objects from plans, carries out decisions, and keeps its own
+//! record of every object, so that laws need not trust the engine's sums.
+
+// Every test file uses its own part of this.
+#![allow(dead_code)]
+
+pub(crate) mod account;
+pub(crate) mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::engine::Cluster;
+use super::engine::model::{
+    BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, MemoryKind, MigStrategy, Millis,
+    NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota,
+    SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+};
+use super::engine::report::{Decision, Report};
+use account::{Seats, fits, seats_of};
+use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, OddPod, Pace, QueuePlan, Scene, Shape, Step, TopologyPlan};
+
+pub(crate) const MIB: i64 = 1 << 20;
+const MIG: [&str; 2] = ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"];
+const NS: &str = "ns";
+
+/// How many cases a law is tried on, unless `PROPTEST_CASES` says otherwise. The seed is fixed, so that a run means the
+/// same every time; `PROPTEST_RNG_SEED` takes another.
+pub(crate) fn cases(cases: u32) -> proptest::test_runner::Config {
+    let mut config = proptest::test_runner::Config::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
+        config.rng_seed = proptest::test_runner::RngSeed::Fixed(1);
+    }
+    config.failure_persistence = None;
+    config.max_shrink_iters = 20_000;
+    config
+}
+
+/// Objects as the API server would have them, and an engine that was told of them.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    pub(crate) config: Config,
+    pub(crate) now: Millis,
+    pub(crate) nodes: BTreeMap<String, NodeSpec>,
+    pub(crate) queues: BTreeMap<String, QueueSpec>,
+    pub(crate) usage: BTreeMap<String, Usage>,
+    pub(crate) gangs: BTreeMap<GangKey, GangSpec>,
+    pub(crate) pods: BTreeMap<String, PodSpec>,
+    born: usize,
+}
+
+impl World {
+    /// The cluster of a scene before anything happens.
+    pub(crate) fn new(scene: &Scene) -> World {
+        let mut config = Config::default();
+        if scene.policy.spread {
+            (config.placement.gpu, config.placement.cpu) = (PlacementStrategy::Spread, PlacementStrategy::Spread);
+        }
+        if scene.policy.any_number_of_moves {
+            config.consolidation_preemptees_max = None;
+        }
+        if scene.policy.no_staleness_grace {
+            config.staleness_grace = Some(Millis(0));
+        }
+        let mut world = World {
+            cluster: Cluster::new(),
+            config,
+            now: Millis::seconds(1_000_000),
+            nodes: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            born: 0,
+        };
+        world.tell(Event::Topology(topology()));
+        for (at, plan) in scene.nodes.iter().enumerate() {
+            world.tell(Event::Node(node(&format!("n{at}"), plan)));
+        }
+        for (at, plan) in scene.queues.iter().enumerate() {
+            let parent = world.parent_for(at, plan);
+            world.tell_queue(format!("q{at}"), parent, plan);
+        }
+        for plan in &scene.gangs {
+            world.add_gang(plan);
+        }
+        world
+    }
+
+    /// Lets a step happen; a cycle is reported to `watch` before it is carried out.
+    pub(crate) fn step(&mut self, step: &Step, watch: &mut dyn FnMut(&World, &Report)) {
+        match step {
+            Step::Cycle(pace) => {
+                let report = self.cycle();
+                watch(self, &report);
+                self.carry_out(&report, *pace);
+            }
+            Step::Wait(seconds) => self.now = self.now + Millis::seconds(*seconds),
+            Step::NodeGone(at) => {
+                if let Some(name) = pick(&self.nodes, *at) {
+                    self.tell(Event::NodeGone(name));
+                }
+            }
+            Step::Node(at, plan) => {
+                let name = format!("n{}", at % 7);
+                self.tell(Event::Node(node(&name, plan)));
+            }
+            Step::Cordon(at) => {
+                if let Some(name) = pick(&self.nodes, *at) {
+                    let mut node = self.nodes[&name].clone();
+                    node.unschedulable = !node.unschedulable;
+                    self.tell(Event::Node(node));
+                }
+            }
+            Step::PodGone(at) => {
+                if let Some(uid) = pick(&self.pods, *at) {
+                    self.tell(Event::PodGone(uid));
+                }
+            }
+            Step::PodEnds(at) => self.change_pod(*at, |pod, _| pod.phase = PodPhase::Succeeded),
+            Step::PodLeaves(at) => self.change_pod(*at, |pod, now| pod.deletion = pod.deletion.or(Some(now))),
+            Step::Gang(plan) => self.add_gang(plan),
+            Step::GangGone(at) => {
+                if let Some(key) = pick(&self.gangs, *at) {
+                    self.tell(Event::GangGone(key));
+                }
+            }
+            Step::GangChanges(at, min) => {
+                if let Some(key) = pick(&self.gangs, *at) {
+                    let mut gang = self.gangs[&key].clone();
+                    gang.min_member = *min;
+                    gang.min_sub_group = (*min > 0).then_some(*min);
+                    self.tell(Event::Gang(gang));
+                }
+            }
+            Step::Queue(at, plan) => {
+                if let Some(name) = pick(&self.queues, *at) {
+                    let parent = self.queues[&name].parent.clone();
+                    self.tell_queue(name, parent, plan);
+                }
+            }
+        }
+    }
+
+    /// A pod that has a place changes.
+    fn change_pod(&mut self, at: usize, change: impl FnOnce(&mut PodSpec, Millis)) {
+        let placed: Vec<&PodSpec> = self.pods.values().filter(|pod| pod.node.is_some()).collect();
+        if !placed.is_empty() {
+            let mut pod = placed[at % placed.len()].clone();
+            change(&mut pod, self.now);
+            self.tell(Event::Pod(pod));
+        }
+    }
+
+    pub(crate) fn cycle(&mut self) -> Report {
+        self.now = self.now + Millis::seconds(1);
+        self.cluster.cycle(self.now, &self.config)
+    }
+
+    /// All objects as one event each.
+    pub(crate) fn snapshot(&self) -> Vec<Event> {
+        let mut events = vec![Event::Topology(topology())];
+        events.extend(self.nodes.values().cloned().map(Event::Node));
+        events.extend(self.queues.values().cloned().map(Event::Queue));
+        events.extend(self.usage.values().cloned().map(Event::Usage));
+        events.extend(self.gangs.values().cloned().map(Event::Gang));
+        events.extend(self.pods.values().cloned().map(Event::Pod));
+        events
+    }
+
+    /// Pods on nodes, as the world has them.
+    pub(crate) fn seats(&self) -> Seats {
+        seats_of(self.pods.values(), self.now - self.config.stuck_in_releasing)
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.record(event.clone());
+        self.cluster.apply(event);
+    }
+
+    fn record(&mut self, event: Event) {
+        match event {
+            Event::Node(node) => drop(self.nodes.insert(node.name.clone(), node)),
+            Event::NodeGone(name) => drop(self.nodes.remove(&name)),
+            Event::Pod(pod) => drop(self.pods.insert(pod.uid.clone(), pod)),
+            Event::PodGone(uid) => drop(self.pods.remove(&uid)),
+            Event::Gang(gang) => drop(self.gangs.insert(gang.key.clone(), gang)),
+            Event::GangGone(key) => drop(self.gangs.remove(&key)),
+            Event::Queue(queue) => drop(self.queues.insert(queue.name.clone(), queue)),
+            Event::QueueGone(name) => drop(self.queues.remove(&name)),
+            Event::Usage(usage) => drop(self.usage.insert(usage.queue.clone(), usage)),
+            Event::Topology(_) | Event::TopologyGone(_) => {}
+        }
+    }
+
+    // ---- the world moves on --------------------------------------------------------------------------------------------
+
+    /// Does what a cycle decided.
+    pub(crate) fn carry_out(&mut self, report: &Report, pace: Pace) {
+        let mut events = Vec::new();
+        let mut pods = self.pods.clone();
+        let mut changed = BTreeSet::new();
+        let mut gangs = self.gangs.clone();
+        for decision in &report.decisions {
+            match decision {
+                Decision::Bind(placed) => {
+                    let pod = pods.get_mut(&placed.pod).expect("only pods that exist are bound");
+                    pod.bind_in_flight = Some(BindInFlight {
+                        node: placed.node.clone(),
+                        gpu_groups: placed.gpu_groups.clone(),
+                    });
+                    changed.insert(placed.pod.clone());
+                }
+                Decision::Evict { pod: uid, .. } => {
+                    let pod = pods.get_mut(uid).expect("only pods that exist are evicted");
+                    pod.deletion = pod.deletion.or(Some(self.now));
+                    changed.insert(uid.clone());
+                }
+                Decision::Started(key)
+                | Decision::Evicted(key)
+                | Decision::Recovered(key)
+                | Decision::Stale { gang: key, .. } => {
+                    let gang = gangs.get_mut(key).expect("only gangs that exist are reported");
+                    match decision {
+                        Decision::Started(_) => gang.last_start = Some(self.now),
+                        Decision::Evicted(_) => gang.last_eviction = Some(self.now),
+                        Decision::Stale { since, .. } => gang.stale_since = Some(*since),
+                        _ => gang.stale_since = None,
+                    }
+                    events.push(Event::Gang(gang.clone()));
+                }
+                Decision::Pipeline(_) => {}
+            }
+        }
+        if pace == Pace::AtOnce {
+            for pod in pods.values_mut().filter(|pod| pod.kind == PodKind::Workload) {
+                let started = pod.phase == PodPhase::Pending && (pod.node.is_some() || pod.bind_in_flight.is_some());
+                let over = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+                if pod.deletion.is_some() && !over {
+                    events.push(Event::PodGone(pod.uid.clone()));
+                    changed.remove(&pod.uid);
+                    events.push(Event::Pod(self.reborn(pod)));
+                } else if started {
+                    if let Some(bind) = pod.bind_in_flight.take() {
+                        (pod.node, pod.gpu_groups) = (Some(bind.node), bind.gpu_groups);
+                    }
+                    pod.phase = PodPhase::Running;
+                    changed.insert(pod.uid.clone());
+                }
+            }
+        }
+        events.extend(changed.into_iter().map(|uid| Event::Pod(pods[&uid].clone())));
+        for event in events {
+            self.record(event.clone());
+            if pace != Pace::Silent {
+                self.cluster.apply(event);
+            }
+        }
+    }
+
+    /// What a controller makes in place of a pod that is gone.
+    fn reborn(&self, pod: &PodSpec) -> PodSpec {
+        PodSpec {
+            uid: format!("{}'", pod.uid),
+            created: self.now,
+            phase: PodPhase::Pending,
+            node: None,
+            deletion: None,
+            bind_in_flight: None,
+            gpu_groups: Vec::new(),
+            ..pod.clone()
+        }
+    }
+
+    // ---- objects from plans --------------------------------------------------------------------------------------------
+
+    fn parent_for(&self, at: usize, plan: &QueuePlan) -> Option<String> {
+        let parent = format!("q{}", plan.parent?.checked_rem(at)?);
+        let depth = std::iter::successors(Some(&parent), |name| self.queues[*name].parent.as_ref()).count();
+        (depth < 3).then_some(parent)
+    }
+
+    fn tell_queue(&mut self, name: String, parent: Option<String>, plan: &QueuePlan) {
+        let quota = |deserved: Option<i64>, limit: Option<i64>, unit: i64| ResourceQuota {
+            deserved: deserved.map(|amount| amount * unit),
+            limit: limit.map(|amount| amount * unit),
+            weight_millionths: plan.weight * 1_000_000,
+        };
+        self.tell(Event::Queue(QueueSpec {
+            uid: name.clone(),
+            name: name.clone(),
+            display_name: String::new(),
+            parent,
+            created: Millis(0),
+            priority: plan.priority,
+            quota: Quota {
+                cpu: quota(plan.cores_deserved, plan.cores_limit, 1_000),
+                memory: ResourceQuota::UNBOUNDED,
+                gpu: quota(plan.deserved, plan.limit, 10_000),
+            },
+            preempt_min_runtime: None,
+            reclaim_min_runtime: None,
+        }));
+        if let Some(usage) = plan.usage {
+            self.tell(Event::Usage(Usage {
+                queue: name,
+                cpu_billionths: usage * 10_000_000,
+                memory_billionths: usage * 10_000_000,
+                gpu_billionths: usage * 10_000_000,
+            }));
+        }
+    }
+
+    fn add_gang(&mut self, plan: &GangPlan) {
+        let at = self.born;
+        self.born += 1;
+        let leaves: Vec<&String> = self
+            .queues
+            .keys()
+            .filter(|name| self.queues.values().all(|queue| queue.parent.as_ref() != Some(name)))
+            .collect();
+        let key = GangKey {
+            namespace: NS.into(),
+            name: format!("g{at}"),
+        };
+        let (min_member, min_sub_group, sub_groups, members) = members(plan);
+        let gang = GangSpec {
+            uid: key.name.clone(),
+            key: key.clone(),
+            created: self.now - Millis::seconds(100 + plan.age),
+            queue: leaves[plan.queue % leaves.len()].clone(),
+            priority: plan.priority,
+            preemptible: plan.priority < 100,
+            min_member,
+            min_sub_group,
+            topology: plan.topology.as_ref().map(constraint),
+            sub_groups,
+            last_start: plan.runs.then_some(self.now - Millis::seconds(60)),
+            last_eviction: None,
+            stale_since: None,
+            preemption_delay: Millis(0),
+            staleness_grace: None,
+            schedulable: true,
+        };
+        let mut pods: Vec<PodSpec> = members
+            .into_iter()
+            .enumerate()
+            .map(|(index, sub_group)| self.pod(plan, &gang, index, sub_group))
+            .collect();
+        if plan.runs {
+            self.seat(&mut pods);
+        }
+        self.tell(Event::Gang(gang));
+        for pod in pods {
+            self.tell(Event::Pod(pod));
+        }
+    }
+
+    fn pod(&self, plan: &GangPlan, gang: &GangSpec, index: usize, sub_group: Option<String>) -> PodSpec {
+        let request = &plan.requests[index % plan.requests.len()];
+        let gpu = match request.gpu {
+            Gpu::None | Gpu::Mig(0, 0) => GpuRequest::None,
+            Gpu::Whole(devices) => GpuRequest::Whole { devices },
+            Gpu::Fraction(hundredths, devices) => GpuRequest::Fraction {
+                billionths: hundredths * 10_000_000,
+                devices,
+            },
+            Gpu::Memory(mib, devices) => GpuRequest::Memory { mib, devices },
+            Gpu::Mig(small, large) => GpuRequest::Mig {
+                slices: slices(small, large),
+                legacy: false,
+            },
+        };
+        let odd_pod = plan.odd_pod.filter(|_| index == 0);
+        let rack = plan.rack.map(|rack| ("rack".to_owned(), format!("r{rack}")));
+        PodSpec {
+            uid: format!("{}-{index}", gang.key.name),
+            namespace: NS.into(),
+            name: format!("{}-{index}", gang.key.name),
+            created: gang.created,
+            kind: match odd_pod {
+                Some(OddPod::Foreign) => PodKind::Foreign,
+                _ => PodKind::Workload,
+            },
+            gang: Some(gang.key.clone()),
+            sub_group,
+            phase: PodPhase::Pending,
+            node: None,
+            deletion: None,
+            gated: matches!(odd_pod, Some(OddPod::Gated)),
+            bind_in_flight: None,
+            gpu_groups: Vec::new(),
+            requests: Requests {
+                cpu_milli: request.millis,
+                memory_bytes: request.mib * MIB,
+                gpu,
+                extended: Vec::new(),
+            },
+            constraints: Constraints {
+                node_selector: rack.into_iter().collect(),
+                ..Constraints::default()
+            },
+            labels: Default::default(),
+            rank: TaskRank::default(),
+            nominated_node: None,
+            refused: matches!(odd_pod, Some(OddPod::Refused)).then(|| "refused".to_owned()),
+        }
+    }
+
+    /// Lets pods run on the first nodes with room; all, or none of them.
+    fn seat(&self, pods: &mut [PodSpec]) {
+        let mut trial = pods.to_vec();
+        for at in 0..trial.len() {
+            let found = self.nodes.values().any(|node| {
+                let shared = match trial[at].requests.gpu {
+                    GpuRequest::Fraction { devices, .. } | GpuRequest::Memory { devices, .. } => devices,
+                    GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => 0,
+                };
+                // Devices of a node that are shared are called by its name and a letter.
+                let groups = (0..5).map(|first| (first..first + shared).map(|group| format!("{}-{group}", node.name)));
+                let mut groups = groups.map(Iterator::collect);
+                groups.any(|groups| {
+                    let pod = &mut trial[at];
+                    (pod.node, pod.gpu_groups) = (Some(node.name.clone()), groups);
+                    (pod.phase, pod.gated, pod.refused) = (PodPhase::Running, false, None);
+                    let seats = seats_of(self.pods.values().chain(&trial), Millis(0));
+                    fits(node, &trial[at], &seats)
+                })
+            });
+            if !found {
+                return;
+            }
+        }
+        pods.clone_from_slice(&trial);
+    }
+}
+
+fn pick<K: Clone, V>(from: &BTreeMap<K, V>, at: usize) -> Option<K> {
+    from.keys().nth(at.checked_rem(from.len())?).cloned()
+}
+
+fn topology() -> TopologySpec {
+    let level = |label: &str| TopologyLevel {
+        node_label: label.into(),
+        alias: None,
+    };
+    TopologySpec {
+        name: "racks".into(),
+        levels: vec![level("rack"), level("host")],
+    }
+}
+
+fn constraint(plan: &TopologyPlan) -> TopologyConstraint {
+    let label = |level: Level| match level {
+        Level::Rack => "rack".to_owned(),
+        Level::Host => "host".to_owned(),
+    };
+    TopologyConstraint {
+        topology: "racks".into(),
+        required_level: plan.required.map(label),
+        preferred_level: plan.preferred.map(label),
+    }
+}
+
+fn slices(small: i64, large: i64) -> Vec<(String, i64)> {
+    let slices = MIG.iter().zip([small, large]).filter(|(_, count)| *count > 0);
+    slices.map(|(name, count)| ((*name).to_owned(), count)).collect()
+}
+
+fn node(name: &str, plan: &NodePlan) -> NodeSpec {
+    let mig = matches!(plan.kind, NodeKind::Mig(..));
+    NodeSpec {
+        name: name.into(),
+        labels: [
+            ("rack".to_owned(), format!("r{}", plan.rack)),
+            ("host".to_owned(), name.to_owned()),
+        ]
+        .into(),
+        taints: Vec::new(),
+        unschedulable: plan.cordoned,
+        conditions: if plan.not_ready {
+            vec![NodeCondition::NotReady]
+        } else {
+            Vec::new()
+        },
+        cpu_milli: plan.cores * 1_000,
+        memory_bytes: plan.memory_gib * 1_024 * MIB,
+        gpus: match plan.kind {
+            NodeKind::TimeSliced(units) => plan.gpus * units,
+            NodeKind::Mig(..) => 0,
+            NodeKind::Plain | NodeKind::Unified => plan.gpus,
+        },
+        pods: plan.pods,
+        extended: match plan.kind {
+            NodeKind::Mig(small, large) => slices(small, large),
+            NodeKind::Plain | NodeKind::TimeSliced(_) | NodeKind::Unified => Vec::new(),
+        },
+        gpu_count_label: Some(plan.gpus),
+        gpu_memory_mib: plan.memory_mib,
+        gpu_memory_kind: match plan.kind {
+            NodeKind::Unified => MemoryKind::Unified,
+            NodeKind::Plain | NodeKind::TimeSliced(_) | NodeKind::Mig(..) => MemoryKind::Dedicated,
+        },
+        mig_enabled: mig,
+        mig_strategy: if mig { MigStrategy::Mixed } else { MigStrategy::None },
+    }
+}
+
+/// Minima and subgroups of a gang, and the subgroup of each of its pods.
+fn members(plan: &GangPlan) -> (u32, Option<u32>, Vec<SubGroupSpec>, Vec<Option<String>>) {
+    let (min_sub_group, branches) = match &plan.shape {
+        Shape::One => return (1, None, Vec::new(), vec![None]),
+        Shape::Gang { min, more } => return (*min, None, Vec::new(), vec![None; (min + more) as usize]),
+        Shape::Tree {
+            min_sub_group,
+            branches,
+        } => (*min_sub_group, branches),
+    };
+    let (mut sub_groups, mut members) = (Vec::new(), Vec::new());
+    let mut add = |name: String, parent: Option<String>, min, min_sub_group, together: bool| {
+        sub_groups.push(SubGroupSpec {
+            name,
+            parent,
+            min_member: min,
+            min_sub_group,
+            topology: together.then(|| {
+                constraint(&TopologyPlan {
+                    required: Some(Level::Rack),
+                    preferred: None,
+                })
+            }),
+        });
+    };
+    for (at, branch) in branches.iter().enumerate() {
+        let name = format!("s{at}");
+        if let [(min, more)] = branch.leaves[..] {
+            add(name.clone(), None, Some(min), None, branch.together);
+            members.extend((0..min + more).map(|_| Some(name.clone())));
+            continue;
+        }
+        add(name.clone(), None, None, branch.min_sub_group, branch.together);
+        for (leaf, (min, more)) in branch.leaves.iter().enumerate() {
+            let leaf = format!("{name}{leaf}");
+            add(leaf.clone(), Some(name.clone()), Some(*min), None, false);
+            members.extend((0..min + more).map(|_| Some(leaf.clone())));
+        }
+    }
+    (0, min_sub_group, sub_groups, members)
+}

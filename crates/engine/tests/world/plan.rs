@@ -1,0 +1,384 @@
+//! What a random cluster is made of. Plans are small values: proptest makes and shrinks them, and a counterexample can
+//! be read. Picks are numbers taken modulo whatever there is to pick from.
+
+use std::fmt;
+
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::*;
+
+/// A cluster, who runs and waits there, and what happens to it.
+#[derive(Clone)]
+pub(crate) struct Scene {
+    pub(crate) policy: Policy,
+    pub(crate) nodes: Vec<NodePlan>,
+    pub(crate) queues: Vec<QueuePlan>,
+    pub(crate) gangs: Vec<GangPlan>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One line per part.
+impl fmt::Debug for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Scene {
+            policy,
+            nodes,
+            queues,
+            gangs,
+            steps,
+        } = self;
+        writeln!(f, "{policy:?}")?;
+        nodes.iter().try_for_each(|node| writeln!(f, "  {node:?}"))?;
+        queues.iter().try_for_each(|queue| writeln!(f, "  {queue:?}"))?;
+        gangs.iter().try_for_each(|gang| writeln!(f, "  {gang:?}"))?;
+        steps.iter().try_for_each(|step| writeln!(f, "  {step:?}"))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub(crate) spread: bool,
+    pub(crate) any_number_of_moves: bool,
+    pub(crate) no_staleness_grace: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NodePlan {
+    pub(crate) gpus: i64,
+    pub(crate) memory_mib: Option<i64>,
+    pub(crate) kind: NodeKind,
+    pub(crate) cores: i64,
+    pub(crate) memory_gib: i64,
+    pub(crate) pods: i64,
+    pub(crate) rack: u8,
+    pub(crate) cordoned: bool,
+    pub(crate) not_ready: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum NodeKind {
+    Plain,
+    /// So many units per device.
+    TimeSliced(i64),
+    Unified,
+    /// Slices of 1g and 3g instead of GPUs.
+    Mig(i64, i64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct QueuePlan {
+    /// One of the queues before it, unless that would be too deep.
+    pub(crate) parent: Option<usize>,
+    /// Hundredths of a GPU.
+    pub(crate) deserved: Option<i64>,
+    pub(crate) limit: Option<i64>,
+    pub(crate) weight: i64,
+    pub(crate) priority: i32,
+    pub(crate) cores_deserved: Option<i64>,
+    pub(crate) cores_limit: Option<i64>,
+    /// Hundredths of the cluster.
+    pub(crate) usage: Option<i64>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct GangPlan {
+    pub(crate) queue: usize,
+    pub(crate) priority: i32,
+    pub(crate) age: i64,
+    /// Runs already, if there is room where it may.
+    pub(crate) runs: bool,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) shape: Shape,
+    pub(crate) topology: Option<TopologyPlan>,
+    /// Only nodes of this rack.
+    pub(crate) rack: Option<u8>,
+    /// Pods held by gates or refused by the edge.
+    pub(crate) odd_pod: Option<OddPod>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OddPod {
+    Gated,
+    Refused,
+    Foreign,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) millis: i64,
+    pub(crate) mib: i64,
+    pub(crate) gpu: Gpu,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Gpu {
+    None,
+    Whole(i64),
+    /// Hundredths, devices.
+    Fraction(i64, i64),
+    /// MiB, devices.
+    Memory(i64, i64),
+    /// Slices of 1g, of 3g.
+    Mig(i64, i64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Shape {
+    One,
+    Gang {
+        min: u32,
+        more: u32,
+    },
+    Tree {
+        min_sub_group: Option<u32>,
+        branches: Vec<Branch>,
+    },
+}
+
+/// A leaf, or a parent of several.
+#[derive(Clone, Debug)]
+pub(crate) struct Branch {
+    pub(crate) min_sub_group: Option<u32>,
+    pub(crate) leaves: Vec<(u32, u32)>,
+    pub(crate) together: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TopologyPlan {
+    pub(crate) required: Option<Level>,
+    pub(crate) preferred: Option<Level>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Level {
+    Rack,
+    Host,
+}
+
+/// How fast the world carries out a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Bound pods run, evicted ones are back and wait.
+    AtOnce,
+    /// Bound pods are on their way, evicted ones still there.
+    Slow,
+    /// The same, and nobody tells the engine.
+    Silent,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Cycle(Pace),
+    Wait(i64),
+    NodeGone(usize),
+    Node(usize, NodePlan),
+    Cordon(usize),
+    PodGone(usize),
+    PodEnds(usize),
+    PodLeaves(usize),
+    Gang(GangPlan),
+    GangGone(usize),
+    /// Another minimum.
+    GangChanges(usize, u32),
+    Queue(usize, QueuePlan),
+}
+
+/// Which gangs a scene may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Jobs of one pod.
+    Single,
+    /// Gangs with all pods required.
+    Rigid,
+    /// Everything.
+    Any,
+}
+
+/// Any cluster with anything happening to it.
+pub(crate) fn scenes() -> impl Strategy<Value = Scene> {
+    scenes_of(Class::Any, 0..12)
+}
+
+/// A cluster with gangs of one class.
+pub(crate) fn scenes_of(class: Class, steps: std::ops::Range<usize>) -> impl Strategy<Value = Scene> {
+    (
+        policies(),
+        vec(nodes(), 1..6),
+        vec(queues(), 1..7),
+        vec(gangs(class), 0..10),
+        vec(self::steps(class), steps),
+    )
+        .prop_map(|(policy, nodes, queues, gangs, steps)| Scene {
+            policy,
+            nodes,
+            queues,
+            gangs,
+            steps,
+        })
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    (
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.3),
+        prop::bool::weighted(0.2),
+    )
+        .prop_map(|(spread, any_number_of_moves, no_staleness_grace)| Policy {
+            spread,
+            any_number_of_moves,
+            no_staleness_grace,
+        })
+}
+
+fn nodes() -> impl Strategy<Value = NodePlan> {
+    let kind = prop_oneof![
+        6 => Just(NodeKind::Plain),
+        1 => (2i64..4).prop_map(NodeKind::TimeSliced),
+        1 => Just(NodeKind::Unified),
+        1 => (0i64..8, 0i64..3).prop_map(|(small, large)| NodeKind::Mig(small, large)),
+    ];
+    let memory_mib = prop_oneof![
+        2 => Just(Some(16_000)), 2 => Just(Some(40_000)), 1 => Just(Some(81_920)), 1 => Just(None),
+    ];
+    let size = (
+        prop_oneof![1 => Just(0i64), 6 => 1i64..=8],
+        prop_oneof![4 => Just(64i64), 1 => 1i64..8],
+        prop_oneof![4 => Just(256i64), 1 => 1i64..32],
+        prop_oneof![4 => Just(110i64), 1 => 1i64..6],
+    );
+    (
+        size,
+        memory_mib,
+        kind,
+        0u8..3,
+        prop::bool::weighted(0.05),
+        prop::bool::weighted(0.05),
+    )
+        .prop_map(
+            |((gpus, cores, memory_gib, pods), memory_mib, kind, rack, cordoned, not_ready)| NodePlan {
+                gpus,
+                memory_mib,
+                kind,
+                cores,
+                memory_gib,
+                pods,
+                rack,
+                cordoned,
+                not_ready,
+            },
+        )
+}
+
+fn queues() -> impl Strategy<Value = QueuePlan> {
+    let hundredths = prop_oneof![4 => (0i64..9).prop_map(|gpus| gpus * 100), 1 => 0i64..800];
+    (
+        weighted(0.7, 0usize..6),
+        weighted(0.9, hundredths.clone()),
+        weighted(0.3, hundredths),
+        0i64..4,
+        prop_oneof![3 => Just(100), 1 => Just(200)],
+        weighted(0.2, 0i64..64),
+        weighted(0.1, 0i64..64),
+        weighted(0.2, 0i64..100),
+    )
+        .prop_map(
+            |(parent, deserved, limit, weight, priority, cores_deserved, cores_limit, usage)| QueuePlan {
+                parent,
+                deserved,
+                limit,
+                weight,
+                priority,
+                cores_deserved,
+                cores_limit,
+                usage,
+            },
+        )
+}
+
+fn requests() -> impl Strategy<Value = Request> {
+    let devices = || prop_oneof![5 => Just(1i64), 1 => 2i64..4];
+    let fraction = prop_oneof![2 => Just(50i64), 1 => Just(25i64), 3 => 1i64..100];
+    let memory = prop_oneof![2 => Just(8_000i64), 3 => 1i64..50_000];
+    let gpu = prop_oneof![
+        1 => Just(Gpu::None),
+        4 => (1i64..5).prop_map(Gpu::Whole),
+        3 => (fraction, devices()).prop_map(|(part, devices)| Gpu::Fraction(part, devices)),
+        2 => (memory, devices()).prop_map(|(mib, devices)| Gpu::Memory(mib, devices)),
+        1 => (0i64..3, 0i64..2).prop_map(|(small, large)| Gpu::Mig(small, large)),
+    ];
+    let millis = prop_oneof![4 => Just(100i64), 1 => 0i64..8_000];
+    let mib = prop_oneof![4 => Just(100i64), 1 => 0i64..16_000];
+    (millis, mib, gpu).prop_map(|(millis, mib, gpu)| Request { millis, mib, gpu })
+}
+
+fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
+    let one = Just(Shape::One);
+    let rigid = (1u32..5).prop_map(|min| Shape::Gang { min, more: 0 });
+    let elastic = (0u32..4, 0u32..4).prop_map(|(min, more)| Shape::Gang { min, more });
+    let branch = (
+        weighted(0.3, 1u32..3),
+        vec((0u32..3, 0u32..2), 1..4),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(|(min_sub_group, leaves, together)| Branch {
+            min_sub_group,
+            leaves,
+            together,
+        });
+    let tree = (weighted(0.3, 1u32..3), vec(branch, 1..4)).prop_map(|(min_sub_group, branches)| Shape::Tree {
+        min_sub_group,
+        branches,
+    });
+    let shape = match class {
+        Class::Single => one.boxed(),
+        Class::Rigid => prop_oneof![1 => one, 1 => rigid].boxed(),
+        Class::Any => prop_oneof![3 => one, 2 => rigid, 2 => elastic, 2 => tree].boxed(),
+    };
+    let level = || prop_oneof![Just(Level::Rack), Just(Level::Host)];
+    let topology = (weighted(0.6, level()), weighted(0.4, level()))
+        .prop_map(|(required, preferred)| TopologyPlan { required, preferred });
+    let odd_pod = prop_oneof![Just(OddPod::Gated), Just(OddPod::Refused), Just(OddPod::Foreign)];
+    (
+        0usize..6,
+        prop_oneof![Just(50), Just(75), Just(100), Just(125)],
+        0i64..5,
+        prop::bool::weighted(0.4),
+        vec(requests(), 1..3),
+        shape,
+        weighted(0.15, topology),
+        weighted(0.1, 0u8..3),
+        weighted(0.05, odd_pod),
+    )
+        .prop_map(
+            |(queue, priority, age, runs, requests, shape, topology, rack, odd_pod)| GangPlan {
+                queue,
+                priority,
+                age,
+                runs,
+                requests,
+                shape,
+                topology,
+                rack,
+                odd_pod,
+            },
+        )
+        .boxed()
+}
+
+fn steps(class: Class) -> impl Strategy<Value = Step> {
+    let pace = prop_oneof![3 => Just(Pace::AtOnce), 1 => Just(Pace::Slow), 1 => Just(Pace::Silent)];
+    prop_oneof![
+        8 => pace.prop_map(Step::Cycle),
+        1 => (1i64..130).prop_map(Step::Wait),
+        1 => any::<usize>().prop_map(Step::NodeGone),
+        2 => (any::<usize>(), nodes()).prop_map(|(at, plan)| Step::Node(at, plan)),
+        1 => any::<usize>().prop_map(Step::Cordon),
+        1 => any::<usize>().prop_map(Step::PodGone),
+        1 => any::<usize>().prop_map(Step::PodEnds),
+        1 => any::<usize>().prop_map(Step::PodLeaves),
+        4 => gangs(class).prop_map(Step::Gang),
+        1 => any::<usize>().prop_map(Step::GangGone),
+        1 => (any::<usize>(), 0u32..4).prop_map(|(at, min)| Step::GangChanges(at, min)),
+        1 => (any::<usize>(), queues()).prop_map(|(at, plan)| Step::Queue(at, plan)),
+    ]
+}
