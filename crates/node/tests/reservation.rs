@@ -85,6 +85,10 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
 
 #[tokio::test]
 async fn failures_say_what_to_do() {
+    // The first thread that passes a log line decides for the process whether anybody listens to it. If that were this one without a
+    // listener, the other test would miss lines.
+    let subscriber = tracing_subscriber::fmt().with_writer(io::sink).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
     let host = tempfile::tempdir().unwrap();
     let api = Api::start().await;
     api.add_pod("gpu-reservation-1", "uid-1");
