@@ -493,90 +493,33 @@ impl Ledger {
         self.touched.touch(node);
     }
 
-    /// Accounts `need` MiB of one pod on a shared device, and what that means for the node's whole devices: a device
-    /// with a user that stays is not idle; one whose users all leave is one releasing GPU; the first to wait for such a
-    /// device (or for a free one) takes that releasing GPU.
+    /// Accounts `need` MiB of one pod on a shared device, and what that means for the node's whole devices.
     fn account_group(&mut self, node: NodeId, id: GroupId, need: i64, status: Status, sign: i64) {
         let groups = &self.nodes[node.index()].groups;
         let found = groups.binary_search_by_key(&id, |group| group.id);
         let old = found.ok().map(|at| groups[at]);
         self.log(Undo::Group { node, id, old });
-        let target = &mut self.nodes[node.index()];
-        let mut group = old.unwrap_or(Group {
+        let before = old.unwrap_or(Group {
             id,
-            used: 0,
-            releasing: 0,
-            allocated: 0,
-            counted_releasing: false,
+            staying: 0,
+            leaving: 0,
+            promised: 0,
         });
-        let others_in_use = target.groups_in_use() - i64::from(old.is_some_and(|old| old.used > 0));
-        group.used += sign * need;
-        let in_use = target.free.used_gpus + others_in_use + i64::from(group.used > 0);
-        let free = &mut target.free;
-        // Idle devices and devices in use can't outnumber the node's: the guard tells whether this one was idle.
-        let was_idle = target.gpu_units < free.idle[GPU] + in_use;
-        let can_be_idle = target.gpu_units >= free.idle[GPU] + in_use;
-        match (status, sign > 0) {
-            (Status::Releasing, true) => {
-                group.releasing += need;
-                group.allocated += need;
-                if group.used == group.releasing {
-                    if !group.counted_releasing {
-                        free.releasing[GPU] += 1;
-                        group.counted_releasing = true;
-                    }
-                    free.idle[GPU] -= i64::from(was_idle);
-                }
-            }
-            (Status::Releasing, false) => {
-                group.releasing -= need;
-                group.allocated -= need;
-                if group.used <= 0 {
-                    free.idle[GPU] += i64::from(can_be_idle);
-                    if group.counted_releasing {
-                        free.releasing[GPU] -= 1;
-                        group.counted_releasing = false;
-                    }
-                }
-            }
-            (Status::Pipelined, true) => {
-                let (used_before, releasing_before) = (group.used - need, group.releasing);
-                group.releasing -= need;
-                free.releasing[GPU] -= i64::from(used_before == releasing_before);
-            }
-            (Status::Pipelined, false) => {
-                let (used_before, releasing_before) = (group.used + need, group.releasing);
-                group.releasing += need;
-                let unused_now = group.used == 0 && group.releasing == 0;
-                free.releasing[GPU] += i64::from(used_before == releasing_before || unused_now);
-            }
-            (_, true) => {
-                group.allocated += need;
-                if group.used <= need {
-                    free.idle[GPU] -= i64::from(was_idle);
-                }
-                if group.counted_releasing {
-                    free.releasing[GPU] -= 1;
-                    group.counted_releasing = false;
-                }
-            }
-            (_, false) => {
-                group.allocated -= need;
-                if group.used <= 0 {
-                    free.idle[GPU] += i64::from(can_be_idle);
-                }
-                if group.is_emptying() && !group.counted_releasing {
-                    free.releasing[GPU] += 1;
-                    group.counted_releasing = true;
-                }
-            }
-        }
-        let empty = group.used == 0 && group.releasing == 0 && group.allocated == 0 && !group.counted_releasing;
-        match (found, empty) {
+        let mut after = before;
+        let part = match status {
+            Status::Releasing => &mut after.leaving,
+            Status::Pipelined => &mut after.promised,
+            _ => &mut after.staying,
+        };
+        *part += sign * need;
+        let target = &mut self.nodes[node.index()];
+        target.free.idle[GPU] -= after.takes_idle() - before.takes_idle();
+        target.free.releasing[GPU] += after.gives_releasing() - before.gives_releasing();
+        match (found, after.is_unused()) {
             (Ok(at), true) => drop(target.groups.remove(at)),
-            (Ok(at), false) => target.groups[at] = group,
+            (Ok(at), false) => target.groups[at] = after,
             (Err(_), true) => {}
-            (Err(at), false) => target.groups.insert(at, group),
+            (Err(at), false) => target.groups.insert(at, after),
         }
     }
 }

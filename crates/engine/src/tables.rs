@@ -234,34 +234,67 @@ impl Pod {
     }
 }
 
-/// A shared device of a node, in MiB.
+/// A shared device of a node: MiB by what becomes of those who hold them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) id: GroupId,
-    /// Promised, to pods that are there or wait for it.
-    pub(crate) used: i64,
-    /// Being freed, less what is promised out of it.
-    pub(crate) releasing: i64,
-    /// Held by pods that are there, leaving ones included.
-    pub(crate) allocated: i64,
-    /// The device counts as one of the node's releasing GPUs.
-    pub(crate) counted_releasing: bool,
+    /// Held by pods that stay.
+    pub(crate) staying: i64,
+    /// Held by pods that are leaving.
+    pub(crate) leaving: i64,
+    /// Promised to pods that wait for room.
+    pub(crate) promised: i64,
 }
 
 impl Group {
+    /// Held or promised.
+    pub(crate) fn used(&self) -> i64 {
+        self.staying + self.leaving + self.promised
+    }
+
+    /// Held by pods that are there, leaving ones included.
+    pub(crate) fn allocated(&self) -> i64 {
+        self.staying + self.leaving
+    }
+
+    /// Being freed, less what is promised.
+    pub(crate) fn releasing(&self) -> i64 {
+        self.leaving - self.promised
+    }
+
+    /// MiB that one more pod could be promised.
+    pub(crate) fn room(&self, memory_mib: i64) -> i64 {
+        memory_mib - self.staying - self.promised
+    }
+
     /// Whether `need` MiB fit, counting what is being freed. A device that everyone is leaving counts as whole.
     pub(crate) fn fits(&self, need: i64, memory_mib: i64) -> bool {
-        self.used != 0 && memory_mib - self.allocated + self.releasing >= need && self.allocated != self.releasing
+        self.room(memory_mib) >= need && !self.is_emptying() && !self.is_unused()
     }
 
     /// Whether `need` MiB fit at once.
     pub(crate) fn fits_now(&self, need: i64, memory_mib: i64) -> bool {
-        self.allocated > 0 && memory_mib - self.allocated >= need
+        self.allocated() > 0 && memory_mib - self.allocated() >= need
     }
 
     /// Whether all who use it are leaving.
     pub(crate) fn is_emptying(&self) -> bool {
-        self.used != 0 && self.releasing == self.used
+        self.leaving > 0 && self.staying == 0 && self.promised == 0
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.staying == 0 && self.leaving == 0 && self.promised == 0
+    }
+
+    /// A device with anyone on it is not idle.
+    pub(crate) fn takes_idle(&self) -> i64 {
+        i64::from(self.allocated() > 0)
+    }
+
+    /// A device that everyone leaves is one more to come; the first to be promised a device on which nobody stays takes
+    /// one that comes.
+    pub(crate) fn gives_releasing(&self) -> i64 {
+        i64::from(self.staying == 0 && self.leaving > 0) - i64::from(self.staying == 0 && self.promised > 0)
     }
 }
 
@@ -346,7 +379,7 @@ impl Node {
 
     /// Shared devices in use.
     pub(crate) fn groups_in_use(&self) -> i64 {
-        self.groups.iter().filter(|group| group.used > 0).count() as i64
+        self.groups.len() as i64
     }
 
     pub(crate) fn group(&self, id: GroupId) -> Option<&Group> {
@@ -385,10 +418,7 @@ impl Node {
         match when {
             When::Now => (self.groups_in_use(), self.free.used_gpus),
             When::AfterRelease => {
-                let staying = self
-                    .groups
-                    .iter()
-                    .filter(|group| group.used > 0 && !group.is_emptying());
+                let staying = self.groups.iter().filter(|group| !group.is_emptying());
                 (staying.count() as i64, self.free.used_gpus - self.free.leaving_gpus)
             }
         }
@@ -425,8 +455,8 @@ impl Node {
         let shared: Gpus = self
             .groups
             .iter()
-            .filter(|group| group.allocated > 0)
-            .map(|group| Gpus::hundredths(100 - ceil_hundredths(group.allocated, self.memory_mib)))
+            .filter(|group| group.allocated() > 0)
+            .map(|group| Gpus::hundredths(100 - ceil_hundredths(group.allocated(), self.memory_mib)))
             .sum();
         let mig: Gpus = self
             .extended
@@ -441,8 +471,8 @@ impl Node {
         let shared: Gpus = self
             .groups
             .iter()
-            .filter(|group| group.releasing > 0 && !group.is_emptying())
-            .map(|group| Gpus::hundredths(ceil_hundredths(group.releasing, self.memory_mib)))
+            .filter(|group| group.releasing() > 0 && !group.is_emptying())
+            .map(|group| Gpus::hundredths(ceil_hundredths(group.releasing(), self.memory_mib)))
             .sum();
         let mig: Gpus = self
             .extended
@@ -458,15 +488,15 @@ impl Node {
             .groups
             .iter()
             .map(|group| {
-                let idle = if group.allocated > 0 {
-                    self.memory_mib - group.allocated
+                let idle = if group.allocated() > 0 {
+                    self.memory_mib - group.allocated()
                 } else {
                     0
                 };
-                let releasing = if group.releasing > 0 && !group.is_emptying() {
-                    group.releasing
-                } else {
+                let releasing = if group.is_emptying() {
                     0
+                } else {
+                    group.releasing().max(0)
                 };
                 idle + releasing
             })

@@ -183,11 +183,10 @@ impl Cluster {
                 shared: node
                     .groups
                     .iter()
-                    .filter(|group| group.used > 0)
                     .map(|group| SharedGpuView {
                         group: self.groups.text(group.id),
-                        used_mib: group.used,
-                        allocated_mib: group.allocated,
+                        used_mib: group.used(),
+                        allocated_mib: group.allocated(),
                     })
                     .collect(),
                 whole_used: node.free.used_gpus,

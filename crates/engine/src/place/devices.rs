@@ -32,8 +32,8 @@ pub(crate) fn choose_devices(
         .filter(|group| group.fits(need, row.memory_mib))
         .collect();
     match strategy {
-        PlacementStrategy::Binpack => shared.sort_by_key(|group| (std::cmp::Reverse(group.used), group.id)),
-        PlacementStrategy::Spread => shared.sort_by_key(|group| (group.used, group.id)),
+        PlacementStrategy::Binpack => shared.sort_by_key(|group| (std::cmp::Reverse(group.used()), group.id)),
+        PlacementStrategy::Spread => shared.sort_by_key(|group| (group.used(), group.id)),
     }
     let openable = row
         .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)

@@ -265,11 +265,9 @@ fn pods_that_fit(node: &Node, pod: &PodVector) -> i64 {
     if pod.gpu_hundredths > 0 {
         let mut gpus = free[GPU] * 100;
         if pod.gpu_hundredths < 100 {
-            let shared = node.groups.iter().filter(|group| group.used > 0);
+            let shared = node.groups.iter();
             gpus += shared
-                .map(|group| {
-                    (node.memory_mib - group.allocated + group.releasing).max(0) * 100 / node.memory_mib.max(1)
-                })
+                .map(|group| group.room(node.memory_mib).max(0) * 100 / node.memory_mib.max(1))
                 .sum::<i64>();
         }
         fit = fit.min(gpus.max(0) / pod.gpu_hundredths);

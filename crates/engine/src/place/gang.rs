@@ -10,7 +10,7 @@ use crate::place::fit::Worth;
 use crate::place::{Devices, Neighbours, choose_devices};
 use crate::reasons::Rejections;
 use crate::share::{self, Bound};
-use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Shape, Share, When, ceil_hundredths};
+use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Place, Shape, Share, When, ceil_hundredths};
 
 /// Whether pods may start, or everything is only promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,8 +337,10 @@ impl Cycle<'_> {
         if mode == Mode::Real && !must_wait {
             return self.ledger.bind(pod, node, groups);
         }
-        let back_home = row.evicted_from.is_some() && row.place.node == Some(node);
-        if back_home && (groups.is_empty() || groups == row.place.groups) {
+        // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
+        let at_home = |home: &Place| home.node == Some(node) && (groups.is_empty() || groups == home.groups);
+        let moved_from = row.leaving.as_deref();
+        if row.evicted_from.is_some() && (at_home(&row.place) || moved_from.is_some_and(at_home)) {
             return self.ledger.keep(pod);
         }
         self.ledger.pipeline(pod, node, groups);

@@ -137,7 +137,7 @@ fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
     // A device that all its users leave is a whole one; if nobody was to stay anyway it counts as one already.
     let emptied = freed.devices.iter().filter(|(id, mib)| {
         node.group(*id)
-            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.used == group.releasing + mib)
+            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.staying + group.promised == *mib)
     });
     free[GPU] += emptied.count() as i64;
     let mut slots = free[PODS].max(0);
@@ -155,9 +155,9 @@ fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
             let shared = node
                 .groups
                 .iter()
-                .filter(|group| group.used > group.releasing + mib_freed(group.id));
+                .filter(|group| group.staying + group.promised > mib_freed(group.id));
             let shared: i64 = shared
-                .map(|group| (node.memory_mib - group.allocated + group.releasing + mib_freed(group.id)).max(0) / need)
+                .map(|group| (group.room(node.memory_mib) + mib_freed(group.id)).max(0) / need)
                 .sum();
             slots = slots.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
         }

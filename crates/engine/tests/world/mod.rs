@@ -155,6 +155,11 @@ impl World {
         }
     }
 
+    /// Lets everything that is under way come to its end.
+    pub(crate) fn calm_down(&mut self) {
+        self.carry_out(&Report::default(), Pace::AtOnce);
+    }
+
     pub(crate) fn cycle(&mut self) -> Report {
         self.now = self.now + Millis::seconds(1);
         self.cluster.cycle(self.now, &self.config)
@@ -235,13 +240,19 @@ impl World {
                 Decision::Pipeline(_) => {}
             }
         }
-        if pace == Pace::AtOnce {
-            for pod in pods.values_mut().filter(|pod| pod.kind == PodKind::Workload) {
-                let started = pod.phase == PodPhase::Pending && (pod.node.is_some() || pod.bind_in_flight.is_some());
-                let over = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+        for pod in pods.values_mut().filter(|pod| pod.kind == PodKind::Workload) {
+            let started = pod.phase == PodPhase::Pending && (pod.node.is_some() || pod.bind_in_flight.is_some());
+            let over = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+            if pod.deletion.is_some() && pod.node.is_none() {
+                // The API server deletes a pod at once that no kubelet has seen.
+                changed.remove(&pod.uid);
+                let reborn = self.reborn(pod);
+                self.tell(Event::PodGone(pod.uid.clone()));
+                self.tell(Event::Pod(reborn));
+            } else if pace == Pace::AtOnce {
                 if pod.deletion.is_some() && !over {
-                    events.push(Event::PodGone(pod.uid.clone()));
                     changed.remove(&pod.uid);
+                    events.push(Event::PodGone(pod.uid.clone()));
                     events.push(Event::Pod(self.reborn(pod)));
                 } else if started {
                     if let Some(bind) = pod.bind_in_flight.take() {

@@ -1,0 +1,130 @@
+//! Laws about what only the engine can see: taking back a what-if restores every number of the ledger.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate as engine;
+use crate::ids::{NodeId, PodId};
+use crate::intern::fresh_group;
+use crate::ledger::Ledger;
+use crate::report::Status;
+use crate::tables::{GpuKind, Groups};
+
+#[path = "../tests/world/mod.rs"]
+mod world;
+
+use world::plan::scenes;
+use world::{World, cases};
+
+/// A change of the ledger; picks are taken modulo what there is.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    kind: Kind,
+    pod: usize,
+    node: usize,
+    /// Which shared devices of the node, fresh ones among them.
+    devices: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Bind,
+    Pipeline,
+    BindToPipeline,
+    Evict,
+    Keep,
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    let kind = prop_oneof![
+        Just(Kind::Bind),
+        Just(Kind::Pipeline),
+        Just(Kind::BindToPipeline),
+        Just(Kind::Evict),
+        Just(Kind::Keep),
+    ];
+    (kind, any::<usize>(), any::<usize>(), 0usize..6).prop_map(|(kind, pod, node, devices)| Change {
+        kind,
+        pod,
+        node,
+        devices,
+    })
+}
+
+/// Makes the change if the ledger allows it for one of the pods, from the picked one on.
+fn make(ledger: &mut Ledger, change: Change) {
+    let nodes: Vec<NodeId> = (0..ledger.nodes.len())
+        .map(NodeId::new)
+        .filter(|node| ledger.node(*node).present)
+        .collect();
+    let placeable = |pod: &PodId| {
+        let legacy = matches!(ledger.shape_of(*pod).gpu, GpuKind::Mig { legacy: true });
+        !nodes.is_empty() && !legacy && ledger.pod(*pod).gang.is_some()
+    };
+    let allowed = |pod: &PodId| {
+        let row = ledger.pod(*pod);
+        match change.kind {
+            Kind::Bind => row.place.status == Status::Pending && placeable(pod),
+            Kind::Pipeline => row.is_placeable() && placeable(pod),
+            Kind::BindToPipeline => row.place.status == Status::Binding,
+            Kind::Evict => row.place.status.is_active_allocated() && row.gang.is_some() && row.evicted_from.is_none(),
+            Kind::Keep => row.place.status == Status::Releasing && row.evicted_from.is_some(),
+        }
+    };
+    let count = ledger.pods.len();
+    let Some(pod) = (0..count).map(|at| PodId::new((at + change.pod % count) % count)).find(allowed) else {
+        return;
+    };
+    let node = || nodes[change.node % nodes.len()];
+    let groups = || {
+        let (row, shape) = (ledger.node(node()), ledger.shape_of(pod));
+        let known = row.groups.iter().map(|group| group.id);
+        let fresh = (0..).map(|ordinal| fresh_group(&ledger.pod(pod).uid, &row.name, ordinal));
+        let devices = if shape.is_shared() { shape.devices() as usize } else { 0 };
+        known.chain(fresh).skip(change.devices).take(devices).collect::<Groups>()
+    };
+    match change.kind {
+        Kind::Bind => ledger.bind(pod, node(), groups()),
+        Kind::Pipeline => ledger.pipeline(pod, node(), groups()),
+        Kind::BindToPipeline => ledger.bind_to_pipeline(pod),
+        Kind::Evict => ledger.evict(pod),
+        Kind::Keep => ledger.keep(pod),
+    }
+}
+
+/// Everything a change can touch, as text.
+fn numbers(ledger: &Ledger) -> String {
+    let Ledger {
+        nodes,
+        pods,
+        gangs,
+        queues,
+        ..
+    } = ledger;
+    format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}")
+}
+
+proptest! {
+    #![proptest_config(cases(128))]
+
+    #[test]
+    fn rollback_restores_the_ledger(scene in scenes(), before in vec(changes(), 0..20), after in vec(changes(), 0..20)) {
+        let mut world = World::new(&scene);
+        for step in &scene.steps {
+            world.step(step, &mut |_, _| {});
+        }
+        world.cluster.settle();
+        let ledger = &mut world.cluster.ledger;
+        prop_assume!(!ledger.pods.is_empty());
+        let start = numbers(ledger);
+        ledger.record();
+        let first = ledger.checkpoint();
+        before.into_iter().for_each(|change| make(ledger, change));
+        let (middle, second) = (numbers(ledger), ledger.checkpoint());
+        after.into_iter().for_each(|change| make(ledger, change));
+        ledger.rollback(second);
+        prop_assert_eq!(numbers(ledger), middle);
+        ledger.rollback(first);
+        prop_assert_eq!(numbers(ledger), start);
+    }
+}
