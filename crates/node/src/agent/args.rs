@@ -40,7 +40,7 @@ pub struct HostArgs {
     /// NVML library to use instead of searching for one.
     #[arg(long, env = gpu::NVML_LIBRARY_ENV)]
     pub nvml_library: Option<PathBuf>,
-    /// Which driver to use: auto, nvml, tegra, or fake:<profile>[:<count>][,...].
+    /// Which driver to use: auto, nvml, tegra, or `fake:<profile>[:<count>][,...]`.
     #[arg(long, default_value = "auto", env = "KAI_GPU_DRIVER")]
     pub driver: String,
     /// YAML file with the settings of the fake driver, instead of a list in --driver.
@@ -160,10 +160,10 @@ pub struct Args {
     /// How MIG devices are offered.
     #[arg(long, value_enum, default_value_t)]
     pub mig_strategy: MigStrategy,
-    /// Time slicing: <n> for nvidia.com/gpu, or <resource>=<n>. May be given more than once.
+    /// Time slicing: `<n>` for nvidia.com/gpu, or `<resource>=<n>`. May be given more than once.
     #[arg(long)]
     pub replicas: Vec<String>,
-    /// Offer shared devices as <resource>.shared.
+    /// Offer shared devices as `<resource>.shared`.
     #[arg(long)]
     pub rename_shared: bool,
     /// Refuse containers that ask for more than one replica of shared devices.
