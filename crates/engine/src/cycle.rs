@@ -68,6 +68,7 @@ impl Cycle<'_> {
         let mut walk = Walk {
             tournament: Tournament::new(self.ledger, Direction::Serve, self.total),
             gangs,
+            pods: Vec::new(),
         };
         for leaf in walk.gangs.leaves() {
             walk.refresh(self, leaf);
@@ -156,6 +157,8 @@ impl Cycle<'_> {
 pub(crate) struct Walk {
     tournament: Tournament,
     gangs: ByLeaf,
+    /// Only to save allocations.
+    pods: Vec<PodId>,
 }
 
 impl Walk {
@@ -188,12 +191,13 @@ impl Walk {
     }
 
     fn refresh(&mut self, cycle: &Cycle<'_>, leaf: QueueId) {
-        let mut pods = Vec::new();
+        let mut pods = std::mem::take(&mut self.pods);
         let load = self.gangs.next(leaf).map(|gang| Load {
             request: cycle.request_of(gang, Candidates::Simulated, &mut pods),
             freed: [0; 3],
         });
         self.tournament.set(cycle.ledger, leaf, load);
+        self.pods = pods;
     }
 }
 

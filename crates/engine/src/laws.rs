@@ -72,7 +72,10 @@ fn make(ledger: &mut Ledger, change: Change) {
         }
     };
     let count = ledger.pods.len();
-    let Some(pod) = (0..count).map(|at| PodId::new((at + change.pod % count) % count)).find(allowed) else {
+    let Some(pod) = (0..count)
+        .map(|at| PodId::new((at + change.pod % count) % count))
+        .find(allowed)
+    else {
         return;
     };
     let node = || nodes[change.node % nodes.len()];
@@ -81,7 +84,11 @@ fn make(ledger: &mut Ledger, change: Change) {
         let known = row.groups.iter().map(|group| group.id);
         let fresh = (0..).map(|ordinal| fresh_group(&ledger.pod(pod).uid, &row.name, ordinal));
         let devices = if shape.is_shared() { shape.devices() as usize } else { 0 };
-        known.chain(fresh).skip(change.devices).take(devices).collect::<Groups>()
+        known
+            .chain(fresh)
+            .skip(change.devices)
+            .take(devices)
+            .collect::<Groups>()
     };
     match change.kind {
         Kind::Bind => ledger.bind(pod, node(), groups()),

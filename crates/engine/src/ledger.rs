@@ -149,12 +149,22 @@ impl Ledger {
 
     /// Pods changed since the checkpoint, each once, in the order of their first change.
     pub(crate) fn changed_since(&self, checkpoint: Checkpoint) -> Vec<PodId> {
+        /// Up to so many a look through the list is quicker than a set.
+        const FEW: usize = 16;
         let mut changed: Vec<PodId> = Vec::new();
         let mut seen = rustc_hash::FxHashSet::default();
         for undo in &self.journal[checkpoint.0..] {
-            if let Undo::Pod { pod, .. } = undo
-                && seen.insert(*pod)
-            {
+            let Undo::Pod { pod, .. } = undo else { continue };
+            if changed.len() < FEW {
+                if !changed.contains(pod) {
+                    changed.push(*pod);
+                }
+                continue;
+            }
+            if seen.is_empty() {
+                seen.extend(changed.iter().copied());
+            }
+            if seen.insert(*pod) {
                 changed.push(*pod);
             }
         }

@@ -14,6 +14,8 @@ mod explain;
 mod gangs;
 mod ids;
 mod intern;
+#[cfg(test)]
+mod laws;
 mod ledger;
 pub mod model;
 mod order;

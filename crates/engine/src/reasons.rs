@@ -118,10 +118,36 @@ impl Resource {
 
     fn text(self, amount: i64) -> String {
         match self {
-            Resource::Cpu => format!("{} cores", Decimal(amount, 1_000)),
-            Resource::Memory => format!("{} GB", Decimal(amount / 1_000_000, 1_000)),
-            Resource::Gpu => format!("{} GPUs", Decimal(amount / 1_000, 1_000)),
+            Resource::Cpu => counted(&Decimal(amount, 1_000).to_string(), "core"),
+            Resource::Memory => format!("{} GB of memory", Decimal(amount / 1_000_000, 1_000)),
+            Resource::Gpu => counted(&Decimal(amount / 1_000, 1_000).to_string(), "GPU"),
         }
+    }
+}
+
+/// `3 pods`, `1 pod`.
+fn counted(number: &str, what: &str) -> String {
+    format!("{number} {what}{}", if number == "1" { "" } else { "s" })
+}
+
+/// A point in time as people and Kubernetes write it, in UTC.
+struct Instant(Millis);
+
+impl fmt::Display for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.0.div_euclid(1000);
+        let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        // Days since 1970 to a date: years that begin in March, in cycles of 400 years of 146,097 days.
+        let shifted = days + 719_468;
+        let (cycle, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let date = day - (153 * month + 2) / 5 + 1;
+        let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+        let year = year + cycle * 400 + carry;
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 }
 
@@ -254,11 +280,7 @@ impl fmt::Display for QueueBound {
             requested,
         } = self;
         let (bound, used, requested) = (resource.text(*bound), resource.text(*used), resource.text(*requested));
-        write!(
-            f,
-            "queue {queue}: {bound} {} bound, {used} in use, {requested} more asked for",
-            resource.name()
-        )
+        write!(f, "queue {queue}: {bound}, {used} in use, {requested} more asked for")
     }
 }
 
@@ -268,8 +290,8 @@ impl fmt::Display for Rejections {
             return write!(f, "there is no node");
         }
         for (at, (check, nodes)) in self.checks.iter().enumerate() {
-            let (comma, plural) = (if at == 0 { "" } else { ", " }, if *nodes == 1 { "" } else { "s" });
-            write!(f, "{comma}{nodes} node{plural}: {}", check.text())?;
+            let (comma, nodes) = (if at == 0 { "" } else { ", " }, counted(&nodes.to_string(), "node"));
+            write!(f, "{comma}{nodes}: {}", check.text())?;
         }
         for (at, (gang, gpus)) in self.holders.iter().enumerate() {
             let lead = if at == 0 { "; held by" } else { "," };
@@ -299,11 +321,7 @@ impl fmt::Display for EvictionReason {
                 } else {
                     ""
                 };
-                write!(
-                    f,
-                    "{what} {gang} ({pods} pod{} in all{moved})",
-                    if *pods == 1 { "" } else { "s" }
-                )
+                write!(f, "{what} {gang} ({} in all{moved})", counted(&pods.to_string(), "pod"))
             }
             EvictionReason::StaleGang => write!(f, "its gang runs below its minimum for too long"),
         }
@@ -351,7 +369,11 @@ impl fmt::Display for Reason {
                 domains,
                 required,
             } => {
-                write!(f, "no {level} of topology {topology} can hold {required} pods together")?;
+                write!(
+                    f,
+                    "no {level} of topology {topology} can hold {} together",
+                    counted(&required.to_string(), "pod")
+                )?;
                 for (at, (domain, fits)) in domains.iter().enumerate() {
                     write!(f, "{} {domain}: {fits}", if at == 0 { "; room in" } else { "," })?;
                 }
@@ -367,13 +389,41 @@ impl fmt::Display for Reason {
             Reason::PreemptionDelay { until } => {
                 write!(
                     f,
-                    "may not evict others before its preemption delay is over (at {} ms)",
-                    until.0
+                    "may not evict others before its preemption delay is over, at {}",
+                    Instant(*until)
                 )
             }
             Reason::WaitsForRelease { node } => write!(f, "waits for pods to leave node {node}"),
             Reason::Evicted(reason) => write!(f, "{reason}"),
             Reason::NotTried => write!(f, "not reached in this cycle"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_written_as_dates() {
+        let check = |seconds: i64, expect: &str| assert_eq!(Instant(Millis::seconds(seconds)).to_string(), expect);
+        check(0, "1970-01-01T00:00:00Z");
+        check(951_782_399, "2000-02-28T23:59:59Z");
+        check(951_782_400, "2000-02-29T00:00:00Z");
+        check(1_767_268_800, "2026-01-01T12:00:00Z");
+        check(4_107_542_400, "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn amounts_read_naturally() {
+        let bound = QueueBound {
+            queue: "team".to_owned(),
+            resource: Resource::Gpu,
+            bound: 1_000_000,
+            used: 500_000,
+            requested: 2_000_000,
+        };
+        let expect = "over the limit of queue team: 1 GPU, 0.5 GPUs in use, 2 GPUs more asked for";
+        assert_eq!(Reason::OverLimit(bound).to_string(), expect);
     }
 }

@@ -1,5 +1,8 @@
 //! Large clusters whose decision time is worth measuring, built as engine events.
 
+// Each benchmark uses some of the shapes.
+#![allow(dead_code)]
+
 use engine::Cluster;
 use engine::model::{
     Action, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis,
@@ -16,6 +19,11 @@ pub(crate) const NOW: Millis = Millis::seconds(1_000_000_000);
 pub(crate) struct Case {
     pub(crate) cluster: Cluster,
     pub(crate) config: Config,
+}
+
+/// Idle nodes and nothing else.
+pub(crate) fn nodes(nodes: usize) -> Case {
+    idle(nodes, &[Action::Allocate], 0)
 }
 
 /// Idle nodes and as many one-GPU jobs as there are GPUs, in four queues under two parents.

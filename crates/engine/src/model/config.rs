@@ -129,8 +129,8 @@ impl Default for Config {
             queue_depth: Vec::new(),
             use_signatures: true,
             score_pod_affinity: true,
-            failed_scenarios_per_gang_max: 256,
-            failed_scenarios_per_action_max: 1_024,
+            failed_scenarios_per_gang_max: 128,
+            failed_scenarios_per_action_max: 512,
         }
     }
 }

@@ -59,6 +59,11 @@ pub(crate) fn decided(world: &World, before: &Seats, report: &Report) -> Seats {
     let mut seats = before.clone();
     for decision in &report.decisions {
         match decision {
+            // Said twice is no more than said once.
+            Decision::Bind(placed)
+                if seats
+                    .iter()
+                    .any(|seat| seat.pod.uid == placed.pod && seat.node == placed.node) => {}
             Decision::Bind(placed) => seats.push(Seat {
                 pod: world.pods[&placed.pod].clone(),
                 node: placed.node.clone(),

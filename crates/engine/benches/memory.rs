@@ -1,0 +1,36 @@
+//! How much memory the engine keeps per node and per pod: `cargo bench -p engine --bench memory`. The figure to read is
+//! `max alloc`, the bytes alive once the cluster is built and one cycle has run.
+
+mod shapes;
+
+use divan::AllocProfiler;
+
+#[global_allocator]
+static ALLOC: AllocProfiler = AllocProfiler::system();
+
+fn main() {
+    divan::main();
+}
+
+/// 10,000 nodes with eight GPUs, no pods.
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn nodes_10_000() -> impl Sized {
+    after_a_cycle(shapes::nodes(10_000))
+}
+
+/// The same nodes and 80,000 pods, each in a gang of its own.
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn nodes_10_000_and_pods_80_000() -> impl Sized {
+    after_a_cycle(shapes::fill(10_000))
+}
+
+/// The same nodes and 80,000 pods in gangs of eight.
+#[divan::bench(sample_count = 1, sample_size = 1)]
+fn nodes_10_000_and_pods_80_000_in_gangs() -> impl Sized {
+    after_a_cycle(shapes::gangs(10_000, 8, 0))
+}
+
+fn after_a_cycle(mut case: shapes::Case) -> shapes::Case {
+    drop(case.cluster.cycle(shapes::NOW, &case.config));
+    case
+}
