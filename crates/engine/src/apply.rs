@@ -78,7 +78,12 @@ impl Cluster {
         self.free_nodes.push(id);
         self.ranks_changed = true;
         self.node_changed();
-        for pod in pods {
+        // Pods that ended there are not in its books, but they remember it.
+        let ended = (0..self.ledger.pods.len())
+            .map(PodId::new)
+            .filter(|pod| self.ledger.pod(*pod).observed.node == Some(id));
+        let ended: Vec<PodId> = ended.filter(|pod| !pods.contains(pod)).collect();
+        for pod in pods.into_iter().chain(ended) {
             self.rehome(pod);
         }
     }
@@ -535,7 +540,9 @@ impl Cluster {
                 id
             }
         };
+        let usage = self.usage.get(spec.name.as_str()).copied();
         let row = &mut self.ledger.queues[id.index()];
+        row.usage = usage.unwrap_or_default();
         let parent_name: Option<Box<str>> = spec.parent.filter(|name| !name.is_empty()).map(Into::into);
         self.queues_changed |= row.parent_name != parent_name;
         row.name = spec.name.into();
@@ -561,9 +568,10 @@ impl Cluster {
     }
 
     fn apply_usage(&mut self, usage: &Usage) {
+        let share = [usage.cpu_billionths, usage.memory_billionths, usage.gpu_billionths];
+        self.usage.insert(usage.queue.as_str().into(), share);
         if let Some(id) = self.queue_ids.get(usage.queue.as_str()) {
-            self.ledger.queues[id.index()].usage =
-                [usage.cpu_billionths, usage.memory_billionths, usage.gpu_billionths];
+            self.ledger.queues[id.index()].usage = share;
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Cluster {
     pub(crate) old_gangs: Vec<GangId>,
     pub(crate) young_gangs: Vec<GangId>,
     pub(crate) roots: Vec<QueueId>,
+    /// Usage by queue name, also of queues not seen yet.
+    pub(crate) usage: FxHashMap<Box<str>, Share>,
     pub(crate) queues_changed: bool,
     pub(crate) ranks_changed: bool,
     pub(crate) memory_changed: bool,
@@ -120,6 +122,8 @@ impl Cluster {
             total: self.total,
             memory_min: self.memory_min,
             memory_max: self.memory_max,
+            pods_by_uid: &self.pod_ids,
+            bound: Vec::new(),
             report: Report::default(),
             explanations: Explanations::default(),
         };
@@ -127,6 +131,7 @@ impl Cluster {
             about_to_run(*action);
             cycle.run(*action);
         }
+        cycle.retract();
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
         self.ledger.stop_recording();

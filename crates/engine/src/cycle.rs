@@ -29,6 +29,10 @@ pub(crate) struct Cycle<'a> {
     /// Smallest and largest GPU memory of any node.
     pub(crate) memory_min: Option<i64>,
     pub(crate) memory_max: Option<i64>,
+    /// Pods by uid.
+    pub(crate) pods_by_uid: &'a FxHashMap<Box<str>, PodId>,
+    /// Pods bound by this cycle.
+    pub(crate) bound: Vec<PodId>,
     pub(crate) report: Report,
     pub(crate) explanations: Explanations,
 }
@@ -104,9 +108,10 @@ impl Cycle<'_> {
         }
         for pod in changed {
             match self.ledger.pod(pod).place.status {
-                Status::Binding => {
-                    let row = &mut self.ledger.pods[pod.index()];
-                    row.observed = row.place.clone();
+                // One that was bound before and only came out of a simulation unchanged is not news.
+                Status::Binding if self.ledger.pod(pod).observed != self.ledger.pod(pod).place => {
+                    self.ledger.assume_bound(pod);
+                    self.bound.push(pod);
                     self.report.decisions.push(Decision::Bind(self.placed(pod)));
                 }
                 Status::Pipelined => self.report.decisions.push(Decision::Pipeline(self.placed(pod))),
@@ -131,7 +136,7 @@ impl Cycle<'_> {
         self.explanations.evictions.insert(pod, reason);
     }
 
-    fn placed(&self, pod: PodId) -> Placed {
+    pub(crate) fn placed(&self, pod: PodId) -> Placed {
         let row = self.ledger.pod(pod);
         let node = self.ledger.node(row.place.node.expect("a placed pod has a node"));
         let shape = self.ledger.shape(row.shape);

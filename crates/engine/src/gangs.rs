@@ -188,14 +188,19 @@ impl Gang {
 
     fn group_ready(&self, group: u32) -> bool {
         let group = &self.groups[group as usize];
-        let ready = group.members.iter().filter(|member| match member {
+        let ready = group.members.iter().filter(|member| self.member_ready(**member));
+        ready.count() >= group.required_members()
+    }
+
+    /// Whether enough pods of a member exist to satisfy it.
+    fn member_ready(&self, member: Member) -> bool {
+        match member {
             Member::Pods(set) => {
-                let set = &self.pod_sets[*set as usize];
+                let set = &self.pod_sets[set as usize];
                 set.ready() >= set.min
             }
-            Member::Group(group) => self.group_ready(*group),
-        });
-        ready.count() >= group.required_members()
+            Member::Group(group) => self.group_ready(group),
+        }
     }
 
     fn satisfied_members(&self, group: u32, satisfied: fn(&PodSet) -> bool) -> usize {
@@ -210,6 +215,11 @@ impl Gang {
 
     fn group_satisfied(&self, group: u32, satisfied: fn(&PodSet) -> bool) -> bool {
         self.satisfied_members(group, satisfied) >= self.groups[group as usize].required_members()
+    }
+
+    /// Whether the pods that have a place to stay make up a whole gang.
+    pub(crate) fn is_satisfied(&self) -> bool {
+        self.group_satisfied(0, PodSet::is_satisfied)
     }
 
     /// Whether what occupies nodes makes up a whole gang, pods that are leaving included.
@@ -302,7 +312,9 @@ impl Ledger {
         let required = gang.groups[group as usize].required_members();
         let members = gang.ordered_members(group);
         if !satisfied {
-            for member in members.into_iter().take(required) {
+            // Members that lack pods can't help to reach the minimum now; others may. In a simulation all that ran can.
+            let can_help = |member: &Member| candidates == Candidates::Simulated || gang.member_ready(*member);
+            for member in members.into_iter().filter(can_help).take(required) {
                 match member {
                     Member::Pods(set) => {
                         let set = &gang.pod_sets[set as usize];

@@ -6,8 +6,9 @@
 use crate::ids::{GangId, GroupId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::{Interned, Symbols};
 use crate::model::{Labels, PodKind};
+use crate::place::fits;
 use crate::report::Status;
-use crate::tables::{GPU, Gang, Group, Groups, Node, Place, Pod, Queue, SHARE_GPU, Shape, Share};
+use crate::tables::{GPU, Gang, Group, Groups, Node, Place, Pod, Queue, SHARE_GPU, Shape, Share, When};
 
 /// The tables and their journal.
 #[derive(Clone, Debug, Default)]
@@ -254,11 +255,16 @@ impl Ledger {
     /// Promises a pod a place that is being freed. A pod evicted before keeps what it occupies until it is gone.
     pub(crate) fn pipeline(&mut self, pod: PodId, node: NodeId, groups: Groups) {
         let row = self.pod(pod);
-        let leaving = match row.place.status {
-            Status::Releasing => Some(Box::new(row.place.clone())),
-            _ => None,
-        };
-        let evicted_from = row.evicted_from;
+        let (old, evicted_from) = (row.place.clone(), row.evicted_from);
+        let mut leaving = row.leaving.clone();
+        if old.status == Status::Releasing {
+            if evicted_from == Some(Status::Pipelined) {
+                // It never came to the place it was promised before: nothing is left behind there.
+                self.leave(pod, &old);
+            } else {
+                leaving = Some(Box::new(old));
+            }
+        }
         let place = Place {
             status: Status::Pipelined,
             node: Some(node),
@@ -316,6 +322,61 @@ impl Ledger {
     pub(crate) fn finish_eviction(&mut self, pod: PodId) {
         let row = &mut self.pods[pod.index()];
         row.evicted_from = None;
+    }
+
+    /// Believes that a binding is carried out, until the world says otherwise.
+    pub(crate) fn assume_bound(&mut self, pod: PodId) {
+        let row = &mut self.pods[pod.index()];
+        row.observed = row.place.clone();
+        let node = row.place.node.expect("a bound pod has a node");
+        row.world_node = self.symbols.get(&self.nodes[node.index()].name);
+    }
+
+    /// Takes back a binding of this cycle that was undone in the same cycle: the pod waits as before, or for the place it
+    /// was promised since.
+    pub(crate) fn retract(&mut self, pod: PodId) {
+        let row = &mut self.pods[pod.index()];
+        row.observed = Place::none(Status::Pending);
+        row.world_node = None;
+        let (place, leaving) = (row.place.clone(), row.leaving.clone());
+        if let Some(leaving) = leaving {
+            self.leave(pod, &leaving);
+            return self.replace_row(pod, place, None, None);
+        }
+        self.leave(pod, &place);
+        self.replace_row(pod, Place::none(Status::Pending), None, None);
+    }
+
+    /// Turns a promise into a binding if its place is free now; leaves a journal either way.
+    pub(crate) fn redeem(&mut self, pod: PodId) -> bool {
+        let old = self.pod(pod).place.clone();
+        let Some(node) = old.node else { return false };
+        self.leave(pod, &old);
+        let (row, shape) = (self.node(node), self.shape_of(pod));
+        let need = shape.need_mib(row.memory_mib);
+        let opened = old
+            .groups
+            .iter()
+            .filter(|id| row.group(**id).is_none_or(|group| group.allocated() == 0))
+            .count();
+        let joins = |id: &GroupId| {
+            row.group(*id)
+                .is_none_or(|group| group.allocated() == 0 || group.fits_now(need, row.memory_mib))
+        };
+        let free = row.free.idle;
+        let fits = fits(row, shape, free, When::Now).is_ok()
+            && old.groups.iter().all(joins)
+            && opened as i64 <= row.openable_devices(free[GPU], When::Now);
+        if !fits {
+            return false;
+        }
+        let new = Place {
+            status: Status::Binding,
+            ..old
+        };
+        self.enter(pod, &new);
+        self.replace_row(pod, new, None, None);
+        true
     }
 
     /// Puts a pod where the world has it. Only between cycles.

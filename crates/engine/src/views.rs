@@ -209,6 +209,7 @@ impl Cluster {
                 ready: !node.not_ready && !node.unschedulable,
             })
             .collect();
+        views.iter_mut().for_each(|view| view.mig.sort_unstable());
         views.sort_by_key(|view| view.name);
         views
     }

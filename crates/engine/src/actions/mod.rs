@@ -5,4 +5,5 @@ mod consolidate;
 mod make_room;
 mod preempt;
 mod reclaim;
+mod retract;
 mod stale;

@@ -47,11 +47,10 @@ pub(crate) fn choose_devices(
     };
     let fits_now = fits(row, shape, row.free.idle, When::Now).is_ok();
     let joined = &shared[..from_shared];
-    let opens = wanted > from_shared;
-    let must_wait = joined
-        .iter()
-        .any(|group| !fits_now || !group.fits_now(need, row.memory_mib))
-        || (opens && (only_promise || !fits_now));
+    let opened = (wanted - from_shared) as i64;
+    let opens_now = opened <= row.openable_devices(row.free.idle[GPU], When::Now);
+    let joins_now = joined.iter().all(|group| group.fits_now(need, row.memory_mib));
+    let must_wait = !fits_now || !joins_now || (opened > 0 && (only_promise || !opens_now));
     let mut groups: Groups = joined.iter().map(|group| group.id).collect();
     let uid = &ledger.pod(pod).uid;
     let mut ordinal = 0;

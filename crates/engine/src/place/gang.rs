@@ -10,7 +10,7 @@ use crate::place::fit::Worth;
 use crate::place::{Devices, Neighbours, choose_devices};
 use crate::reasons::Rejections;
 use crate::share::{self, Bound};
-use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Place, Shape, Share, When, ceil_hundredths};
+use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Place, SHARE_GPU, Shape, Share, When, ceil_hundredths};
 
 /// Whether pods may start, or everything is only promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,8 @@ struct Attempt {
     group_points: Vec<Option<NodePoints>>,
     set_points: Vec<Option<NodePoints>>,
     placed: u32,
+    /// Some pods are charged by the node they get, so bounds have to be checked for each.
+    mixed: bool,
 }
 
 impl Cycle<'_> {
@@ -126,6 +128,7 @@ impl Cycle<'_> {
                 Vec::new()
             },
             placed: 0,
+            mixed: pods.iter().any(|pod| self.ledger.shape_of(*pod).is_shared()),
         };
         let result = if constrained {
             self.place_group(&mut attempt, 0, pods, scope)
@@ -271,7 +274,7 @@ impl Cycle<'_> {
         let strategy = self.config.placement.gpu;
         let only_promise = attempt.mode == Mode::Simulated;
         // Memory requests and fractions are charged by the node's device, so bounds depend on the node.
-        let bounded_by_node = shape.is_shared() && is_bounded(ledger.gang(attempt.gang), ledger);
+        let bounded_by_node = attempt.mixed && is_bounded(ledger.gang(attempt.gang), ledger);
         let accept = |node: NodeId| -> Option<(NodeId, Option<Devices>)> {
             if !scope.set.contains(node) {
                 return None;
@@ -279,14 +282,14 @@ impl Cycle<'_> {
             if let Some(neighbours) = &neighbours {
                 neighbours.check(ledger, node).ok()?;
             }
-            if !shape.is_shared() {
-                return Some((node, None));
-            }
             if bounded_by_node {
                 let charge = charge_on(shape, ledger.node(node).memory_mib);
                 if share::exceeded(ledger, attempt.gang, charge).is_some() {
                     return None;
                 }
+            }
+            if !shape.is_shared() {
+                return Some((node, None));
             }
             Some((node, Some(choose_devices(ledger, pod, node, strategy, only_promise)?)))
         };
@@ -575,11 +578,15 @@ fn is_bounded(gang: &Gang, ledger: &crate::ledger::Ledger) -> bool {
     })
 }
 
-/// What bounds see of a shared pod on a device of this size: the memory it really takes, rounded up.
+/// What bounds see of a pod on a device of this size: for a shared one the memory it really takes, rounded up.
 fn charge_on(shape: &Shape, memory_mib: i64) -> Share {
-    let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
-    let gpus = crate::model::Gpus::hundredths(hundredths) * shape.devices();
-    [shape.base[CPU], shape.base[MEMORY], gpus.0]
+    let mut charge = shape.accepted(memory_mib);
+    if shape.is_shared() {
+        let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
+        let accepted = shape.accepted_hundredths(memory_mib);
+        charge[SHARE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
+    }
+    charge
 }
 
 /// The largest pod, if all pods use the same kinds of resources, so that counting how many fit makes sense.

@@ -258,19 +258,37 @@ impl Cycle<'_> {
         }
         let checkpoint = self.ledger.checkpoint();
         if self.simulate(search, pods, victims) && self.is_allowed(search, pods, victims, &effort.before) {
-            let cycle = &*self;
-            let with = |wanted| {
-                victims
-                    .iter()
-                    .copied()
-                    .filter(move |pod| outcome(cycle, *pod) == wanted)
-            };
-            return Some(with(Outcome::Evicted).chain(with(Outcome::Moved)).collect());
+            return Some(self.needed(victims));
         }
         self.ledger.rollback(checkpoint);
         effort.budget.spend();
         effort.failed.insert(pods, victims);
         None
+    }
+}
+
+impl Cycle<'_> {
+    /// The victims of the simulation in the ledger without which it would not be: all of every gang of which some have
+    /// to go or move. Those that go come first, then those that move.
+    fn needed(&self, victims: &[PodId]) -> Vec<PodId> {
+        let gang = |pod: &PodId| self.ledger.pod(*pod).gang;
+        let touched: FxHashSet<_> = victims
+            .iter()
+            .filter(|pod| outcome(self, **pod) != Outcome::Kept)
+            .map(gang)
+            .collect();
+        let with = |wanted: Outcome| {
+            let chosen = move |pod: &&PodId| outcome(self, **pod) == wanted;
+            victims
+                .iter()
+                .filter(chosen)
+                .filter(|pod| touched.contains(&gang(pod)))
+                .copied()
+        };
+        with(Outcome::Evicted)
+            .chain(with(Outcome::Moved))
+            .chain(with(Outcome::Kept))
+            .collect()
     }
 }
 

@@ -12,6 +12,9 @@ use crate::victims::solve::Search;
 impl Cycle<'_> {
     /// Judges the simulation that is in the ledger. `pods` are those of the gang that were placed.
     pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
+        if !self.leaves_gangs_whole(victims) {
+            return false;
+        }
         match search.action {
             Action::Consolidation => victims.iter().all(|pod| outcome(self, *pod) != Outcome::Evicted),
             Action::Preempt => self.spares_protected(search, victims),
@@ -20,6 +23,15 @@ impl Cycle<'_> {
             }
             Action::Allocate | Action::StaleGangEviction => true,
         }
+    }
+
+    /// A gang is evicted down to its minimum or altogether: what is left in between could not work.
+    fn leaves_gangs_whole(&self, victims: &[PodId]) -> bool {
+        by_gang(self, victims).iter().all(|(gang, pods)| {
+            let gang = self.ledger.gang(*gang);
+            let loses = pods.iter().any(|pod| outcome(self, *pod) == Outcome::Evicted);
+            !loses || gang.active_allocated() == 0 || gang.is_satisfied()
+        })
     }
 
     /// A gang within its minimum runtime may lose what is above its minimum, no more.

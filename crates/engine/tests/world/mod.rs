@@ -23,6 +23,8 @@ pub(crate) const MIB: i64 = 1 << 20;
 const MIG: [&str; 2] = ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"];
 const NS: &str = "ns";
 
+// Tests may read how much to try; the engine may not.
+#[allow(clippy::disallowed_methods)]
 /// How many cases a law is tried on, unless `PROPTEST_CASES` says otherwise. The seed is fixed, so that a run means the
 /// same every time; `PROPTEST_RNG_SEED` takes another.
 pub(crate) fn cases(cases: u32) -> proptest::test_runner::Config {
