@@ -1,23 +1,10 @@
 //! Whole runs of `kai simulate`: what a person and a program see, and the exit code.
 
-use std::path::Path;
-use std::process::Command;
+mod support;
 
 /// Runs kai in the folder and shows everything that came out. Times and memory are blanked: they differ every time.
 fn kai_in(folder: &str, arguments: &[&str]) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let output = Command::new(env!("CARGO_BIN_EXE_kai"))
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("kai starts");
-    let stdout = blank_times(&String::from_utf8(output.stdout).expect("text"));
-    let stderr = String::from_utf8(output.stderr).expect("text");
-    let code = output.status.code().expect("no signal");
-    format!(
-        "$ kai {}\n{stdout}--- stderr\n{stderr}--- exit code {code}\n",
-        arguments.join(" ")
-    )
+    blank_times(&support::kai_in(folder, arguments))
 }
 
 fn blank_times(text: &str) -> String {

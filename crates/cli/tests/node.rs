@@ -1,0 +1,142 @@
+//! Whole runs of the node's programs: the agent with fake GPUs, the reservation process without a cluster, the doctor on recorded machines.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+mod support;
+
+/// A machine without a GPU, so that the tests are the same on every machine.
+const NO_GPU: &str = "no-gpu";
+
+fn kai(arguments: &[&str]) -> String {
+    support::kai_in("../gpu/fixtures", arguments)
+}
+
+#[test]
+fn dry_run() {
+    insta::assert_snapshot!(kai(&[
+        "node-agent",
+        "--dry-run",
+        "--node-name",
+        "node-1",
+        "--host-root",
+        NO_GPU,
+        "--driver",
+        "fake:a100-40,t4",
+    ]));
+}
+
+#[test]
+fn dry_run_without_a_gpu() {
+    insta::assert_snapshot!(kai(&[
+        "node-agent",
+        "--dry-run",
+        "--node-name",
+        "node-1",
+        "--host-root",
+        NO_GPU
+    ]));
+}
+
+#[test]
+fn doctor() {
+    insta::assert_snapshot!(kai(&["doctor", "--host-root", NO_GPU]));
+}
+
+#[test]
+fn doctor_for_a_program() {
+    insta::assert_snapshot!(kai(&["doctor", "--host-root", NO_GPU, "-o", "json"]));
+}
+
+#[test]
+fn what_can_t_be_done_is_an_error_in_one_sentence() {
+    let pod = ["--pod-name", "gpu-reservation-1", "--pod-namespace", "reservations"];
+    for (name, arguments) in [
+        ("reservation_without_identity", &["resource-reservation"][..]),
+        (
+            "reservation_without_cluster",
+            &["resource-reservation", pod[0], pod[1], pod[2], pod[3]],
+        ),
+        ("unknown_driver", &["doctor", "--driver", "voodoo"]),
+        (
+            "unknown_gpu",
+            &[
+                "node-agent",
+                "--dry-run",
+                "--driver",
+                "fake:voodoo",
+                "--host-root",
+                NO_GPU,
+            ],
+        ),
+        ("replicas", &["node-agent", "--dry-run", "--replicas", "many"]),
+        ("log_filter", &["node-agent", "--log", "node=loud"]),
+    ] {
+        insta::assert_snapshot!(name, kai(arguments));
+    }
+}
+
+/// Nothing listens on port 1. The log's line has a time, so this is no snapshot.
+#[test]
+fn a_cluster_that_does_not_answer() {
+    let output = kai(&[
+        "resource-reservation",
+        "--pod-name",
+        "gpu-reservation-1",
+        "--pod-namespace",
+        "reservations",
+        "--api-url",
+        "http://127.0.0.1:1",
+    ]);
+    assert!(
+        output.contains("error: reading pod reservations/gpu-reservation-1"),
+        "{output}"
+    );
+    assert!(output.contains("Connection refused"), "{output}");
+    assert!(output.ends_with("--- exit code 1\n"), "{output}");
+}
+
+/// The role itself: logs to standard error only, in JSON when told so, and ends well at SIGTERM.
+#[test]
+fn the_agent_logs_json_and_ends_at_sigterm() {
+    let place = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let arguments = [
+        "node-agent",
+        "--no-cluster",
+        "--node-name",
+        "node-1",
+        "--host-root",
+        NO_GPU,
+        "--driver",
+        "fake:t4:2",
+        "--plugin-dir",
+        &path("plugins"),
+        "--cdi-dir",
+        &path("cdi"),
+        "--state-dir",
+        &path("state"),
+        "--metrics-address",
+        "",
+        "--log-format",
+        "json",
+    ];
+    let mut agent = support::command("../gpu/fixtures", &arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("kai starts");
+    let log = BufReader::new(agent.stderr.take().expect("a pipe"));
+    let mut lines = log.lines().map(|line| {
+        let line = line.expect("text");
+        let fields: serde_json::Value = serde_json::from_str(&line).expect("every line is JSON");
+        fields["message"].as_str().expect("a message").to_owned()
+    });
+    assert!(lines.any(|message| message == "wrote the CDI spec"));
+    let ended = Command::new("kill").arg(agent.id().to_string()).status();
+    assert!(ended.expect("kill starts").success());
+    assert!(lines.any(|message| message == "stopping"));
+    let output = agent.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{:?}", output.status);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+}

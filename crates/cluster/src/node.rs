@@ -1,0 +1,228 @@
+//! What roles write to Node objects: labels, a condition, events. Labels and conditions go by server-side apply under a field
+//! manager's name, so each manager's entries appear and disappear without touching those of others.
+
+use std::collections::BTreeMap;
+
+use kube::api::{GetParams, Patch, PatchParams, PostParams};
+use kube::core::Request;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use crate::{Client, Error};
+
+/// Result of [`Client::apply_node_labels`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LabelsApplied {
+    /// Labels that somebody else set before, with that manager's name: they were left alone.
+    pub left_alone: BTreeMap<String, String>,
+}
+
+/// A node condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Its type, in the condition's own camel case.
+    pub kind: String,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// One word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+    /// When the status changed last.
+    pub since: jiff::Timestamp,
+}
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+}
+
+/// Something to tell about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeEvent {
+    /// How bad.
+    pub severity: Severity,
+    /// One word in camel case.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// How bad an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Good to know.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// The part of an object that we read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ObjectMeta {
+    uid: String,
+    labels: BTreeMap<String, String>,
+    #[serde(rename = "managedFields")]
+    managed_fields: Vec<ManagedFields>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ManagedFields {
+    manager: String,
+    #[serde(rename = "fieldsV1")]
+    fields: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Object {
+    metadata: ObjectMeta,
+}
+
+impl Client {
+    /// Makes `labels` the whole set of labels that `manager` owns on the node. Labels of other managers keep their values.
+    pub async fn apply_node_labels(
+        &self,
+        node: &str,
+        manager: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<LabelsApplied, Error> {
+        let found = self.node(node).await?;
+        let foreign = foreign_labels(&found.metadata.managed_fields, manager);
+        let (kept, left_alone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            labels.iter().partition(|(key, _)| !foreign.contains_key(key.as_str()));
+        let body = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node, "labels": kept } });
+        let parameters = PatchParams::apply(manager).force();
+        let request = Request::new("/api/v1/nodes").patch(node, &parameters, &Patch::Apply(body));
+        self.send(format!("labelling node {node}"), request).await?;
+        let left_alone = left_alone
+            .into_keys()
+            .filter_map(|key| Some((key.clone(), foreign.get(key)?.clone())));
+        Ok(LabelsApplied {
+            left_alone: left_alone.collect(),
+        })
+    }
+
+    /// The labels a node has.
+    pub async fn node_labels(&self, node: &str) -> Result<BTreeMap<String, String>, Error> {
+        Ok(self.node(node).await?.metadata.labels)
+    }
+
+    /// Sets one condition of the node; others stay.
+    pub async fn apply_node_condition(&self, node: &str, manager: &str, condition: &Condition) -> Result<(), Error> {
+        let status = match condition.status {
+            ConditionStatus::True => "True",
+            ConditionStatus::False => "False",
+        };
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": node },
+            "status": { "conditions": [{
+                "type": condition.kind,
+                "status": status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": seconds(condition.since),
+                "lastHeartbeatTime": seconds(jiff::Timestamp::now()),
+            }] },
+        });
+        let parameters = PatchParams::apply(manager).force();
+        let request = Request::new("/api/v1/nodes").patch_subresource("status", node, &parameters, &Patch::Apply(body));
+        self.send(format!("setting condition {} of node {node}", condition.kind), request)
+            .await
+    }
+
+    /// Records an event about the node, where `kubectl describe node` finds it.
+    pub async fn record_node_event(&self, node: &str, component: &str, event: &NodeEvent) -> Result<(), Error> {
+        let uid = self.node(node).await?.metadata.uid;
+        let now = seconds(jiff::Timestamp::now());
+        let severity = match event.severity {
+            Severity::Normal => "Normal",
+            Severity::Warning => "Warning",
+        };
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            // Events of cluster-wide objects live in the default namespace.
+            "metadata": { "generateName": format!("{node}."), "namespace": "default" },
+            "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid },
+            "type": severity,
+            "reason": event.reason,
+            "message": event.message,
+            "source": { "component": component, "host": node },
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        });
+        let bytes = body.to_string().into_bytes();
+        let request = Request::new("/api/v1/namespaces/default/events").create(&PostParams::default(), bytes);
+        self.send(format!("recording an event of node {node}"), request).await
+    }
+
+    async fn node(&self, node: &str) -> Result<Object, Error> {
+        let attempt = format!("reading node {node}");
+        let request = Request::new("/api/v1/nodes").get_metadata(node, &GetParams::default());
+        let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
+        self.kube
+            .request(request)
+            .await
+            .map_err(|error| Error::call(attempt, error))
+    }
+
+    pub(crate) async fn send(
+        &self,
+        attempt: String,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<(), Error> {
+        let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
+        let answer: Result<IgnoredAny, kube::Error> = self.kube.request(request).await;
+        answer.map(|_| ()).map_err(|error| Error::call(attempt, error))
+    }
+}
+
+/// Kubernetes' times have whole seconds.
+fn seconds(time: jiff::Timestamp) -> String {
+    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
+}
+
+/// Label keys that managers other than `ours` own, with the owner's name.
+fn foreign_labels(managed: &[ManagedFields], ours: &str) -> BTreeMap<String, String> {
+    let mut foreign = BTreeMap::new();
+    for entry in managed.iter().filter(|entry| entry.manager != ours) {
+        let labels = entry.fields.pointer("/f:metadata/f:labels").and_then(Value::as_object);
+        for key in labels.into_iter().flat_map(|labels| labels.keys()) {
+            if let Some(key) = key.strip_prefix("f:") {
+                foreign.insert(key.to_owned(), entry.manager.clone());
+            }
+        }
+    }
+    foreign
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_others_are_seen_with_their_owner() {
+        let managed: Vec<ManagedFields> = serde_json::from_value(json!([
+            { "manager": "kai-node-agent", "fieldsV1": { "f:metadata": { "f:labels": { "f:nvidia.com/gpu.count": {} } } } },
+            { "manager": "nfd-master", "fieldsV1": { "f:metadata": { "f:labels": { ".": {}, "f:nvidia.com/gpu.memory": {} } } } },
+            { "manager": "kubelet", "fieldsV1": { "f:status": {} } },
+        ]))
+        .unwrap();
+        let foreign = foreign_labels(&managed, "kai-node-agent");
+        assert_eq!(
+            foreign,
+            BTreeMap::from([("nvidia.com/gpu.memory".to_owned(), "nfd-master".to_owned())])
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! What roles need of single pods: their metadata, watched or read, and one annotation written. Pod specs are never decoded here.
+
+use std::collections::BTreeMap;
+
+use futures_core::Stream;
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Request};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use serde_json::json;
+
+use crate::{Client, Error};
+
+/// The metadata of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodMeta {
+    /// Its name.
+    pub name: String,
+    /// Tells it from an earlier pod of the same name.
+    pub uid: String,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What a watch of pods tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodChange {
+    /// The list begins anew: forget all pods; `Seen` follows for each that exists.
+    Restarted,
+    /// This pod exists and looks like this.
+    Seen(PodMeta),
+    /// This pod is gone.
+    Gone(String),
+}
+
+impl Client {
+    /// Follows the pods of a namespace that run on one node, for ever; failures are retried with growing pauses.
+    pub fn watch_pods(&self, namespace: &str, node: &str) -> impl Stream<Item = PodChange> + Send + use<> {
+        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.kube.clone(), namespace);
+        let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+        let changes = watch(api, config).default_backoff().filter_map(|event| {
+            std::future::ready(match event {
+                Ok(Event::Init) => Some(PodChange::Restarted),
+                Ok(Event::InitApply(pod) | Event::Apply(pod)) => Some(PodChange::Seen(meta(pod))),
+                Ok(Event::Delete(pod)) => Some(PodChange::Gone(meta(pod).name)),
+                Ok(Event::InitDone) => None,
+                Err(error) => {
+                    tracing::warn!(%error, "watching reservation pods failed; trying again");
+                    None
+                }
+            })
+        });
+        changes.boxed()
+    }
+
+    /// The metadata of one pod.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<PodMeta, Error> {
+        let api: Api<Pod> = Api::namespaced(self.kube.clone(), namespace);
+        let found = api.get_metadata(name).await;
+        found
+            .map(meta)
+            .map_err(|error| Error::call(format!("reading pod {namespace}/{name}"), error))
+    }
+
+    /// Sets one annotation of a pod; refused by the API server if the name now belongs to another pod than `pod` was.
+    pub async fn annotate_pod(&self, namespace: &str, pod: &PodMeta, key: &str, value: &str) -> Result<(), Error> {
+        let name = &pod.name;
+        let body = json!({ "metadata": { "uid": pod.uid, "annotations": { key: value } } });
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(body));
+        self.send(format!("annotating pod {namespace}/{name} with {key}"), request)
+            .await
+    }
+}
+
+fn meta(pod: PartialObjectMeta<Pod>) -> PodMeta {
+    PodMeta {
+        name: pod.metadata.name.unwrap_or_default(),
+        uid: pod.metadata.uid.unwrap_or_default(),
+        annotations: pod.metadata.annotations.unwrap_or_default(),
+    }
+}

@@ -1,0 +1,227 @@
+//! The one error of this crate. Its messages carry the words operators paste into a search box (NVML's own constants and
+//! phrases), and every variant has a sentence that says what to do. It never hides a cause behind a generic text.
+
+use std::path::PathBuf;
+
+/// Why a question about GPUs has no answer. `Display` says what was attempted and what came back; [`GpuError::remedy`] what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// `libnvidia-ml.so.1` is nowhere.
+    #[error("loading NVML: ERROR_LIBRARY_NOT_FOUND: libnvidia-ml.so.1 is in none of the places tried: {}", tried.join("; "))]
+    LibraryNotFound {
+        /// Each place with what came back.
+        tried: Vec<String>,
+    },
+    /// A library is there but is no NVML that we can use.
+    #[error("loading NVML from {library}: ERROR_FUNCTION_NOT_FOUND: {detail}")]
+    LibraryUnusable {
+        /// What was loaded.
+        library: String,
+        /// The loader's words.
+        detail: String,
+    },
+    /// The kernel module is missing, or its device nodes are not visible here.
+    #[error("{attempt}: Driver Not Loaded (ERROR_DRIVER_NOT_LOADED)")]
+    DriverNotLoaded {
+        /// What we tried.
+        attempt: String,
+    },
+    /// The device nodes are there but may not be opened.
+    #[error("{attempt}: Insufficient Permissions (ERROR_NO_PERMISSION)")]
+    NoPermission {
+        /// What we tried.
+        attempt: String,
+    },
+    /// Library and kernel module are of different versions: a driver upgrade without a reboot or reload.
+    #[error("{attempt}: Driver/library version mismatch (ERROR_LIB_RM_VERSION_MISMATCH)")]
+    VersionMismatch {
+        /// What we tried.
+        attempt: String,
+    },
+    /// This hardware or driver has no answer to this question. Degrades one fact, never a device.
+    #[error("{attempt}: Not Supported (ERROR_NOT_SUPPORTED)")]
+    NotSupported {
+        /// What we tried.
+        attempt: String,
+    },
+    /// The GPU fell off the bus.
+    #[error("{attempt}: GPU is lost (ERROR_GPU_IS_LOST)")]
+    GpuLost {
+        /// What we tried.
+        attempt: String,
+    },
+    /// The GPU answers, but only a reset makes it usable.
+    #[error("{attempt}: GPU requires reset (ERROR_RESET_REQUIRED)")]
+    ResetRequired {
+        /// What we tried.
+        attempt: String,
+    },
+    /// NVML was shut down or never started in this process.
+    #[error("{attempt}: Uninitialized (ERROR_UNINITIALIZED)")]
+    Uninitialized {
+        /// What we tried.
+        attempt: String,
+    },
+    /// No answer in time.
+    #[error("{attempt}: Timeout (ERROR_TIMEOUT)")]
+    Timeout {
+        /// What we tried.
+        attempt: String,
+    },
+    /// Any other NVML error.
+    #[error("{attempt}: {words}")]
+    Nvml {
+        /// What we tried.
+        attempt: String,
+        /// NVML's constant and phrase.
+        words: String,
+    },
+    /// No device of this name.
+    #[error("looking up GPU {id}: Not Found (ERROR_NOT_FOUND)")]
+    DeviceNotFound {
+        /// The name asked for.
+        id: String,
+    },
+    /// The fake driver was asked for on a machine with a real one.
+    #[error("starting the fake GPU driver: refused, because this machine has a real NVIDIA driver ({evidence})")]
+    FakeBesideReal {
+        /// What shows it.
+        evidence: String,
+    },
+    /// The fake driver's settings make no sense.
+    #[error("reading the fake GPU settings from {origin}: {detail}")]
+    FakeSettings {
+        /// Flag, environment variable or file.
+        origin: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A file could not be read.
+    #[error("reading {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: std::io::Error,
+    },
+}
+
+impl GpuError {
+    /// One sentence: what an operator should do.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            GpuError::LibraryNotFound { .. } => {
+                "Install the NVIDIA driver on the host, or mount its libraries into this container and point --nvml-library at \
+                 libnvidia-ml.so.1; on JetPack 5 and older there is no NVML, and Tegra detection is used instead."
+            }
+            GpuError::LibraryUnusable { .. } => {
+                "The file is not the NVML of this CPU architecture and driver: remove stale copies and stubs from the library \
+                 path, or point --nvml-library at the driver's own libnvidia-ml.so.1."
+            }
+            GpuError::DriverNotLoaded { .. } => {
+                "Load the kernel module on the host (modprobe nvidia; dmesg tells why it fails) and make /dev/nvidiactl and \
+                 /dev/nvidia0 visible here: in a container that needs a runtime class, CDI or privileged mode with /dev mounted."
+            }
+            GpuError::NoPermission { .. } => {
+                "Run as root, or with the group that owns the device nodes (on Jetson: video for /dev/nvmap, render for \
+                 /dev/dri), or give the container access to them by CDI."
+            }
+            GpuError::VersionMismatch { .. } => {
+                "The driver was upgraded but the old kernel module still runs: drain the node and reboot it, or reload the \
+                 nvidia modules."
+            }
+            GpuError::NotSupported { .. } => {
+                "Nothing to repair: this GPU or driver does not offer that, and everything else goes on without it."
+            }
+            GpuError::GpuLost { .. } => {
+                "Look for Xid 79 in dmesg, check power and seating, and reboot the node; the GPU is not handed out until it \
+                 answers again."
+            }
+            GpuError::ResetRequired { .. } => {
+                "Stop what runs on the GPU and reset it with nvidia-smi --gpu-reset, or reboot the node; it is not handed out \
+                 until it answers again."
+            }
+            GpuError::Uninitialized { .. } => "NVML is started again by itself; restart the agent if this persists.",
+            GpuError::Timeout { .. } => {
+                "The driver is slow to answer: look for hung tasks and Xid messages in dmesg; the question is asked again."
+            }
+            GpuError::Nvml { .. } => "Run nvidia-smi on the host and look for NVRM and Xid lines in dmesg.",
+            GpuError::DeviceNotFound { .. } => {
+                "List the devices with kai doctor; the GPU may have been removed or renamed."
+            }
+            GpuError::FakeBesideReal { .. } => {
+                "Use the fake driver only on machines without NVIDIA hardware, or drop --driver fake to use the real GPUs."
+            }
+            GpuError::FakeSettings { .. } => {
+                "Give profiles as name:count (for example a100-40:2,t4), or a YAML file with a gpus list; the profile names are \
+                 in the message of an unknown one."
+            }
+            GpuError::File { .. } => "Check that the path is mounted into this container and readable.",
+        }
+    }
+
+    /// Message and remedy in one text.
+    pub fn with_remedy(&self) -> String {
+        format!("{self}. {}", self.remedy())
+    }
+
+    /// Whether only this one question is refused while the device is fine.
+    pub fn is_not_supported(&self) -> bool {
+        matches!(self, GpuError::NotSupported { .. })
+    }
+
+    /// Whether the whole driver is gone, as opposed to one device or one fact: NVML must be opened again.
+    pub fn is_driver_gone(&self) -> bool {
+        matches!(
+            self,
+            GpuError::LibraryNotFound { .. }
+                | GpuError::LibraryUnusable { .. }
+                | GpuError::DriverNotLoaded { .. }
+                | GpuError::VersionMismatch { .. }
+                | GpuError::Uninitialized { .. }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_the_words_people_search_for() {
+        let attempt = || "asking GPU 0 for its name".to_owned();
+        for (error, words) in [
+            (
+                GpuError::LibraryNotFound {
+                    tried: vec!["/x: no such file".into()],
+                },
+                "ERROR_LIBRARY_NOT_FOUND",
+            ),
+            (
+                GpuError::LibraryUnusable {
+                    library: "/x".into(),
+                    detail: "y".into(),
+                },
+                "ERROR_FUNCTION_NOT_FOUND",
+            ),
+            (GpuError::DriverNotLoaded { attempt: attempt() }, "Driver Not Loaded"),
+            (GpuError::NoPermission { attempt: attempt() }, "NO_PERMISSION"),
+            (
+                GpuError::VersionMismatch { attempt: attempt() },
+                "Driver/library version mismatch",
+            ),
+            (GpuError::NotSupported { attempt: attempt() }, "NOT_SUPPORTED"),
+            (GpuError::GpuLost { attempt: attempt() }, "GPU is lost"),
+            (GpuError::ResetRequired { attempt: attempt() }, "RESET_REQUIRED"),
+            (GpuError::Uninitialized { attempt: attempt() }, "UNINITIALIZED"),
+            (GpuError::Timeout { attempt: attempt() }, "TIMEOUT"),
+            (GpuError::DeviceNotFound { id: "GPU-1".into() }, "NOT_FOUND"),
+        ] {
+            let text = error.to_string();
+            assert!(text.contains(words), "{text}");
+            let remedy = error.remedy();
+            assert!(remedy.ends_with('.') && remedy.len() > 30, "{remedy}");
+            assert!(error.with_remedy().contains(remedy));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! What happens on the fake machine right now: faults, loads, events. One value, from code or from a file that is read again while
+//! clients run. It never interprets itself; the machine does.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::Question;
+
+/// The state of the whole fake machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Control {
+    /// Every call fails like this, as if the module had been unloaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub library: Option<LibraryFault>,
+    /// Per GPU, by index, UUID or `*` for all; the more precise name wins, field by field.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub gpus: BTreeMap<String, GpuControl>,
+    /// Append to this list to raise events; each client sees what was appended since it began to listen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<ControlEvent>,
+    /// Lines the library prints to stderr when it starts, as Tegra's libraries do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub noise: Vec<String>,
+}
+
+/// Failures of the library as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LibraryFault {
+    /// `Driver Not Loaded`.
+    DriverNotLoaded,
+    /// `Insufficient Permissions`.
+    NoPermission,
+    /// `Driver/library version mismatch`.
+    VersionMismatch,
+    /// `Unknown Error`, what a container sees after its device access was revoked.
+    Unknown,
+}
+
+/// One GPU's state. What is absent has its idle value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct GpuControl {
+    /// Does it answer?
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<GpuState>,
+    /// Busy share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilization_percent: Option<u32>,
+    /// Memory in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_used_mib: Option<u64>,
+    /// Temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<u32>,
+    /// Power draw.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<u32>,
+    /// Processes on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<Process>>,
+    /// Questions refused with NOT_SUPPORTED, besides those of the profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_supported: Option<Vec<Question>>,
+}
+
+impl GpuControl {
+    /// `self` where it says something, else `broader`.
+    fn over(self, broader: &GpuControl) -> GpuControl {
+        GpuControl {
+            state: self.state.or(broader.state),
+            utilization_percent: self.utilization_percent.or(broader.utilization_percent),
+            memory_used_mib: self.memory_used_mib.or(broader.memory_used_mib),
+            temperature_celsius: self.temperature_celsius.or(broader.temperature_celsius),
+            power_watts: self.power_watts.or(broader.power_watts),
+            processes: self.processes.or_else(|| broader.processes.clone()),
+            not_supported: self.not_supported.or_else(|| broader.not_supported.clone()),
+        }
+    }
+}
+
+/// Does a GPU answer?
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuState {
+    /// Yes.
+    #[default]
+    Healthy,
+    /// It fell off the bus: `GPU is lost`.
+    Lost,
+    /// `GPU requires reset`.
+    ResetRequired,
+    /// It is gone from the enumeration altogether, like an unbound device.
+    Removed,
+}
+
+/// A process on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Its GPU memory.
+    #[serde(default)]
+    pub memory_mib: u64,
+    /// Compute or graphics.
+    #[serde(default)]
+    pub kind: ProcessKind,
+    /// On a partitioned GPU: in which GPU instance; the first if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance_id: Option<u32>,
+    /// Name, if it is no process of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// What a process does on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProcessKind {
+    /// CUDA.
+    #[default]
+    Compute,
+    /// Rendering.
+    Graphics,
+}
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ControlEvent {
+    /// Index or UUID; `*` for every GPU.
+    #[serde(deserialize_with = "text_or_number")]
+    pub gpu: String,
+    /// Number of a critical error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xid: Option<u64>,
+    /// An uncorrectable memory error instead.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub double_bit_ecc: bool,
+    /// Only this GPU instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_instance_id: Option<u32>,
+    /// Only this compute instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_instance_id: Option<u32>,
+}
+
+impl ControlEvent {
+    /// A critical error of one GPU.
+    pub fn xid(gpu: &str, xid: u64) -> Self {
+        Self {
+            gpu: gpu.to_owned(),
+            xid: Some(xid),
+            ..Self::default()
+        }
+    }
+}
+
+fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum TextOrNumber {
+        Number(u32),
+        Text(String),
+    }
+    Ok(match TextOrNumber::deserialize(deserializer)? {
+        TextOrNumber::Number(number) => number.to_string(),
+        TextOrNumber::Text(text) => text,
+    })
+}
+
+impl Control {
+    /// What holds for the GPU with these names: `*` first, then index, then UUID, each over the one before.
+    pub fn gpu(&self, index: u32, uuid: &str) -> GpuControl {
+        let mut result = GpuControl::default();
+        for name in ["*", &index.to_string(), uuid] {
+            if let Some(control) = self.gpus.get(name) {
+                result = control.clone().over(&result);
+            }
+        }
+        result
+    }
+}
+
+/// The control file, read at most every [`ControlFile::PERIOD`]. An unreadable or half-written file changes nothing: the last good
+/// content stays, so that a client never sees a GPU flicker because an editor was saving.
+#[derive(Debug)]
+pub(crate) struct ControlFile {
+    path: PathBuf,
+    text: String,
+    checked: Option<Instant>,
+}
+
+impl ControlFile {
+    /// Short enough that a change shows "at once", long enough that a client calling in a loop does not read files all day.
+    pub(crate) const PERIOD: Duration = Duration::from_millis(20);
+
+    pub(crate) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            text: String::new(),
+            checked: None,
+        }
+    }
+
+    /// New content, if there is any. A file that is gone means: everything is idle and healthy.
+    pub(crate) fn poll(&mut self) -> Option<Control> {
+        if self.checked.is_some_and(|checked| checked.elapsed() < Self::PERIOD) {
+            return None;
+        }
+        self.checked = Some(Instant::now());
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(_) => return None,
+        };
+        if text == self.text {
+            return None;
+        }
+        let control = if text.trim().is_empty() {
+            Control::default()
+        } else {
+            serde_saphyr::from_str(&text).ok()?
+        };
+        self.text = text;
+        Some(control)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn precise_names_win_field_by_field() {
+        let text = "
+gpus:
+  '*': {temperatureCelsius: 80, utilizationPercent: 5}
+  1: {utilizationPercent: 50}
+  GPU-x: {utilizationPercent: 99, state: lost}
+";
+        let control: Control = serde_saphyr::from_str(text).unwrap();
+        assert_eq!(control.gpu(0, "GPU-y").utilization_percent, Some(5));
+        let precise = control.gpu(1, "GPU-x");
+        assert_eq!(precise.utilization_percent, Some(99));
+        assert_eq!(precise.temperature_celsius, Some(80));
+        assert_eq!(precise.state, Some(GpuState::Lost));
+    }
+
+    #[test]
+    fn the_file_is_read_again_and_bad_content_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.yaml");
+        let mut file = ControlFile::new(&path);
+        assert_eq!(file.poll(), None, "no file is no news");
+        let mut poll_after = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            std::thread::sleep(ControlFile::PERIOD);
+            file.poll()
+        };
+        let hot = poll_after("gpus: {0: {temperatureCelsius: 91}}").unwrap();
+        assert_eq!(hot.gpu(0, "").temperature_celsius, Some(91));
+        assert_eq!(poll_after("gpus: {0: {temperatureCel"), None);
+        assert_eq!(poll_after("gpus: {0: {temperatureCelsius: 91}}"), None);
+        assert_eq!(poll_after(""), Some(Control::default()));
+    }
+}

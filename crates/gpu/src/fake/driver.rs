@@ -1,0 +1,357 @@
+//! [`Driver`] over the fake [`Machine`]: the same answers a real driver gives, without hardware. It never starts beside a real
+//! driver unless a test or a simulated node asks for exactly that with [`FakeDriver::new`].
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Control, GpuState, LibraryFault, Machine, Settings};
+use crate::platform::detect;
+use crate::roots::Roots;
+use crate::{Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance, PlatformKind, Sample};
+
+/// How often a waiting thread looks at the control file.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Made-up GPUs behind the [`Driver`] trait.
+#[derive(Debug)]
+pub struct FakeDriver {
+    machine: Machine,
+    /// What the event listener saw last. A lock, because `wait_events` takes `&self`; only one thread should wait.
+    watch: Mutex<Watch>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Watch {
+    events_seen: usize,
+    states: Vec<GpuState>,
+    library: Option<LibraryFault>,
+}
+
+impl FakeDriver {
+    /// Without looking at the machine: for tests and simulated nodes, where no kubelet could confuse fake and real.
+    pub fn new(settings: &Settings) -> Result<Self, GpuError> {
+        let machine = Machine::new(settings)?;
+        let watch = watch_of(&machine, &machine.control());
+        Ok(Self {
+            machine,
+            watch: Mutex::new(watch),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// For an agent on a real node: refuses to start where a real driver is, since pods would be given GPUs that are not there.
+    pub fn start(settings: &Settings, roots: &Roots) -> Result<Self, GpuError> {
+        refuse_beside_real(roots)?;
+        Self::new(settings)
+    }
+
+    /// The machine behind it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Injects faults and loads from code; a waiting thread notices at once.
+    pub fn change(&self, change: impl FnOnce(&mut Control)) {
+        self.machine.change(change);
+        let _watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed.notify_all();
+    }
+
+    /// Sets one GPU's state.
+    pub fn set_state(&self, gpu: &str, state: GpuState) {
+        self.change(|control| control.gpus.entry(gpu.to_owned()).or_default().state = Some(state));
+    }
+
+    /// Raises a critical error on one GPU.
+    pub fn raise_xid(&self, gpu: &str, xid: u64) {
+        self.change(|control| control.events.push(super::ControlEvent::xid(gpu, xid)));
+    }
+
+    fn working(&self, attempt: &str) -> Result<std::sync::Arc<Control>, GpuError> {
+        let control = self.machine.control();
+        match control.library {
+            None => Ok(control),
+            Some(fault) => Err(library_error(fault, attempt)),
+        }
+    }
+
+    fn due(&self, watch: &mut Watch) -> Vec<HealthEvent> {
+        let control = self.machine.control();
+        let mut now = watch_of(&self.machine, &control);
+        let mut events = Vec::new();
+        let machine_wide = |kind| HealthEvent {
+            uuid: None,
+            mig: None,
+            kind,
+        };
+        match (watch.library, now.library) {
+            (None, Some(fault)) => {
+                let reason = library_error(fault, "asking the driver").to_string();
+                events.push(machine_wide(HealthEventKind::Lost { reason }));
+            }
+            (Some(_), None) => events.push(machine_wide(HealthEventKind::Recovered)),
+            (_, _) => {}
+        }
+        for (gpu, (was, is)) in self.machine.gpus().iter().zip(watch.states.iter().zip(&now.states)) {
+            let reason = gpu.sample(&control).unreachable;
+            let kind = match (was, is, reason) {
+                (was, is, _) if was == is => continue,
+                (_, _, Some(reason)) => HealthEventKind::Lost { reason },
+                (_, _, None) => HealthEventKind::Recovered,
+            };
+            events.push(HealthEvent {
+                uuid: Some(gpu.device.uuid.clone()),
+                mig: None,
+                kind,
+            });
+        }
+        let removed = |watch: &Watch| watch.states.iter().filter(|state| **state == GpuState::Removed).count();
+        if removed(watch) != removed(&now) {
+            events.push(machine_wide(HealthEventKind::InventoryChanged));
+        }
+        // A shortened list was rewritten, not appended to: all of it is news.
+        let seen = if control.events.len() < watch.events_seen {
+            0
+        } else {
+            watch.events_seen
+        };
+        for event in &control.events[seen..] {
+            events.extend(self.raised(event));
+        }
+        now.events_seen = control.events.len();
+        *watch = now;
+        events
+    }
+
+    fn raised(&self, event: &super::ControlEvent) -> Vec<HealthEvent> {
+        let kind = match (event.xid, event.double_bit_ecc) {
+            (Some(xid), _) => HealthEventKind::Xid(xid),
+            (None, true) => HealthEventKind::DoubleBitEcc,
+            (None, false) => return Vec::new(),
+        };
+        let mig = event.gpu_instance_id.map(|gpu_instance_id| MigInstance {
+            gpu_instance_id,
+            compute_instance_id: event.compute_instance_id.unwrap_or(0),
+        });
+        let named = |gpu: &&super::FakeGpu| {
+            event.gpu == "*" || event.gpu == gpu.device.uuid || event.gpu == gpu.device.index.to_string()
+        };
+        let concerned = self.machine.gpus().iter().filter(named);
+        concerned
+            .map(|gpu| HealthEvent {
+                uuid: Some(gpu.device.uuid.clone()),
+                mig,
+                kind: kind.clone(),
+            })
+            .collect()
+    }
+}
+
+impl Driver for FakeDriver {
+    fn kind(&self) -> DriverKind {
+        DriverKind::Fake
+    }
+
+    fn devices(&self) -> Result<Inventory, GpuError> {
+        let control = self.working("listing the GPUs")?;
+        let mut inventory = self.machine.inventory().clone();
+        inventory
+            .devices
+            .retain(|device| control.gpu(device.index, &device.uuid).state != Some(GpuState::Removed));
+        Ok(inventory)
+    }
+
+    fn samples(&self) -> Result<Vec<Sample>, GpuError> {
+        let control = self.working("measuring the GPUs")?;
+        let present = |gpu: &&super::FakeGpu| gpu.picture(&control).state != GpuState::Removed;
+        Ok(self
+            .machine
+            .gpus()
+            .iter()
+            .filter(present)
+            .map(|gpu| gpu.sample(&control))
+            .collect())
+    }
+
+    fn probe(&self, uuid: &str) -> Result<(), GpuError> {
+        let attempt = format!("asking GPU {uuid} whether it answers");
+        let control = self.working(&attempt)?;
+        let owner = self.machine.inventory().device(uuid);
+        let gpu = owner.and_then(|device| self.machine.gpus().get(device.index as usize));
+        let Some(gpu) = gpu else {
+            return Err(GpuError::DeviceNotFound { id: uuid.to_owned() });
+        };
+        match gpu.picture(&control).state {
+            GpuState::Healthy => Ok(()),
+            GpuState::Lost => Err(GpuError::GpuLost { attempt }),
+            GpuState::ResetRequired => Err(GpuError::ResetRequired { attempt }),
+            GpuState::Removed => Err(GpuError::DeviceNotFound { id: uuid.to_owned() }),
+        }
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
+        let deadline = Instant::now() + timeout;
+        let slice = if self.machine.has_control_file() { POLL } else { timeout };
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let events = self.due(&mut watch);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !events.is_empty() || left.is_zero() {
+                return Ok(events);
+            }
+            let waited = self.changed.wait_timeout(watch, left.min(slice));
+            watch = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Fails if this machine has a real NVIDIA driver or an integrated NVIDIA GPU.
+pub fn refuse_beside_real(roots: &Roots) -> Result<(), GpuError> {
+    let signs = [
+        roots.proc.join("driver/nvidia/version"),
+        roots.dev.join("nvidiactl"),
+        roots.dev.join("nvmap"),
+        roots.dev.join("nvgpu"),
+        roots.dev.join("dxg"),
+    ];
+    let refuse = |evidence: String| Err(GpuError::FakeBesideReal { evidence });
+    if let Some(path) = signs.iter().find(|path| path.exists()) {
+        return refuse(format!("{} exists", path.display()));
+    }
+    // From an unprivileged pod the device nodes may be hidden, while sysfs still shows the machine.
+    let detection = detect(roots);
+    let platform = &detection.platform;
+    if platform.kind == PlatformKind::Tegra {
+        return refuse("this is a Tegra system".to_owned());
+    }
+    match platform
+        .pci_gpus
+        .iter()
+        .find(|gpu| gpu.driver.as_deref() == Some("nvidia"))
+    {
+        Some(gpu) => refuse(format!("PCI {} is run by the nvidia module", gpu.address)),
+        None => Ok(()),
+    }
+}
+
+fn watch_of(machine: &Machine, control: &Control) -> Watch {
+    let states = machine.gpus().iter().map(|gpu| gpu.picture(control).state).collect();
+    Watch {
+        events_seen: control.events.len(),
+        states,
+        library: control.library,
+    }
+}
+
+fn library_error(fault: LibraryFault, attempt: &str) -> GpuError {
+    let attempt = attempt.to_owned();
+    match fault {
+        LibraryFault::DriverNotLoaded => GpuError::DriverNotLoaded { attempt },
+        LibraryFault::NoPermission => GpuError::NoPermission { attempt },
+        LibraryFault::VersionMismatch => GpuError::VersionMismatch { attempt },
+        LibraryFault::Unknown => GpuError::Nvml {
+            attempt,
+            words: "Unknown Error (ERROR_UNKNOWN)".to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn driver(text: &str) -> FakeDriver {
+        FakeDriver::new(&text.parse::<Settings>().unwrap().seeded("test")).unwrap()
+    }
+
+    fn kinds(driver: &FakeDriver) -> Vec<HealthEventKind> {
+        let events = driver.wait_events(Duration::ZERO).unwrap();
+        events.into_iter().map(|event| event.kind).collect()
+    }
+
+    #[test]
+    fn a_gpu_fails_and_returns() {
+        let driver = driver("h100:2");
+        let uuid = driver.devices().unwrap().devices[1].uuid.clone();
+        assert!(driver.probe(&uuid).is_ok());
+        driver.set_state("1", GpuState::Lost);
+        assert!(matches!(driver.probe(&uuid), Err(GpuError::GpuLost { .. })));
+        assert_eq!(driver.devices().unwrap().devices.len(), 2, "a lost GPU keeps its place");
+        assert!(driver.samples().unwrap()[1].unreachable.is_some());
+        let events = driver.wait_events(Duration::ZERO).unwrap();
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].uuid.as_deref(), Some(uuid.as_str()));
+        assert!(matches!(&events[0].kind, HealthEventKind::Lost { .. }));
+        driver.set_state("1", GpuState::Healthy);
+        assert_eq!(kinds(&driver), [HealthEventKind::Recovered]);
+        assert_eq!(kinds(&driver), []);
+    }
+
+    #[test]
+    fn events_are_delivered_once_and_at_once() {
+        let driver = std::sync::Arc::new(driver("t4:3"));
+        let waiting = std::sync::Arc::clone(&driver);
+        let thread = std::thread::spawn(move || {
+            let begun = Instant::now();
+            (waiting.wait_events(Duration::from_secs(20)).unwrap(), begun.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        driver.raise_xid("*", 79);
+        let (events, waited) = thread.join().unwrap();
+        assert_eq!(events.len(), 3);
+        assert!(waited < Duration::from_secs(10), "{waited:?}");
+        assert_eq!(kinds(&driver), []);
+    }
+
+    #[test]
+    fn a_gpu_is_taken_out_and_put_back() {
+        let driver = driver("t4:2");
+        driver.set_state("0", GpuState::Removed);
+        assert_eq!(driver.devices().unwrap().devices.len(), 1);
+        assert!(matches!(
+            kinds(&driver).as_slice(),
+            [HealthEventKind::Lost { .. }, HealthEventKind::InventoryChanged]
+        ));
+        driver.set_state("0", GpuState::Healthy);
+        assert_eq!(
+            kinds(&driver),
+            [HealthEventKind::Recovered, HealthEventKind::InventoryChanged]
+        );
+    }
+
+    #[test]
+    fn the_whole_driver_goes_and_returns() {
+        let driver = driver("t4");
+        driver.change(|control| control.library = Some(LibraryFault::DriverNotLoaded));
+        assert!(driver.devices().unwrap_err().is_driver_gone());
+        assert!(matches!(kinds(&driver).as_slice(), [HealthEventKind::Lost { .. }]));
+        driver.change(|control| control.library = None);
+        assert_eq!(kinds(&driver), [HealthEventKind::Recovered]);
+    }
+
+    #[test]
+    fn the_control_file_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.yaml");
+        let settings = Settings {
+            control_file: Some(path.clone()),
+            ..Settings::of("t4", 1)
+        };
+        let driver = FakeDriver::new(&settings).unwrap();
+        std::fs::write(&path, "events: [{gpu: 0, xid: 48}]").unwrap();
+        let events = driver.wait_events(Duration::from_secs(10)).unwrap();
+        assert_eq!(events[0].kind, HealthEventKind::Xid(48));
+    }
+
+    #[test]
+    fn it_refuses_to_start_beside_a_real_driver() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::under(dir.path());
+        assert!(FakeDriver::start(&Settings::of("t4", 1), &roots).is_ok());
+        std::fs::create_dir_all(dir.path().join("proc/driver/nvidia")).unwrap();
+        std::fs::write(dir.path().join("proc/driver/nvidia/version"), "NVRM version").unwrap();
+        let error = FakeDriver::start(&Settings::of("t4", 1), &roots).unwrap_err();
+        assert!(error.to_string().contains("real NVIDIA driver"), "{error}");
+    }
+}

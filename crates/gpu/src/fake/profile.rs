@@ -1,0 +1,369 @@
+//! The table of fake hardware. Numbers are those the real products report; a personality says which questions the real driver
+//! refuses there, because the refusals are what breaks software on Jetsons and on GB10.
+
+use super::mig::{self, MigProfile};
+use crate::{ComputeCapability, CudaVersion, MemoryKind};
+
+/// One product.
+#[derive(Debug)]
+pub struct Profile {
+    /// How settings name it.
+    pub id: &'static str,
+    /// What the driver calls it.
+    pub name: &'static str,
+    /// Machine it usually sits in.
+    pub machine: &'static str,
+    /// Which questions get an answer.
+    pub personality: Personality,
+    /// Total memory. For unified memory: RAM of the usual machine.
+    pub memory_mib: u64,
+    /// Compute capability.
+    pub compute_capability: ComputeCapability,
+    /// PCI device id (without the vendor's).
+    pub pci_device_id: u16,
+    /// PCI domain: 15 on GB10, which breaks careless parsers.
+    pub pci_domain: u32,
+    /// NVML's architecture number.
+    pub architecture: u32,
+    /// NVML's brand number.
+    pub brand: u32,
+    /// CUDA cores.
+    pub cores: u32,
+    /// Power draw when idle.
+    pub idle_watts: u32,
+    /// Power limit.
+    pub limit_watts: u32,
+    /// Temperature when idle.
+    pub idle_celsius: u32,
+    /// NVLinks per GPU, all to NVSwitch.
+    pub nvlinks: u32,
+    /// Kernel driver version of its time.
+    pub driver_version: &'static str,
+    /// CUDA version of its time.
+    pub cuda_version: CudaVersion,
+    /// MIG profiles it offers; empty if it knows no MIG.
+    pub mig: &'static [MigProfile],
+}
+
+impl Profile {
+    /// Own memory, or one pool with the CPU.
+    pub fn memory_kind(&self) -> MemoryKind {
+        match self.personality {
+            Personality::Datacenter => MemoryKind::Dedicated,
+            Personality::Gb10 | Personality::Nvgpu | Personality::Thor => MemoryKind::Unified,
+        }
+    }
+
+    /// Whether the real driver answers this question on this hardware.
+    pub fn answers(&self, question: Question) -> bool {
+        match (self.personality, question) {
+            // Thor reports MIG as disabled, although no profile is known to be useful there.
+            (Personality::Thor, Question::Mig) => true,
+            (_, Question::Mig) => !self.mig.is_empty(),
+            (Personality::Datacenter, _) => true,
+            (Personality::Gb10, Question::Memory | Question::Fan) => false,
+            (Personality::Gb10, _) => true,
+            // nvgpu's NVML knows names, UUIDs, versions and capabilities, and nothing that moves.
+            (Personality::Nvgpu, _) => false,
+            (Personality::Thor, question) => matches!(
+                question,
+                Question::Minor | Question::Pci | Question::Utilization | Question::Processes | Question::Codec
+            ),
+        }
+    }
+}
+
+/// How a kind of driver behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Personality {
+    /// A PCI card under the ordinary driver: everything works.
+    Datacenter,
+    /// DGX Spark: ordinary driver, memory not reported.
+    Gb10,
+    /// Orin under `nvgpu`: bare UUID, nearly nothing else.
+    Nvgpu,
+    /// Thor under the open kernel modules: much works, memory, temperature and power do not.
+    Thor,
+}
+
+/// Groups of NVML calls that succeed or fail together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Question {
+    /// N of `/dev/nvidiaN`.
+    Minor,
+    /// PCI address.
+    Pci,
+    /// Memory total, used, free.
+    Memory,
+    /// Busy percentages.
+    Utilization,
+    /// Encoder and decoder percentages.
+    Codec,
+    /// Temperature.
+    Temperature,
+    /// Power draw and limits.
+    Power,
+    /// Fan speed.
+    Fan,
+    /// Clock rates.
+    Clocks,
+    /// Processes on the GPU.
+    Processes,
+    /// MIG mode and devices.
+    Mig,
+    /// Event sets.
+    Events,
+    /// ECC counters.
+    Ecc,
+    /// NVLink state and topology.
+    Topology,
+}
+
+/// The profile of this name.
+pub fn profile(id: &str) -> Option<&'static Profile> {
+    PROFILES.iter().find(|profile| profile.id == id)
+}
+
+const fn cc(major: u32, minor: u32) -> ComputeCapability {
+    ComputeCapability { major, minor }
+}
+
+const fn cuda(major: u32, minor: u32) -> CudaVersion {
+    CudaVersion { major, minor }
+}
+
+/// A plain datacenter card; the table below says what differs.
+const CARD: Profile = Profile {
+    id: "",
+    name: "",
+    machine: "Generic GPU Server",
+    personality: Personality::Datacenter,
+    memory_mib: 0,
+    compute_capability: cc(8, 0),
+    pci_device_id: 0,
+    pci_domain: 0,
+    architecture: 7,
+    brand: 14,
+    cores: 0,
+    idle_watts: 55,
+    limit_watts: 400,
+    idle_celsius: 31,
+    nvlinks: 0,
+    driver_version: "570.133.20",
+    cuda_version: cuda(12, 8),
+    mig: &[],
+};
+
+/// All products, in the order documentation lists them.
+pub static PROFILES: &[Profile] = &[
+    Profile {
+        id: "t4",
+        name: "Tesla T4",
+        memory_mib: 15_360,
+        compute_capability: cc(7, 5),
+        pci_device_id: 0x1eb8,
+        architecture: 6,
+        brand: 2,
+        cores: 2560,
+        idle_watts: 9,
+        limit_watts: 70,
+        ..CARD
+    },
+    Profile {
+        id: "a100-40",
+        name: "NVIDIA A100-SXM4-40GB",
+        machine: "DGXA100 920-23687-2530-000",
+        memory_mib: 40_960,
+        pci_device_id: 0x20b0,
+        cores: 6912,
+        nvlinks: 12,
+        mig: mig::A100_40,
+        ..CARD
+    },
+    Profile {
+        id: "a100-80",
+        name: "NVIDIA A100-SXM4-80GB",
+        machine: "DGXA100 920-23687-2531-000",
+        memory_mib: 81_920,
+        pci_device_id: 0x20b2,
+        cores: 6912,
+        nvlinks: 12,
+        mig: mig::A100_80,
+        ..CARD
+    },
+    Profile {
+        id: "h100",
+        name: "NVIDIA H100 80GB HBM3",
+        machine: "DGXH100",
+        memory_mib: 81_559,
+        compute_capability: cc(9, 0),
+        pci_device_id: 0x2330,
+        architecture: 9,
+        cores: 16896,
+        idle_watts: 70,
+        limit_watts: 700,
+        nvlinks: 18,
+        mig: mig::H100,
+        ..CARD
+    },
+    Profile {
+        id: "h200",
+        name: "NVIDIA H200",
+        machine: "DGXH200",
+        memory_mib: 143_771,
+        compute_capability: cc(9, 0),
+        pci_device_id: 0x2335,
+        architecture: 9,
+        cores: 16896,
+        idle_watts: 75,
+        limit_watts: 700,
+        nvlinks: 18,
+        mig: mig::H200,
+        ..CARD
+    },
+    Profile {
+        id: "b200",
+        name: "NVIDIA B200",
+        machine: "DGXB200",
+        memory_mib: 183_359,
+        compute_capability: cc(10, 0),
+        pci_device_id: 0x2901,
+        architecture: 10,
+        cores: 18944,
+        idle_watts: 140,
+        limit_watts: 1000,
+        nvlinks: 18,
+        driver_version: "580.95.05",
+        cuda_version: cuda(13, 0),
+        mig: mig::B200,
+        ..CARD
+    },
+    Profile {
+        id: "gb200",
+        name: "NVIDIA GB200",
+        machine: "GB200 NVL",
+        memory_mib: 189_471,
+        compute_capability: cc(10, 0),
+        pci_device_id: 0x2941,
+        pci_domain: 8,
+        architecture: 10,
+        cores: 19456,
+        idle_watts: 150,
+        limit_watts: 1200,
+        nvlinks: 18,
+        driver_version: "580.95.05",
+        cuda_version: cuda(13, 0),
+        mig: mig::GB200,
+        ..CARD
+    },
+    Profile {
+        id: "l40s",
+        name: "NVIDIA L40S",
+        memory_mib: 46_068,
+        compute_capability: cc(8, 9),
+        pci_device_id: 0x26b9,
+        architecture: 8,
+        cores: 18176,
+        idle_watts: 35,
+        limit_watts: 350,
+        ..CARD
+    },
+    Profile {
+        id: "rtx-6000-ada",
+        name: "NVIDIA RTX 6000 Ada Generation",
+        memory_mib: 49_140,
+        compute_capability: cc(8, 9),
+        pci_device_id: 0x26b1,
+        architecture: 8,
+        brand: 12,
+        cores: 18176,
+        idle_watts: 25,
+        limit_watts: 300,
+        ..CARD
+    },
+    Profile {
+        id: "orin-nano",
+        name: "Orin (nvgpu)",
+        machine: "NVIDIA Jetson Orin Nano Developer Kit",
+        personality: Personality::Nvgpu,
+        memory_mib: 7_619,
+        compute_capability: cc(8, 7),
+        brand: 0,
+        cores: 1024,
+        driver_version: "540.4.0",
+        cuda_version: cuda(12, 6),
+        ..CARD
+    },
+    Profile {
+        id: "orin-agx",
+        name: "Orin (nvgpu)",
+        machine: "NVIDIA Jetson AGX Orin Developer Kit",
+        personality: Personality::Nvgpu,
+        memory_mib: 62_834,
+        compute_capability: cc(8, 7),
+        brand: 0,
+        cores: 2048,
+        driver_version: "540.4.0",
+        cuda_version: cuda(12, 6),
+        ..CARD
+    },
+    Profile {
+        id: "thor",
+        name: "NVIDIA Thor",
+        machine: "NVIDIA Jetson AGX Thor Developer Kit",
+        personality: Personality::Thor,
+        memory_mib: 125_747,
+        compute_capability: cc(11, 0),
+        pci_device_id: 0x2b00,
+        architecture: 10,
+        brand: 0,
+        cores: 2560,
+        driver_version: "595.78",
+        cuda_version: cuda(13, 2),
+        ..CARD
+    },
+    Profile {
+        id: "gb10",
+        name: "NVIDIA GB10",
+        machine: "NVIDIA_DGX_Spark",
+        personality: Personality::Gb10,
+        memory_mib: 124_610,
+        compute_capability: cc(12, 1),
+        pci_device_id: 0x2e12,
+        pci_domain: 15,
+        architecture: 10,
+        brand: 0,
+        cores: 6144,
+        idle_watts: 4,
+        limit_watts: 140,
+        driver_version: "580.95.05",
+        cuda_version: cuda(13, 0),
+        ..CARD
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_facts_complete() {
+        let mut ids: Vec<&str> = PROFILES.iter().map(|profile| profile.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), PROFILES.len());
+        for profile in PROFILES {
+            assert!(
+                !profile.name.is_empty() && profile.memory_mib > 0 && profile.cores > 0,
+                "{}",
+                profile.id
+            );
+            assert!(
+                profile.personality == Personality::Nvgpu || profile.pci_device_id != 0,
+                "{}",
+                profile.id
+            );
+        }
+    }
+}

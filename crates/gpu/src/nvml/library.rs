@@ -1,0 +1,69 @@
+//! Loading the library: tries the places of `search` until one starts. Tells what was tried, so that an operator does not have to guess.
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::errors::gpu_error;
+use super::search::{SONAME, search_path};
+use crate::{GpuError, OpenOptions, Platform};
+
+/// A started NVML.
+#[derive(Debug)]
+pub(super) struct Library {
+    pub(super) nvml: Nvml,
+    /// Where it came from.
+    pub(super) path: String,
+    /// What a person should know about the search.
+    pub(super) notes: Vec<String>,
+}
+
+impl Library {
+    /// The first place that holds a working NVML. If one loads but does not start, its error is the most telling one and is returned
+    /// unless a later place works (CUDA's stub libraries load everywhere and start nowhere).
+    pub(super) fn open(options: &OpenOptions, platform: &Platform) -> Result<Self, GpuError> {
+        let named = options.nvml_library.as_deref();
+        let places = search_path(named, platform, &options.roots, std::env::consts::ARCH);
+        let mut tried = Vec::new();
+        let mut telling = None;
+        let mut notes = Vec::new();
+        for place in &places {
+            let is_bare = place.path.as_os_str() == SONAME;
+            if !is_bare && !place.path.exists() {
+                tried.push(format!("{} (no such file)", place.path.display()));
+                continue;
+            }
+            let result = Nvml::builder().lib_path(place.path.as_os_str()).init();
+            let shown = place.path.display().to_string();
+            match result {
+                Ok(nvml) => {
+                    if let (Some(named), true) = (named, place.path != places[0].path) {
+                        notes.push(format!(
+                            "NVML at {} could not be used; {shown} is used",
+                            named.display()
+                        ));
+                    }
+                    return Ok(Self {
+                        nvml,
+                        path: shown,
+                        notes,
+                    });
+                }
+                Err(NvmlError::LibloadingError(error)) => tried.push(format!("{shown} ({})", describe(&error))),
+                Err(NvmlError::FailedToLoadSymbol(detail)) => {
+                    telling.get_or_insert(GpuError::LibraryUnusable { library: shown, detail });
+                }
+                Err(error) => {
+                    telling.get_or_insert(gpu_error(format!("starting NVML from {shown}"), error));
+                }
+            }
+        }
+        Err(telling.unwrap_or(GpuError::LibraryNotFound { tried }))
+    }
+}
+
+/// The linker's own words, without the wrapper's prefix.
+fn describe(error: &dyn std::error::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |source| source.to_string())
+}

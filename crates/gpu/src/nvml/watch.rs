@@ -1,0 +1,282 @@
+//! The thread that watches the health of NVML's devices. It owns the event set (which borrows the library, so it lives on this stack),
+//! and it asks every device in turn, because a GPU that falls off the bus does not always raise an event, and none ever says that it
+//! is back. It never decides what an event means for a pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::event::EventSet;
+
+use super::driver::Shared;
+use super::errors::{gpu_error, is_driver_gone};
+use super::library::Library;
+use super::raw;
+use crate::{Device, HealthEvent, HealthEventKind, MigInstance};
+
+/// Longest wait in NVML: how fast the thread ends, and how fast a silent GPU is noticed. Twice a second keeps us within the promised
+/// second and costs a few microseconds per GPU.
+const SLICE: Duration = Duration::from_millis(500);
+/// How often devices are counted and MIG partitions compared: rarer, since it asks many questions.
+const RECOUNT: Duration = Duration::from_secs(10);
+/// The pause after failed openings doubles up to 500 ms * 2^4 = 8 s.
+const BACK_OFF_DOUBLINGS: u32 = 4;
+/// Events that nobody fetched. More means the reader is gone; what is dropped then shows again in the next probe.
+const QUEUE: usize = 1024;
+
+/// A running watcher.
+#[derive(Debug)]
+pub(super) struct Watch {
+    events: Receiver<HealthEvent>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(shared: Arc<Shared>) -> Self {
+        let (sender, events) = sync_channel(QUEUE);
+        let stop = Arc::new(AtomicBool::new(false));
+        let watcher = Watcher {
+            shared,
+            sender,
+            stop: Arc::clone(&stop),
+            trouble: BTreeMap::new(),
+            driver_gone: false,
+            failures: 0,
+        };
+        let spawned = std::thread::Builder::new()
+            .name("gpu-events".to_owned())
+            .spawn(move || watcher.run());
+        // Without a thread (no memory) there are no events; probing from outside still works.
+        Self {
+            events,
+            stop,
+            thread: spawned.ok(),
+        }
+    }
+
+    pub(super) fn wait(&self, timeout: Duration) -> Vec<HealthEvent> {
+        match self.events.recv_timeout(timeout) {
+            Ok(first) => std::iter::once(first).chain(self.events.try_iter()).collect(),
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => {
+                // A dead thread must not turn the caller's loop into a spin.
+                std::thread::sleep(timeout);
+                Vec::new()
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watcher {
+    shared: Arc<Shared>,
+    sender: SyncSender<HealthEvent>,
+    stop: Arc<AtomicBool>,
+    /// Devices that do not answer, by UUID.
+    trouble: BTreeMap<String, String>,
+    driver_gone: bool,
+    /// Failed openings in a row.
+    failures: u32,
+}
+
+/// Why a session with one opened library ended.
+enum End {
+    /// The driver was told to stop.
+    Stopped,
+    /// The library does not work any more.
+    DriverGone(NvmlError),
+    /// Devices changed: register anew.
+    Changed,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        while !self.stopped() {
+            let library = self
+                .shared
+                .library()
+                .and_then(|library| Ok((library, self.shared.known()?)));
+            match library {
+                Ok((library, devices)) => {
+                    self.failures = 0;
+                    if std::mem::take(&mut self.driver_gone) {
+                        self.send(None, HealthEventKind::Recovered);
+                        self.send(None, HealthEventKind::InventoryChanged);
+                    }
+                    match self.session(&library, &devices) {
+                        End::Stopped => return,
+                        End::DriverGone(error) => {
+                            self.shared.let_go();
+                            self.lose_driver(gpu_error("waiting for GPU events", error).to_string());
+                            self.back_off();
+                        }
+                        End::Changed => self.send(None, HealthEventKind::InventoryChanged),
+                    }
+                }
+                Err(error) => {
+                    self.lose_driver(error.to_string());
+                    self.back_off();
+                }
+            }
+        }
+    }
+
+    /// Watches the given devices until something fundamental changes.
+    fn session(&mut self, library: &Library, devices: &[Device]) -> End {
+        let set = register(library, devices);
+        let mut counted = Instant::now();
+        while !self.stopped() {
+            let result = match &set {
+                Some(set) => raw::wait_event(set, SLICE.as_millis() as u32),
+                None => {
+                    self.pause();
+                    Err(NvmlError::Timeout)
+                }
+            };
+            match result {
+                Ok(event) => self.report(event),
+                Err(NvmlError::Timeout | NvmlError::GpuLost | NvmlError::ResetRequired) => {}
+                Err(error) if is_driver_gone(&error) => return End::DriverGone(error),
+                // Unknown trouble: asking the devices below says whose; the pause keeps it from spinning.
+                Err(_) => self.pause(),
+            }
+            if let Err(error) = self.probe_all(library, devices) {
+                return End::DriverGone(error);
+            }
+            if counted.elapsed() >= RECOUNT {
+                counted = Instant::now();
+                match self.shared.inventory() {
+                    Ok(now) if !same_devices(devices, &now.devices) => return End::Changed,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+        End::Stopped
+    }
+
+    fn report(&self, event: raw::RawEvent<'_>) {
+        let Ok(uuid) = event.device.uuid() else { return };
+        let kind = EventTypes::from_bits_truncate(event.kind);
+        let kind = if kind.contains(EventTypes::CRITICAL_XID_ERROR) {
+            HealthEventKind::Xid(event.data)
+        } else if kind.contains(EventTypes::DOUBLE_BIT_ECC_ERROR) {
+            HealthEventKind::DoubleBitEcc
+        } else {
+            return;
+        };
+        // All ones: the event concerns the whole GPU.
+        let mig = (event.gpu_instance_id != u32::MAX).then_some(MigInstance {
+            gpu_instance_id: event.gpu_instance_id,
+            compute_instance_id: event.compute_instance_id,
+        });
+        let _ = self.sender.try_send(HealthEvent {
+            uuid: Some(uuid),
+            mig,
+            kind,
+        });
+    }
+
+    /// Tells who stopped answering and who is back.
+    fn probe_all(&mut self, library: &Library, devices: &[Device]) -> Result<(), NvmlError> {
+        for device in devices {
+            match (
+                self.shared.probe(library, device),
+                self.trouble.contains_key(&device.uuid),
+            ) {
+                (Ok(()), true) => {
+                    self.trouble.remove(&device.uuid);
+                    self.send(Some(device.uuid.clone()), HealthEventKind::Recovered);
+                }
+                (Err(error), _) if is_driver_gone(&error) => return Err(error),
+                (Err(error), false) => {
+                    let reason =
+                        gpu_error(format!("asking GPU {} whether it answers", device.index), error).to_string();
+                    self.trouble.insert(device.uuid.clone(), reason.clone());
+                    self.send(Some(device.uuid.clone()), HealthEventKind::Lost { reason });
+                }
+                (Ok(()), false) | (Err(_), true) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn lose_driver(&mut self, reason: String) {
+        if !std::mem::replace(&mut self.driver_gone, true) {
+            self.send(None, HealthEventKind::Lost { reason });
+        }
+    }
+
+    fn send(&self, uuid: Option<String>, kind: HealthEventKind) {
+        let _ = self.sender.try_send(HealthEvent { uuid, mig: None, kind });
+    }
+
+    fn pause(&self) {
+        std::thread::sleep(SLICE);
+    }
+
+    /// Waits longer with every failed opening, so that a node without NVML is not searched for it twice a second for ever.
+    fn back_off(&mut self) {
+        let slices = 1 << self.failures.min(BACK_OFF_DOUBLINGS);
+        self.failures += 1;
+        for _ in 0..slices {
+            if self.stopped() {
+                return;
+            }
+            self.pause();
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// An event set with every device that supports it, or `None` if none does. A failed registration destroys the set, so the device is left
+/// out and the set made anew.
+fn register<'a>(library: &'a Library, devices: &[Device]) -> Option<EventSet<'a>> {
+    let nvml = &library.nvml;
+    let mut refused: Vec<u32> = Vec::new();
+    'again: loop {
+        let mut set = nvml.create_event_set().ok()?;
+        let mut registered = 0;
+        for device in devices.iter().filter(|device| !refused.contains(&device.index)) {
+            let wanted = EventTypes::CRITICAL_XID_ERROR | EventTypes::DOUBLE_BIT_ECC_ERROR;
+            let Ok(handle) = nvml.device_by_index(device.index) else {
+                continue;
+            };
+            let events = handle.supported_event_types().unwrap_or(EventTypes::empty()) & wanted;
+            if events.is_empty() {
+                continue;
+            }
+            let Ok(same) = handle.register_events(events, set) else {
+                refused.push(device.index);
+                continue 'again;
+            };
+            set = same;
+            registered += 1;
+        }
+        return (registered > 0).then_some(set);
+    }
+}
+
+fn same_devices(before: &[Device], now: &[Device]) -> bool {
+    let identity = |device: &Device| {
+        let mig: Vec<String> = device.mig_devices.iter().map(|mig| mig.uuid.clone()).collect();
+        (device.uuid.clone(), device.mig_mode, mig)
+    };
+    before.iter().map(identity).eq(now.iter().map(identity))
+}

@@ -1,0 +1,274 @@
+//! [`Driver`] for Tegra systems: the integrated GPU from files, refined by NVML, plus the discrete GPUs that only NVML knows.
+//! An NVML that fails costs the discrete GPUs and some facts, never the integrated GPU.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{igpu, sysfs};
+use crate::nvml::NvmlDriver;
+use crate::platform::{Detection, MachineMemory, discrete_gpus};
+use crate::{
+    Device, DeviceKind, Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MemoryKind, OpenOptions,
+    Sample, TegraFacts, TegraStack,
+};
+
+/// How often a waiting thread looks whether the GPU's device nodes are still there.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The Tegra driver.
+#[derive(Debug)]
+pub struct TegraDriver {
+    options: OpenOptions,
+    detection: Detection,
+    nvml: Option<NvmlDriver>,
+    /// A lock, because `wait_events` and `devices` run on different threads and both may learn something.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The integrated GPU as last reported: its identity must not change when NVML comes or goes while we run.
+    igpu: Option<Device>,
+    /// NVML's name for it, where that came later than ours.
+    nvml_uuid: Option<String>,
+    /// Whether it answered when last looked at.
+    answers: bool,
+    /// Whether device nodes were ever visible. Where they never were (an unprivileged pod), their absence means nothing.
+    had_nodes: bool,
+}
+
+impl TegraDriver {
+    /// Never fails: what is missing shows in the inventory's notes. With `nvml` off, NVML is not even tried.
+    pub fn new(options: OpenOptions, detection: Detection) -> Self {
+        let nvml = options
+            .tegra_nvml
+            .then(|| NvmlDriver::new(options.clone(), detection.clone()));
+        let facts = detection.platform.tegra.clone().unwrap_or_default();
+        let had_nodes = !igpu::visible_nodes(&options.roots, &facts).is_empty();
+        let known = Mutex::new(Known {
+            igpu: None,
+            nvml_uuid: None,
+            answers: true,
+            had_nodes,
+        });
+        Self {
+            options,
+            detection,
+            nvml,
+            known,
+        }
+    }
+
+    fn facts(&self) -> TegraFacts {
+        self.detection.platform.tegra.clone().unwrap_or_default()
+    }
+
+    /// What NVML knows, or an inventory without devices and with the reason in its notes.
+    fn ask_nvml(&self) -> Inventory {
+        let empty = Inventory {
+            platform: self.detection.platform.clone(),
+            ..Inventory::default()
+        };
+        let Some(nvml) = &self.nvml else { return empty };
+        match nvml.devices() {
+            Ok(inventory) => inventory,
+            Err(error) => {
+                let note = format!("NVML is of no help here ({error}); the integrated GPU is described from files");
+                let mut notes = nvml.noise();
+                notes.push(note);
+                Inventory { notes, ..empty }
+            }
+        }
+    }
+
+    /// Fills what NVML does not know about an integrated GPU, or makes the device from files if NVML has none.
+    fn complete(&self, inventory: &mut Inventory) -> Result<(), GpuError> {
+        let facts = self.facts();
+        let roots = &self.options.roots;
+        let reserve = self.options.memory_reserve;
+        let listed = inventory
+            .devices
+            .iter_mut()
+            .find(|device| device.kind == DeviceKind::Integrated);
+        if let Some(device) = listed {
+            let memory = MachineMemory::read(roots)?;
+            device.memory_kind = MemoryKind::Unified;
+            device.memory_mib = Some(reserve.usable_mib(memory.total_mib));
+            device.compute_capability = device.compute_capability.or(igpu::capability(&facts));
+            device.aliases = igpu::aliases(device.index, &device.uuid);
+        } else if inventory.devices.is_empty() || igpu::is_driven(roots, &facts) {
+            let index = inventory
+                .devices
+                .iter()
+                .map(|device| device.index + 1)
+                .max()
+                .unwrap_or(0);
+            let device = igpu::from_files(roots, &inventory.platform, reserve, index)?;
+            inventory.devices.push(device);
+        } else {
+            inventory
+                .notes
+                .push("the integrated GPU is switched off: only discrete GPUs are offered".to_owned());
+        }
+        let listed = inventory
+            .devices
+            .iter()
+            .filter(|device| device.kind == DeviceKind::Discrete)
+            .count();
+        let present = discrete_gpus(&self.detection.platform).count();
+        if present > listed {
+            let missing = present - listed;
+            inventory.notes.push(format!(
+                "{missing} discrete GPU(s) on PCI are not offered, because NVML does not list them"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Keeps the identity of the integrated GPU what it was when first reported.
+    fn remember(&self, inventory: &mut Inventory) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = inventory
+            .devices
+            .iter_mut()
+            .find(|device| device.kind == DeviceKind::Integrated);
+        match (&known.igpu, listed) {
+            (None, Some(device)) => known.igpu = Some(device.clone()),
+            (Some(before), Some(device)) if before.uuid != device.uuid => {
+                device
+                    .aliases
+                    .push(std::mem::replace(&mut device.uuid, before.uuid.clone()));
+            }
+            (_, _) => {}
+        }
+    }
+
+    fn look(&self) -> Option<HealthEvent> {
+        let visible = !igpu::visible_nodes(&self.options.roots, &self.facts()).is_empty();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.had_nodes |= visible;
+        let answers = visible || !known.had_nodes;
+        let changed = answers != std::mem::replace(&mut known.answers, answers);
+        let uuid = known.igpu.as_ref().map(|device| device.uuid.clone());
+        let reason = "the device nodes of the integrated GPU are gone (Driver Not Loaded)".to_owned();
+        let kind = if answers {
+            HealthEventKind::Recovered
+        } else {
+            HealthEventKind::Lost { reason }
+        };
+        changed.then_some(HealthEvent { uuid, mig: None, kind })
+    }
+
+    /// The same event under the name by which we report the device.
+    fn renamed(&self, event: HealthEvent) -> HealthEvent {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match &known.igpu {
+            Some(igpu) if event.uuid.is_some() && event.uuid == known.nvml_uuid => HealthEvent {
+                uuid: Some(igpu.uuid.clone()),
+                ..event
+            },
+            Some(_) | None => event,
+        }
+    }
+
+    /// On `nvgpu` the integrated GPU works without NVML, so a dead NVML says nothing about it.
+    fn concerns_us(&self, event: &HealthEvent) -> bool {
+        event.uuid.is_some() || self.facts().stack == Some(TegraStack::OpenRm)
+    }
+}
+
+impl Driver for TegraDriver {
+    fn kind(&self) -> DriverKind {
+        DriverKind::Tegra
+    }
+
+    fn devices(&self) -> Result<Inventory, GpuError> {
+        let mut inventory = self.ask_nvml();
+        self.complete(&mut inventory)?;
+        self.remember(&mut inventory);
+        inventory.driver_version = inventory
+            .driver_version
+            .or_else(|| self.detection.driver_version.clone());
+        if igpu::visible_nodes(&self.options.roots, &self.facts()).is_empty() {
+            inventory
+                .notes
+                .push("no device node of the integrated GPU is visible from here".to_owned());
+        }
+        Ok(inventory)
+    }
+
+    fn samples(&self) -> Result<Vec<Sample>, GpuError> {
+        let inventory = self.devices()?;
+        let from_nvml = self
+            .nvml
+            .as_ref()
+            .and_then(|nvml| nvml.samples().ok())
+            .unwrap_or_default();
+        let roots = &self.options.roots;
+        let mut samples = Vec::with_capacity(inventory.devices.len());
+        for device in &inventory.devices {
+            let told = from_nvml.iter().find(|sample| sample.index == device.index).cloned();
+            let mut sample = told.unwrap_or_default();
+            (sample.index, sample.uuid) = (device.index, device.uuid.clone());
+            if device.kind == DeviceKind::Integrated {
+                // Some nvgpu builds answer with zeros instead of NOT_SUPPORTED, so files go first here.
+                sample.utilization_percent = sysfs::utilization_percent(roots).or(sample.utilization_percent);
+                sample.temperature_celsius = sysfs::temperature_celsius(roots).or(sample.temperature_celsius);
+                sample.power_milliwatts = sysfs::power_milliwatts(roots).or(sample.power_milliwatts);
+                let memory = MachineMemory::read(roots)?;
+                let total_mib = device.memory_mib.unwrap_or(memory.total_mib);
+                let free_mib = memory.available_mib.min(total_mib);
+                sample.memory_free_mib = Some(free_mib);
+                sample.memory_used_mib = Some(total_mib - free_mib);
+                sample.unreachable = self.probe(&device.uuid).err().map(|error| error.to_string());
+            }
+            samples.push(sample);
+        }
+        Ok(samples)
+    }
+
+    fn probe(&self, uuid: &str) -> Result<(), GpuError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_ours = known.igpu.as_ref().is_some_and(|device| device.uuid == uuid);
+        let nvml_uuid = known.nvml_uuid.clone().unwrap_or_else(|| uuid.to_owned());
+        let had_nodes = known.had_nodes;
+        drop(known);
+        let asked = self.nvml.as_ref().map(|nvml| nvml.probe(&nvml_uuid));
+        if !is_ours {
+            return asked.unwrap_or_else(|| Err(GpuError::DeviceNotFound { id: uuid.to_owned() }));
+        }
+        let visible = !igpu::visible_nodes(&self.options.roots, &self.facts()).is_empty();
+        if had_nodes && !visible {
+            let attempt = format!("looking for the device nodes of GPU {uuid}");
+            return Err(GpuError::DriverNotLoaded { attempt });
+        }
+        // Of NVML's complaints only those about the device itself count: the integrated GPU works without NVML.
+        match asked {
+            Some(Err(error @ (GpuError::GpuLost { .. } | GpuError::ResetRequired { .. }))) => Err(error),
+            Some(Ok(()) | Err(_)) | None => Ok(()),
+        }
+    }
+
+    fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let mut events: Vec<HealthEvent> = self.look().into_iter().collect();
+            let left = deadline.saturating_duration_since(Instant::now()).min(LOOK);
+            match &self.nvml {
+                Some(nvml) if events.is_empty() => {
+                    let told = nvml.wait_events(left)?;
+                    events.extend(
+                        told.into_iter()
+                            .filter(|event| self.concerns_us(event))
+                            .map(|event| self.renamed(event)),
+                    );
+                }
+                Some(_) | None if events.is_empty() => std::thread::sleep(left),
+                Some(_) | None => {}
+            }
+            if !events.is_empty() || Instant::now() >= deadline {
+                return Ok(events);
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Measures how long a health change takes from the driver to the kubelet's stream, and prints it. Not a test: machines differ.
+//! `cargo run --release -p node --example latency -- <path of kai>` also prints the memory of an idle agent.
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpu::fake::{FakeDriver, GpuState, Settings};
+use support::kubelet::{Kubelet, Lists};
+use support::{Agent, settings, until};
+
+const ROUNDS: usize = 200;
+
+fn healthy(count: usize) -> impl Fn(&Lists) -> bool {
+    move |lists| {
+        let list = lists.get("nvidia.com/gpu").and_then(Option::as_ref);
+        list.is_some_and(|list| list.iter().filter(|(_, fine)| *fine).count() == count)
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    latency().await;
+    if let Some(program) = std::env::args().nth(1) {
+        memory(&program).await;
+    }
+}
+
+async fn latency() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut settings = settings(place.path(), &["--no-cluster"]);
+    settings.rules.good_probes_needed = 1;
+    let driver = Arc::new(FakeDriver::new(&Settings::of("a100-40", 8).seeded("n1")).expect("a fake driver"));
+    let mut kubelet = Kubelet::start(&settings.plugin_dir);
+    let agent = Agent::start(settings, driver.clone());
+    until("eight GPUs", &mut kubelet.lists, healthy(8)).await;
+    let mut times: Vec<Duration> = Vec::new();
+    for round in 0..ROUNDS {
+        // Another GPU each time, so that slower recovery after repeated failures does not slow the measurement.
+        let gpu = (round % 8).to_string();
+        let begun = Instant::now();
+        driver.set_state(&gpu, GpuState::Lost);
+        until("seven GPUs", &mut kubelet.lists, healthy(7)).await;
+        times.push(begun.elapsed());
+        driver.set_state(&gpu, GpuState::Healthy);
+        until("eight GPUs", &mut kubelet.lists, healthy(8)).await;
+    }
+    agent.stop().await;
+    times.sort_unstable();
+    println!(
+        "health change to ListAndWatch, {ROUNDS} rounds: median {:?}, 99% {:?}, max {:?}",
+        times[ROUNDS / 2],
+        times[ROUNDS * 99 / 100],
+        times[ROUNDS - 1]
+    );
+}
+
+async fn memory(program: &str) {
+    let place = tempfile::tempdir().expect("a directory");
+    let settings = settings(place.path(), &["--no-cluster"]);
+    let api = support::api::Api::start().await;
+    let mut kubelet = Kubelet::start(&settings.plugin_dir);
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let mut agent = Command::new(program)
+        .args([
+            "node-agent",
+            "--driver",
+            "fake:a100-40:8",
+            "--node-name",
+            "n1",
+            "--api-url",
+            &api.url,
+        ])
+        .args([
+            "--plugin-dir",
+            &path("plugins"),
+            "--cdi-dir",
+            &path("cdi"),
+            "--state-dir",
+            &path("state"),
+        ])
+        .args(["--host-root", &path("host"), "--metrics-address", "127.0.0.1:0"])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the agent starts");
+    until("eight GPUs", &mut kubelet.lists, healthy(8)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let cpu = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the agent runs");
+        let fields: Vec<&str> = text.split_whitespace().collect();
+        (fields[13].parse::<u64>().unwrap_or(0) + fields[14].parse::<u64>().unwrap_or(0)) * 10
+    };
+    let before = cpu(agent.id());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let used_ms = cpu(agent.id()) - before;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.id())).expect("the agent runs");
+    for line in status.lines().filter(|line| {
+        ["VmRSS", "RssAnon", "RssFile", "Threads"]
+            .iter()
+            .any(|name| line.starts_with(name))
+    }) {
+        println!("{line}");
+    }
+    println!("CPU in 60 idle seconds: {used_ms} ms");
+    let _ = agent.kill();
+    let _ = agent.wait();
+}

@@ -1,0 +1,404 @@
+//! What was typed, and what it means. Parsing only: nothing is opened or looked at here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cluster::Access;
+use gpu::platform::MemoryReserve;
+use gpu::{DriverChoice, OpenOptions, Roots};
+
+use crate::Error;
+use crate::allocator::inject::Mode;
+use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, Sharing};
+use crate::allocator::prefer::SharedPolicy;
+use crate::allocator::register::{PLUGIN_DIR, Patience};
+use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
+use crate::volume::collect::Search;
+use crate::volume::csv::CSV_DIR;
+use crate::volume::ldcache::Machine;
+use crate::volume::store::CDI_DIR;
+
+/// Where the machine is seen from this process: shared by the agent and `kai doctor`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct HostArgs {
+    /// Where the host's / is mounted here.
+    #[arg(long, default_value = "/", env = "KAI_HOST_ROOT")]
+    pub host_root: PathBuf,
+    /// Where the NVIDIA driver is installed, as the host names it; another root than / means a driver container.
+    #[arg(long, default_value = "/", env = "KAI_DRIVER_ROOT")]
+    pub driver_root: PathBuf,
+    /// Where the device tree is mounted here (it is masked in unprivileged pods). Default: found under the host root.
+    #[arg(long)]
+    pub device_tree: Option<PathBuf>,
+    /// Further directory of the host with driver libraries. May be given more than once.
+    #[arg(long = "library-dir")]
+    pub library_dirs: Vec<String>,
+    /// Directory of the host with Tegra's lists.
+    #[arg(long, default_value = CSV_DIR)]
+    pub csv_dir: String,
+    /// NVML library to use instead of searching for one.
+    #[arg(long, env = gpu::NVML_LIBRARY_ENV)]
+    pub nvml_library: Option<PathBuf>,
+    /// Which driver to use: auto, nvml, tegra, or `fake:<profile>[:<count>][,...]`.
+    #[arg(long, default_value = "auto", env = "KAI_GPU_DRIVER")]
+    pub driver: String,
+    /// YAML file with the settings of the fake driver, instead of a list in --driver.
+    #[arg(long)]
+    pub fake_config: Option<PathBuf>,
+    /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 8192.
+    #[arg(long)]
+    pub memory_reserve_mib: Option<u64>,
+    /// CPU of the host whose files are looked at; only a recorded machine differs from the one we run on.
+    #[arg(skip)]
+    pub machine: Option<Machine>,
+}
+
+impl Default for HostArgs {
+    fn default() -> Self {
+        Self {
+            host_root: "/".into(),
+            driver_root: "/".into(),
+            device_tree: None,
+            library_dirs: Vec::new(),
+            csv_dir: CSV_DIR.to_owned(),
+            nvml_library: None,
+            driver: "auto".to_owned(),
+            fake_config: None,
+            memory_reserve_mib: None,
+            machine: None,
+        }
+    }
+}
+
+impl HostArgs {
+    /// The host's directories as seen from here.
+    pub fn roots(&self) -> Roots {
+        let mut roots = Roots::under(&self.host_root);
+        if let Ok(inside) = self.driver_root.strip_prefix("/") {
+            roots.driver = self.host_root.join(inside);
+        }
+        if let Some(device_tree) = &self.device_tree {
+            roots.device_tree = device_tree.clone();
+        }
+        roots
+    }
+
+    /// How to open the hardware. Fake GPUs get their identity from `seed`.
+    pub fn open_options(&self, seed: &str) -> Result<OpenOptions, Error> {
+        let mut driver = match (&self.fake_config, self.driver.as_str()) {
+            (Some(path), "fake" | "auto") => DriverChoice::Fake(Box::new(gpu::fake::Settings::from_file(path)?)),
+            (None, "fake") => {
+                let problem = "say which GPUs to make up: --driver fake:t4:2, or --fake-config with a file".to_owned();
+                return Err(Error::Option {
+                    option: "--driver",
+                    problem,
+                });
+            }
+            (_, text) => text.parse()?,
+        };
+        if let DriverChoice::Fake(settings) = &mut driver
+            && settings.seed.is_empty()
+        {
+            settings.seed = seed.to_owned();
+        }
+        Ok(OpenOptions {
+            roots: self.roots(),
+            driver,
+            nvml_library: self.nvml_library.clone(),
+            memory_reserve: self.memory_reserve_mib.map_or(MemoryReserve::Auto, MemoryReserve::Mib),
+            tegra_nvml: true,
+        })
+    }
+
+    /// How to look for driver files.
+    pub fn search(&self) -> Search {
+        let mut search = Search::new(self.roots());
+        search.library_dirs = self.library_dirs.clone();
+        search.csv_dir = self.csv_dir.clone();
+        search.machine = self.machine.unwrap_or(search.machine);
+        if self.driver_root != std::path::Path::new("/") {
+            search.driver_root_on_host = self.driver_root.display().to_string();
+        }
+        search
+    }
+}
+
+/// Options of the node agent.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub host: HostArgs,
+    /// Name of this node. Default: the host name.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Kubeconfig to use. Default: those that KUBECONFIG names, ~/.kube/config, or the pod's service account.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of an API server that wants no credentials.
+    #[arg(long, hide = true)]
+    pub api_url: Option<String>,
+    /// Serve the kubelet only: no labels, no condition, no reservation duty.
+    #[arg(long)]
+    pub no_cluster: bool,
+    /// The kubelet's device plugin directory.
+    #[arg(long, default_value = PLUGIN_DIR)]
+    pub plugin_dir: PathBuf,
+    /// The kubelet's pod-resources socket.
+    #[arg(long, default_value = "/var/lib/kubelet/pod-resources/kubelet.sock")]
+    pub pod_resources_socket: PathBuf,
+    /// How containers get devices and driver files.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    /// Where CDI specs are written.
+    #[arg(long, default_value = CDI_DIR)]
+    pub cdi_dir: PathBuf,
+    /// Where the agent keeps the last inventory and driver volumes; the same path here and on the host.
+    #[arg(long, default_value = "/var/lib/kai")]
+    pub state_dir: PathBuf,
+    /// How MIG devices are offered.
+    #[arg(long, value_enum, default_value_t)]
+    pub mig_strategy: MigStrategy,
+    /// Time slicing: `<n>` for nvidia.com/gpu, or `<resource>=<n>`. May be given more than once.
+    #[arg(long)]
+    pub replicas: Vec<String>,
+    /// Offer shared devices as `<resource>.shared`.
+    #[arg(long)]
+    pub rename_shared: bool,
+    /// Refuse containers that ask for more than one replica of shared devices.
+    #[arg(long)]
+    pub one_replica_per_container: bool,
+    /// Which GPU shared requests prefer.
+    #[arg(long, value_enum, default_value_t)]
+    pub shared_policy: SharedPolicy,
+    /// Xids that never make a GPU unhealthy.
+    #[arg(long, value_delimiter = ',', default_values_t = IGNORED_XIDS)]
+    pub ignored_xids: Vec<u64>,
+    /// Xids after which a GPU is unhealthy until it was reset.
+    #[arg(long, value_delimiter = ',', default_values_t = STICKY_XIDS)]
+    pub sticky_xids: Vec<u64>,
+    /// Seconds between probes of each GPU.
+    #[arg(long, default_value_t = 5)]
+    pub probe_seconds: u64,
+    /// Good probes in a row before a failed GPU is offered again; doubles with every failure, up to 16 times.
+    #[arg(long, default_value_t = 3)]
+    pub good_probes: u32,
+    /// Address for /metrics, /healthz and /readyz; empty for none.
+    #[arg(long, default_value = "0.0.0.0:9400")]
+    pub metrics_address: String,
+    /// Namespace of reservation pods.
+    #[arg(long, default_value = "kai-resource-reservation")]
+    pub reservation_namespace: String,
+    /// A fake libnvidia-ml.so.1 on the host, mounted into containers that got fake GPUs.
+    #[arg(long)]
+    pub fake_library: Option<String>,
+}
+
+/// What the options mean.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of the node.
+    pub node: String,
+    /// How to reach the cluster, if at all.
+    pub access: Option<Access>,
+    /// The kubelet's device plugin directory.
+    pub plugin_dir: PathBuf,
+    /// The kubelet's pod-resources socket.
+    pub pod_resources_socket: PathBuf,
+    /// How containers get what they need.
+    pub mode: Mode,
+    /// Where CDI specs are written.
+    pub cdi_dir: PathBuf,
+    /// Where state is kept.
+    pub state_dir: PathBuf,
+    /// What is offered.
+    pub policy: Policy,
+    /// How shared devices are spread.
+    pub shared_policy: SharedPolicy,
+    /// How strict to be with health.
+    pub rules: Rules,
+    /// How driver files are found.
+    pub search: Search,
+    /// Fake library on the host, and the environment it needs.
+    pub fake: Option<FakeFiles>,
+    /// Where to serve metrics.
+    pub metrics_address: Option<String>,
+    /// Namespace of reservation pods.
+    pub reservation_namespace: String,
+    /// How often and how patiently things are done.
+    pub pace: Pace,
+}
+
+/// What containers with fake GPUs get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeFiles {
+    /// Host path of the fake library.
+    pub library: String,
+    /// `KEY=value` for containers.
+    pub env: Vec<String>,
+}
+
+/// How often and how patiently things are done. Tests use short times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pace {
+    /// Between probes of the GPUs.
+    pub probe: Duration,
+    /// Between full inventories and looks at the driver's files.
+    pub refresh: Duration,
+    /// Between attempts to write to the cluster or the disk after a failure.
+    pub retry: Duration,
+    /// Between looks at the pod-resources API while a reservation pod waits for its annotation.
+    pub reservation: Duration,
+    /// With the kubelet.
+    pub kubelet: Patience,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            probe: Duration::from_secs(5),
+            refresh: Duration::from_secs(30),
+            retry: Duration::from_secs(10),
+            reservation: Duration::from_millis(500),
+            kubelet: Patience::default(),
+        }
+    }
+}
+
+impl Args {
+    /// Makes sense of the options, or says which one makes none.
+    pub fn settings(&self) -> Result<Settings, Error> {
+        let node = self.node_name.clone().or_else(host_name).ok_or(Error::Option {
+            option: "--node-name",
+            problem: "the host has no name; give the node's name, or set NODE_NAME by the downward API".to_owned(),
+        })?;
+        let access = match (&self.api_url, &self.kubeconfig) {
+            (None, None) => Access::Infer,
+            (Some(url), _) => Access::Url(url.clone()),
+            (None, Some(path)) => Access::Kubeconfig(path.clone()),
+        };
+        let fake = self.fake_library.clone().map(|library| FakeFiles {
+            library,
+            env: vec![
+                format!("KAI_FAKE_GPUS={}", self.host.driver.trim_start_matches("fake:")),
+                format!("KAI_FAKE_SEED={node}"),
+            ],
+        });
+        Ok(Settings {
+            access: (!self.no_cluster).then_some(access),
+            plugin_dir: self.plugin_dir.clone(),
+            pod_resources_socket: self.pod_resources_socket.clone(),
+            mode: self.mode,
+            cdi_dir: self.cdi_dir.clone(),
+            state_dir: self.state_dir.clone(),
+            policy: Policy {
+                mig: self.mig_strategy,
+                sharing: Sharing {
+                    replicas: replicas(&self.replicas)?,
+                    rename: self.rename_shared,
+                    one_per_container: self.one_replica_per_container,
+                },
+            },
+            shared_policy: self.shared_policy,
+            rules: Rules {
+                ignored_xids: self.ignored_xids.iter().copied().collect::<BTreeSet<u64>>(),
+                sticky_xids: self.sticky_xids.iter().copied().collect::<BTreeSet<u64>>(),
+                good_probes_needed: self.good_probes.max(1),
+            },
+            search: self.host.search(),
+            fake,
+            metrics_address: Some(self.metrics_address.clone()).filter(|address| !address.is_empty()),
+            reservation_namespace: self.reservation_namespace.clone(),
+            pace: Pace {
+                probe: Duration::from_secs(self.probe_seconds.max(1)),
+                ..Pace::default()
+            },
+            node,
+        })
+    }
+}
+
+/// Most replicas of one device: the kubelet keeps every id in memory and in its checkpoint.
+const REPLICAS_MAX: u32 = 1000;
+
+fn replicas(texts: &[String]) -> Result<BTreeMap<String, u32>, Error> {
+    let mut replicas = BTreeMap::new();
+    for text in texts {
+        let (resource, count) = text.split_once('=').unwrap_or((GPU_RESOURCE, text));
+        let count = count
+            .parse()
+            .ok()
+            .filter(|count| (1..=REPLICAS_MAX).contains(count))
+            .ok_or_else(|| {
+                let problem = format!("{text:?} is not <n> or <resource>=<n> with n from 1 to {REPLICAS_MAX}");
+                Error::Option {
+                    option: "--replicas",
+                    problem,
+                }
+            })?;
+        replicas.insert(resource.to_owned(), count);
+    }
+    Ok(replicas)
+}
+
+pub(crate) fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_lowercase()).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<Settings, Error> {
+        let words = ["agent", "--node-name", "n1"]
+            .into_iter()
+            .chain(line.split_whitespace());
+        Cli::try_parse_from(words).unwrap().args.settings()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_a_plain_node() {
+        let settings = parse("").unwrap();
+        assert_eq!(settings.mode, Mode::Cdi);
+        assert_eq!(settings.rules, Rules::default());
+        assert_eq!(settings.policy, Policy::default());
+        assert_eq!(settings.metrics_address.as_deref(), Some("0.0.0.0:9400"));
+    }
+
+    #[test]
+    fn replicas_are_per_resource() {
+        let settings = parse("--replicas 4 --replicas nvidia.com/mig-1g.5gb=2 --rename-shared").unwrap();
+        assert_eq!(settings.policy.sharing.replicas_of(GPU_RESOURCE), 4);
+        assert_eq!(settings.policy.sharing.replicas_of("nvidia.com/mig-1g.5gb"), 2);
+        assert!(settings.policy.sharing.rename);
+        for bad in ["x", "0", "nvidia.com/gpu=", "100000"] {
+            let error = parse(&format!("--replicas {bad}")).unwrap_err().to_string();
+            assert!(error.contains("--replicas"), "{error}");
+        }
+    }
+
+    #[test]
+    fn fake_gpus_are_named_after_the_node() {
+        let args = Cli::try_parse_from(["agent", "--driver", "fake:t4:2"]).unwrap().args;
+        let DriverChoice::Fake(settings) = args.host.open_options("n1").unwrap().driver else {
+            panic!("not fake")
+        };
+        assert_eq!(settings.seed, "n1");
+        let nothing = Cli::try_parse_from(["agent", "--driver", "fake"])
+            .unwrap()
+            .args
+            .host
+            .open_options("n1");
+        assert!(nothing.unwrap_err().to_string().contains("--driver fake:t4:2"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Prints what the agent would label, serve and inject, without touching anything. The same decisions as the running agent's.
+
+use super::args::Args;
+use super::state::{Input, State};
+use crate::Error;
+use crate::allocator::inject::Mode;
+use crate::volume::{driver_volume, store};
+
+/// What the agent would do on this machine, as text for a person.
+pub fn dry_run(args: &Args) -> Result<String, Error> {
+    let settings = args.settings()?;
+    let opened = gpu::open(args.host.open_options(&settings.node)?)?;
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        text.push_str(words);
+        text.push('\n');
+    };
+    line(&format!(
+        "platform: {} (driver {})",
+        opened.detection.platform.kind,
+        opened.driver.kind()
+    ));
+    for evidence in &opened.detection.evidence {
+        line(&format!("  {}: {}", evidence.saw, evidence.means));
+    }
+    let inventory = opened.driver.devices()?;
+    for note in &inventory.notes {
+        line(&format!("  note: {note}"));
+    }
+    let prepared = super::volume(&settings).look(&inventory);
+    let mut state = State::new(
+        settings.policy.clone(),
+        settings.shared_policy,
+        settings.rules.clone(),
+        None,
+    );
+    state.apply(Input::Listed(Box::new(inventory)));
+    let snapshot = state.snapshot();
+
+    line(&format!("\nlabels for node {}:", settings.node));
+    let labels = snapshot.labels.unwrap_or_default();
+    if labels.is_empty() {
+        line("  none");
+    }
+    for (key, value) in labels {
+        line(&format!("  {key}={value}"));
+    }
+    line("\ndevices for the kubelet:");
+    if snapshot.offers.is_empty() {
+        line("  none");
+    }
+    for (name, offer) in &snapshot.offers {
+        line(&format!("  {name}: {}", offer.devices.len()));
+        for device in &offer.devices {
+            let node = device.topology.as_ref().and_then(|topology| topology.nodes.first());
+            let numa = node.map(|node| format!(" numa={}", node.id)).unwrap_or_default();
+            line(&format!("    {} {}{numa}", device.id, device.health));
+        }
+    }
+    for note in snapshot.notes.iter().chain(&prepared.warnings) {
+        line(&format!("  note: {note}"));
+    }
+    if !prepared.files.missing.is_empty() {
+        line(&format!(
+            "  note: {} entries of Tegra's lists are not on this board",
+            prepared.files.missing.len()
+        ));
+    }
+    line("\ninjection:");
+    match (settings.mode, prepared.spec) {
+        (_, None) => line("  none"),
+        (Mode::Cdi, Some(spec)) => {
+            line(&format!("  {}/kai.scheduler-gpu.json:", settings.cdi_dir.display()));
+            line(&store::render(&spec));
+        }
+        (Mode::Mounts, Some(spec)) => {
+            for part in driver_volume::parts(&prepared.files) {
+                line(&format!("  volume: {} from {}", part.to, part.from));
+            }
+            line(&store::render(&spec));
+        }
+        (Mode::Envvar, Some(_)) => line("  NVIDIA_VISIBLE_DEVICES=<the devices>, for NVIDIA's container runtime"),
+    }
+    Ok(text)
+}

@@ -1,0 +1,59 @@
+//! Ticks when something changes in a directory, and keeps the last inventory on disk. Small shells around the file system.
+
+use std::path::{Path, PathBuf};
+
+use gpu::Inventory;
+use notify::{RecursiveMode, Watcher};
+use tokio::sync::watch;
+
+use crate::Error;
+use crate::volume::store;
+
+/// Watches a directory for files that come and go. The watch ends when the returned guard is dropped. If the system has no watch
+/// left to give, the receiver never ticks and callers fall back to their polls.
+pub fn watch_directory(directory: &Path) -> (watch::Receiver<u64>, impl Sized + use<>) {
+    let (sender, receiver) = watch::channel(0);
+    let notify = move |_event| sender.send_modify(|ticks| *ticks += 1);
+    let watcher = notify::recommended_watcher(notify).and_then(|mut watcher| {
+        watcher.watch(directory, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    if let Err(error) = &watcher {
+        tracing::warn!(directory = %directory.display(), %error, "can't watch for file events; polling instead");
+    }
+    (receiver, watcher)
+}
+
+/// The inventory of the last run: what is offered while the driver is still starting.
+#[derive(Debug, Clone)]
+pub struct LastInventory {
+    path: PathBuf,
+}
+
+impl LastInventory {
+    /// Kept in `state_dir`.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            path: state_dir.join("inventory.json"),
+        }
+    }
+
+    /// What was kept; nothing if it can't be read, since the driver will tell soon.
+    pub fn load(&self) -> Option<Inventory> {
+        serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
+    }
+
+    /// Keeps it for the next start.
+    pub fn save(&self, inventory: &Inventory) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(inventory).expect("an inventory is JSON");
+        if std::fs::read(&self.path).is_ok_and(|current| current == bytes) {
+            return Ok(());
+        }
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
+        saved.map_err(|source| Error::State {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! The agent: wiring only. One task owns the state; the rest are small loops that get snapshots of it and each do one thing. Each may
+//! fail and try again without disturbing the others.
+
+pub mod args;
+mod dry_run;
+pub mod files;
+pub mod plugins;
+pub mod report;
+pub mod state;
+pub mod volumes;
+pub mod watcher;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use cluster::Client;
+use gpu::Driver;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+pub use args::{Args, HostArgs, Settings};
+pub use dry_run::dry_run;
+
+use crate::Error;
+use crate::allocator::register::{Surroundings, remove_leftovers};
+use crate::metrics::{self, Sources};
+use crate::reservation_duty::{self, Duty};
+use crate::volume::prepare::Volume;
+use files::LastInventory;
+use state::{Input, Snapshot, State};
+use volumes::VolumeUses;
+
+/// Inputs that wait for the state's owner. The driver's thread waits when it is full: nothing is lost.
+const INPUTS_QUEUED_MAX: usize = 16;
+/// Health changes that wait to be told as events; more are dropped, since the condition has the state.
+const EVENTS_QUEUED_MAX: usize = 64;
+
+/// Runs the agent until SIGTERM or SIGINT.
+pub fn run(args: Args) -> Result<(), Error> {
+    let settings = args.settings()?;
+    let opened = gpu::open(args.host.open_options(&settings.node)?)?;
+    tracing::info!(driver = %opened.driver.kind(), platform = %opened.detection.platform.kind, "opened the GPU driver");
+    // One thread is enough for a few calls a minute, and costs the least memory.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Start)?;
+    runtime.block_on(async {
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(async move {
+            crate::signals::terminated().await;
+            tracing::info!("stopping");
+            stop.send_replace(true);
+        });
+        serve(settings, Arc::from(opened.driver), stopped).await
+    });
+    // A driver call that hangs must not keep the process from ending.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// Runs the agent with any driver until `stop` becomes true.
+pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Receiver<bool>) {
+    let last = LastInventory::new(&settings.state_dir);
+    let state = State::new(
+        settings.policy.clone(),
+        settings.shared_policy,
+        settings.rules.clone(),
+        last.load(),
+    );
+    let (snapshots, seen) = watch::channel(Arc::new(state.snapshot()));
+    let (inputs, received) = mpsc::channel(INPUTS_QUEUED_MAX);
+    let (events, told) = mpsc::channel(EVENTS_QUEUED_MAX);
+    let registrations = Arc::new(AtomicU64::new(0));
+    let uses = VolumeUses::load(settings.state_dir.join("volume-uses.json"));
+
+    // What the kubelet needs comes first: with the last inventory it is served before the driver has answered.
+    remove_leftovers(&settings.plugin_dir);
+    let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
+    let noted = uses.clone();
+    let around = Surroundings {
+        directory: settings.plugin_dir.clone(),
+        files_changed,
+        on_allocate: Arc::new(move |ids| noted.allocated(ids)),
+        patience: settings.pace.kubelet.clone(),
+        stop: stop.clone(),
+        registrations: registrations.clone(),
+    };
+    let plugins = tokio::spawn(plugins::keep(around, seen.clone()));
+
+    let mut tasks = JoinSet::new();
+    watcher::start(
+        driver.clone(),
+        settings.pace.probe,
+        settings.pace.refresh,
+        inputs.clone(),
+    );
+    let pace = settings.pace.clone();
+    let volume = volume(&settings);
+    tasks.spawn(volumes::keep(
+        volume,
+        uses,
+        settings.pod_resources_socket.clone(),
+        pace,
+        seen.clone(),
+        inputs,
+    ));
+    tasks.spawn(with_cluster(settings.clone(), seen.clone(), told));
+    tasks.spawn(keep_last(last, seen.clone()));
+    if let Some(address) = settings.metrics_address.clone() {
+        let sources = Sources {
+            node: settings.node.clone(),
+            driver,
+            snapshots: seen,
+            pod_resources: settings.pod_resources_socket.clone(),
+            registrations,
+        };
+        tasks.spawn(async move {
+            if let Err(error) = metrics::serve(&address, sources).await {
+                tracing::error!(%error, "metrics are off");
+            }
+        });
+    }
+    own(state, received, snapshots, events, stop).await;
+    // Close the kubelet's streams in order; the rest has nothing to lose.
+    let _ = plugins.await;
+    tasks.shutdown().await;
+}
+
+/// How this node injects.
+pub fn volume(settings: &Settings) -> Volume {
+    Volume {
+        mode: settings.mode,
+        search: settings.search.clone(),
+        cdi_dir: settings.cdi_dir.clone(),
+        volume_dir: settings.state_dir.join("driver"),
+        fake: settings.fake.clone().map(|fake| (fake.library, fake.env)),
+    }
+}
+
+/// Owns the state: takes in what happens, publishes what follows.
+async fn own(
+    mut state: State,
+    mut inputs: mpsc::Receiver<Input>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    events: mpsc::Sender<cluster::NodeEvent>,
+    mut stop: watch::Receiver<bool>,
+) {
+    loop {
+        let input = tokio::select! {
+            input = inputs.recv() => input,
+            _ = stop.wait_for(|stop| *stop) => None,
+        };
+        let Some(input) = input else { return };
+        for change in state.apply(input) {
+            if change.healthy {
+                tracing::info!(gpu = change.gpu, reason = change.reason, "a GPU is healthy again");
+            } else {
+                tracing::warn!(gpu = change.gpu, reason = change.reason, "a GPU is unhealthy");
+            }
+            let _ = events.try_send(report::event(&change, &snapshots.borrow().inventory));
+        }
+        snapshots.send_replace(Arc::new(state.snapshot()));
+    }
+}
+
+/// Everything that needs the cluster. Without one, the kubelet is served all the same.
+async fn with_cluster(
+    settings: Settings,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    events: mpsc::Receiver<cluster::NodeEvent>,
+) {
+    let Some(access) = &settings.access else { return };
+    let client = loop {
+        match Client::connect(access).await {
+            Ok(client) => break client,
+            Err(error) => tracing::warn!(%error, "no labels, condition or reservations yet"),
+        }
+        tokio::time::sleep(settings.pace.retry).await;
+    };
+    let duty = Duty {
+        namespace: settings.reservation_namespace.clone(),
+        node: settings.node.clone(),
+        pod_resources: settings.pod_resources_socket.clone(),
+        pace: settings.pace.reservation,
+    };
+    let report = report::keep(
+        client.clone(),
+        settings.node.clone(),
+        settings.pace.retry,
+        snapshots,
+        events,
+    );
+    tokio::join!(report, reservation_duty::keep(client, duty));
+}
+
+/// Keeps the inventory for the next start, whenever the driver's own list changes.
+async fn keep_last(last: LastInventory, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
+    let mut kept: Option<Arc<gpu::Inventory>> = None;
+    loop {
+        let snapshot = snapshots.borrow_and_update().clone();
+        if snapshot.confirmed && kept.as_ref() != Some(&snapshot.inventory) {
+            if let Err(error) = last.save(&snapshot.inventory) {
+                tracing::warn!(%error, "the next start will not know the GPUs at once");
+            }
+            kept = Some(snapshot.inventory.clone());
+        }
+        if snapshots.changed().await.is_err() {
+            return;
+        }
+    }
+}

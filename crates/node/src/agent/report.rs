@@ -1,0 +1,207 @@
+//! Tells the cluster about the node: labels, a condition, events. Decides what to say (pure, below) and says it until it was heard;
+//! a cluster that can't be reached is tried again and holds up nothing else.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{Client, Condition, ConditionStatus, NodeEvent, Severity};
+use gpu::Inventory;
+use tokio::sync::{mpsc, watch};
+
+use super::state::Snapshot;
+use crate::health::Change;
+use crate::labels::Labels;
+
+/// The name under which we own labels and the condition.
+pub const FIELD_MANAGER: &str = "kai-node-agent";
+
+/// The node condition that says whether all GPUs can be used.
+pub const CONDITION: &str = "GPUsHealthy";
+
+/// Events that wait for the API server; with more, the oldest are dropped: the condition has the state anyway.
+const EVENTS_QUEUED_MAX: usize = 32;
+
+/// Longest message of a condition: more GPUs than this are counted, not listed.
+const GPUS_LISTED_MAX: usize = 8;
+
+/// The condition that follows from a snapshot, without its time. `None`: nothing to say, since there are no GPUs.
+pub fn condition(snapshot: &Snapshot) -> Option<(ConditionStatus, String, String)> {
+    let total = snapshot.inventory.devices.len();
+    if total == 0 || !snapshot.confirmed {
+        return None;
+    }
+    if let Some(problem) = &snapshot.driver_problem {
+        return Some((
+            ConditionStatus::False,
+            "DriverDoesNotAnswer".to_owned(),
+            problem.clone(),
+        ));
+    }
+    if snapshot.failed.is_empty() {
+        let message = format!("all {total} GPUs answer");
+        return Some((ConditionStatus::True, "AllGPUsAnswer".to_owned(), message));
+    }
+    let mut words: Vec<String> = snapshot
+        .failed
+        .iter()
+        .take(GPUS_LISTED_MAX)
+        .map(|(gpu, reason)| format!("{gpu}: {reason}"))
+        .collect();
+    if snapshot.failed.len() > GPUS_LISTED_MAX {
+        words.push(format!("and {} more", snapshot.failed.len() - GPUS_LISTED_MAX));
+    }
+    Some((ConditionStatus::False, "GPUUnhealthy".to_owned(), words.join("; ")))
+}
+
+/// The event that tells of a change.
+pub fn event(change: &Change, inventory: &Inventory) -> NodeEvent {
+    let index = inventory
+        .device(&change.gpu)
+        .map_or_else(|| "?".to_owned(), |device| device.index.to_string());
+    let slice = change
+        .mig
+        .map(|(gi, ci)| format!(" MIG instance {gi}/{ci}"))
+        .unwrap_or_default();
+    let subject = format!("GPU {index} ({}){slice}", change.gpu);
+    if change.healthy {
+        let message = format!("{subject} is offered again: {}", change.reason);
+        NodeEvent {
+            severity: Severity::Normal,
+            reason: "GPURecovered".to_owned(),
+            message,
+        }
+    } else {
+        let message = format!("{subject} is no longer offered: {}", change.reason);
+        NodeEvent {
+            severity: Severity::Warning,
+            reason: "GPUUnhealthy".to_owned(),
+            message,
+        }
+    }
+}
+
+/// Runs until the agent stops.
+pub async fn keep(
+    client: Client,
+    node: String,
+    retry: Duration,
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    mut changes: mpsc::Receiver<NodeEvent>,
+) {
+    let mut said = Said::default();
+    let mut events: VecDeque<NodeEvent> = VecDeque::new();
+    loop {
+        let snapshot = snapshots.borrow_and_update().clone();
+        while let Ok(event) = changes.try_recv() {
+            if events.len() == EVENTS_QUEUED_MAX {
+                events.pop_front();
+            }
+            events.push_back(event);
+        }
+        let heard = said.say(&client, &node, &snapshot, &mut events).await;
+        if let Err(error) = &heard {
+            tracing::warn!(%error, "could not tell the cluster about this node; trying again");
+        }
+        tokio::select! {
+            changed = snapshots.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(retry), if heard.is_err() => {}
+        }
+    }
+}
+
+/// What the cluster was told last.
+#[derive(Default)]
+struct Said {
+    labels: Option<Labels>,
+    condition: Option<(ConditionStatus, String, String)>,
+    since: Option<jiff::Timestamp>,
+}
+
+impl Said {
+    async fn say(
+        &mut self,
+        client: &Client,
+        node: &str,
+        snapshot: &Snapshot,
+        events: &mut VecDeque<NodeEvent>,
+    ) -> Result<(), cluster::Error> {
+        if let Some(labels) = snapshot
+            .labels
+            .as_ref()
+            .filter(|labels| self.labels.as_ref() != Some(labels))
+        {
+            let applied = client.apply_node_labels(node, FIELD_MANAGER, labels).await?;
+            for (label, owner) in applied.left_alone {
+                tracing::warn!(
+                    label,
+                    owner,
+                    "left a label alone that somebody else set; remove it there to have ours"
+                );
+            }
+            tracing::info!(count = labels.len(), "labelled the node");
+            self.labels = Some(labels.clone());
+        }
+        if let Some(wanted) = condition(snapshot).filter(|wanted| self.condition.as_ref() != Some(wanted)) {
+            let before = self.condition.as_ref().map(|(status, _, _)| *status);
+            let since = match self.since {
+                Some(since) if before == Some(wanted.0) => since,
+                Some(_) | None => jiff::Timestamp::now(),
+            };
+            let (status, reason, message) = wanted.clone();
+            let condition = Condition {
+                kind: CONDITION.to_owned(),
+                status,
+                reason,
+                message,
+                since,
+            };
+            client.apply_node_condition(node, FIELD_MANAGER, &condition).await?;
+            self.since = Some(since);
+            self.condition = Some(wanted);
+        }
+        while let Some(event) = events.front() {
+            client.record_node_event(node, FIELD_MANAGER, event).await?;
+            events.pop_front();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpu::Driver;
+    use gpu::fake::{FakeDriver, Settings};
+
+    #[test]
+    fn the_condition_names_what_is_wrong() {
+        let inventory = FakeDriver::new(&Settings::of("t4", 2).seeded("n"))
+            .unwrap()
+            .devices()
+            .unwrap();
+        let gpu = inventory.devices[1].uuid.clone();
+        let mut snapshot = Snapshot {
+            inventory: Arc::new(inventory),
+            confirmed: true,
+            ..Snapshot::default()
+        };
+        assert_eq!(condition(&snapshot).unwrap().2, "all 2 GPUs answer");
+        snapshot.failed = vec![(gpu.clone(), "Xid 79 (GPU has fallen off the bus)".into())];
+        let (status, reason, message) = condition(&snapshot).unwrap();
+        assert_eq!((status, reason.as_str()), (ConditionStatus::False, "GPUUnhealthy"));
+        assert_eq!(message, format!("{gpu}: Xid 79 (GPU has fallen off the bus)"));
+        snapshot.driver_problem = Some("asking NVML: Driver Not Loaded".into());
+        assert_eq!(condition(&snapshot).unwrap().1, "DriverDoesNotAnswer");
+        assert_eq!(condition(&Snapshot::default()), None);
+
+        let change = Change {
+            gpu: gpu.clone(),
+            mig: None,
+            healthy: false,
+            reason: "Xid 79".into(),
+        };
+        let told = event(&change, &snapshot.inventory);
+        assert_eq!(told.message, format!("GPU 1 ({gpu}) is no longer offered: Xid 79"));
+    }
+}

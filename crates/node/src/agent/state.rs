@@ -1,0 +1,234 @@
+//! The agent's state and how it changes: one value, owned by one task, fed with plain inputs. Pure and synchronous: tests call it.
+//! What follows from it (device lists, labels, condition) is in the `Snapshot` that the task publishes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpu::{HealthEvent, HealthEventKind, Inventory};
+
+use crate::allocator::inject::Injection;
+use crate::allocator::offer::{self, Offer};
+use crate::allocator::plan::{self, Plan, Policy};
+use crate::allocator::prefer::SharedPolicy;
+use crate::health::{Change, Health, Rules};
+use crate::labels::{Labels, labels};
+
+/// What may happen to the agent.
+#[derive(Debug)]
+pub enum Input {
+    /// The driver listed its devices.
+    Listed(Box<Inventory>),
+    /// The driver reported events.
+    Events(Vec<HealthEvent>),
+    /// GPUs were probed: UUID and answer.
+    Probed(Vec<(String, Result<(), String>)>),
+    /// The driver as a whole does not answer, in words.
+    DriverFailed(String),
+    /// Injection is now done like this.
+    Injection(Injection),
+}
+
+/// Everything the agent knows.
+#[derive(Debug)]
+pub struct State {
+    policy: Policy,
+    shared_policy: SharedPolicy,
+    inventory: Arc<Inventory>,
+    /// Whether the driver itself said so, as opposed to the last run.
+    confirmed: bool,
+    health: Health,
+    injection: Arc<Injection>,
+    driver_problem: Option<String>,
+}
+
+/// What follows from the state at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// The GPUs.
+    pub inventory: Arc<Inventory>,
+    /// Whether the driver itself listed them in this run.
+    pub confirmed: bool,
+    /// What is offered, by resource name.
+    pub offers: BTreeMap<String, Arc<Offer>>,
+    /// The node's labels; `None` until the driver has answered.
+    pub labels: Option<Labels>,
+    /// Unhealthy GPUs with reasons.
+    pub failed: Vec<(String, String)>,
+    /// Why the driver as a whole does not answer.
+    pub driver_problem: Option<String>,
+    /// Why something is not offered.
+    pub notes: Vec<String>,
+}
+
+impl State {
+    /// Starts from the inventory of the last run, which is served until the driver answers.
+    pub fn new(policy: Policy, shared_policy: SharedPolicy, rules: Rules, last_known: Option<Inventory>) -> Self {
+        let mut health = Health::new(rules);
+        let inventory = Arc::new(last_known.unwrap_or_default());
+        health.track(&inventory);
+        Self {
+            policy,
+            shared_policy,
+            inventory,
+            confirmed: false,
+            health,
+            injection: Arc::default(),
+            driver_problem: None,
+        }
+    }
+
+    /// Takes in what happened, and says which GPUs changed their health.
+    pub fn apply(&mut self, input: Input) -> Vec<Change> {
+        match input {
+            Input::Listed(listed) => self.listed(*listed),
+            Input::Events(events) => events.iter().flat_map(|event| self.health.event(event)).collect(),
+            Input::Probed(answers) => answers
+                .into_iter()
+                .flat_map(|(gpu, answer)| self.health.probed(&gpu, answer))
+                .collect(),
+            Input::DriverFailed(reason) => {
+                self.driver_problem = Some(reason.clone());
+                let kind = HealthEventKind::Lost { reason };
+                self.health.event(&HealthEvent {
+                    uuid: None,
+                    mig: None,
+                    kind,
+                })
+            }
+            Input::Injection(injection) => {
+                self.injection = Arc::new(injection);
+                Vec::new()
+            }
+        }
+    }
+
+    /// A GPU that was there and is not listed any more stays, unhealthy: containers may still hold it, and its id must not
+    /// vanish from the kubelet's books because a driver forgot it for a while. Partitions come and go as listed.
+    fn listed(&mut self, mut listed: Inventory) -> Vec<Change> {
+        self.driver_problem = None;
+        let mut gone = Vec::new();
+        if self.confirmed {
+            for device in &self.inventory.devices {
+                if !listed.devices.iter().any(|other| other.uuid == device.uuid) {
+                    gone.push(device.uuid.clone());
+                    listed.devices.push(device.clone());
+                }
+            }
+            listed.devices.sort_by_key(|device| device.index);
+        }
+        self.confirmed = true;
+        self.health.track(&listed);
+        self.inventory = Arc::new(listed);
+        let reason = || Err("missing from the driver's list".to_owned());
+        gone.iter().flat_map(|gpu| self.health.probed(gpu, reason())).collect()
+    }
+
+    /// What follows.
+    pub fn snapshot(&self) -> Snapshot {
+        let Plan { resources, notes } = plan::plan(&self.inventory, &self.policy);
+        let offer = |resource: plan::Resource| {
+            let name = resource.name.clone();
+            let offer = Offer {
+                devices: offer::devices(&resource, &self.health),
+                resource,
+                inventory: self.inventory.clone(),
+                injection: self.injection.clone(),
+                shared_policy: self.shared_policy,
+                one_per_container: self.policy.sharing.one_per_container,
+            };
+            (name, Arc::new(offer))
+        };
+        Snapshot {
+            inventory: self.inventory.clone(),
+            confirmed: self.confirmed,
+            // A node without GPUs registers nothing: no zero in the node's capacity for ever.
+            offers: resources
+                .into_iter()
+                .filter(|_| !self.inventory.devices.is_empty())
+                .map(offer)
+                .collect(),
+            labels: self.confirmed.then(|| labels(&self.inventory, &self.policy)),
+            failed: self.health.failed(),
+            driver_problem: self.driver_problem.clone(),
+            notes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu::Driver;
+    use gpu::fake::{FakeDriver, Settings};
+
+    use super::*;
+    use crate::allocator::plan::GPU_RESOURCE;
+
+    fn inventory(settings: &str) -> Inventory {
+        FakeDriver::new(&settings.parse::<Settings>().unwrap().seeded("node"))
+            .unwrap()
+            .devices()
+            .unwrap()
+    }
+
+    fn state(last_known: Option<Inventory>) -> State {
+        let mut policy = Policy::default();
+        policy.sharing.replicas.insert(GPU_RESOURCE.to_owned(), 2);
+        State::new(policy, SharedPolicy::default(), Rules::default(), last_known)
+    }
+
+    fn healthy(state: &State) -> Vec<bool> {
+        let snapshot = state.snapshot();
+        let offer = snapshot.offers.get(GPU_RESOURCE).expect("the resource is offered");
+        offer.devices.iter().map(|device| device.health == "Healthy").collect()
+    }
+
+    #[test]
+    fn the_last_inventory_is_served_but_not_labelled() {
+        let state = state(Some(inventory("t4")));
+        assert_eq!(healthy(&state), [true, true]);
+        assert_eq!(state.snapshot().labels, None);
+    }
+
+    #[test]
+    fn all_replicas_of_a_failed_gpu_are_marked_and_come_back() {
+        let mut state = state(None);
+        state.apply(Input::Listed(Box::new(inventory("t4:2"))));
+        let gpu = inventory("t4:2").devices[1].uuid.clone();
+        let probe = |answer: Result<(), String>| Input::Probed(vec![(gpu.clone(), answer)]);
+        assert_eq!(state.apply(probe(Err("GPU is lost".into()))).len(), 1);
+        assert_eq!(healthy(&state), [true, true, false, false]);
+        for _ in 0..3 {
+            state.apply(probe(Ok(())));
+        }
+        assert_eq!(healthy(&state), [true; 4]);
+    }
+
+    #[test]
+    fn a_driver_that_is_gone_fails_all_but_removes_none() {
+        let mut state = state(None);
+        state.apply(Input::Listed(Box::new(inventory("t4:2"))));
+        state.apply(Input::DriverFailed("Driver Not Loaded".into()));
+        assert_eq!(healthy(&state), [false; 4]);
+        assert!(state.snapshot().labels.is_some());
+        state.apply(Input::Listed(Box::new(inventory("t4:1"))));
+        assert_eq!(state.snapshot().inventory.devices.len(), 2, "a missing GPU stays known");
+        let failed = state.snapshot().failed;
+        assert_eq!(failed.len(), 2, "{failed:?}");
+    }
+
+    #[test]
+    fn a_node_without_gpus_offers_no_resource_and_has_no_labels() {
+        let mut state = state(None);
+        assert!(state.snapshot().offers.is_empty());
+        state.apply(Input::Listed(Box::default()));
+        assert!(state.snapshot().offers.is_empty());
+        assert_eq!(state.snapshot().labels, Some(Labels::new()));
+    }
+
+    #[test]
+    fn what_the_last_run_knew_and_this_driver_denies_is_dropped() {
+        let mut state = state(Some(inventory("t4:2")));
+        state.apply(Input::Listed(Box::new(inventory("t4:1"))));
+        assert_eq!(state.snapshot().inventory.devices.len(), 1);
+    }
+}

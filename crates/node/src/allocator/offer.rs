@@ -1,0 +1,89 @@
+//! What one resource offers at this moment: the value that the state's owner publishes and the device plugin serves. Pure.
+
+use std::sync::Arc;
+
+use gpu::{Inventory, PlatformKind};
+
+use super::inject::Injection;
+use super::plan::{Resource, Unit};
+use super::prefer::{Question, SharedPolicy, preferred};
+use crate::health::Health;
+use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
+
+/// Which fake GPUs a process sees; read by the `fake-nvml` library.
+const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
+
+/// One resource with everything needed to answer the kubelet about it.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// Its name and units.
+    pub resource: Resource,
+    /// The kubelet's device list.
+    pub devices: Vec<Device>,
+    /// For the connections between GPUs.
+    pub inventory: Arc<Inventory>,
+    /// How containers get what they were given.
+    pub injection: Arc<Injection>,
+    /// How replicas are spread.
+    pub shared_policy: SharedPolicy,
+    /// Whether a container may have only one replica.
+    pub one_per_container: bool,
+}
+
+/// The device list of a resource: every replica of a unit has the unit's health and place.
+pub fn devices(resource: &Resource, health: &Health) -> Vec<Device> {
+    let mut devices = Vec::with_capacity(resource.units.len() * resource.replicas as usize);
+    for unit in &resource.units {
+        let word = if health.allows(unit) { HEALTHY } else { UNHEALTHY };
+        let topology = unit.numa_node.map(|node| TopologyInfo {
+            nodes: vec![NumaNode { id: i64::from(node) }],
+        });
+        devices.extend(resource.device_ids(unit).map(|id| Device {
+            id,
+            health: word.to_owned(),
+            topology: topology.clone(),
+        }));
+    }
+    devices
+}
+
+impl Offer {
+    /// Answers Allocate for one container. `Err` is a sentence for the pod's status.
+    pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
+        if self.one_per_container && self.resource.replicas > 1 && device_ids.len() > 1 {
+            return Err(format!(
+                "{} replicas of {} were requested, but a container may have one: more replicas give no more of the GPU",
+                device_ids.len(),
+                self.resource.name
+            ));
+        }
+        let mut units: Vec<&Unit> = Vec::new();
+        for id in device_ids {
+            let Some(unit) = self.resource.unit(id) else {
+                return Err(format!(
+                    "device {id} of {} is not on this node any more",
+                    self.resource.name
+                ));
+            };
+            let known = self.devices.iter().find(|device| device.id == *id);
+            if known.is_none_or(|device| device.health != HEALTHY) {
+                return Err(format!("device {id} of {} is unhealthy", self.resource.name));
+            }
+            if !units.contains(&unit) {
+                units.push(unit);
+            }
+        }
+        let mut answer = self.injection.answer(&units)?;
+        if self.inventory.platform.kind == PlatformKind::Fake {
+            // Device nodes hide real GPUs from a container; made-up ones are hidden by the fake library, which reads this.
+            let visible: Vec<&str> = units.iter().map(|unit| unit.uuid.as_str()).collect();
+            answer.envs.insert(FAKE_VISIBLE.to_owned(), visible.join(","));
+        }
+        Ok(answer)
+    }
+
+    /// Answers GetPreferredAllocation for one container.
+    pub fn prefer(&self, question: Question) -> Vec<String> {
+        preferred(&self.resource, &self.inventory, self.shared_policy, question)
+    }
+}

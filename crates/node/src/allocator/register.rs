@@ -1,0 +1,222 @@
+//! Keeps one resource registered with the kubelet for as long as it is offered: serve, register, watch, and again whenever the
+//! kubelet restarts, our socket vanishes or the kubelet drops its stream (it never calls back by itself). It never gives up.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::offer::Offer;
+use super::serve::{OnAllocate, Server, options};
+use super::socket;
+use crate::Error;
+use crate::kubelet::deviceplugin::registration_client::RegistrationClient;
+use crate::kubelet::deviceplugin::{KUBELET_SOCKET, RegisterRequest, VERSION};
+
+/// Where the kubelet looks for device plugins.
+pub const PLUGIN_DIR: &str = "/var/lib/kubelet/device-plugins";
+const SOCKET_PREFIX: &str = "kai-";
+const SOCKET_SUFFIX: &str = ".sock";
+
+/// How patient to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patience {
+    /// Pause after the first failed registration; doubles up to `retry_max`.
+    pub retry_min: Duration,
+    /// Longest pause between registrations.
+    pub retry_max: Duration,
+    /// How often sockets are looked at even if no file event came.
+    pub poll: Duration,
+    /// How long a registered plugin may be without a stream before it registers again.
+    pub stream_grace: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            retry_min: Duration::from_secs(1),
+            retry_max: Duration::from_secs(30),
+            poll: Duration::from_secs(10),
+            stream_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a plugin needs besides its offer.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// The kubelet's device plugin directory.
+    pub directory: PathBuf,
+    /// Ticks whenever something changed in that directory.
+    pub files_changed: watch::Receiver<u64>,
+    /// Told of every allocation.
+    pub on_allocate: OnAllocate,
+    /// How patient to be.
+    pub patience: Patience,
+    /// Set to true when the agent ends.
+    pub stop: watch::Receiver<bool>,
+    /// Count of registrations that the kubelet accepted.
+    pub registrations: Arc<AtomicU64>,
+}
+
+/// Keeps the resource of `offer` registered until the agent stops or the offer's sender is dropped.
+pub async fn keep_registered(mut around: Surroundings, offer: watch::Receiver<Arc<Offer>>) {
+    let name = offer.borrow().resource.name.clone();
+    let mut pause = around.patience.retry_min;
+    loop {
+        if over(&around, &offer) {
+            return;
+        }
+        around.files_changed.mark_unchanged();
+        let kubelet = identity(&around.directory);
+        match serve_once(&mut around, &offer, &name, kubelet).await {
+            Ok(()) => pause = around.patience.retry_min,
+            Err(error) => {
+                tracing::warn!(resource = name, %error, "could not register with the kubelet; trying again");
+                wait(&mut around, &offer, pause, kubelet).await;
+                pause = (pause * 2).min(around.patience.retry_max);
+            }
+        }
+    }
+}
+
+/// Serves and registers; returns when it has to be done again.
+async fn serve_once(
+    around: &mut Surroundings,
+    offer: &watch::Receiver<Arc<Offer>>,
+    name: &str,
+    kubelet: Option<Identity>,
+) -> Result<(), Error> {
+    // Serve first: the kubelet dials back while it handles the registration.
+    let file = fresh_name(name);
+    let server = Server::start(&around.directory.join(&file), offer.clone(), around.on_allocate.clone())?;
+    let registered = register(&around.directory, &file, name).await;
+    if registered.is_ok() {
+        around.registrations.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(resource = name, socket = file, "registered with the kubelet");
+        let why = until_lost(around, offer, &server, kubelet).await;
+        tracing::info!(resource = name, why, "leaving the socket");
+    }
+    server.stop().await;
+    registered
+}
+
+/// Waits until the registration is worth nothing any more, and says why.
+async fn until_lost(
+    around: &mut Surroundings,
+    offer: &watch::Receiver<Arc<Offer>>,
+    server: &Server,
+    kubelet: Option<Identity>,
+) -> &'static str {
+    let mut streams = server.streams();
+    let mut offer = offer.clone();
+    let mut streamed_last = Instant::now();
+    loop {
+        if over(around, &offer) {
+            return "no longer offered";
+        }
+        if identity(&around.directory) != kubelet {
+            return "the kubelet restarted";
+        }
+        if !server.socket_exists() {
+            return "the socket was removed";
+        }
+        if server.has_ended() {
+            return "the server ended";
+        }
+        let deadline = if *streams.borrow_and_update() > 0 {
+            streamed_last = Instant::now();
+            streamed_last + around.patience.poll
+        } else if streamed_last.elapsed() >= around.patience.stream_grace {
+            return "the kubelet holds no stream";
+        } else {
+            (streamed_last + around.patience.stream_grace).min(Instant::now() + around.patience.poll)
+        };
+        tokio::select! {
+            Ok(()) = around.files_changed.changed() => {}
+            Ok(()) = streams.changed() => {}
+            // Only the channel's end matters; a new offer reaches the stream by itself.
+            ended = offer.changed() => if ended.is_err() { return "no longer offered" },
+            Ok(()) = around.stop.changed() => {}
+            () = tokio::time::sleep_until(deadline) => {}
+        }
+    }
+}
+
+/// Waits out the pause, or until the kubelet's socket changes.
+async fn wait(
+    around: &mut Surroundings,
+    offer: &watch::Receiver<Arc<Offer>>,
+    pause: Duration,
+    kubelet: Option<Identity>,
+) {
+    let pause = tokio::time::sleep(pause);
+    tokio::pin!(pause);
+    loop {
+        tokio::select! {
+            () = &mut pause => return,
+            Ok(()) = around.stop.changed() => return,
+            // A watcher that died never ticks again; the clock remains.
+            Ok(()) = around.files_changed.changed() => if over(around, offer) || identity(&around.directory) != kubelet {
+                return;
+            },
+        }
+    }
+}
+
+fn over(around: &Surroundings, offer: &watch::Receiver<Arc<Offer>>) -> bool {
+    *around.stop.borrow() || offer.has_changed().is_err()
+}
+
+async fn register(directory: &Path, file: &str, resource: &str) -> Result<(), Error> {
+    let path = directory.join(KUBELET_SOCKET);
+    let mut client = RegistrationClient::new(socket::connect(&path).await?);
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: file.to_owned(),
+        resource_name: resource.to_owned(),
+        options: Some(options()),
+    };
+    client
+        .register(request)
+        .await
+        .map(|_| ())
+        .map_err(|status| socket::refusal(&path, &status))
+}
+
+/// Tells one kubelet socket from the next at the same path.
+type Identity = (u64, u64, i64, i64);
+
+fn identity(directory: &Path) -> Option<Identity> {
+    let facts = std::fs::metadata(directory.join(KUBELET_SOCKET)).ok()?;
+    Some((facts.dev(), facts.ino(), facts.ctime(), facts.ctime_nsec()))
+}
+
+/// Every serving gets a name of its own: newer kubelets refuse a path they believe to be connected still.
+fn fresh_name(resource: &str) -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let resource: String = resource
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .collect();
+    let serial = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let start = jiff::Timestamp::now().as_millisecond();
+    format!("{SOCKET_PREFIX}{resource}-{start:x}-{serial}{SOCKET_SUFFIX}")
+}
+
+/// Removes sockets that an earlier agent left behind. Only ours: others' plugins share the directory.
+pub fn remove_leftovers(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let ours = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(SOCKET_PREFIX) && name.ends_with(SOCKET_SUFFIX));
+        if ours {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The one error of this crate. Messages are lower case, say what was attempted, and how to get out of it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the agent could not do something. None of these stops the agent: the part concerned reports it and tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option that makes no sense.
+    #[error("reading option {option}: {problem}")]
+    Option {
+        /// The option's name as typed.
+        option: &'static str,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// Hardware did not answer.
+    #[error("{}", .0.with_remedy())]
+    Gpu(#[from] gpu::GpuError),
+    /// The Kubernetes API did not answer.
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    /// Our socket could not be served.
+    #[error("serving the device plugin socket {}: {source}; mount the host's device plugin directory writable", path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The kubelet does not answer.
+    #[error("calling the kubelet on {}: {message}; check that the kubelet runs and that its directory is mounted", path.display())]
+    Kubelet {
+        /// The kubelet's socket.
+        path: PathBuf,
+        /// What came back.
+        message: String,
+    },
+    /// A CDI spec could not be written.
+    #[error("writing the CDI spec {}: {source}; mount the directory writable and keep space on it", path.display())]
+    Cdi {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The driver volume could not be built or removed.
+    #[error("preparing the driver volume {}: {source}; mount the directory writable and keep space on it", path.display())]
+    DriverVolume {
+        /// The directory.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The agent's own state could not be kept.
+    #[error("keeping the agent's state in {}: {source}; mount the directory writable, or point --state-dir elsewhere", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The metrics address is taken or not allowed.
+    #[error("listening for metrics on {address}: {source}; choose another --metrics-address")]
+    Metrics {
+        /// The address.
+        address: String,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The process could not set itself up.
+    #[error("starting the agent: {0}; raise the process limits of this container")]
+    Start(io::Error),
+    /// A reservation pod must see exactly one GPU.
+    #[error(
+        "looking for the one GPU of this reservation pod: found {found} GPU devices; request exactly one nvidia.com/gpu for the pod, \
+         and use a device plugin or runtime that shows a container only the GPU it was given"
+    )]
+    NotOneDevice {
+        /// How many there are.
+        found: usize,
+    },
+    /// The reservation process does not know who it is.
+    #[error("reading who this pod is: {variable} is not set; set it from metadata by the downward API (fieldRef)")]
+    Identity {
+        /// The environment variable.
+        variable: &'static str,
+    },
+}
+
+impl Error {
+    pub(crate) fn write_cdi(path: &Path, source: io::Error) -> Self {
+        Error::Cdi {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The node agent: what runs on every machine with GPUs.
+//!
+//! * [`allocator`] offers the GPUs to the kubelet and answers its questions (device plugin API);
+//! * [`volume`] finds the driver's files and injects them into containers, by CDI or by plain mounts;
+//! * [`labels`] says what the node has, [`health`] which of it may be used, [`metrics`] how it is doing;
+//! * [`reservation_duty`] writes on reservation pods which GPU they hold;
+//! * [`agent`] ties these together; [`reservation`] and [`doctor`] are programs of their own.
+//!
+//! Architecture invariants: hardware is reached only through `gpu::Driver`, Kubernetes only through the `cluster` crate. Every
+//! decision (what to offer, to label, to inject) is a pure function; one task owns the state and the rest gets values. One
+//! failing part is reported and retried, and never unregisters healthy devices.
+
+pub mod agent;
+pub mod allocator;
+pub mod doctor;
+mod error;
+pub mod health;
+pub mod kubelet;
+pub mod labels;
+pub mod metrics;
+pub mod podresources;
+pub mod reservation;
+pub mod reservation_duty;
+mod signals;
+pub mod volume;
+
+pub use error::Error;

@@ -1,0 +1,241 @@
+//! What Prometheus reads: per-GPU gauges under the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the
+//! agent's own health. The driver is asked when somebody reads, never in between.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::extract::State as Shared;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use gpu::{Device, Driver, Sample};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use crate::Error;
+use crate::agent::state::Snapshot;
+use crate::allocator::plan::unreplicated;
+use crate::kubelet::deviceplugin::HEALTHY;
+use crate::podresources::{self, Holding};
+
+type Labels = Vec<(&'static str, String)>;
+type Values = Family<Labels, Gauge<f64, AtomicU64>>;
+
+/// What the metrics are made of.
+#[derive(Clone)]
+pub struct Sources {
+    /// The node's name.
+    pub node: String,
+    /// Asked for measurements.
+    pub driver: Arc<dyn Driver>,
+    /// What the agent knows.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// Who holds what.
+    pub pod_resources: std::path::PathBuf,
+    /// Registrations the kubelet accepted.
+    pub registrations: Arc<AtomicU64>,
+}
+
+/// Serves `/metrics`, `/healthz` and `/readyz` until the agent stops.
+pub async fn serve(address: &str, sources: Sources) -> Result<(), Error> {
+    let fail = |source| Error::Metrics {
+        address: address.to_owned(),
+        source,
+    };
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(fail)?;
+    let app = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .with_state(sources);
+    axum::serve(listener, app).await.map_err(fail)
+}
+
+/// Ready: the driver has answered, and what is offered is known to the kubelet.
+async fn ready(Shared(sources): Shared<Sources>) -> (StatusCode, &'static str) {
+    let snapshot = sources.snapshots.borrow().clone();
+    if !snapshot.confirmed {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the GPU driver has not answered yet\n");
+    }
+    if !snapshot.offers.is_empty() && sources.registrations.load(Ordering::Relaxed) == 0 {
+        return (StatusCode::SERVICE_UNAVAILABLE, "not registered with the kubelet yet\n");
+    }
+    (StatusCode::OK, "ok\n")
+}
+
+async fn metrics(Shared(sources): Shared<Sources>) -> impl IntoResponse {
+    let driver = sources.driver.clone();
+    let samples = tokio::task::spawn_blocking(move || driver.samples()).await;
+    let samples = samples.ok().and_then(Result::ok).unwrap_or_default();
+    let holdings = podresources::list(&sources.pod_resources).await.unwrap_or_default();
+    let snapshot = sources.snapshots.borrow().clone();
+    let text = render(&Reading {
+        node: &sources.node,
+        snapshot: &snapshot,
+        samples: &samples,
+        holdings: &holdings,
+        registrations: sources.registrations.load(Ordering::Relaxed),
+    });
+    (
+        [(
+            header::CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        text,
+    )
+}
+
+/// One reading.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// What the agent knows.
+    pub snapshot: &'a Snapshot,
+    /// The driver's measurements.
+    pub samples: &'a [Sample],
+    /// Who holds what.
+    pub holdings: &'a [Holding],
+    /// Registrations so far.
+    pub registrations: u64,
+}
+
+/// The text that Prometheus reads.
+pub fn render(reading: &Reading) -> String {
+    let mut registry = Registry::default();
+    let mut register = |name: &str, help: &str| {
+        let values = Values::default();
+        registry.register(name, help, values.clone());
+        values
+    };
+    let utilisation = register("DCGM_FI_DEV_GPU_UTIL", "GPU utilisation in percent");
+    let copying = register("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory bandwidth utilisation in percent");
+    let used = register("DCGM_FI_DEV_FB_USED", "GPU memory in use in MiB");
+    let free = register("DCGM_FI_DEV_FB_FREE", "GPU memory that is free in MiB");
+    let temperature = register("DCGM_FI_DEV_GPU_TEMP", "GPU temperature in degrees Celsius");
+    let power = register("DCGM_FI_DEV_POWER_USAGE", "Power draw in watts");
+    for sample in reading.samples {
+        let Some(device) = reading.snapshot.inventory.device(&sample.uuid) else {
+            continue;
+        };
+        let labels = gpu_labels(reading, device);
+        let set = |values: &Values, value: Option<f64>| {
+            if let Some(value) = value {
+                values.get_or_create(&labels).set(value);
+            }
+        };
+        set(&utilisation, sample.utilization_percent.map(f64::from));
+        set(&copying, sample.memory_utilization_percent.map(f64::from));
+        set(&used, sample.memory_used_mib.map(|mib| mib as f64));
+        set(&free, sample.memory_free_mib.map(|mib| mib as f64));
+        set(&temperature, sample.temperature_celsius.map(f64::from));
+        set(
+            &power,
+            sample.power_milliwatts.map(|milliwatts| milliwatts as f64 / 1000.0),
+        );
+    }
+    let healthy = register("kai_node_gpu_healthy", "1 if the GPU is offered, 0 if it failed");
+    for device in &reading.snapshot.inventory.devices {
+        let failed = reading.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
+        let labels = vec![("UUID", device.uuid.clone()), ("gpu", device.index.to_string())];
+        healthy.get_or_create(&labels).set(f64::from(u8::from(!failed)));
+    }
+    let offered = register(
+        "kai_node_devices",
+        "Devices offered to the kubelet, by resource and health",
+    );
+    for (resource, offer) in &reading.snapshot.offers {
+        let mut counts: BTreeMap<bool, f64> = BTreeMap::from([(true, 0.0), (false, 0.0)]);
+        for device in &offer.devices {
+            *counts.entry(device.health == HEALTHY).or_default() += 1.0;
+        }
+        for (fine, count) in counts {
+            let word = if fine { "healthy" } else { "unhealthy" };
+            offered
+                .get_or_create(&vec![("health", word.to_owned()), ("resource", resource.clone())])
+                .set(count);
+        }
+    }
+    let none = Labels::new();
+    let up = register("kai_node_driver_up", "1 if the GPU driver answers");
+    let works = reading.snapshot.confirmed && reading.snapshot.driver_problem.is_none();
+    up.get_or_create(&none).set(f64::from(u8::from(works)));
+    register(
+        "kai_node_registrations",
+        "Registrations that the kubelet accepted since the start",
+    )
+    .get_or_create(&none)
+    .set(reading.registrations as f64);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+/// The labels of the DCGM exporter. A GPU that several pods share names the first by name.
+fn gpu_labels(reading: &Reading, device: &Device) -> Labels {
+    let holds = |holding: &&Holding| {
+        let whole = |uuid: &str| uuid == device.uuid || device.mig_devices.iter().any(|mig| mig.uuid == uuid);
+        holding.device_ids.iter().any(|id| whole(unreplicated(id)))
+    };
+    let holder = reading
+        .holdings
+        .iter()
+        .filter(holds)
+        .min_by_key(|holding| (&holding.namespace, &holding.pod));
+    let mut labels = vec![
+        ("gpu", device.index.to_string()),
+        ("UUID", device.uuid.clone()),
+        ("device", format!("nvidia{}", device.minor.unwrap_or(device.index))),
+        ("modelName", device.name.clone()),
+        ("Hostname", reading.node.to_owned()),
+    ];
+    if let Some(holder) = holder {
+        labels.push(("namespace", holder.namespace.clone()));
+        labels.push(("pod", holder.pod.clone()));
+        labels.push(("container", holder.container.clone()));
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::state::{Input, State};
+    use crate::allocator::plan::Policy;
+    use crate::allocator::prefer::SharedPolicy;
+    use crate::health::Rules;
+
+    #[test]
+    fn gauges_have_the_names_that_dashboards_know() {
+        let settings = gpu::fake::Settings::of("orin-agx", 1).seeded("n1");
+        let driver = gpu::fake::FakeDriver::new(&settings).unwrap();
+        let mut state = State::new(Policy::default(), SharedPolicy::default(), Rules::default(), None);
+        state.apply(Input::Listed(Box::new(driver.devices().unwrap())));
+        let snapshot = state.snapshot();
+        let holdings = [Holding {
+            namespace: "default".into(),
+            pod: "train".into(),
+            container: "main".into(),
+            resource: "nvidia.com/gpu".into(),
+            device_ids: vec![format!("{}::1", snapshot.inventory.devices[0].uuid)],
+        }];
+        let samples = driver.samples().unwrap();
+        let reading = Reading {
+            node: "n1",
+            snapshot: &snapshot,
+            samples: &samples,
+            holdings: &holdings,
+            registrations: 2,
+        };
+        // The encoder keeps label sets in a hash map: their order is not a promise.
+        let text = render(&reading);
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+}

@@ -1,0 +1,201 @@
+//! The agent's duty towards reservation pods: it sees in the kubelet's books which GPU such a pod holds, and writes the UUID on the
+//! pod, so that the pod itself needs no driver, no device access and no token. Nothing is asked while no pod waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use cluster::{Client, PodChange, PodMeta};
+use tokio_stream::StreamExt;
+
+use crate::allocator::plan::unreplicated;
+use crate::podresources::{self, Holding};
+
+/// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
+pub const ANNOTATION: &str = "run.ai/reserve_for_gpu_index";
+
+/// Where the duty is done.
+#[derive(Debug, Clone)]
+pub struct Duty {
+    /// Namespace of reservation pods.
+    pub namespace: String,
+    /// This node.
+    pub node: String,
+    /// The kubelet's pod-resources socket.
+    pub pod_resources: PathBuf,
+    /// Pause between looks while a pod waits.
+    pub pace: Duration,
+}
+
+/// The reservation pods of this node, as far as they matter.
+#[derive(Debug, Default)]
+struct Pods {
+    by_name: BTreeMap<String, PodMeta>,
+    /// Names whose pod was replaced by another one: the kubelet may show the old one's device for a moment.
+    replaced: BTreeMap<String, Option<String>>,
+}
+
+impl Pods {
+    fn apply(&mut self, change: PodChange) {
+        match change {
+            // Names are kept: a pod that was replaced while the watch was broken must be recognised as such.
+            PodChange::Restarted => {}
+            PodChange::Seen(pod) => {
+                let before = self.by_name.insert(pod.name.clone(), pod.clone());
+                if before.is_some_and(|before| before.uid != pod.uid) {
+                    self.replaced.insert(pod.name, None);
+                }
+            }
+            PodChange::Gone(name) => {
+                // The next pod of this name is a replacement.
+                if let Some(pod) = self.by_name.get_mut(&name) {
+                    pod.annotations.insert(ANNOTATION.to_owned(), String::new());
+                    pod.uid.clear();
+                }
+            }
+        }
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &PodMeta> {
+        self.by_name
+            .values()
+            .filter(|pod| !pod.annotations.contains_key(ANNOTATION))
+    }
+
+    /// Which pods can be annotated, and with what. A replaced pod's device must be seen twice.
+    fn decide(&mut self, namespace: &str, holdings: &[Holding]) -> Vec<(PodMeta, String)> {
+        let mut decided = Vec::new();
+        let waiting: Vec<PodMeta> = self.waiting().cloned().collect();
+        for pod in waiting {
+            let own = holdings
+                .iter()
+                .filter(|holding| holding.namespace == namespace && holding.pod == pod.name);
+            let gpus: BTreeSet<&str> = own
+                .flat_map(|holding| holding.device_ids.iter().map(|id| unreplicated(id)))
+                .collect();
+            let [gpu] = gpus.into_iter().collect::<Vec<_>>()[..] else {
+                continue;
+            };
+            match self.replaced.get_mut(&pod.name) {
+                Some(seen) if seen.as_deref() != Some(gpu) => *seen = Some(gpu.to_owned()),
+                Some(_) | None => decided.push((pod, gpu.to_owned())),
+            }
+        }
+        decided
+    }
+
+    fn annotated(&mut self, name: &str, gpu: &str) {
+        self.replaced.remove(name);
+        if let Some(pod) = self.by_name.get_mut(name) {
+            pod.annotations.insert(ANNOTATION.to_owned(), gpu.to_owned());
+        }
+    }
+}
+
+/// Runs until the agent stops.
+pub async fn keep(client: Client, duty: Duty) {
+    let mut changes = pin!(client.watch_pods(&duty.namespace, &duty.node));
+    let mut pods = Pods::default();
+    loop {
+        let anyone_waits = pods.waiting().next().is_some();
+        tokio::select! {
+            change = changes.next() => match change {
+                Some(change) => pods.apply(change),
+                None => return,
+            },
+            () = tokio::time::sleep(duty.pace), if anyone_waits => look(&client, &duty, &mut pods).await,
+        }
+    }
+}
+
+async fn look(client: &Client, duty: &Duty, pods: &mut Pods) {
+    let holdings = match podresources::list(&duty.pod_resources).await {
+        Ok(holdings) => holdings,
+        Err(error) => {
+            tracing::warn!(%error, "a reservation pod waits, but the kubelet does not say what it holds");
+            return;
+        }
+    };
+    for (pod, gpu) in pods.decide(&duty.namespace, &holdings) {
+        match client.annotate_pod(&duty.namespace, &pod, ANNOTATION, &gpu).await {
+            Ok(()) => {
+                tracing::info!(pod = pod.name, gpu, "wrote the GPU of a reservation pod");
+                pods.annotated(&pod.name, &gpu);
+            }
+            Err(error) => tracing::warn!(pod = pod.name, %error, "could not annotate a reservation pod; trying again"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NS: &str = "kai-resource-reservation";
+
+    fn pod(name: &str, uid: &str) -> PodChange {
+        PodChange::Seen(PodMeta {
+            name: name.into(),
+            uid: uid.into(),
+            annotations: BTreeMap::new(),
+        })
+    }
+
+    fn held(pod: &str, ids: &[&str]) -> Holding {
+        Holding {
+            namespace: NS.into(),
+            pod: pod.into(),
+            container: "resource-reservation".into(),
+            resource: "nvidia.com/gpu".into(),
+            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        }
+    }
+
+    fn decide(pods: &mut Pods, holdings: &[Holding]) -> Vec<(String, String)> {
+        pods.decide(NS, holdings)
+            .into_iter()
+            .map(|(pod, gpu)| (pod.name, gpu))
+            .collect()
+    }
+
+    #[test]
+    fn a_waiting_pod_gets_the_uuid_of_its_device() {
+        let mut pods = Pods::default();
+        pods.apply(pod("a", "1"));
+        assert!(decide(&mut pods, &[]).is_empty(), "not admitted yet");
+        assert!(
+            decide(&mut pods, &[held("a", &["GPU-1", "GPU-2"])]).is_empty(),
+            "ambiguous"
+        );
+        assert_eq!(
+            decide(&mut pods, &[held("a", &["GPU-1::3"])]),
+            [("a".to_owned(), "GPU-1".to_owned())]
+        );
+        pods.annotated("a", "GPU-1");
+        assert!(decide(&mut pods, &[held("a", &["GPU-1::3"])]).is_empty());
+    }
+
+    #[test]
+    fn a_replaced_pod_is_not_given_its_predecessors_gpu() {
+        let mut pods = Pods::default();
+        pods.apply(pod("a", "1"));
+        pods.annotated("a", "GPU-1");
+        pods.apply(PodChange::Gone("a".into()));
+        assert_eq!(pods.waiting().count(), 0);
+        pods.apply(pod("a", "2"));
+        assert!(
+            decide(&mut pods, &[held("a", &["GPU-1"])]).is_empty(),
+            "may be the old pod's"
+        );
+        assert!(
+            decide(&mut pods, &[held("a", &["GPU-1"]), held("a", &["GPU-2"])]).is_empty(),
+            "both are shown"
+        );
+        assert!(decide(&mut pods, &[held("a", &["GPU-2"])]).is_empty());
+        assert_eq!(
+            decide(&mut pods, &[held("a", &["GPU-2"])]),
+            [("a".to_owned(), "GPU-2".to_owned())]
+        );
+    }
+}

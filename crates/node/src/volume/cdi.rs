@@ -1,0 +1,289 @@
+//! The Container Device Interface's file format, as much of it as we write, and its rules as a validator.
+//! Only data: which devices and files go in is decided in `spec`, and written in `store`.
+//!
+//! Own types, because the published crate can only read specs (see docs/node-agent.md).
+
+use serde::{Deserialize, Serialize};
+
+/// A spec file: one kind (`vendor/class`) with its devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Spec {
+    /// Lowest format version that has everything used here: older runtimes refuse newer numbers.
+    pub cdi_version: String,
+    /// `vendor/class`.
+    pub kind: String,
+    /// What can be asked for by name.
+    pub devices: Vec<Device>,
+    /// Applied once if any device of this file is asked for.
+    #[serde(default, skip_serializing_if = "Edits::is_empty")]
+    pub container_edits: Edits,
+}
+
+/// One name a container may ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Device {
+    /// Unique in the kind.
+    pub name: String,
+    /// What changes in the container. Must not be empty.
+    pub container_edits: Edits,
+}
+
+/// Changes to a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Edits {
+    /// `KEY=value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Device nodes, with the cgroup rule that lets them be opened.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_nodes: Vec<DeviceNode>,
+    /// Bind mounts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// Supplementary groups of the container's process. Since format 0.7.0.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub additional_gids: Vec<u32>,
+}
+
+impl Edits {
+    fn is_empty(&self) -> bool {
+        *self == Edits::default()
+    }
+}
+
+/// A device node. Major and minor are left to the runtime, which asks the host when the container starts: numbers of
+/// dynamic majors (nvidia-uvm, nvgpu) change with every boot, a file does not.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeviceNode {
+    /// In the container.
+    pub path: String,
+    /// On the host, if different. Since format 0.5.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<String>,
+    /// Of `rwm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<String>,
+    /// Owner group in the container, if not root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+}
+
+/// A bind mount.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mount {
+    /// On the host.
+    pub host_path: String,
+    /// In the container.
+    pub container_path: String,
+    /// As for mount(8).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Spec {
+    /// The lowest format version that covers what the spec uses.
+    pub fn version_needed(&self) -> &'static str {
+        let all = || {
+            self.devices
+                .iter()
+                .map(|device| &device.container_edits)
+                .chain([&self.container_edits])
+        };
+        let class_has_dot = self.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'));
+        if all().any(|edits| !edits.additional_gids.is_empty()) {
+            "0.7.0"
+        } else if class_has_dot {
+            "0.6.0"
+        } else if self
+            .devices
+            .iter()
+            .any(|device| !device.name.starts_with(|first: char| first.is_ascii_alphabetic()))
+            || all().any(|edits| edits.device_nodes.iter().any(|node| node.host_path.is_some()))
+        {
+            "0.5.0"
+        } else {
+            "0.3.0"
+        }
+    }
+
+    /// Everything in the spec that a runtime would refuse, in words. Empty: the spec is good.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        match self.kind.split_once('/') {
+            Some((vendor, class)) if is_vendor(vendor) && is_class(class) => {}
+            Some(_) | None => problems.push(format!("kind {:?} is not vendor/class", self.kind)),
+        }
+        if version(&self.cdi_version) < version(self.version_needed()) {
+            problems.push(format!(
+                "cdiVersion {} is too low: {} is needed",
+                self.cdi_version,
+                self.version_needed()
+            ));
+        }
+        let mut names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
+        names.sort_unstable();
+        for pair in names.windows(2).filter(|pair| pair[0] == pair[1]) {
+            problems.push(format!("device {:?} is there twice", pair[0]));
+        }
+        if self.devices.is_empty() {
+            problems.push("there is no device".to_owned());
+        }
+        for device in &self.devices {
+            if !is_device_name(&device.name) {
+                problems.push(format!("device name {:?} is not allowed", device.name));
+            }
+            if device.container_edits.is_empty() {
+                problems.push(format!("device {:?} changes nothing in the container", device.name));
+            }
+            edit_problems(&device.container_edits, &mut problems);
+        }
+        edit_problems(&self.container_edits, &mut problems);
+        problems
+    }
+}
+
+fn edit_problems(edits: &Edits, problems: &mut Vec<String>) {
+    for env in &edits.env {
+        if env.split_once('=').is_none_or(|(key, _)| key.is_empty()) {
+            problems.push(format!("environment entry {env:?} is not KEY=value"));
+        }
+    }
+    for node in &edits.device_nodes {
+        if !node.path.starts_with('/') {
+            problems.push(format!("device node path {:?} is not absolute", node.path));
+        }
+        if node
+            .permissions
+            .as_deref()
+            .is_some_and(|text| text.is_empty() || text.chars().any(|c| !"rwm".contains(c)))
+        {
+            problems.push(format!(
+                "device node {} has permissions other than r, w and m",
+                node.path
+            ));
+        }
+    }
+    for mount in &edits.mounts {
+        if !mount.host_path.starts_with('/') || !mount.container_path.starts_with('/') {
+            problems.push(format!(
+                "mount {:?} to {:?} is not absolute",
+                mount.host_path, mount.container_path
+            ));
+        }
+    }
+}
+
+/// Makes a legal device name of any identity: what is not allowed becomes `-` (the `/` of old MIG UUIDs).
+pub fn device_name(identity: &str) -> String {
+    let legal = |c: char| {
+        if c.is_ascii_alphanumeric() || "_-.:".contains(c) {
+            c
+        } else {
+            '-'
+        }
+    };
+    identity
+        .chars()
+        .map(legal)
+        .collect::<String>()
+        .trim_matches(|c: char| !c.is_ascii_alphanumeric())
+        .to_owned()
+}
+
+fn is_device_name(name: &str) -> bool {
+    bounded(name) && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c))
+}
+
+fn is_vendor(name: &str) -> bool {
+    bounded(name)
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}
+
+fn is_class(name: &str) -> bool {
+    is_vendor(name)
+}
+
+/// Begins and ends with a letter or digit.
+fn bounded(name: &str) -> bool {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    name.starts_with(edge) && name.ends_with(edge)
+}
+
+fn version(text: &str) -> Vec<u32> {
+    text.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> Spec {
+        let node = DeviceNode {
+            path: "/dev/nvidia0".into(),
+            host_path: None,
+            permissions: None,
+            gid: None,
+        };
+        let container_edits = Edits {
+            device_nodes: vec![node],
+            ..Edits::default()
+        };
+        let mut spec = Spec {
+            cdi_version: String::new(),
+            kind: "kai.scheduler/gpu".into(),
+            devices: vec![Device {
+                name: name.into(),
+                container_edits,
+            }],
+            container_edits: Edits::default(),
+        };
+        spec.cdi_version = spec.version_needed().to_owned();
+        spec
+    }
+
+    #[test]
+    fn the_version_is_the_lowest_that_will_do() {
+        assert_eq!(spec("all").cdi_version, "0.3.0");
+        assert_eq!(spec("0").cdi_version, "0.5.0");
+        let mut with_groups = spec("all");
+        with_groups.devices[0].container_edits.additional_gids.push(44);
+        assert_eq!(with_groups.version_needed(), "0.7.0");
+        assert_eq!(with_groups.problems(), ["cdiVersion 0.3.0 is too low: 0.7.0 is needed"]);
+    }
+
+    #[test]
+    fn names_follow_the_rules_of_the_format() {
+        assert_eq!(device_name("MIG-GPU-0d1/3/0"), "MIG-GPU-0d1-3-0");
+        assert_eq!(device_name("0:1"), "0:1");
+        for name in ["all", "0", "0:1", "GPU-1", "a_b.c"] {
+            assert!(spec(name).problems().is_empty(), "{name}");
+        }
+        for name in ["", "-a", "a-", "a/b", "a b"] {
+            assert!(!spec(name).problems().is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_runtime_would_refuse_is_named() {
+        let mut bad = spec("all");
+        bad.kind = "gpu".into();
+        bad.devices.push(bad.devices[0].clone());
+        bad.devices.push(Device {
+            name: "empty".into(),
+            container_edits: Edits::default(),
+        });
+        bad.container_edits.env.push("novalue".into());
+        bad.container_edits.mounts.push(Mount {
+            host_path: "relative".into(),
+            container_path: "/x".into(),
+            options: Vec::new(),
+        });
+        assert_eq!(bad.problems().len(), 5, "{:#?}", bad.problems());
+    }
+}

@@ -1,0 +1,105 @@
+//! Reads the lists by which JetPack tells container runtimes what belongs to the driver
+//! (`/etc/nvidia-container-runtime/host-files-for-container.d/*.csv`). Text only: whether an entry exists is for the caller to see.
+
+/// Where JetPack puts the lists.
+pub const CSV_DIR: &str = "/etc/nvidia-container-runtime/host-files-for-container.d";
+
+/// The lists every container gets. Others are only for images that ask for them.
+pub const BASE_FILES: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];
+
+/// One line of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What the path is.
+    pub kind: Kind,
+    /// Absolute path on the host. May hold `*` in its last component for devices.
+    pub path: String,
+}
+
+/// What a listed path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A device node (or, under `/dev/dri`, a pattern of them).
+    Device,
+    /// A directory.
+    Directory,
+    /// A regular file, mostly a library.
+    Library,
+    /// A symbolic link: the target and every link of the chain are wanted.
+    Link,
+}
+
+/// A parsed list, with the lines that made no sense.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct List {
+    /// The usable lines, in order.
+    pub entries: Vec<Entry>,
+    /// Line number and text of what could not be read.
+    pub malformed: Vec<(usize, String)>,
+}
+
+/// Parses one list. Blank lines are nothing; anything else that is not `kind, /path` is reported.
+pub fn parse(text: &str) -> List {
+    let mut list = List::default();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        match parse_line(line) {
+            Some(entry) => list.entries.push(entry),
+            None => list.malformed.push((index + 1, line.trim().to_owned())),
+        }
+    }
+    list
+}
+
+fn parse_line(line: &str) -> Option<Entry> {
+    let (kind, path) = line.split_once(',')?;
+    let kind = match kind.trim() {
+        "dev" => Kind::Device,
+        "dir" => Kind::Directory,
+        "lib" => Kind::Library,
+        "sym" => Kind::Link,
+        _ => return None,
+    };
+    let path = path.trim();
+    path.starts_with('/').then(|| Entry {
+        kind,
+        path: path.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_split_at_the_first_comma_and_trimmed() {
+        let list = parse(
+            "dev, /dev/nvmap\n\nlib ,/usr/lib/a,b.so\n  sym,   /usr/lib/libcuda.so  \ndir, /lib/firmware/tegra23x\n",
+        );
+        let read: Vec<_> = list
+            .entries
+            .iter()
+            .map(|entry| (entry.kind, entry.path.as_str()))
+            .collect();
+        assert_eq!(
+            read,
+            [
+                (Kind::Device, "/dev/nvmap"),
+                (Kind::Library, "/usr/lib/a,b.so"),
+                (Kind::Link, "/usr/lib/libcuda.so"),
+                (Kind::Directory, "/lib/firmware/tegra23x"),
+            ]
+        );
+        assert!(list.malformed.is_empty());
+    }
+
+    #[test]
+    fn nonsense_is_reported_with_its_line_number() {
+        let list = parse("dev, /dev/nvmap\nnonsense\nlib relative\nlib, relative\nfoo, /x\n");
+        assert_eq!(list.entries.len(), 1);
+        let lines: Vec<_> = list.malformed.iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [2, 3, 4, 5]);
+    }
+}

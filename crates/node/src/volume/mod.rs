@@ -1,0 +1,15 @@
+//! The volume manager: finds what belongs to the driver on this host, and brings it into containers.
+
+pub mod cdi;
+pub mod collect;
+pub mod csv;
+pub mod driver_volume;
+pub mod elf;
+pub mod files;
+pub mod ldcache;
+pub mod nodes;
+pub mod prepare;
+pub mod rooted;
+pub mod spec;
+pub mod store;
+pub mod tegra;

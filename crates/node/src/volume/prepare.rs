@@ -1,0 +1,253 @@
+//! Prepare, inject, remove: brings what was decided onto the disk, and says how containers can be served now. A disk that is full
+//! or read-only changes how, never whether: devices go on being handed out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use gpu::{DeviceKind, Inventory, PlatformKind};
+
+use super::cdi::Spec;
+use super::collect::{Search, collect};
+use super::driver_volume::DriverVolumes;
+use super::files::{DriverFiles, Library, Node, Reach};
+use super::nodes;
+use super::rooted::Rooted;
+use super::spec::{Ingredients, spec};
+use super::store::{CdiDir, Written};
+use crate::Error;
+use crate::allocator::inject::{Injection, Mode};
+
+/// Why a GPU can't be brought into a container.
+const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mount the host's /dev into it";
+
+/// Where and how to inject.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    /// Which way.
+    pub mode: Mode,
+    /// How driver files are found.
+    pub search: Search,
+    /// Where specs go.
+    pub cdi_dir: PathBuf,
+    /// Where driver volumes go.
+    pub volume_dir: PathBuf,
+    /// Fake library and environment for containers with fake GPUs.
+    pub fake: Option<(String, Vec<String>)>,
+}
+
+/// What was found and what follows from it: the decision, before anything is written.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    /// The driver's files.
+    pub files: DriverFiles,
+    /// The CDI spec; `None` without devices.
+    pub spec: Option<Spec>,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// Inode and change time of everything that belongs to the driver, and its version.
+pub type Fingerprint = Vec<(String, Option<(u64, i64, i64)>)>;
+
+/// What came of writing it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How containers are served from now on.
+    pub injection: Injection,
+    /// Name of the driver volume in use.
+    pub volume: Option<String>,
+    /// What did not work; it is tried again later.
+    pub error: Option<Error>,
+    /// Whether the CDI spec changed on disk.
+    pub changed: bool,
+}
+
+impl Volume {
+    /// Looks at the host and decides. Reads only.
+    pub fn look(&self, inventory: &Inventory) -> Prepared {
+        let mut files = collect(&self.search, inventory);
+        let mut env: &[String] = &[];
+        let nodes = if inventory.platform.kind == PlatformKind::Fake {
+            if let Some((library, variables)) = &self.fake {
+                files.libraries.push(fake_library(library));
+                env = variables;
+            }
+            fake_nodes(inventory)
+        } else {
+            let found = nodes::of_devices(&self.search.roots, inventory, &files);
+            files.warnings.extend(found.warnings);
+            found.by_uuid
+        };
+        let machine = self.search.machine;
+        let spec = spec(&Ingredients {
+            inventory,
+            files: &files,
+            nodes: &nodes,
+            machine,
+            env,
+        });
+        let warnings = files.warnings.clone();
+        Prepared { files, spec, warnings }
+    }
+
+    /// Writes what was decided.
+    pub fn prepare(&self, inventory: &Inventory, prepared: &Prepared) -> Outcome {
+        let cdi = CdiDir::new(&self.cdi_dir);
+        let Some(spec) = &prepared.spec else {
+            let error = cdi.remove().err();
+            let injection = Injection::Impossible(NO_NODES.to_owned());
+            return Outcome {
+                injection,
+                volume: None,
+                error,
+                changed: false,
+            };
+        };
+        match self.mode {
+            Mode::Cdi => self.by_cdi(&cdi, spec),
+            Mode::Mounts => {
+                let removed = cdi.remove();
+                let volumes = DriverVolumes::new(&self.volume_dir);
+                let built = volumes.prepare(&prepared.files, &Rooted::new(&self.search.roots.driver));
+                let (volume, error) = match built {
+                    // A volume without files would only hide what an image has there.
+                    Ok(name) if prepared.files.libraries.is_empty() && prepared.files.binaries.is_empty() => {
+                        let _ = name;
+                        (None, None)
+                    }
+                    Ok(name) => (Some(name), None),
+                    Err(error) => (None, Some(error)),
+                };
+                let path = volume.as_ref().map(|name| volumes.path(name).display().to_string());
+                let injection = Injection::Mounts {
+                    spec: Box::new(spec.clone()),
+                    volume: path,
+                };
+                Outcome {
+                    injection,
+                    volume,
+                    error: error.or(removed.err()),
+                    changed: false,
+                }
+            }
+            Mode::Envvar => {
+                let error = cdi.remove().err();
+                let injection = Injection::Envvar {
+                    visible: visible(inventory),
+                };
+                Outcome {
+                    injection,
+                    volume: None,
+                    error,
+                    changed: false,
+                }
+            }
+        }
+    }
+
+    /// If the spec can't be written, but one is there that names all devices, that one serves; else the same edits go without CDI.
+    fn by_cdi(&self, cdi: &CdiDir, spec: &Spec) -> Outcome {
+        match cdi.write(spec) {
+            Ok(written) => {
+                let changed = written == Written::Changed;
+                Outcome {
+                    injection: Injection::Cdi,
+                    volume: None,
+                    error: None,
+                    changed,
+                }
+            }
+            Err(error) => {
+                let resolvable = spec.devices.iter().all(|device| cdi.has(&device.name));
+                let without = || Injection::Mounts {
+                    spec: Box::new(spec.clone()),
+                    volume: None,
+                };
+                let injection = if resolvable { Injection::Cdi } else { without() };
+                Outcome {
+                    injection,
+                    volume: None,
+                    error: Some(error),
+                    changed: false,
+                }
+            }
+        }
+    }
+
+    /// Removes driver volumes that no container uses any more.
+    pub fn remove_volumes(&self, in_use: &BTreeSet<String>) -> Result<(), Error> {
+        DriverVolumes::new(&self.volume_dir).remove_except(in_use)
+    }
+
+    /// Removes everything that was ever written. For uninstalling.
+    pub fn remove_all(&self) -> Result<(), Error> {
+        CdiDir::new(&self.cdi_dir).remove()?;
+        self.remove_volumes(&BTreeSet::new())
+    }
+
+    /// Changes whenever the driver on the host may have: cheap to ask, unlike [`Volume::look`].
+    pub fn fingerprint(&self) -> Fingerprint {
+        use std::os::unix::fs::MetadataExt;
+        let driver = Rooted::new(&self.search.roots.driver);
+        let mut paths: Vec<String> = super::collect::library_dirs(&self.search);
+        paths.push("/etc/ld.so.cache".to_owned());
+        paths.extend(
+            super::csv::BASE_FILES
+                .iter()
+                .map(|name| format!("{}/{name}", self.search.csv_dir)),
+        );
+        let roots = &self.search.roots;
+        let own = [roots.dev.clone(), roots.dev.join("dri"), roots.dev.join("nvidia-caps")];
+        let version = std::fs::read_to_string(roots.proc.join("driver/nvidia/version")).unwrap_or_default();
+        let facts = |path: PathBuf| {
+            let facts = std::fs::metadata(path).ok()?;
+            Some((facts.ino(), facts.mtime(), facts.mtime_nsec()))
+        };
+        let driver_files = paths.into_iter().map(|path| (path.clone(), facts(driver.seen(&path))));
+        let own_files = own.into_iter().map(|path| (path.display().to_string(), facts(path)));
+        driver_files.chain(own_files).chain([(version, None)]).collect()
+    }
+}
+
+/// What NVIDIA's runtime calls each device: UUIDs, except for a Tegra's own GPU, where it knows only the index.
+fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
+    let integrated = inventory
+        .devices
+        .iter()
+        .filter(|device| device.kind == DeviceKind::Integrated);
+    integrated
+        .map(|device| (device.uuid.clone(), device.index.to_string()))
+        .collect()
+}
+
+/// Harmless stand-ins: a container finds `/dev/nvidia0`, and behind it is nothing.
+fn fake_nodes(inventory: &Inventory) -> BTreeMap<String, Vec<Node>> {
+    let stand_in = |path: String| Node {
+        path,
+        host_path: Some("/dev/null".to_owned()),
+        group: None,
+    };
+    let mut nodes = BTreeMap::new();
+    for device in &inventory.devices {
+        let minor = device.minor.unwrap_or(device.index);
+        let own = vec![
+            stand_in("/dev/nvidiactl".to_owned()),
+            stand_in(format!("/dev/nvidia{minor}")),
+        ];
+        for mig in &device.mig_devices {
+            nodes.insert(mig.uuid.clone(), own.clone());
+        }
+        nodes.insert(device.uuid.clone(), own);
+    }
+    nodes
+}
+
+fn fake_library(path: &str) -> Library {
+    let names = vec!["libnvidia-ml.so.1".to_owned(), "libnvidia-ml.so".to_owned()];
+    Library {
+        path: path.to_owned(),
+        names,
+        links: Vec::new(),
+        reach: Reach::Linker,
+    }
+}

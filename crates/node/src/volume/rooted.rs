@@ -1,0 +1,189 @@
+//! Looks at the host's files through a prefix (the host's `/` is mounted somewhere in our container, or is a recorded tree).
+//! Symbolic links are followed as the host would follow them: an absolute target starts at the prefix again, never at our own `/`.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// As in the kernel: more links in a row than this is a loop.
+const LINKS_MAX: usize = 40;
+
+/// A directory that stands for the host's `/`.
+#[derive(Debug, Clone)]
+pub struct Rooted {
+    prefix: PathBuf,
+}
+
+impl Rooted {
+    /// The host's `/` as seen from here.
+    pub fn new(prefix: &Path) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// Where we see the host's `path`. Links in it are not followed.
+    pub fn seen(&self, path: &str) -> PathBuf {
+        self.prefix.join(path.trim_start_matches('/'))
+    }
+
+    /// The host's name of the file that `path` finally leads to, or `None` if it leads nowhere.
+    pub fn resolve(&self, path: &str) -> Option<String> {
+        self.chain(path)?.pop()
+    }
+
+    /// Every path on the way from `path` to the file it leads to: `path` itself, each link's target, the file last.
+    pub fn chain(&self, path: &str) -> Option<Vec<String>> {
+        let mut steps = vec![path.to_owned()];
+        for _ in 0..LINKS_MAX {
+            let (real, through_link) = self.step(steps.last()?)?;
+            if !through_link {
+                // Directory links may have been resolved on the way; the file's own name is what counts.
+                if steps.last() != Some(&real) {
+                    steps.push(real);
+                }
+                return Some(steps);
+            }
+            steps.push(real);
+        }
+        None
+    }
+
+    /// Follows the links of the directories in `path`, and one link in its last component. The flag tells whether there was one.
+    fn step(&self, path: &str) -> Option<(String, bool)> {
+        let mut done = PathBuf::from("/");
+        let mut links = 0;
+        let mut todo: Vec<_> = components(Path::new(path));
+        todo.reverse();
+        while let Some(name) = todo.pop() {
+            if name == ".." {
+                done.pop();
+                continue;
+            }
+            let here = done.join(&name);
+            let Ok(target) = fs::read_link(self.seen(here.to_str()?)) else {
+                done = here;
+                continue;
+            };
+            links += 1;
+            if links > LINKS_MAX {
+                return None;
+            }
+            if todo.is_empty() {
+                let target = if target.is_absolute() {
+                    target
+                } else {
+                    done.join(target)
+                };
+                return Some((normal(&target)?, true));
+            }
+            if target.is_absolute() {
+                done = PathBuf::from("/");
+            }
+            todo.extend(components(&target).into_iter().rev());
+        }
+        let real = done.to_str()?.to_owned();
+        self.seen(&real).symlink_metadata().is_ok().then_some((real, false))
+    }
+
+    /// Names in a directory, sorted; empty if it can't be read.
+    pub fn list(&self, directory: &str) -> Vec<String> {
+        let Some(real) = self.resolve(directory) else {
+            return Vec::new();
+        };
+        let Ok(entries) = fs::read_dir(self.seen(&real)) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The text of a file, links followed.
+    pub fn text(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.seen(&self.resolve(path)?)).ok()
+    }
+
+    /// The bytes of a file, links followed.
+    pub fn bytes(&self, path: &str) -> Option<Vec<u8>> {
+        fs::read(self.seen(&self.resolve(path)?)).ok()
+    }
+
+    /// Whether something is there, links followed.
+    pub fn exists(&self, path: &str) -> bool {
+        self.resolve(path).is_some()
+    }
+}
+
+fn components(path: &Path) -> Vec<String> {
+    path.components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => name.to_str().map(str::to_owned),
+            Component::ParentDir => Some("..".to_owned()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+        })
+        .collect()
+}
+
+/// Without `.` and `..`; right only where the directories before a `..` are no links, which holds for driver packages.
+fn normal(path: &Path) -> Option<String> {
+    let mut out = PathBuf::from("/");
+    for name in components(path) {
+        if name == ".." {
+            out.pop();
+        } else {
+            out.push(name);
+        }
+    }
+    out.to_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_are_followed_inside_the_prefix() {
+        let host = tempfile::tempdir().unwrap();
+        let lib = host.path().join("usr/lib/aarch64-linux-gnu/nvidia");
+        fs::create_dir_all(&lib).unwrap();
+        fs::write(lib.join("libcuda.so.1.1"), "x").unwrap();
+        symlink("libcuda.so.1.1", lib.join("libcuda.so.1")).unwrap();
+        symlink(
+            "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1",
+            host.path().join("usr/lib/libcuda.so"),
+        )
+        .unwrap();
+        symlink("usr/lib", host.path().join("lib")).unwrap();
+        symlink("../lib/loop", lib.join("../../loop")).unwrap();
+
+        let root = Rooted::new(host.path());
+        let real = "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1.1";
+        assert_eq!(root.resolve("/usr/lib/libcuda.so").as_deref(), Some(real));
+        assert_eq!(root.resolve("/lib/libcuda.so").as_deref(), Some(real));
+        assert_eq!(
+            root.chain("/usr/lib/libcuda.so").unwrap(),
+            [
+                "/usr/lib/libcuda.so",
+                "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1",
+                real
+            ]
+        );
+        assert_eq!(root.resolve("/usr/lib/loop"), None);
+        assert_eq!(root.resolve("/usr/lib/missing"), None);
+        assert_eq!(
+            root.list("/lib/aarch64-linux-gnu/nvidia"),
+            ["libcuda.so.1", "libcuda.so.1.1"]
+        );
+        assert_eq!(root.text("/lib/libcuda.so").as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn the_real_root_is_a_root_too() {
+        assert!(Rooted::new(Path::new("/")).exists("/proc/self/status"));
+    }
+}

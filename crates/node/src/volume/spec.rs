@@ -1,0 +1,162 @@
+//! Decides what a container gets: the CDI spec of this host, and the same as plain device plugin answers where CDI is off.
+//! Pure: from the inventory and the files found to values. Writing is in `store`, answering in `allocator`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu::Inventory;
+
+use super::cdi::{self, Device, DeviceNode, Edits, Mount, Spec};
+use super::files::{DriverFiles, Node, Reach};
+use super::ldcache::Machine;
+
+/// Our own kind: two specs that name the same device make a runtime refuse both, so `nvidia.com/gpu` is left to NVIDIA's tools.
+pub const KIND: &str = "kai.scheduler/gpu";
+
+/// A name for all GPUs of the node.
+pub const ALL: &str = "all";
+
+/// Tells NVIDIA's runtime, if it is there, that somebody else does the work.
+const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
+
+const FILE_OPTIONS: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
+const SOCKET_OPTIONS: [&str; 5] = ["nosuid", "nodev", "noexec", "rbind", "rprivate"];
+
+/// The fully qualified name of a device: what an Allocate answer carries.
+pub fn qualified(identity: &str) -> String {
+    format!("{KIND}={}", cdi::device_name(identity))
+}
+
+/// Everything a spec is made of.
+#[derive(Debug, Clone)]
+pub struct Ingredients<'a> {
+    /// The devices.
+    pub inventory: &'a Inventory,
+    /// What the host has for them.
+    pub files: &'a DriverFiles,
+    /// Nodes of each GPU and MIG device, by UUID.
+    pub nodes: &'a BTreeMap<String, Vec<Node>>,
+    /// CPU of the host.
+    pub machine: Machine,
+    /// Environment for containers (fake devices).
+    pub env: &'a [String],
+}
+
+/// The spec of this host, or `None` if it has no devices.
+pub fn spec(of: &Ingredients) -> Option<Spec> {
+    let mut devices: Vec<Device> = Vec::new();
+    let mut all = BTreeSet::new();
+    for device in &of.inventory.devices {
+        let own = nodes_of(of, &device.uuid);
+        all.extend(own.iter().cloned());
+        push(&mut devices, [device.index.to_string(), device.uuid.clone()], &own);
+        for mig in &device.mig_devices {
+            let own = nodes_of(of, &mig.uuid);
+            all.extend(own.iter().cloned());
+            push(
+                &mut devices,
+                [format!("{}:{}", device.index, mig.index), mig.uuid.clone()],
+                &own,
+            );
+        }
+    }
+    if devices.is_empty() {
+        return None;
+    }
+    push(&mut devices, [ALL.to_owned()], &all.into_iter().collect::<Vec<_>>());
+    let mut spec = Spec {
+        cdi_version: String::new(),
+        kind: KIND.to_owned(),
+        devices,
+        container_edits: Edits {
+            env: [VOID.to_owned()].into_iter().chain(of.env.iter().cloned()).collect(),
+            mounts: mounts(of.files, of.machine),
+            ..Edits::default()
+        },
+    };
+    spec.cdi_version = spec.version_needed().to_owned();
+    Some(spec)
+}
+
+/// What every container with a GPU gets mounted, sorted, each place once.
+pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
+    let mut by_place: BTreeMap<String, Mount> = BTreeMap::new();
+    let driver = |path: &str| format!("{}{path}", files.host_prefix);
+    let mut add = |host: &str, place: String, options: &[&str]| {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        by_place.entry(place.clone()).or_insert(Mount {
+            host_path: host.to_owned(),
+            container_path: place,
+            options,
+        });
+    };
+    for library in &files.libraries {
+        if matches!(library.reach, Reach::OwnPath | Reach::LinkerAndOwnPath) {
+            add(&driver(&library.path), library.path.clone(), &FILE_OPTIONS);
+            for link in &library.links {
+                add(&driver(&library.path), link.clone(), &FILE_OPTIONS);
+            }
+        }
+        if matches!(library.reach, Reach::Linker | Reach::LinkerAndOwnPath) {
+            for directory in linker_dirs(machine) {
+                for name in &library.names {
+                    add(&driver(&library.path), format!("{directory}/{name}"), &FILE_OPTIONS);
+                }
+            }
+        }
+    }
+    for binary in &files.binaries {
+        let name = binary.rsplit('/').next().unwrap_or_default();
+        add(&driver(binary), format!("/usr/bin/{name}"), &FILE_OPTIONS);
+    }
+    for path in &files.data {
+        add(&driver(path), path.clone(), &FILE_OPTIONS);
+    }
+    for path in &files.sockets {
+        add(path, path.clone(), &SOCKET_OPTIONS);
+    }
+    by_place.into_values().collect()
+}
+
+/// Where the dynamic linker of an image looks without being told: Debian's directory and Red Hat's. Both are filled, because the
+/// spec can't know the image; a library in a default directory needs neither ldconfig in the container nor LD_LIBRARY_PATH,
+/// which would override the image's own.
+fn linker_dirs(machine: Machine) -> [String; 2] {
+    [format!("/usr/lib/{}", machine.triplet()), "/usr/lib64".to_owned()]
+}
+
+/// All nodes for one identity: those that all share, then its own; each once.
+pub fn nodes_of(of: &Ingredients, uuid: &str) -> Vec<Node> {
+    let own = of.nodes.get(uuid).map(Vec::as_slice).unwrap_or_default();
+    let unique: BTreeSet<Node> = of.files.shared_nodes.iter().chain(own).cloned().collect();
+    unique.into_iter().collect()
+}
+
+fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[Node]) {
+    // A name that changes nothing is refused by runtimes, and would start a container without its GPU.
+    if nodes.is_empty() {
+        return;
+    }
+    let groups: BTreeSet<u32> = nodes.iter().filter_map(|node| node.group).collect();
+    let edits = Edits {
+        device_nodes: nodes
+            .iter()
+            .map(|node| DeviceNode {
+                path: node.path.clone(),
+                host_path: node.host_path.clone(),
+                permissions: Some("rw".to_owned()),
+                gid: node.group,
+            })
+            .collect(),
+        additional_gids: groups.into_iter().collect(),
+        ..Edits::default()
+    };
+    for name in names.iter().map(|name| cdi::device_name(name)) {
+        // A UUID that equals an index can't be told apart anyway; the first one keeps the name.
+        if !devices.iter().any(|device| device.name == name) {
+            devices.push(Device {
+                name,
+                container_edits: edits.clone(),
+            });
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Writes files that others read while we write: whole or not at all. Removes what we wrote before and no longer mean.
+//! It never touches a file that does not carry our prefix.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::cdi::Spec;
+use crate::Error;
+
+/// Where runtimes look for specs that are made at run time.
+pub const CDI_DIR: &str = "/var/run/cdi";
+const SPEC_PREFIX: &str = "kai.scheduler-";
+const SPEC_FILE: &str = "kai.scheduler-gpu.json";
+const TEMPORARY_PREFIX: &str = ".kai.scheduler-";
+
+/// What [`CdiDir::write`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// The file was already what it should be.
+    Unchanged,
+    /// The file is new or replaced.
+    Changed,
+}
+
+/// The directory of CDI specs.
+#[derive(Debug, Clone)]
+pub struct CdiDir {
+    directory: PathBuf,
+}
+
+impl CdiDir {
+    /// Nothing is touched yet.
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+        }
+    }
+
+    /// Where the spec is.
+    pub fn spec_path(&self) -> PathBuf {
+        self.directory.join(SPEC_FILE)
+    }
+
+    /// Whether a spec of ours that names `device` is on disk: a runtime can resolve it.
+    pub fn has(&self, device: &str) -> bool {
+        let spec = fs::read(self.spec_path())
+            .ok()
+            .and_then(|bytes| serde_json::from_slice::<Spec>(&bytes).ok());
+        spec.is_some_and(|spec| spec.devices.iter().any(|known| known.name == device))
+    }
+
+    /// Puts the spec in place, and removes other specs and leftovers of ours.
+    pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
+        let problems = spec.problems();
+        assert!(
+            problems.is_empty(),
+            "a spec that runtimes refuse must never be written: {problems:?}"
+        );
+        let text = render(spec);
+        let path = self.spec_path();
+        self.remove_except(Some(SPEC_FILE))?;
+        if fs::read(&path).is_ok_and(|current| current == text.as_bytes()) {
+            return Ok(Written::Unchanged);
+        }
+        fs::create_dir_all(&self.directory).map_err(|source| Error::write_cdi(&path, source))?;
+        replace(&path, text.as_bytes()).map_err(|source| Error::write_cdi(&path, source))?;
+        Ok(Written::Changed)
+    }
+
+    /// Removes every spec of ours.
+    pub fn remove(&self) -> Result<(), Error> {
+        self.remove_except(None)
+    }
+
+    fn remove_except(&self, kept: Option<&str>) -> Result<(), Error> {
+        let Ok(entries) = fs::read_dir(&self.directory) else {
+            return Ok(());
+        };
+        for name in entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+        {
+            let ours = name.starts_with(SPEC_PREFIX) || name.starts_with(TEMPORARY_PREFIX);
+            if ours && Some(name.as_str()) != kept {
+                let path = self.directory.join(&name);
+                match fs::remove_file(&path) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(source) => return Err(Error::write_cdi(&path, source)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file's text.
+pub fn render(spec: &Spec) -> String {
+    let mut text = serde_json::to_string_pretty(spec).expect("a spec has only string keys");
+    text.push('\n');
+    text
+}
+
+/// Writes beside the target, then renames: a reader sees the old file or the new one, never half of it. On failure nothing is left.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(path, |file| file.write_all(bytes))
+}
+
+/// The seam for tests: `fill` may fail as a full disk does.
+fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("file");
+    let name = name.strip_prefix(SPEC_PREFIX).unwrap_or(name);
+    let temporary = path.with_file_name(format!("{TEMPORARY_PREFIX}{name}.{}", std::process::id()));
+    let written = File::create(&temporary).and_then(|mut file| {
+        fill(&mut file)?;
+        file.sync_all()
+    });
+    let done = written.and_then(|()| fs::rename(&temporary, path));
+    if done.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cdi::{Device, DeviceNode, Edits};
+    use super::*;
+
+    fn spec(names: &[&str]) -> Spec {
+        let node = DeviceNode {
+            path: "/dev/nvidia0".into(),
+            host_path: None,
+            permissions: None,
+            gid: None,
+        };
+        let edits = Edits {
+            device_nodes: vec![node],
+            ..Edits::default()
+        };
+        let device = |name: &&str| Device {
+            name: (*name).into(),
+            container_edits: edits.clone(),
+        };
+        Spec {
+            cdi_version: "0.5.0".into(),
+            kind: "kai.scheduler/gpu".into(),
+            devices: names.iter().map(device).collect(),
+            container_edits: Edits::default(),
+        }
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn only_our_own_stale_files_go() {
+        let place = tempfile::tempdir().unwrap();
+        for name in [
+            "kai.scheduler-old.json",
+            ".kai.scheduler-gpu.json.1",
+            "nvidia.yaml",
+            "vendor.json",
+        ] {
+            fs::write(place.path().join(name), "{}").unwrap();
+        }
+        let directory = CdiDir::new(place.path());
+        assert_eq!(directory.write(&spec(&["0"])).unwrap(), Written::Changed);
+        assert_eq!(
+            names(place.path()),
+            ["kai.scheduler-gpu.json", "nvidia.yaml", "vendor.json"]
+        );
+        assert_eq!(directory.write(&spec(&["0"])).unwrap(), Written::Unchanged);
+        assert_eq!(directory.write(&spec(&["0", "1"])).unwrap(), Written::Changed);
+        assert!(directory.has("1") && !directory.has("2"));
+        directory.remove().unwrap();
+        assert_eq!(names(place.path()), ["nvidia.yaml", "vendor.json"]);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file_and_no_leftover() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("kai.scheduler-gpu.json");
+        replace(&path, b"old").unwrap();
+        let full = replace_with(&path, |file| {
+            file.write_all(b"half")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        });
+        assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(place.path()), ["kai.scheduler-gpu.json"]);
+    }
+}

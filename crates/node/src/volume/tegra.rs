@@ -1,0 +1,342 @@
+//! Finds what belongs to the driver on a Jetson: JetPack's lists if they are there, else the library directory and the known
+//! device nodes. Entries a board lacks are normal and only counted. Reads only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use gpu::{Inventory, Roots};
+
+use super::collect::{LIBRARIES, Search, binaries, file_name, library_dirs, names};
+use super::csv::{self, BASE_FILES, Kind};
+use super::elf::{self, Elf};
+use super::files::{DriverFiles, Library, Node, Reach};
+use super::nodes;
+use super::rooted::Rooted;
+
+/// Says which L4T this is; libraries look at it.
+const RELEASE_FILE: &str = "/etc/nv_tegra_release";
+
+/// Tegra's own libraries that libcuda opens by name, so that no ELF header mentions them.
+const OPENED_BY_NAME: [&str; 14] = [
+    "libnvcucompat",
+    "libnvcudla",
+    "libnvidia-rmapi-tegra",
+    "libnvos",
+    "libnvrm_chip",
+    "libnvrm_gpu",
+    "libnvrm_host1x",
+    "libnvrm_mem",
+    "libnvrm_stream",
+    "libnvrm_surface",
+    "libnvrm_sync",
+    "libnvsciipc",
+    "libnvsocsys",
+    "libnvtegrahv",
+];
+
+/// Where the integrated GPU's nodes are if there is no list: patterns below `/dev`.
+const KNOWN_NODES: [&str; 12] = [
+    "dri/card*",
+    "dri/renderD*",
+    "host1x-fence",
+    "nvgpu/igpu0/*",
+    "nvhost-*gpu",
+    "nvhost-ctrl*",
+    "nvidia0",
+    "nvidia-modeset",
+    "nvidia-uvm*",
+    "nvidiactl",
+    "nvmap",
+    "nvsciipc",
+];
+
+/// Nodes in the lists that a card beside the SoC needs as well.
+const SHARED_WITH_CARDS: [&str; 8] = [
+    "/dev/host1x-fence",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidiactl",
+    "/dev/nvmap",
+    "/dev/nvsciipc",
+    "/dev/nvsciipc_hyp",
+];
+
+/// Finds everything on a Tegra.
+pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
+    let root = Rooted::new(&search.roots.driver);
+    let facts = inventory.platform.tegra.as_ref();
+    let mut files = DriverFiles {
+        version: facts
+            .and_then(|facts| facts.l4t_version.as_ref())
+            .map(|version| format!("l4t-{version}"))
+            .or_else(|| inventory.driver_version.clone()),
+        binaries: binaries(&root),
+        ..DriverFiles::default()
+    };
+    if root.exists(RELEASE_FILE) {
+        files.data.push(RELEASE_FILE.to_owned());
+    }
+    let lists = read_lists(search, &root, &mut files.warnings);
+    let found = if lists.is_empty() {
+        let library_dir = facts.and_then(|facts| facts.library_dir.clone());
+        files.warnings.push(format!(
+            "there are no lists in {}, so the libraries in {} and the usual device nodes are taken: install nvidia-container-toolkit for the exact set",
+            search.csv_dir,
+            library_dir.as_deref().unwrap_or("the usual directories"),
+        ));
+        without_lists(search, &root, library_dir)
+    } else {
+        from_lists(search, &root, lists, &mut files)
+    };
+    let (shared, own): (Vec<Node>, Vec<Node>) = found
+        .nodes
+        .into_iter()
+        .partition(|node| SHARED_WITH_CARDS.contains(&node.path.as_str()));
+    files.shared_nodes = shared;
+    files.integrated_nodes = own;
+    files.libraries = libraries(search, &root, found.libraries);
+    if !files
+        .libraries
+        .iter()
+        .any(|library| library.names.iter().any(|name| name.starts_with("libcuda.so")))
+    {
+        files.warnings.push(
+            "libcuda.so.1 was not found: install nvidia-l4t-cuda on the host, or name its directory with --library-dir"
+                .to_owned(),
+        );
+    }
+    files
+}
+
+#[derive(Default)]
+struct Found {
+    nodes: BTreeSet<Node>,
+    /// Regular file, and the host paths that lead to it.
+    libraries: BTreeMap<String, BTreeSet<String>>,
+}
+
+fn read_lists(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> Vec<csv::Entry> {
+    let mut entries = Vec::new();
+    for name in BASE_FILES {
+        let path = format!("{}/{name}", search.csv_dir);
+        let Some(text) = root.text(&path) else { continue };
+        let list = csv::parse(&text);
+        for (line, text) in list.malformed {
+            warnings.push(format!("{path} line {line} makes no sense and is skipped: {text}"));
+        }
+        entries.extend(list.entries);
+    }
+    entries
+}
+
+fn from_lists(search: &Search, root: &Rooted, entries: Vec<csv::Entry>, files: &mut DriverFiles) -> Found {
+    let mut found = Found::default();
+    for entry in entries {
+        let known = match entry.kind {
+            Kind::Device => {
+                let nodes = matching_nodes(&search.roots, &entry.path);
+                let any = !nodes.is_empty();
+                found.nodes.extend(nodes);
+                any
+            }
+            Kind::Directory => {
+                root.exists(&entry.path) && {
+                    files.data.push(entry.path.clone());
+                    true
+                }
+            }
+            Kind::Library | Kind::Link => file_entry(root, &entry, &mut found, &mut files.data),
+        };
+        if !known {
+            files.missing.push(entry.path);
+        }
+    }
+    files.data.sort_unstable();
+    files.data.dedup();
+    found
+}
+
+fn file_entry(root: &Rooted, entry: &csv::Entry, found: &mut Found, data: &mut Vec<String>) -> bool {
+    let Some(mut chain) = root.chain(&entry.path) else {
+        return false;
+    };
+    let Some(file) = chain.pop() else { return false };
+    if file.contains(".so") {
+        found.libraries.entry(file).or_default().extend(chain);
+    } else {
+        data.push(file);
+    }
+    true
+}
+
+/// For systems without the lists (Yocto, Talos, a bare L4T).
+fn without_lists(search: &Search, root: &Rooted, library_dir: Option<String>) -> Found {
+    let mut found = Found::default();
+    for pattern in KNOWN_NODES {
+        found
+            .nodes
+            .extend(matching_nodes(&search.roots, &format!("/dev/{pattern}")));
+    }
+    let tegra_dirs = ["nvidia", "tegra"].map(|name| format!("/usr/lib/{}/{name}", search.machine.triplet()));
+    for directory in library_dir.into_iter().chain(tegra_dirs) {
+        for name in root.list(&directory).into_iter().filter(|name| name.contains(".so")) {
+            let path = format!("{directory}/{name}");
+            if let Some(file) = root.resolve(&path) {
+                found.libraries.entry(file).or_default().insert(path);
+            }
+        }
+    }
+    // Distributions without a directory of their own for the driver mix it with everything else: take only what we know by name.
+    for directory in library_dirs(search) {
+        for name in root.list(&directory).into_iter().filter(|name| opens_cuda(name)) {
+            let path = format!("{directory}/{name}");
+            if let Some(file) = root.resolve(&path) {
+                found.libraries.entry(file).or_default().insert(path);
+            }
+        }
+    }
+    found
+}
+
+fn opens_cuda(name: &str) -> bool {
+    let stem = name.split_once(".so").map(|(stem, _)| stem);
+    stem.is_some_and(|stem| LIBRARIES.contains(&stem) || OPENED_BY_NAME.contains(&stem))
+}
+
+fn libraries(search: &Search, root: &Rooted, found: BTreeMap<String, BTreeSet<String>>) -> Vec<Library> {
+    let read = |path: &str| {
+        elf::read(&root.seen(path))
+            .ok()
+            .flatten()
+            .filter(|elf| elf.machine == search.machine)
+    };
+    let headers: BTreeMap<&String, Elf> = found.keys().filter_map(|path| Some((path, read(path)?))).collect();
+    let for_linker = compute_closure(&headers);
+    found
+        .iter()
+        .map(|(path, links)| {
+            let soname = headers.get(path).and_then(|elf| elf.soname.clone());
+            let aliases = links.iter().filter_map(|link| file_name(link)).collect();
+            Library {
+                path: path.clone(),
+                names: names(path, soname, aliases),
+                links: links.iter().filter(|link| *link != path).cloned().collect(),
+                reach: if for_linker.contains(path) {
+                    Reach::LinkerAndOwnPath
+                } else {
+                    Reach::OwnPath
+                },
+            }
+        })
+        .collect()
+}
+
+/// CUDA's and NVML's libraries and all they need: only these must be on the linker's path. The rest (codecs, display, cameras)
+/// is opened through directories of its own, and two hundred more mounts would slow every container down.
+fn compute_closure(headers: &BTreeMap<&String, Elf>) -> BTreeSet<String> {
+    let own_name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let by_name: BTreeMap<String, &String> = headers
+        .iter()
+        .flat_map(|(path, elf)| {
+            elf.soname
+                .clone()
+                .into_iter()
+                .chain([own_name(path)])
+                .map(move |name| (name, *path))
+        })
+        .collect();
+    let mut todo: Vec<&String> = headers
+        .keys()
+        .copied()
+        .filter(|path| opens_cuda(&own_name(path)))
+        .collect();
+    let mut closure = BTreeSet::new();
+    while let Some(path) = todo.pop() {
+        if closure.insert(path.clone()) {
+            let needed = headers.get(path).map(|elf| elf.needed.as_slice()).unwrap_or_default();
+            todo.extend(needed.iter().filter_map(|name| by_name.get(name).copied()));
+        }
+    }
+    closure
+}
+
+/// Nodes that match a path whose components may hold `*`.
+fn matching_nodes(roots: &Roots, pattern: &str) -> Vec<Node> {
+    let mut paths = vec!["/dev".to_owned()];
+    for part in pattern
+        .trim_start_matches("/dev")
+        .split('/')
+        .filter(|part| !part.is_empty())
+    {
+        let expand = |path: String| -> Vec<String> {
+            if !part.contains('*') {
+                return vec![format!("{path}/{part}")];
+            }
+            let seen = roots.dev.join(path.trim_start_matches("/dev").trim_start_matches('/'));
+            let entries = fs::read_dir(seen).into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            names
+                .filter(|name| matches(part, name))
+                .map(|name| format!("{path}/{name}"))
+                .collect()
+        };
+        paths = paths.into_iter().flat_map(expand).collect();
+    }
+    paths.sort_unstable();
+    paths.iter().filter_map(|path| nodes::existing(roots, path)).collect()
+}
+
+/// Whether `name` fits `pattern`, where `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(rest) = name.strip_prefix(head) else {
+        return false;
+    };
+    (0..=rest.len())
+        .filter(|at| rest.is_char_boundary(*at))
+        .any(|at| matches(tail, &rest[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::ldcache::Machine;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        assert!(matches("card*", "card0"));
+        assert!(matches("nvhost-*gpu", "nvhost-as-gpu"));
+        assert!(!matches("nvhost-*gpu", "nvhost-ctrl"));
+        assert!(!matches("nvidia0", "nvidia00"));
+    }
+
+    #[test]
+    fn the_closure_follows_what_libraries_need() {
+        let elf = |soname: &str, needed: &[&str]| Elf {
+            machine: Machine::Aarch64,
+            soname: Some(soname.to_owned()),
+            needed: needed.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let paths = [
+            "/n/libcuda.so.1.1",
+            "/n/libnvfoo.so",
+            "/n/libnvdla.so",
+            "/n/libcamera.so",
+        ]
+        .map(str::to_owned);
+        let headers = BTreeMap::from([
+            (&paths[0], elf("libcuda.so.1", &["libnvfoo.so", "libc.so.6"])),
+            (&paths[1], elf("libnvfoo.so", &["libnvdla.so"])),
+            (&paths[2], elf("libnvdla.so", &[])),
+            (&paths[3], elf("libcamera.so", &["libcuda.so.1"])),
+        ]);
+        let closure = compute_closure(&headers);
+        assert_eq!(
+            closure.into_iter().collect::<Vec<_>>(),
+            ["/n/libcuda.so.1.1", "/n/libnvdla.so", "/n/libnvfoo.so"]
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! The agent against an API server: labels, condition, events and the duty towards reservation pods.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpu::Driver;
+use gpu::fake::{FakeDriver, GpuState, Settings};
+use serde_json::json;
+use support::api::Api;
+use support::kubelet::{Books, Kubelet};
+use support::{Agent, settings, until};
+
+fn fake(text: &str) -> Arc<FakeDriver> {
+    Arc::new(FakeDriver::new(&text.parse::<Settings>().unwrap().seeded("n1")).unwrap())
+}
+
+#[tokio::test]
+async fn labels_condition_and_events_follow_the_gpus() {
+    let place = tempfile::tempdir().unwrap();
+    let api = Api::start().await;
+    let settings = settings(place.path(), &["--api-url", &api.url]);
+    let _kubelet = Kubelet::start(&settings.plugin_dir);
+    // The cluster is down at first, and somebody set a label by hand.
+    api.change(|world| {
+        world.fail = Some(503);
+        world.managed_fields = vec![json!({
+            "manager": "kubectl-label",
+            "fieldsV1": { "f:metadata": { "f:labels": { "f:nvidia.com/gpu.machine": {} } } },
+        })];
+    });
+    let driver = fake("orin-agx");
+    let agent = Agent::start(settings, driver.clone());
+    let mut world = api.world();
+    api.change(|world| world.fail = None);
+    let seen = until("labels and condition", &mut world, |world| {
+        !world.labels.is_empty() && world.condition.is_some()
+    })
+    .await;
+    let label = |labels: &BTreeMap<String, String>, key: &str| labels.get(key).cloned().unwrap_or_default();
+    assert_eq!(label(&seen.labels, "nvidia.com/gpu.count"), "1");
+    assert_eq!(label(&seen.labels, "kai.scheduler/gpu-memory-type"), "unified");
+    assert!(label(&seen.labels, "nvidia.com/gpu.memory").parse::<u64>().unwrap() > 1000);
+    assert!(
+        !seen.labels.contains_key("nvidia.com/gpu.machine"),
+        "labels of others are left alone"
+    );
+    assert_eq!(seen.condition.unwrap()["status"], "True");
+
+    driver.set_state("0", GpuState::Lost);
+    let lost = |world: &support::api::World| {
+        world
+            .condition
+            .as_ref()
+            .is_some_and(|condition| condition["status"] == "False")
+            && world.events.len() == 1
+    };
+    let seen = until("a bad condition and an event", &mut world, lost).await;
+    assert_eq!(seen.events[0]["reason"], "GPUUnhealthy");
+    assert_eq!(seen.events[0]["involvedObject"]["uid"], "node-uid");
+    assert!(
+        seen.condition.unwrap()["message"]
+            .as_str()
+            .unwrap()
+            .contains("GPU is lost")
+    );
+
+    driver.set_state("0", GpuState::Healthy);
+    let good = |world: &support::api::World| {
+        world
+            .condition
+            .as_ref()
+            .is_some_and(|condition| condition["status"] == "True")
+            && world.events.len() == 2
+    };
+    let seen = until("recovery", &mut world, good).await;
+    assert_eq!(seen.events[1]["reason"], "GPURecovered");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn labels_go_when_the_gpus_are_gone() {
+    let place = tempfile::tempdir().unwrap();
+    let api = Api::start().await;
+    let settings = settings(place.path(), &["--api-url", &api.url]);
+    let agent = Agent::start(settings.clone(), fake("t4"));
+    let mut world = api.world();
+    until("labels", &mut world, |world| !world.labels.is_empty()).await;
+    agent.stop().await;
+    let agent = Agent::start(settings.clone(), Arc::new(gpu::NoGpu::new(gpu::Inventory::default())));
+    until("no labels", &mut world, |world| world.labels.is_empty()).await;
+    let spec = settings.cdi_dir.join("kai.scheduler-gpu.json");
+    support::within("no CDI spec", async {
+        while spec.exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn reservation_pods_get_the_uuid_they_hold() {
+    let place = tempfile::tempdir().unwrap();
+    let api = Api::start().await;
+    let settings = settings(place.path(), &["--api-url", &api.url, "--replicas", "2"]);
+    let books = Books::serve(&settings.pod_resources_socket);
+    let driver = fake("t4:2");
+    let uuids: Vec<String> = driver
+        .devices()
+        .unwrap()
+        .devices
+        .into_iter()
+        .map(|device| device.uuid)
+        .collect();
+    let replica = |gpu: usize, n: u32| format!("{}::{n}", uuids[gpu]);
+    api.add_pod("gpu-reservation-1", "uid-1");
+    let agent = Agent::start(settings, driver);
+    let mut world = api.world();
+
+    let (first, second) = (replica(0, 1), replica(1, 0));
+    books.set(&[
+        ("default", "gpu-reservation-1", &[&second]),
+        ("kai-resource-reservation", "gpu-reservation-1", &[&first]),
+    ]);
+    let annotated = |name: &'static str| move |world: &support::api::World| Api::annotation(world, name).is_some();
+    let seen = until("the first annotation", &mut world, annotated("gpu-reservation-1")).await;
+    assert_eq!(Api::annotation(&seen, "gpu-reservation-1").as_ref(), Some(&uuids[0]));
+
+    // A pod that appears later, while the API server has a bad time.
+    api.change(|world| world.fail = Some(500));
+    api.add_pod("gpu-reservation-2", "uid-2");
+    books.set(&[("kai-resource-reservation", "gpu-reservation-2", &[&second])]);
+    api.change(|world| world.fail = None);
+    let seen = until("the second annotation", &mut world, annotated("gpu-reservation-2")).await;
+    assert_eq!(Api::annotation(&seen, "gpu-reservation-2").as_ref(), Some(&uuids[1]));
+
+    // The same name again, as another pod on another GPU.
+    api.add_pod("gpu-reservation-2", "uid-3");
+    books.set(&[("kai-resource-reservation", "gpu-reservation-2", &[&first])]);
+    let seen = until("the third annotation", &mut world, annotated("gpu-reservation-2")).await;
+    assert_eq!(Api::annotation(&seen, "gpu-reservation-2").as_ref(), Some(&uuids[0]));
+    agent.stop().await;
+}

@@ -1,0 +1,320 @@
+//! Golden tests: what the agent would label and inject, and what the doctor says, on every recorded machine of the `gpu` crate. The
+//! recorded libraries are stand-ins, so minimal ELF files take their place in a copy.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpu::fake::{FakeDriver, Settings};
+use gpu::{Driver, Inventory, OpenOptions, PlatformKind, Roots};
+use node::allocator::plan::Policy;
+use node::doctor;
+use node::labels::labels;
+use node::volume::cdi::Spec;
+use node::volume::collect::Search;
+use node::volume::ldcache::Machine;
+use node::volume::prepare::Volume;
+
+fn fixtures() -> Vec<String> {
+    let names = support::names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/fixtures"));
+    names.into_iter().filter(|name| !name.contains('.')).collect()
+}
+
+/// A copy of the tree whose libraries are ELF files.
+fn tree(name: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/fixtures").join(name);
+    let done = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(from.join("."))
+        .arg(copy.path())
+        .status()
+        .unwrap();
+    assert!(done.success());
+    if name == "x86-server" {
+        for (library, soname) in [
+            ("libcuda.so.550.54.15", "libcuda.so.1"),
+            ("libnvidia-ptxjitcompiler.so.550.54.15", "libnvidia-ptxjitcompiler.so.1"),
+            ("libcuda.so.535.1.1", ""),
+        ] {
+            let directory = copy.path().join("usr/lib/x86_64-linux-gnu");
+            fs::write(directory.join(library), "").unwrap();
+            if !soname.is_empty() {
+                std::os::unix::fs::symlink(library, directory.join(soname)).unwrap();
+            }
+        }
+        fs::create_dir_all(copy.path().join("usr/bin")).unwrap();
+        fs::write(copy.path().join("usr/bin/nvidia-smi"), "").unwrap();
+    }
+    elves(&copy.path().join("usr/lib"), machine(name));
+    copy
+}
+
+fn machine(name: &str) -> Machine {
+    if name == "x86-server" || name == "no-gpu" {
+        Machine::X86_64
+    } else {
+        Machine::Aarch64
+    }
+}
+
+fn elves(directory: &Path, machine: Machine) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            elves(&path, machine);
+        } else if kind.is_file() && path.to_str().unwrap().contains(".so") {
+            let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+            bytes.resize(64, 0);
+            bytes[18] = if machine == Machine::Aarch64 { 183 } else { 62 };
+            fs::write(path, bytes).unwrap();
+        }
+    }
+}
+
+/// What the driver lists there. Where that needs a real NVML, the fake one of the same hardware answers in its place.
+fn inventory(name: &str, root: &Path) -> Inventory {
+    let options = OpenOptions {
+        roots: Roots::under(root),
+        tegra_nvml: false,
+        ..OpenOptions::default()
+    };
+    let opened = gpu::open(options).unwrap();
+    let fake = match name {
+        "x86-server" => "a100-40:2",
+        "gb10-dgx-spark" => "gb10",
+        "igx-orin-dgpu" => return with_card(opened.driver.devices().unwrap()),
+        _ => return opened.driver.devices().unwrap(),
+    };
+    let settings = fake.parse::<Settings>().unwrap().seeded(name);
+    let mut listed = FakeDriver::new(&settings).unwrap().devices().unwrap();
+    listed.platform = opened.detection.platform;
+    listed.driver_version = Some("550.54.15".to_owned());
+    listed
+}
+
+/// The card of the IGX, which only NVML lists.
+fn with_card(mut inventory: Inventory) -> Inventory {
+    if inventory.devices.len() == 1 {
+        let settings = Settings::of("l40s", 1).seeded("igx");
+        let mut card = FakeDriver::new(&settings).unwrap().devices().unwrap().devices.remove(0);
+        card.index = 1;
+        inventory.devices.push(card);
+    }
+    inventory
+}
+
+/// Who owns the files of a checkout is not what these tests are about; groups are tested in `volume::nodes` and below.
+fn without_groups(mut spec: Spec) -> Spec {
+    for edits in spec.devices.iter_mut().map(|device| &mut device.container_edits) {
+        edits.additional_gids.clear();
+        edits.device_nodes.iter_mut().for_each(|node| node.gid = None);
+    }
+    spec.cdi_version = spec.version_needed().to_owned();
+    spec
+}
+
+fn volume(name: &str, root: &Path) -> Volume {
+    let mut search = Search::new(Roots::under(root));
+    search.machine = machine(name);
+    let nowhere = PathBuf::from("/nowhere");
+    Volume {
+        mode: Default::default(),
+        search,
+        cdi_dir: nowhere.clone(),
+        volume_dir: nowhere,
+        fake: None,
+    }
+}
+
+#[test]
+fn labels_and_cdi_specs_of_every_recorded_machine() {
+    for name in fixtures() {
+        let tree = tree(&name);
+        let inventory = inventory(&name, tree.path());
+        let labels: String = labels(&inventory, &Policy::default())
+            .iter()
+            .map(|(key, value)| format!("{key}={value}\n"))
+            .collect();
+        insta::assert_snapshot!(format!("labels@{name}"), labels);
+        if inventory.platform.kind == PlatformKind::Tegra {
+            for label in ["nvidia.com/gpu.memory=", "nvidia.com/gpu.count="] {
+                assert!(labels.contains(label), "{name} has no {label}");
+            }
+        }
+        let prepared = volume(&name, tree.path()).look(&inventory);
+        let spec = prepared.spec.map(without_groups);
+        assert_eq!(
+            spec.as_ref().map(Spec::problems).unwrap_or_default(),
+            Vec::<String>::new(),
+            "{name}"
+        );
+        let text = spec.map_or("none\n".to_owned(), |spec| node::volume::store::render(&spec));
+        let notes: String = prepared
+            .warnings
+            .iter()
+            .map(|warning| format!("# {warning}\n"))
+            .collect();
+        insta::assert_snapshot!(format!("cdi@{name}"), format!("{notes}{text}"));
+    }
+}
+
+#[test]
+fn the_doctor_on_every_recorded_machine() {
+    for name in fixtures() {
+        let tree = tree(&name);
+        let mut args = doctor::Args::default();
+        args.host.host_root = tree.path().to_owned();
+        args.host.machine = Some(machine(&name));
+        let report = doctor::run(args).unwrap();
+        let place = tree.path().display().to_string();
+        let text = report.table().replace(&format!("{place}/"), "/").replace(&place, "/");
+        insta::with_settings!({ filters => vec![
+            // What a loader says about a file depends on the machine that runs the tests.
+            (r"(none of the places tried: ).*", "${1}[...]"),
+            (r"(loading NVML from ).*", "${1}[...]"),
+            (r"(libraries and) (\d+) programs", "${1} ${2} programs"),
+        ] }, {
+            insta::assert_snapshot!(format!("doctor@{name}"), format!("exit {}\n{text}", report.exit_code()));
+        });
+    }
+}
+
+#[test]
+fn groups_of_restricted_nodes_are_carried() {
+    use node::volume::files::{DriverFiles, Node};
+    use node::volume::spec::{Ingredients, spec};
+    let tree = tree("jetpack6-orin-agx");
+    let inventory = inventory("jetpack6-orin-agx", tree.path());
+    let node = |path: &str, group| Node {
+        path: path.to_owned(),
+        host_path: None,
+        group,
+    };
+    let nodes = [(
+        inventory.devices[0].uuid.clone(),
+        vec![
+            node("/dev/nvmap", Some(44)),
+            node("/dev/dri/renderD128", Some(104)),
+            node("/dev/host1x-fence", None),
+        ],
+    )];
+    let files = DriverFiles::default();
+    let of = Ingredients {
+        inventory: &inventory,
+        files: &files,
+        nodes: &nodes.into(),
+        machine: Machine::Aarch64,
+        env: &[],
+    };
+    let spec = spec(&of).unwrap();
+    assert_eq!(spec.cdi_version, "0.7.0");
+    assert_eq!(spec.devices[0].container_edits.additional_gids, [44, 104]);
+    assert_eq!(spec.devices[0].container_edits.device_nodes[2].gid, Some(44));
+    assert_eq!(spec.problems(), Vec::<String>::new());
+}
+
+/// The causes that people meet in the field are named, each with a command.
+#[test]
+fn the_doctor_names_the_causes_from_the_field() {
+    let field = |change: &dyn Fn(&Path), tree_name: &str, images: &[&str]| {
+        let tree = tree(tree_name);
+        change(tree.path());
+        let mut args = doctor::Args::default();
+        args.host.host_root = tree.path().to_owned();
+        args.host.machine = Some(machine(tree_name));
+        args.images = images.iter().map(|image| (*image).to_owned()).collect();
+        let report = doctor::run(args).unwrap();
+        (report.exit_code(), report.table())
+    };
+    let write = |root: &Path, path: &str, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let check = |(code, table): (u8, String), words: &[&str]| {
+        assert_eq!(code, 1, "{table}");
+        for word in words {
+            assert!(table.contains(word), "{word} is not in:\n{table}");
+        }
+    };
+    let k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+    let toolkit = "etc/nvidia-container-runtime/config.toml";
+    check(
+        field(
+            &|root| write(root, toolkit, "[nvidia-container-runtime]\nmode = \"legacy\"\n"),
+            "jetpack6-orin-agx",
+            &[],
+        ),
+        &["mode legacy", "nvidia-container-runtime.mode=csv"],
+    );
+    check(
+        field(
+            &|root| write(root, toolkit, "[nvidia-container-runtime]\nmode = \"csv\"\n"),
+            "no-gpu",
+            &[],
+        ),
+        &["mode csv", "mode=auto", "no NVIDIA GPU was found"],
+    );
+    let no_lists = |root: &Path| {
+        fs::remove_dir_all(root.join("etc/nvidia-container-runtime")).unwrap();
+        write(root, toolkit, "[nvidia-container-runtime]\n");
+    };
+    check(
+        field(&no_lists, "jetpack6-orin-agx", &[]),
+        &["mode auto", "by lists, but there are none"],
+    );
+    check(
+        field(
+            &|root| {
+                write(
+                    root,
+                    k3s,
+                    "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n",
+                )
+            },
+            "jetpack7-thor",
+            &[],
+        ),
+        &["switched off", "systemctl restart k3s"],
+    );
+    check(
+        field(
+            &|root| write(root, "etc/containerd/config.toml", "version = 2\n"),
+            "jetpack7-thor",
+            &[],
+        ),
+        &["off by default in containerd before 2.0", "enable_cdi = true"],
+    );
+    let store = "var/lib/rancher/k3s/agent/containerd/io.containerd.metadata.v1.bolt/meta.db";
+    let with_store = |root: &Path| {
+        write(root, k3s, "version = 3\n");
+        write(root, store, "..docker.io/library/busybox:1..");
+    };
+    check(
+        field(
+            &with_store,
+            "jetpack6-orin-agx",
+            &["kai/kai:1", "docker.io/library/busybox:1"],
+        ),
+        &[
+            "kai/kai:1 is not imported",
+            "k3s ctr images import",
+            "docker.io/library/busybox:1 is on the node",
+        ],
+    );
+    let stale = r#"{"cdiVersion":"0.5.0","kind":"kai.scheduler/gpu","devices":[{"name":"0","containerEdits":{"env":["A=b"]}}],
+"containerEdits":{"mounts":[{"hostPath":"/usr/lib/gone.so","containerPath":"/usr/lib64/gone.so"}]}}"#;
+    let pretty = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(stale).unwrap()).unwrap();
+    check(
+        field(
+            &|root| write(root, "var/run/cdi/kai.scheduler-gpu.json", &pretty),
+            "jetpack6-orin-agx",
+            &[],
+        ),
+        &["mounts files that are gone", "/usr/lib/gone.so"],
+    );
+}

@@ -1,0 +1,203 @@
+//! A Kubernetes API server with one node and some pods: it keeps what was applied, and can be told to fail.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, patch, post};
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::BroadcastStream;
+
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    /// What our field manager applied last.
+    pub labels: BTreeMap<String, String>,
+    pub condition: Option<Value>,
+    pub events: Vec<Value>,
+    /// Pods of the reservation namespace.
+    pub pods: BTreeMap<String, Value>,
+    /// Every call is refused with this status.
+    pub fail: Option<u16>,
+    pub managed_fields: Vec<Value>,
+}
+
+#[derive(Clone)]
+pub struct Api {
+    pub url: String,
+    world: Arc<watch::Sender<World>>,
+    pod_events: broadcast::Sender<Value>,
+    serial: Arc<Mutex<u64>>,
+}
+
+impl Api {
+    pub async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let api = Api {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            world: Arc::new(watch::channel(World::default()).0),
+            pod_events: broadcast::channel(64).0,
+            serial: Arc::default(),
+        };
+        let app = Router::new()
+            .route("/api/v1/nodes/{name}", get(node).patch(apply_node))
+            .route("/api/v1/nodes/{name}/status", patch(apply_status))
+            .route("/api/v1/namespaces/default/events", post(event))
+            .route("/api/v1/namespaces/{ns}/pods", get(pods))
+            .route("/api/v1/namespaces/{ns}/pods/{name}", get(pod).patch(patch_pod))
+            .with_state(api.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        api
+    }
+
+    pub fn world(&self) -> watch::Receiver<World> {
+        self.world.subscribe()
+    }
+
+    pub fn change(&self, change: impl FnOnce(&mut World)) {
+        self.world.send_modify(change);
+    }
+
+    pub fn add_pod(&self, name: &str, uid: &str) {
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "kai-resource-reservation", "uid": uid, "resourceVersion": self.next(),
+        } });
+        self.change(|world| {
+            world.pods.insert(name.to_owned(), pod.clone());
+        });
+        let _ = self
+            .pod_events
+            .send(json!({ "type": "ADDED", "object": metadata_only(&pod) }));
+    }
+
+    pub fn annotation(world: &World, pod: &str) -> Option<String> {
+        let pod = world.pods.get(pod)?;
+        Some(
+            pod["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"]
+                .as_str()?
+                .to_owned(),
+        )
+    }
+
+    fn next(&self) -> String {
+        let mut serial = self.serial.lock().unwrap();
+        *serial += 1;
+        serial.to_string()
+    }
+
+    fn refused(&self) -> Option<Response> {
+        let code = self.world.borrow().fail?;
+        Some(status(code, "told to fail"))
+    }
+}
+
+fn status(code: u16, message: &str) -> Response {
+    let body = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code });
+    (StatusCode::from_u16(code).unwrap(), body.to_string()).into_response()
+}
+
+fn metadata_only(object: &Value) -> Value {
+    json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"] })
+}
+
+async fn node(State(api): State<Api>, Path(name): Path<String>) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    let world = api.world.borrow().clone();
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": {
+        "name": name, "uid": "node-uid", "labels": world.labels, "managedFields": world.managed_fields,
+    } })
+    .to_string()
+    .into_response()
+}
+
+async fn apply_node(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>, body: Bytes) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    assert_eq!(query.get("fieldManager").map(String::as_str), Some("kai-node-agent"));
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let labels = serde_json::from_value(body["metadata"]["labels"].clone()).unwrap();
+    api.change(|world| world.labels = labels);
+    body.to_string().into_response()
+}
+
+async fn apply_status(State(api): State<Api>, body: Bytes) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    api.change(|world| world.condition = Some(body["status"]["conditions"][0].clone()));
+    body.to_string().into_response()
+}
+
+async fn event(State(api): State<Api>, body: Bytes) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    api.change(|world| world.events.push(body.clone()));
+    (StatusCode::CREATED, body.to_string()).into_response()
+}
+
+async fn pods(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    assert_eq!(query.get("fieldSelector").map(String::as_str), Some("spec.nodeName=n1"));
+    if query.contains_key("watch") {
+        let events = BroadcastStream::new(api.pod_events.subscribe());
+        let lines = events
+            .filter_map(|event| event.ok())
+            .map(|event| Ok::<_, std::io::Error>(format!("{event}\n")));
+        return Response::new(Body::from_stream(lines));
+    }
+    let items: Vec<Value> = api.world.borrow().pods.values().map(metadata_only).collect();
+    json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": { "resourceVersion": api.next() }, "items": items,
+    })
+    .to_string()
+    .into_response()
+}
+
+async fn pod(State(api): State<Api>, Path((_, name)): Path<(String, String)>) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    match api.world.borrow().pods.get(&name) {
+        Some(pod) => metadata_only(pod).to_string().into_response(),
+        None => status(404, "pods not found"),
+    }
+}
+
+async fn patch_pod(State(api): State<Api>, Path((_, name)): Path<(String, String)>, body: Bytes) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let Some(mut pod) = api.world.borrow().pods.get(&name).cloned() else {
+        return status(404, "pods not found");
+    };
+    if body["metadata"]["uid"]
+        .as_str()
+        .is_some_and(|uid| uid != pod["metadata"]["uid"])
+    {
+        return status(409, "the UID in the precondition does not match");
+    }
+    pod["metadata"]["annotations"] = body["metadata"]["annotations"].clone();
+    pod["metadata"]["resourceVersion"] = json!(api.next());
+    api.change(|world| {
+        world.pods.insert(name, pod.clone());
+    });
+    let _ = api
+        .pod_events
+        .send(json!({ "type": "MODIFIED", "object": metadata_only(&pod) }));
+    pod.to_string().into_response()
+}

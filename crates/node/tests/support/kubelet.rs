@@ -1,0 +1,290 @@
+//! The kubelet's side of the device plugin and pod-resources APIs, after the real one's rules: on start it deletes all sockets in its
+//! directory; it dials back while it handles a registration; it refuses a socket that it is connected to already; it never calls back
+//! after a stream ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use node::allocator::socket;
+use node::kubelet::deviceplugin::device_plugin_client::DevicePluginClient;
+use node::kubelet::deviceplugin::registration_server::{Registration, RegistrationServer};
+use node::kubelet::deviceplugin::*;
+use node::kubelet::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use node::kubelet::podresources::{
+    ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+/// The device list of each resource, as the last message had it; `None` after the stream ended.
+pub type Lists = BTreeMap<String, Option<Vec<(String, bool)>>>;
+
+pub struct Kubelet {
+    directory: PathBuf,
+    shared: Arc<Shared>,
+    pub lists: watch::Receiver<Lists>,
+    pub registrations: watch::Receiver<Vec<RegisterRequest>>,
+    server: JoinHandle<()>,
+}
+
+struct Shared {
+    directory: PathBuf,
+    lists: watch::Sender<Lists>,
+    registrations: watch::Sender<Vec<RegisterRequest>>,
+    endpoints: Mutex<BTreeMap<String, (String, Channel)>>,
+    connected: Mutex<BTreeSet<String>>,
+    streams: Mutex<JoinSet<()>>,
+    topology: Mutex<BTreeMap<String, Option<i64>>>,
+}
+
+impl Kubelet {
+    pub fn start(directory: &Path) -> Self {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            if entry.file_name().to_str().unwrap().ends_with(".sock") {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+        let listener = UnixListener::bind(directory.join(KUBELET_SOCKET)).unwrap();
+        let (lists_sender, lists) = watch::channel(Lists::new());
+        let (registrations_sender, registrations) = watch::channel(Vec::new());
+        let shared = Arc::new(Shared {
+            directory: directory.to_owned(),
+            lists: lists_sender,
+            registrations: registrations_sender,
+            endpoints: Mutex::default(),
+            connected: Mutex::default(),
+            streams: Mutex::default(),
+            topology: Mutex::default(),
+        });
+        let service = RegistrationServer::new(Registry(shared.clone()));
+        let server = tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        let server = tokio::spawn(async move { server.await.unwrap() });
+        Self {
+            directory: directory.to_owned(),
+            shared,
+            lists,
+            registrations,
+            server,
+        }
+    }
+
+    /// Ends like a killed process: streams break, the socket file stays.
+    pub async fn stop(self) {
+        self.server.abort();
+        let mut streams = std::mem::take(&mut *self.shared.streams.lock().unwrap());
+        streams.shutdown().await;
+        self.shared.endpoints.lock().unwrap().clear();
+    }
+
+    /// Drops all streams without restarting.
+    pub async fn drop_streams(&self) {
+        let mut streams = std::mem::take(&mut *self.shared.streams.lock().unwrap());
+        streams.shutdown().await;
+        self.shared.connected.lock().unwrap().clear();
+    }
+
+    fn client(&self, resource: &str) -> DevicePluginClient<Channel> {
+        let endpoints = self.shared.endpoints.lock().unwrap();
+        DevicePluginClient::new(endpoints.get(resource).expect("a registered resource").1.clone())
+    }
+
+    pub async fn allocate(&self, resource: &str, ids: &[&str]) -> Result<ContainerAllocateResponse, Status> {
+        let request = ContainerAllocateRequest {
+            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        let answer = self
+            .client(resource)
+            .allocate(AllocateRequest {
+                container_requests: vec![request],
+            })
+            .await?;
+        Ok(answer.into_inner().container_responses.remove(0))
+    }
+
+    pub async fn preferred(&self, resource: &str, available: &[String], size: i32) -> Vec<String> {
+        let request = ContainerPreferredAllocationRequest {
+            available_ids: available.to_vec(),
+            must_include_ids: Vec::new(),
+            allocation_size: size,
+        };
+        let request = PreferredAllocationRequest {
+            container_requests: vec![request],
+        };
+        let answer = self.client(resource).get_preferred_allocation(request).await.unwrap();
+        answer.into_inner().container_responses.remove(0).device_ids
+    }
+
+    /// File name of the socket on which a resource is served.
+    pub fn endpoint(&self, resource: &str) -> String {
+        self.shared
+            .endpoints
+            .lock()
+            .unwrap()
+            .get(resource)
+            .expect("a registered resource")
+            .0
+            .clone()
+    }
+
+    pub fn numa_node(&self, device: &str) -> Option<i64> {
+        self.shared.topology.lock().unwrap().get(device).copied().flatten()
+    }
+}
+
+struct Registry(Arc<Shared>);
+
+#[tonic::async_trait]
+impl Registration for Registry {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        if request.version != VERSION || request.endpoint.contains('/') {
+            return Err(Status::invalid_argument("wrong version or endpoint"));
+        }
+        if !self.0.connected.lock().unwrap().insert(request.endpoint.clone()) {
+            return Err(Status::already_exists("already connected"));
+        }
+        let path = self.0.directory.join(&request.endpoint);
+        let refuse = |error: &dyn std::fmt::Display| Status::unavailable(format!("dialling back: {error}"));
+        let channel = socket::connect(&path).await.map_err(|error| refuse(&error))?;
+        let mut client = DevicePluginClient::new(channel.clone());
+        client
+            .get_device_plugin_options(Empty {})
+            .await
+            .map_err(|status| refuse(&status))?;
+        let resource = request.resource_name.clone();
+        self.0
+            .endpoints
+            .lock()
+            .unwrap()
+            .insert(resource.clone(), (request.endpoint.clone(), channel));
+        self.0.registrations.send_modify(|all| all.push(request.clone()));
+        let shared = self.0.clone();
+        self.0.streams.lock().unwrap().spawn(async move {
+            // Long-lived: the client's per-call deadline must not apply, so a connection of its own is used.
+            let Ok(mut stream) = open_stream(&path).await else {
+                return;
+            };
+            let ended = Ended {
+                shared: shared.clone(),
+                resource: resource.clone(),
+                endpoint: request.endpoint,
+            };
+            while let Ok(Some(list)) = stream.message().await {
+                let node = |device: &Device| {
+                    device
+                        .topology
+                        .as_ref()
+                        .and_then(|t| t.nodes.first())
+                        .map(|node| node.id)
+                };
+                shared
+                    .topology
+                    .lock()
+                    .unwrap()
+                    .extend(list.devices.iter().map(|device| (device.id.clone(), node(device))));
+                let devices = list
+                    .devices
+                    .into_iter()
+                    .map(|device| (device.id, device.health == HEALTHY))
+                    .collect();
+                shared.lists.send_modify(|lists| {
+                    lists.insert(resource.clone(), Some(devices));
+                });
+            }
+            drop(ended);
+        });
+        Ok(Response::new(Empty {}))
+    }
+}
+
+async fn open_stream(path: &Path) -> Result<tonic::Streaming<ListAndWatchResponse>, Status> {
+    let target = path.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let target = target.clone();
+        async move {
+            tokio::net::UnixStream::connect(target)
+                .await
+                .map(hyper_util::rt::TokioIo::new)
+        }
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
+    let channel = endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| Status::unavailable(error.to_string()))?;
+    Ok(DevicePluginClient::new(channel)
+        .list_and_watch(Empty {})
+        .await?
+        .into_inner())
+}
+
+struct Ended {
+    shared: Arc<Shared>,
+    resource: String,
+    endpoint: String,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.shared.connected.lock().unwrap().remove(&self.endpoint);
+        self.shared.lists.send_modify(|lists| {
+            lists.insert(self.resource.clone(), None);
+        });
+    }
+}
+
+/// The pod-resources API with what a test says: (namespace, pod, device ids).
+#[derive(Clone, Default)]
+pub struct Books(Arc<Mutex<Vec<Held>>>);
+
+/// Namespace, pod, device ids.
+type Held = (String, String, Vec<String>);
+
+impl Books {
+    pub fn serve(socket: &Path) -> Self {
+        let books = Books::default();
+        let listener = UnixListener::bind(socket).unwrap();
+        let server = tonic::transport::Server::builder()
+            .add_service(PodResourcesListerServer::new(books.clone()))
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        tokio::spawn(async move { server.await.unwrap() });
+        books
+    }
+
+    pub fn set(&self, holdings: &[(&str, &str, &[&str])]) {
+        let owned = |(namespace, pod, ids): &(&str, &str, &[&str])| {
+            (
+                (*namespace).to_owned(),
+                (*pod).to_owned(),
+                ids.iter().map(|id| (*id).to_owned()).collect(),
+            )
+        };
+        *self.0.lock().unwrap() = holdings.iter().map(owned).collect();
+    }
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Books {
+    async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
+        let pod = |(namespace, name, device_ids): &Held| PodResources {
+            name: name.clone(),
+            namespace: namespace.clone(),
+            containers: vec![ContainerResources {
+                name: "main".to_owned(),
+                devices: vec![ContainerDevices {
+                    resource_name: "nvidia.com/gpu".to_owned(),
+                    device_ids: device_ids.clone(),
+                }],
+            }],
+        };
+        let pod_resources = self.0.lock().unwrap().iter().map(pod).collect();
+        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+}
