@@ -1,0 +1,213 @@
+//! Gangs that come, change and go, and their pods' places in them.
+
+use std::cmp::Ordering;
+
+use crate::cluster::Cluster;
+use crate::gangs::{DEFAULT_SUB_GROUP, build_tree, task_order};
+use crate::ids::{GangId, PodId, Symbol};
+use crate::model::{GangKey, GangSpec, Millis};
+use crate::tables::Gang;
+
+impl Cluster {
+    pub(super) fn gang_id(&mut self, key: &GangKey) -> GangId {
+        if let Some(id) = self.gang_ids.get(key) {
+            return *id;
+        }
+        let row = unknown_gang(key.clone(), self.ledger.symbols.intern(""));
+        let id = match self.free_gangs.pop() {
+            Some(id) => {
+                self.ledger.gangs[id.index()] = row;
+                id
+            }
+            None => {
+                self.ledger.gangs.push(row);
+                GangId::new(self.ledger.gangs.len() - 1)
+            }
+        };
+        self.gang_ids.insert(key.clone(), id);
+        id
+    }
+
+    /// Puts a pod into the pod set that it names.
+    pub(super) fn enlist(&mut self, gang: GangId, pod: PodId) {
+        let row = self.ledger.pod(pod);
+        let name = row
+            .sub_group
+            .map_or(DEFAULT_SUB_GROUP, |name| self.ledger.symbols.text(name));
+        let found = self
+            .ledger
+            .gang(gang)
+            .pod_sets
+            .iter()
+            .position(|set| &*set.name == name);
+        self.ledger.pods[pod.index()].pod_set = found.map(|at| at as u32);
+        match found {
+            Some(at) => {
+                let set = &self.ledger.gangs[gang.index()].pod_sets[at];
+                let order = |other: &PodId| task_order(self.ledger.pod(*other), self.ledger.pod(pod));
+                let position = set.pods.partition_point(|other| order(other) == Ordering::Less);
+                self.ledger.gangs[gang.index()].pod_sets[at].pods.insert(position, pod);
+            }
+            None => self.ledger.gangs[gang.index()].strays.push(pod),
+        }
+    }
+
+    pub(super) fn apply_gang(&mut self, spec: GangSpec) {
+        let id = self.gang_id(&spec.key);
+        let pods = self.disband(id);
+        let (groups, pod_sets, problems) = build_tree(&spec);
+        let problems = problems.into_iter().map(|problem| {
+            let text = format!("{}; the subgroup is left out", problem.problem);
+            (format!("spec.subGroups[{}]", problem.sub_group), text)
+        });
+        self.note(&format!("PodGroup {}", spec.key), problems.collect());
+        let queue_name = self.ledger.symbols.intern(&spec.queue);
+        let queue = self.leaf_queue(&spec.queue);
+        let row = &mut self.ledger.gangs[id.index()];
+        let listed = row.known;
+        let same_age = listed && (row.created, &*row.uid) == (spec.created, spec.uid.as_str());
+        *row = Gang {
+            key: spec.key,
+            known: true,
+            uid: spec.uid.into(),
+            created: spec.created,
+            seniority: row.seniority,
+            queue_name,
+            queue,
+            priority: spec.priority,
+            preemptible: spec.preemptible,
+            groups,
+            pod_sets,
+            strays: Vec::new(),
+            last_start: spec.last_start,
+            last_eviction: spec.last_eviction,
+            stale_since: spec.stale_since,
+            preemption_delay: spec.preemption_delay,
+            staleness_grace: spec.staleness_grace,
+            schedulable: spec.schedulable,
+            allocated: [0; 3],
+            searches_cut: row.searches_cut,
+            search_from: row.search_from,
+        };
+        self.regroup(id, pods);
+        if !same_age {
+            if listed {
+                self.old_gangs.retain(|gang| *gang != id);
+                self.young_gangs.retain(|gang| *gang != id);
+            }
+            self.young_gangs.push(id);
+            /// So many gangs are merged in one go, so that none of them costs a look at all.
+            const YOUNG_GANGS_MAX: usize = 4096;
+            if self.young_gangs.len() >= YOUNG_GANGS_MAX.max(self.old_gangs.len() / 4) {
+                self.merge_gangs();
+            }
+        }
+    }
+
+    pub(super) fn remove_gang(&mut self, key: &GangKey) {
+        let Some(id) = self.gang_ids.get(key).copied() else {
+            return;
+        };
+        let pods = self.disband(id);
+        self.anomalies.remove(&format!("PodGroup {key}"));
+        let empty = self.ledger.symbols.intern("");
+        self.ledger.gangs[id.index()] = unknown_gang(key.clone(), empty);
+        self.old_gangs.retain(|gang| *gang != id);
+        self.young_gangs.retain(|gang| *gang != id);
+        self.regroup(id, pods);
+        self.drop_if_forgotten(id);
+    }
+
+    /// Takes all pods out of a gang's sums; returns them.
+    fn disband(&mut self, id: GangId) -> Vec<PodId> {
+        let row = self.ledger.gang(id);
+        let pods: Vec<PodId> = row
+            .pod_sets
+            .iter()
+            .flat_map(|set| &set.pods)
+            .chain(&row.strays)
+            .copied()
+            .collect();
+        for pod in &pods {
+            self.ledger.count(*pod, -1);
+        }
+        pods
+    }
+
+    fn regroup(&mut self, id: GangId, pods: Vec<PodId>) {
+        for pod in pods {
+            self.enlist(id, pod);
+            self.ledger.count(pod, 1);
+        }
+    }
+
+    /// Forgets a gang that neither exists nor has pods.
+    pub(super) fn drop_if_forgotten(&mut self, id: GangId) {
+        let row = self.ledger.gang(id);
+        let has_pods = !row.strays.is_empty() || row.pod_sets.iter().any(|set| !set.pods.is_empty());
+        if !row.known && !has_pods {
+            let key = row.key.clone();
+            self.gang_ids.remove(&key);
+            self.free_gangs.push(id);
+        }
+    }
+
+    /// Numbers gangs by age.
+    pub(crate) fn merge_gangs(&mut self) {
+        if self.young_gangs.is_empty() {
+            return;
+        }
+        let gangs = &self.ledger.gangs;
+        let order = |a: &GangId, b: &GangId| {
+            let (a, b) = (&gangs[a.index()], &gangs[b.index()]);
+            a.created
+                .cmp(&b.created)
+                .then_with(|| a.uid.cmp(&b.uid))
+                .then_with(|| a.key.cmp(&b.key))
+        };
+        let mut young = std::mem::take(&mut self.young_gangs);
+        young.sort_unstable_by(order);
+        let old = std::mem::take(&mut self.old_gangs);
+        let mut merged = Vec::with_capacity(old.len() + young.len());
+        let (mut old, mut young) = (old.into_iter().peekable(), young.into_iter().peekable());
+        loop {
+            let next = match (old.peek(), young.peek()) {
+                (Some(a), Some(b)) if order(a, b) == Ordering::Less => old.next(),
+                (_, Some(_)) => young.next(),
+                (_, None) => old.next(),
+            };
+            let Some(next) = next else { break };
+            merged.push(next);
+        }
+        for (seniority, gang) in merged.iter().enumerate() {
+            self.ledger.gangs[gang.index()].seniority = seniority as u32;
+        }
+        self.old_gangs = merged;
+    }
+}
+
+fn unknown_gang(key: GangKey, no_queue: Symbol) -> Gang {
+    Gang {
+        key,
+        known: false,
+        uid: "".into(),
+        created: Millis(0),
+        seniority: 0,
+        queue_name: no_queue,
+        queue: None,
+        priority: 0,
+        preemptible: false,
+        groups: Vec::new(),
+        pod_sets: Vec::new(),
+        strays: Vec::new(),
+        last_start: None,
+        last_eviction: None,
+        stale_since: None,
+        preemption_delay: Millis(0),
+        staleness_grace: None,
+        schedulable: true,
+        allocated: [0; 3],
+        searches_cut: 0,
+        search_from: 0,
+    }
+}

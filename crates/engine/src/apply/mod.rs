@@ -1,0 +1,50 @@
+//! Taking in what changed in the world, a file per kind of object. Nothing here decides.
+
+mod gangs;
+mod nodes;
+mod pods;
+mod queues;
+
+use crate::cluster::Cluster;
+use crate::model::Event;
+use crate::report::Anomaly;
+
+impl Cluster {
+    /// Takes in one change.
+    pub fn apply(&mut self, event: Event) {
+        self.settle();
+        match event {
+            Event::Node(spec) => self.apply_node(spec),
+            Event::NodeGone(name) => self.remove_node(&name),
+            Event::Pod(spec) => self.apply_pod(spec),
+            Event::PodGone(uid) => self.remove_pod(&uid),
+            Event::Gang(spec) => self.apply_gang(spec),
+            Event::GangGone(key) => self.remove_gang(&key),
+            Event::Queue(spec) => self.apply_queue(spec),
+            Event::QueueGone(name) => self.remove_queue(&name),
+            Event::Topology(spec) => {
+                self.domains.specs.insert(spec.name.clone(), spec);
+                self.domains.clear();
+            }
+            Event::TopologyGone(name) => {
+                self.domains.specs.remove(&name);
+                self.domains.clear();
+            }
+            Event::Usage(usage) => self.apply_usage(&usage),
+        }
+    }
+
+    pub(super) fn note(&mut self, object: &str, problems: Vec<(String, String)>) {
+        if problems.is_empty() {
+            self.anomalies.remove(object);
+            return;
+        }
+        let anomaly = |(field, problem)| Anomaly {
+            object: object.to_owned(),
+            field,
+            problem,
+        };
+        self.anomalies
+            .insert(object.to_owned(), problems.into_iter().map(anomaly).collect());
+    }
+}

@@ -1,0 +1,194 @@
+//! Nodes that come, change and go.
+
+use crate::cluster::Cluster;
+use crate::ids::{NodeId, PodId};
+use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec};
+use crate::tables::{Extended, Free, GPU, Node};
+
+/// Device memory assumed where a node does not tell: fractions are hundredths of it.
+const UNKNOWN_MEMORY_MIB: i64 = 100;
+
+impl Cluster {
+    pub(super) fn apply_node(&mut self, spec: NodeSpec) {
+        let name = self.ledger.symbols.intern(&spec.name);
+        let id = match self.node_ids.get(&name) {
+            Some(id) if self.node_specs[id.index()].as_ref() == Some(&spec) => return,
+            Some(id) => *id,
+            None => {
+                let id = self.free_nodes.pop().unwrap_or_else(|| {
+                    self.ledger.nodes.push(absent_node());
+                    self.node_specs.push(None);
+                    NodeId::new(self.ledger.nodes.len() - 1)
+                });
+                self.node_ids.insert(name, id);
+                self.ranks_changed = true;
+                id
+            }
+        };
+        let pods = self.clear_node(id);
+        self.ledger.nodes[id.index()] = self.node_row(&spec, self.ledger.nodes[id.index()].rank);
+        self.node_specs[id.index()] = Some(spec);
+        self.node_changed();
+        for pod in pods.into_iter().chain(self.homeless.remove(&name).unwrap_or_default()) {
+            self.rehome(pod);
+        }
+    }
+
+    pub(super) fn remove_node(&mut self, name: &str) {
+        let Some(name) = self.ledger.symbols.get(name) else {
+            return;
+        };
+        let Some(id) = self.node_ids.remove(&name) else { return };
+        let pods = self.clear_node(id);
+        self.ledger.nodes[id.index()] = absent_node();
+        self.node_specs[id.index()] = None;
+        self.free_nodes.push(id);
+        self.ranks_changed = true;
+        self.node_changed();
+        // Pods that ended there are not in its books, but they remember it.
+        let ended = (0..self.ledger.pods.len())
+            .map(PodId::new)
+            .filter(|pod| self.ledger.pod(*pod).observed.node == Some(id));
+        let ended: Vec<PodId> = ended.filter(|pod| !pods.contains(pod)).collect();
+        for pod in pods.into_iter().chain(ended) {
+            self.rehome(pod);
+        }
+    }
+
+    /// Takes all pods off a node; they have to find out anew where they are.
+    fn clear_node(&mut self, id: NodeId) -> Vec<PodId> {
+        let mut pods = self.ledger.node(id).pods.clone();
+        pods.sort_unstable();
+        pods.dedup();
+        for pod in &pods {
+            self.ledger.withdraw(*pod);
+        }
+        pods
+    }
+
+    /// Puts a pod where the world has it, now that its node came, went or changed.
+    fn rehome(&mut self, pod: PodId) {
+        let row = self.ledger.pod(pod);
+        let mut place = row.observed.clone();
+        place.node = row.world_node.and_then(|name| self.node_ids.get(&name).copied());
+        if let (Some(name), None) = (row.world_node, place.node) {
+            self.homeless.entry(name).or_default().push(pod);
+        }
+        self.ledger.observe(pod, place);
+    }
+
+    fn node_changed(&mut self) {
+        self.indexes.clear();
+        self.domains.clear();
+        self.ledger.touched.invalidate();
+        self.memory_changed = true;
+    }
+
+    /// Finds the smallest and largest GPU memory anew once nodes changed.
+    pub(crate) fn measure_memory(&mut self) {
+        if !std::mem::take(&mut self.memory_changed) {
+            return;
+        }
+        let known = || {
+            self.ledger
+                .nodes
+                .iter()
+                .filter(|node| node.memory_known && node.memory_mib > UNKNOWN_MEMORY_MIB)
+        };
+        self.memory_min = known().map(|node| node.memory_mib).min();
+        self.memory_max = known().map(|node| node.memory_mib).max();
+    }
+
+    fn node_row(&mut self, spec: &NodeSpec, rank: u32) -> Node {
+        let mut extended: Vec<Extended> = spec
+            .extended
+            .iter()
+            .map(|(name, amount)| {
+                let (resource, amount) = (self.resources.intern(name), (*amount).max(0));
+                Extended {
+                    resource,
+                    allocatable: amount,
+                    idle: amount,
+                    releasing: 0,
+                }
+            })
+            .collect();
+        extended.sort_by_key(|extended| extended.resource);
+        let allocatable = [spec.cpu_milli, spec.memory_bytes, spec.gpus, spec.pods].map(|amount| amount.max(0));
+        let has_mig = extended
+            .iter()
+            .any(|extended| self.resources.mig_gpus(extended.resource) > Gpus::ZERO && extended.allocatable > 0);
+        let physical = spec
+            .gpu_count_label
+            .filter(|count| *count > 0)
+            .unwrap_or(allocatable[GPU]);
+        Node {
+            name: spec.name.as_str().into(),
+            present: true,
+            rank,
+            labels: spec.labels.clone(),
+            taints: spec.taints.clone(),
+            unschedulable: spec.unschedulable,
+            not_ready: !spec.conditions.is_empty(),
+            allocatable,
+            free: Free {
+                idle: allocatable,
+                ..Free::default()
+            },
+            extended,
+            groups: Vec::new(),
+            pods: Vec::new(),
+            gpu_units: allocatable[GPU],
+            gpu_physical: physical.min(allocatable[GPU]),
+            memory_mib: spec.gpu_memory_mib.filter(|mib| *mib > 0).unwrap_or(UNKNOWN_MEMORY_MIB),
+            memory_known: spec.gpu_memory_mib.is_some_and(|mib| mib > 0),
+            memory_kind: spec.gpu_memory_kind,
+            mig_enabled: spec.mig_enabled,
+            mig_strategy: spec.mig_strategy,
+            has_mig,
+            legacy_mig_pods: 0,
+            foreign: [0; 3],
+        }
+    }
+
+    /// Numbers nodes by name.
+    pub(crate) fn rank_nodes(&mut self) {
+        if !std::mem::take(&mut self.ranks_changed) {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.ledger.nodes.len()).collect();
+        order.sort_by(|a, b| self.ledger.nodes[*a].name.cmp(&self.ledger.nodes[*b].name));
+        for (rank, at) in order.into_iter().enumerate() {
+            self.ledger.nodes[at].rank = rank as u32;
+        }
+        self.indexes.clear();
+        self.ledger.touched.invalidate();
+    }
+}
+
+fn absent_node() -> Node {
+    Node {
+        name: "".into(),
+        present: false,
+        rank: 0,
+        labels: Labels::new(),
+        taints: Vec::new(),
+        unschedulable: true,
+        not_ready: true,
+        allocatable: [0; 4],
+        free: Free::default(),
+        extended: Vec::new(),
+        groups: Vec::new(),
+        pods: Vec::new(),
+        gpu_units: 0,
+        gpu_physical: 0,
+        memory_mib: UNKNOWN_MEMORY_MIB,
+        memory_known: false,
+        memory_kind: MemoryKind::Dedicated,
+        mig_enabled: false,
+        mig_strategy: MigStrategy::None,
+        has_mig: false,
+        legacy_mig_pods: 0,
+        foreign: [0; 3],
+    }
+}

@@ -1,0 +1,209 @@
+//! Pods that come, change and go.
+
+use crate::cluster::Cluster;
+use crate::ids::{PodId, ShapeId, Symbol};
+use crate::model::{GpuRequest, Gpus, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use crate::report::Status;
+use crate::tables::{GpuKind, Groups, Place, Pod, Shape};
+
+impl Cluster {
+    pub(super) fn apply_pod(&mut self, spec: PodSpec) {
+        let id = match self.pod_ids.get(spec.uid.as_str()) {
+            Some(id) => {
+                let id = *id;
+                self.detach_pod(id);
+                id
+            }
+            None => {
+                let id = self.free_pods.pop().unwrap_or_else(|| {
+                    self.ledger.pods.push(absent_pod());
+                    PodId::new(self.ledger.pods.len() - 1)
+                });
+                self.pod_ids.insert(spec.uid.as_str().into(), id);
+                id
+            }
+        };
+        let (status, node, groups) = derive_place(&spec);
+        let world_node = node.map(|name| self.ledger.symbols.intern(name));
+        let node = world_node.and_then(|name| self.node_ids.get(&name).copied());
+        if let (Some(name), None) = (world_node, node) {
+            self.homeless.entry(name).or_default().push(id);
+        }
+        let groups: Groups = groups.iter().map(|name| self.groups.id(name)).collect();
+        let gang = spec
+            .gang
+            .as_ref()
+            .filter(|_| spec.kind == PodKind::Workload)
+            .map(|key| self.gang_id(key));
+        if spec.deletion.is_some() {
+            self.leaving.push(id);
+        }
+        let has_opinion = !spec.constraints.anti_affinity.is_empty() || !spec.constraints.affinity.preferred.is_empty();
+        if has_opinion {
+            self.ledger.opinionated.push(id);
+        }
+        let row = Pod {
+            uid: spec.uid.into(),
+            namespace: self.ledger.symbols.intern(&spec.namespace),
+            name: spec.name.into(),
+            created: spec.created,
+            rank: spec.rank,
+            kind: spec.kind,
+            gang,
+            sub_group: spec.sub_group.as_deref().map(|name| self.ledger.symbols.intern(name)),
+            pod_set: None,
+            shape: self.shape_id(spec.requests, spec.constraints),
+            labels: self.ledger.labels.intern(spec.labels),
+            deletion: spec.deletion,
+            nominated: spec
+                .nominated_node
+                .as_deref()
+                .map(|name| self.ledger.symbols.intern(name)),
+            refused: spec.refused.map(Into::into),
+            world_node,
+            observed: Place::none(Status::Unknown),
+            place: Place::none(Status::Unknown),
+            leaving: None,
+            evicted_from: None,
+        };
+        self.ledger.pods[id.index()] = row;
+        if let Some(gang) = gang {
+            self.enlist(gang, id);
+            self.ledger.count(id, 1);
+        }
+        self.ledger.observe(id, Place { status, node, groups });
+    }
+
+    pub(super) fn remove_pod(&mut self, uid: &str) {
+        let Some(id) = self.pod_ids.remove(uid) else { return };
+        self.detach_pod(id);
+        self.ledger.pods[id.index()] = absent_pod();
+        self.free_pods.push(id);
+    }
+
+    /// Takes a pod out of everything that refers to it.
+    fn detach_pod(&mut self, id: PodId) {
+        self.ledger.withdraw(id);
+        let row = self.ledger.pod(id);
+        if let Some(homeless) = row.world_node.and_then(|name| self.homeless.get_mut(&name)) {
+            homeless.retain(|pod| *pod != id);
+        }
+        if row.deletion.is_some() {
+            self.leaving.retain(|pod| *pod != id);
+        }
+        if self.ledger.opinionated.contains(&id) {
+            self.ledger.opinionated.retain(|pod| *pod != id);
+        }
+        if let Some(gang) = self.ledger.pod(id).gang {
+            self.ledger.count(id, -1);
+            let row = &mut self.ledger.gangs[gang.index()];
+            row.strays.retain(|pod| *pod != id);
+            row.pod_sets
+                .iter_mut()
+                .for_each(|set| set.pods.retain(|pod| *pod != id));
+            self.ledger.pods[id.index()].gang = None;
+            self.drop_if_forgotten(gang);
+        }
+    }
+
+    fn shape_id(&mut self, requests: crate::model::Requests, constraints: crate::model::Constraints) -> ShapeId {
+        let key = (requests, constraints);
+        if let Some(id) = self.shapes.get(&key) {
+            return *id;
+        }
+        let (requests, constraints) = &key;
+        let (mut extended, mut mig, mut whole) = (requests.extended.clone(), Gpus::ZERO, 0);
+        let gpu = match &requests.gpu {
+            GpuRequest::None => GpuKind::None,
+            GpuRequest::Whole { devices } => {
+                whole = *devices;
+                GpuKind::Whole { devices: *devices }
+            }
+            GpuRequest::Fraction { billionths, devices } => GpuKind::Fraction {
+                billionths: *billionths,
+                devices: *devices,
+            },
+            GpuRequest::Memory { mib, devices } => GpuKind::Memory {
+                mib: *mib,
+                devices: *devices,
+            },
+            GpuRequest::Mig { slices, legacy } => {
+                mig = slices
+                    .iter()
+                    .map(|(name, count)| Gpus::whole(crate::cluster::mig_slices(name)) * *count)
+                    .sum();
+                if !legacy {
+                    extended.extend(slices.iter().cloned());
+                }
+                GpuKind::Mig { legacy: *legacy }
+            }
+        };
+        let shape = Shape {
+            base: [requests.cpu_milli, requests.memory_bytes, whole, 1],
+            extended: extended
+                .iter()
+                .map(|(name, amount)| (self.resources.intern(name), *amount))
+                .collect(),
+            gpu,
+            mig,
+            constraints: constraints.clone(),
+        };
+        let id = ShapeId::new(self.ledger.shapes.len());
+        self.ledger.shapes.push(shape);
+        self.shapes.insert(key, id);
+        id
+    }
+}
+
+/// Status, node and groups of a pod as the world has it.
+fn derive_place(spec: &PodSpec) -> (Status, Option<&str>, &[String]) {
+    let node = spec.node.as_deref();
+    let in_flight = spec.bind_in_flight.as_ref();
+    let groups = match in_flight {
+        Some(in_flight) if spec.gpu_groups.is_empty() => &in_flight.gpu_groups,
+        Some(_) | None => &spec.gpu_groups,
+    };
+    let status = match (spec.phase, spec.deletion.is_some()) {
+        (PodPhase::Running | PodPhase::Pending, true) => Status::Releasing,
+        (PodPhase::Running, false) => Status::Running,
+        (PodPhase::Pending, false) => match (node, in_flight) {
+            (Some(_), _) => Status::Bound,
+            (None, Some(in_flight)) => return (Status::Binding, Some(&in_flight.node), groups),
+            (None, None) if spec.gated => Status::Gated,
+            (None, None) => Status::Pending,
+        },
+        (PodPhase::Succeeded, _) => Status::Succeeded,
+        (PodPhase::Failed, _) => Status::Failed,
+        (PodPhase::Unknown, _) => Status::Unknown,
+    };
+    let groups = if matches!(status, Status::Pending | Status::Gated) {
+        &[]
+    } else {
+        groups.as_slice()
+    };
+    (status, node, groups)
+}
+
+fn absent_pod() -> Pod {
+    Pod {
+        uid: "".into(),
+        namespace: Symbol(0),
+        name: "".into(),
+        created: Millis(0),
+        rank: TaskRank::default(),
+        kind: PodKind::Utility,
+        gang: None,
+        sub_group: None,
+        pod_set: None,
+        shape: ShapeId(0),
+        labels: 0,
+        deletion: None,
+        nominated: None,
+        refused: None,
+        world_node: None,
+        observed: Place::none(Status::Unknown),
+        place: Place::none(Status::Unknown),
+        leaving: None,
+        evicted_from: None,
+    }
+}

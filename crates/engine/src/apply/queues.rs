@@ -1,0 +1,175 @@
+//! Queues that come, change and go, and the tree they form.
+
+use crate::cluster::Cluster;
+use crate::ids::{PodId, QueueId};
+use crate::model::{Millis, QueueSpec, Quota, Usage};
+use crate::tables::Queue;
+
+impl Cluster {
+    pub(super) fn apply_queue(&mut self, spec: QueueSpec) {
+        let id = match self.queue_ids.get(spec.name.as_str()) {
+            Some(id) => *id,
+            None => {
+                let id = self.free_queues.pop().unwrap_or_else(|| {
+                    self.ledger.queues.push(absent_queue());
+                    QueueId::new(self.ledger.queues.len() - 1)
+                });
+                self.queue_ids.insert(spec.name.as_str().into(), id);
+                self.queues_changed = true;
+                id
+            }
+        };
+        let usage = self.usage.get(spec.name.as_str()).copied();
+        let row = &mut self.ledger.queues[id.index()];
+        row.usage = usage.unwrap_or_default();
+        let parent_name: Option<Box<str>> = spec.parent.filter(|name| !name.is_empty()).map(Into::into);
+        self.queues_changed |= row.parent_name != parent_name;
+        row.name = spec.name.into();
+        row.display_name = spec.display_name.into();
+        row.uid = spec.uid.into();
+        row.parent_name = parent_name;
+        row.created = spec.created;
+        row.priority = spec.priority;
+        row.quota = spec.quota;
+        row.preempt_min_runtime = spec.preempt_min_runtime;
+        row.reclaim_min_runtime = spec.reclaim_min_runtime;
+    }
+
+    pub(super) fn remove_queue(&mut self, name: &str) {
+        let Some(id) = self.queue_ids.remove(name) else { return };
+        self.uncount_all();
+        self.ledger.queues[id.index()] = absent_queue();
+        self.unlink_queues();
+        self.recount_all();
+        self.free_queues.push(id);
+        self.anomalies.remove(&format!("Queue {name}"));
+        self.queues_changed = true;
+    }
+
+    pub(super) fn apply_usage(&mut self, usage: &Usage) {
+        let share = [usage.cpu_billionths, usage.memory_billionths, usage.gpu_billionths];
+        self.usage.insert(usage.queue.as_str().into(), share);
+        if let Some(id) = self.queue_ids.get(usage.queue.as_str()) {
+            self.ledger.queues[id.index()].usage = share;
+        }
+    }
+
+    pub(super) fn leaf_queue(&self, name: &str) -> Option<QueueId> {
+        let id = *self.queue_ids.get(name)?;
+        let queue = self.ledger.queue(id);
+        (queue.connected && queue.children.is_empty()).then_some(id)
+    }
+
+    fn uncount_all(&mut self) {
+        for at in 0..self.ledger.pods.len() {
+            self.ledger.count(PodId::new(at), -1);
+        }
+    }
+
+    fn recount_all(&mut self) {
+        for at in 0..self.ledger.pods.len() {
+            self.ledger.count(PodId::new(at), 1);
+        }
+    }
+
+    fn unlink_queues(&mut self) {
+        for gang in &mut self.ledger.gangs {
+            gang.queue = None;
+        }
+        for queue in &mut self.ledger.queues {
+            queue.parent = None;
+            queue.children.clear();
+            queue.connected = false;
+            queue.depth = 0;
+        }
+    }
+
+    /// Builds the queue tree anew once queues came, went or moved.
+    pub(crate) fn relink_queues(&mut self) {
+        if !std::mem::take(&mut self.queues_changed) {
+            return;
+        }
+        self.uncount_all();
+        self.unlink_queues();
+        let mut order: Vec<QueueId> = self.queue_ids.values().copied().collect();
+        order.sort_by(|a, b| self.ledger.queue(*a).name.cmp(&self.ledger.queue(*b).name));
+        let by_name = |cluster: &Cluster, name: &str| cluster.queue_ids.get(name).copied();
+        self.roots = order
+            .iter()
+            .copied()
+            .filter(|id| self.ledger.queue(*id).parent_name.is_none())
+            .collect();
+        // From the roots down; what is not reached hangs in a cycle or on a missing parent.
+        let mut reached = self.roots.clone();
+        for root in &self.roots {
+            self.ledger.queues[root.index()].connected = true;
+        }
+        let mut next = 0;
+        while next < reached.len() {
+            let parent = reached[next];
+            next += 1;
+            for child in &order {
+                let wanted = self
+                    .ledger
+                    .queue(*child)
+                    .parent_name
+                    .as_deref()
+                    .and_then(|name| by_name(self, name));
+                if wanted == Some(parent) && !self.ledger.queue(*child).connected {
+                    let depth = self.ledger.queue(parent).depth + 1;
+                    let row = &mut self.ledger.queues[child.index()];
+                    (row.parent, row.connected, row.depth) = (Some(parent), true, depth);
+                    self.ledger.queues[parent.index()].children.push(*child);
+                    reached.push(*child);
+                }
+            }
+        }
+        for id in order {
+            let row = self.ledger.queue(id);
+            let problems = match &row.parent_name {
+                Some(parent) if !row.connected => {
+                    let problem = match by_name(self, parent) {
+                        None => format!("queue {parent} does not exist; this queue and those below it are left out"),
+                        Some(_) => format!(
+                            "queue {parent} does not lead to a root (a cycle, or a missing queue above it); this queue is left out"
+                        ),
+                    };
+                    vec![("spec.parentQueue".to_owned(), problem)]
+                }
+                Some(_) | None => Vec::new(),
+            };
+            let object = format!("Queue {}", row.name);
+            self.note(&object, problems);
+        }
+        for at in 0..self.ledger.gangs.len() {
+            let gang = &self.ledger.gangs[at];
+            let queue = self.leaf_queue(self.ledger.symbols.text(gang.queue_name));
+            self.ledger.gangs[at].queue = queue.filter(|_| self.ledger.gangs[at].known);
+        }
+        self.recount_all();
+    }
+}
+
+fn absent_queue() -> Queue {
+    Queue {
+        name: "".into(),
+        display_name: "".into(),
+        uid: "".into(),
+        parent_name: None,
+        created: Millis(0),
+        priority: 0,
+        quota: Quota::UNBOUNDED,
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+        usage: [0; 3],
+        parent: None,
+        children: Vec::new(),
+        connected: false,
+        depth: 0,
+        allocated: [0; 3],
+        allocated_non_preemptible: [0; 3],
+        pending: [0; 3],
+        requested: [0; 3],
+        fair_share: [0; 3],
+    }
+}
