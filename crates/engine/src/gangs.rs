@@ -26,7 +26,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Vec<SubGroup>, Vec<PodSet>, Vec<Tr
         parent: None,
         members: Vec::new(),
         min_members: spec.min_sub_group,
-        topology: spec.topology.clone(),
+        topology: spec.topology.clone().map(Box::new),
     }];
     let mut pod_sets = Vec::new();
     let mut problems = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Vec<SubGroup>, Vec<PodSet>, Vec<Tr
                     parent: Some(parent),
                     members: Vec::new(),
                     min_members: spec.min_sub_group,
-                    topology: spec.topology.clone(),
+                    topology: spec.topology.clone().map(Box::new),
                 });
                 placed[at] = Some(id);
                 Member::Group(id)
@@ -93,7 +93,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Vec<SubGroup>, Vec<PodSet>, Vec<Tr
                     &spec.name,
                     parent,
                     spec.min_member.unwrap_or(0),
-                    spec.topology.clone(),
+                    spec.topology.clone().map(Box::new),
                 ));
                 Member::Pods(pod_sets.len() as u32 - 1)
             };

@@ -22,7 +22,7 @@ pub(crate) struct SubGroup {
     pub(crate) members: Vec<Member>,
     /// Members that must be satisfied; `None` = all.
     pub(crate) min_members: Option<u32>,
-    pub(crate) topology: Option<TopologyConstraint>,
+    pub(crate) topology: Option<Box<TopologyConstraint>>,
 }
 
 impl SubGroup {
@@ -37,7 +37,7 @@ pub(crate) struct PodSet {
     pub(crate) name: Box<str>,
     pub(crate) parent: u32,
     pub(crate) min: u32,
-    pub(crate) topology: Option<TopologyConstraint>,
+    pub(crate) topology: Option<Box<TopologyConstraint>>,
     /// In task order: the first is started first and evicted last.
     pub(crate) pods: Vec<PodId>,
     /// Pods per status.
