@@ -130,7 +130,7 @@ impl Default for Config {
             use_signatures: true,
             score_pod_affinity: true,
             failed_scenarios_per_gang_max: 128,
-            failed_scenarios_per_action_max: 512,
+            failed_scenarios_per_action_max: 256,
         }
     }
 }
