@@ -8,37 +8,37 @@ use crate::text::{Text, null_as_default};
 
 /// A BindRequest.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct BindRequest<'a> {
+#[serde(default)]
+pub struct BindRequest {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
-    pod_name: Option<Text<'a>>,
-    selected_node: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    pod_name: Option<Text>,
+    selected_node: Option<Text>,
     #[serde(rename = "selectedGPUGroups", deserialize_with = "null_as_default")]
-    selected_gpu_groups: Vec<Text<'a>>,
+    selected_gpu_groups: Vec<Text>,
     backoff_limit: Option<i32>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Status<'a> {
-    phase: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    phase: Option<Text>,
     failed_attempts: Option<i32>,
 }
 
-impl BindRequest<'_> {
+impl BindRequest {
     /// The pod it is about; its own name where the spec has none.
     pub fn pod_name(&self) -> &str {
         self.spec
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expect: Option<&str>) {
-        let request: BindRequest<'_> = serde_json::from_str(text).unwrap();
+        let request: BindRequest = serde_json::from_str(text).unwrap();
         assert_eq!(request.in_flight().map(|bind| bind.node).as_deref(), expect, "{text}");
     }
 

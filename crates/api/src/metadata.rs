@@ -10,25 +10,25 @@ use crate::{Error, keys};
 
 /// Metadata of an object.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-pub struct Metadata<'a> {
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
     /// Name.
-    pub name: Option<Text<'a>>,
+    pub name: Option<Text>,
     /// Namespace; `None` means `default` for kinds that live in one.
-    pub namespace: Option<Text<'a>>,
+    pub namespace: Option<Text>,
     /// Unique id.
-    pub uid: Option<Text<'a>>,
+    pub uid: Option<Text>,
     /// Creation time.
-    pub creation_timestamp: Option<Text<'a>>,
+    pub creation_timestamp: Option<Text>,
     /// When it has to be gone.
-    pub deletion_timestamp: Option<Text<'a>>,
+    pub deletion_timestamp: Option<Text>,
     /// Labels.
-    pub labels: TextMap<'a>,
+    pub labels: TextMap,
     /// Annotations.
-    pub annotations: TextMap<'a>,
+    pub annotations: TextMap,
 }
 
-impl Metadata<'_> {
+impl Metadata {
     /// The name; an object without one is invalid.
     pub(crate) fn required_name(&self) -> Result<&str, FieldError> {
         match self.name.as_deref() {

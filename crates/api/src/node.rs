@@ -18,53 +18,53 @@ const POD_SLOTS_DEFAULT: i64 = 110;
 
 /// A Node.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Node<'a> {
+#[serde(default)]
+pub struct Node {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Spec<'a> {
+#[serde(default)]
+struct Spec {
     unschedulable: Option<bool>,
     #[serde(deserialize_with = "null_as_default")]
-    taints: Vec<RawTaint<'a>>,
+    taints: Vec<RawTaint>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct RawTaint<'a> {
-    key: Option<Text<'a>>,
-    value: Option<Text<'a>>,
-    effect: Option<Text<'a>>,
+#[serde(default)]
+struct RawTaint {
+    key: Option<Text>,
+    value: Option<Text>,
+    effect: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Status<'a> {
-    allocatable: Option<RawResources<'a>>,
-    capacity: Option<RawResources<'a>>,
+#[serde(default)]
+struct Status {
+    allocatable: Option<RawResources>,
+    capacity: Option<RawResources>,
     #[serde(deserialize_with = "null_as_default")]
-    conditions: Vec<Condition<'a>>,
+    conditions: Vec<Condition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Condition<'a> {
+#[serde(default)]
+struct Condition {
     #[serde(rename = "type")]
-    kind: Option<Text<'a>>,
-    status: Option<Text<'a>>,
+    kind: Option<Text>,
+    status: Option<Text>,
 }
 
-impl Node<'_> {
+impl Node {
     /// As the engine takes it; `Err` if it can't take part.
     pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
         let object = || format!("Node {}", self.metadata.plain_name());
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     fn node(text: &str) -> Read<NodeSpec> {
-        serde_json::from_str::<Node<'_>>(text).unwrap().read().unwrap()
+        serde_json::from_str::<Node>(text).unwrap().read().unwrap()
     }
 
     #[test]

@@ -22,67 +22,67 @@ const NO_BACKOFF: i32 = -1;
 
 /// A PodGroup.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct PodGroup<'a> {
+#[serde(default)]
+pub struct PodGroup {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
     min_member: Option<i32>,
     min_sub_group: Option<i32>,
-    queue: Option<Text<'a>>,
-    priority_class_name: Option<Text<'a>>,
-    preemptibility: Option<Text<'a>>,
-    topology_constraint: Option<RawConstraint<'a>>,
+    queue: Option<Text>,
+    priority_class_name: Option<Text>,
+    preemptibility: Option<Text>,
+    topology_constraint: Option<RawConstraint>,
     #[serde(deserialize_with = "null_as_default")]
-    sub_groups: Vec<SubGroup<'a>>,
+    sub_groups: Vec<SubGroup>,
     scheduling_backoff: Option<i32>,
-    preemption_delay: Option<Text<'a>>,
-    staleness_grace_period: Option<Text<'a>>,
+    preemption_delay: Option<Text>,
+    staleness_grace_period: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct SubGroup<'a> {
-    name: Option<Text<'a>>,
-    parent: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct SubGroup {
+    name: Option<Text>,
+    parent: Option<Text>,
     min_member: Option<i32>,
     min_sub_group: Option<i32>,
-    topology_constraint: Option<RawConstraint<'a>>,
+    topology_constraint: Option<RawConstraint>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawConstraint<'a> {
-    topology: Option<Text<'a>>,
-    required_topology_level: Option<Text<'a>>,
-    preferred_topology_level: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct RawConstraint {
+    topology: Option<Text>,
+    required_topology_level: Option<Text>,
+    preferred_topology_level: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Status<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct Status {
     #[serde(deserialize_with = "null_as_default")]
-    scheduling_conditions: Vec<SchedulingCondition<'a>>,
+    scheduling_conditions: Vec<SchedulingCondition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct SchedulingCondition<'a> {
-    node_pool: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct SchedulingCondition {
+    node_pool: Option<Text>,
 }
 
-impl PodGroup<'_> {
+impl PodGroup {
     /// The queue it names.
     pub fn queue(&self) -> &str {
         self.spec.queue.as_deref().unwrap_or_default()
@@ -131,7 +131,7 @@ impl PodGroup<'_> {
         let last_start = annotated(keys::LAST_START);
         let last_eviction = annotated(keys::LAST_EVICTION);
         let stale_since = annotated(keys::STALE_SINCE);
-        let mut duration = |text: &Option<Text<'_>>, field: &str| {
+        let mut duration = |text: &Option<Text>, field: &str| {
             let parsed = parse_duration(text.as_deref()?);
             parsed.map_err(|error| ignore(FieldError::new(field, error))).ok()
         };
@@ -162,7 +162,7 @@ impl PodGroup<'_> {
     }
 
     fn sub_groups(&self) -> Result<Vec<SubGroupSpec>, FieldError> {
-        let read = |(at, group): (usize, &SubGroup<'_>)| {
+        let read = |(at, group): (usize, &SubGroup)| {
             let field = |part: &str| format!("spec.subGroups[{at}].{part}");
             let min = |min: Option<i32>, part: &str| min.map(|min| count(min, &field(part))).transpose();
             let Some(name) = group.name.as_deref().filter(|name| !name.is_empty()) else {
@@ -201,8 +201,8 @@ fn count(value: i32, field: &str) -> Result<u32, FieldError> {
     u32::try_from(value).map_err(|_| FieldError::new(field, Error::Negative(value.to_string())))
 }
 
-fn constraint(raw: &Option<RawConstraint<'_>>) -> Option<TopologyConstraint> {
-    let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+fn constraint(raw: &Option<RawConstraint>) -> Option<TopologyConstraint> {
+    let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
     let raw = raw.as_ref()?;
     Some(TopologyConstraint {
         topology: given(&raw.topology)?,
@@ -217,7 +217,7 @@ mod tests {
 
     fn group(rest: &str) -> Result<Read<GangSpec>, String> {
         let text = format!(r#"{{"metadata":{{"name":"g","namespace":"ns"}},{rest}}}"#);
-        let group: PodGroup<'_> = serde_json::from_str(&text).unwrap();
+        let group: PodGroup = serde_json::from_str(&text).unwrap();
         group
             .read(&PriorityClasses::installed(), Millis(0))
             .map_err(|problem| problem.to_string())

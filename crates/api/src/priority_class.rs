@@ -14,13 +14,13 @@ const NON_PREEMPTIBLE_FROM: i32 = 100;
 
 /// A PriorityClass.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-pub struct PriorityClass<'a> {
+#[serde(default, rename_all = "camelCase")]
+pub struct PriorityClass {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     /// Priority.
     pub value: i32,
     /// Whether it is the cluster's default.
@@ -54,7 +54,7 @@ impl PriorityClasses {
     }
 
     /// Adds or replaces a class.
-    pub fn insert(&mut self, class: &PriorityClass<'_>) {
+    pub fn insert(&mut self, class: &PriorityClass) {
         self.values.insert(class.metadata.plain_name().to_owned(), class.value);
         if class.global_default == Some(true) {
             self.global_default = Some(class.value);
@@ -86,7 +86,7 @@ mod tests {
     fn priority_falls_back_to_the_default_class_and_then_to_50() {
         let mut classes = PriorityClasses::default();
         assert_eq!(classes.priority(Some("gone")), 50);
-        let class = |text| serde_json::from_str::<PriorityClass<'_>>(text).unwrap();
+        let class = |text| serde_json::from_str::<PriorityClass>(text).unwrap();
         classes.insert(&class(r#"{"metadata":{"name":"high"},"value":200}"#));
         classes.insert(&class(
             r#"{"metadata":{"name":"usual"},"value":70,"globalDefault":true}"#,

@@ -26,26 +26,26 @@ const WEIGHT_MAX: f64 = 1e9;
 
 /// A Queue.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Queue<'a> {
+#[serde(default)]
+pub struct Queue {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
-    display_name: Option<Text<'a>>,
-    parent_queue: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    display_name: Option<Text>,
+    parent_queue: Option<Text>,
     priority: Option<i32>,
     resources: Option<Resources>,
-    preempt_min_runtime: Option<Text<'a>>,
-    reclaim_min_runtime: Option<Text<'a>>,
+    preempt_min_runtime: Option<Text>,
+    reclaim_min_runtime: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -71,12 +71,12 @@ struct Resource {
     over_quota_weight: f64,
 }
 
-impl Queue<'_> {
+impl Queue {
     /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of queues without one.
     pub fn read(&self, now: Millis) -> Result<Read<QueueSpec>, Problem> {
         let object = || format!("Queue {}", self.metadata.plain_name());
         let mut problems = Vec::new();
-        let mut runtime = |text: &Option<Text<'_>>, field: &str| {
+        let mut runtime = |text: &Option<Text>, field: &str| {
             let parsed = parse_duration(text.as_deref()?);
             parsed
                 .map(|runtime| runtime.max(Millis(0)))
@@ -108,7 +108,7 @@ impl Queue<'_> {
                 gpu: resources.gpu.read("gpu", GPU_UNIT)?,
             },
         };
-        let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+        let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         Ok(QueueSpec {
             display_name: given(&self.spec.display_name).unwrap_or_default(),
             parent: given(&self.spec.parent_queue),
@@ -164,7 +164,7 @@ mod tests {
 
     fn queue(spec: &str) -> Result<Read<QueueSpec>, String> {
         let text = format!(r#"{{"metadata":{{"name":"q"}},"spec":{spec}}}"#);
-        let queue: Queue<'_> = serde_json::from_str(&text).unwrap();
+        let queue: Queue = serde_json::from_str(&text).unwrap();
         queue.read(Millis(7)).map_err(|problem| problem.to_string())
     }
 

@@ -20,53 +20,53 @@ const IGNORED: &str = "the pod runs already and keeps what it has";
 
 /// A Pod.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Pod<'a> {
+#[serde(default)]
+pub struct Pod {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
-    scheduler_name: Option<Text<'a>>,
-    node_name: Option<Text<'a>>,
-    priority_class_name: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    scheduler_name: Option<Text>,
+    node_name: Option<Text>,
+    priority_class_name: Option<Text>,
     host_network: Option<bool>,
     #[serde(deserialize_with = "null_as_default")]
-    containers: Vec<Container<'a>>,
+    containers: Vec<Container>,
     #[serde(deserialize_with = "null_as_default")]
-    init_containers: Vec<Container<'a>>,
-    overhead: RawResources<'a>,
-    resources: Option<Box<ResourceRequirements<'a>>>,
+    init_containers: Vec<Container>,
+    overhead: RawResources,
+    resources: Option<Box<ResourceRequirements>>,
     #[serde(deserialize_with = "null_as_default")]
     scheduling_gates: Vec<serde::de::IgnoredAny>,
     #[serde(deserialize_with = "null_as_default")]
     resource_claims: Vec<serde::de::IgnoredAny>,
-    node_selector: crate::text::TextMap<'a>,
-    affinity: Option<Box<constraints::RawAffinity<'a>>>,
+    node_selector: crate::text::TextMap,
+    affinity: Option<Box<constraints::RawAffinity>>,
     #[serde(deserialize_with = "null_as_default")]
-    tolerations: Vec<constraints::RawToleration<'a>>,
+    tolerations: Vec<constraints::RawToleration>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Container<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct Container {
     #[serde(deserialize_with = "null_as_default")]
-    resources: ResourceRequirements<'a>,
-    restart_policy: Option<Text<'a>>,
+    resources: ResourceRequirements,
+    restart_policy: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]
-    ports: Vec<constraints::RawPort<'a>>,
+    ports: Vec<constraints::RawPort>,
 }
 
-impl Container<'_> {
+impl Container {
     /// A native sidecar: an init container that keeps running.
     fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
@@ -74,10 +74,10 @@ impl Container<'_> {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Status<'a> {
-    phase: Option<Text<'a>>,
-    nominated_node_name: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    phase: Option<Text>,
+    nominated_node_name: Option<Text>,
 }
 
 /// What a pod says about itself as a workload of one pod.
@@ -126,7 +126,7 @@ impl Default for PodIdentity {
     }
 }
 
-impl Pod<'_> {
+impl Pod {
     /// The pod group it names.
     pub fn pod_group(&self) -> Option<&str> {
         self.metadata
@@ -188,7 +188,7 @@ impl Pod<'_> {
     fn spec(&self, identity: &PodIdentity, now: Millis, errors: &mut Vec<FieldError>) -> Result<PodSpec, FieldError> {
         let name = self.metadata.required_name()?.to_owned();
         let namespace = self.metadata.namespace().to_owned();
-        let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+        let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         let node = given(&self.spec.node_name);
         let (mut requests, ask) = self.requests(errors);
         requests.gpu = match gpu_request(&ask) {
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     fn pod(text: &str) -> Read<PodSpec> {
-        let pod: Pod<'_> = serde_json::from_str(text).unwrap();
+        let pod: Pod = serde_json::from_str(text).unwrap();
         pod.read(&PodIdentity::default(), Millis(0)).unwrap()
     }
 

@@ -85,7 +85,7 @@ impl Place<'_> {
 
 /// `of_list` is the kind of the list that the object is in: items of a typed list need not repeat it.
 fn collect<'v>(
-    collector: &mut Collector<'v>,
+    collector: &mut Collector,
     document: &'v Value,
     of_list: Option<&str>,
     place: &Place<'_>,
