@@ -21,6 +21,15 @@ pub struct BindRequest {
     status: Status,
 }
 
+crate::object::object!(
+    BindRequest,
+    "scheduling.run.ai",
+    "v1alpha2",
+    "BindRequest",
+    "bindrequests",
+    Namespaced
+);
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {

@@ -4,7 +4,7 @@ use engine::model::Millis;
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::text::{Text, TextMap};
+use crate::text::{Text, TextMap, null_as_default};
 use crate::time::parse_time;
 use crate::{Error, keys};
 
@@ -20,12 +20,33 @@ pub struct Metadata {
     pub uid: Option<Text>,
     /// Creation time.
     pub creation_timestamp: Option<Text>,
+    /// Version of the object, for optimistic concurrency.
+    pub resource_version: Option<Text>,
+    /// Who owns it.
+    #[serde(deserialize_with = "null_as_default")]
+    pub owner_references: Vec<OwnerReference>,
     /// When it has to be gone.
     pub deletion_timestamp: Option<Text>,
     /// Labels.
     pub labels: TextMap,
     /// Annotations.
     pub annotations: TextMap,
+}
+
+/// Who owns an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OwnerReference {
+    /// Group and version.
+    pub api_version: Text,
+    /// Kind.
+    pub kind: Text,
+    /// Name.
+    pub name: Text,
+    /// Unique id.
+    pub uid: Text,
+    /// Whether it is the one that manages the object.
+    pub controller: Option<bool>,
 }
 
 impl Metadata {

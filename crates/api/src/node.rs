@@ -31,6 +31,8 @@ pub struct Node {
     status: Status,
 }
 
+crate::object::object!(Node, "", "v1", "Node", "nodes", Cluster);
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Spec {

@@ -35,6 +35,15 @@ pub struct PodGroup {
     status: Status,
 }
 
+crate::object::object!(
+    PodGroup,
+    "scheduling.run.ai",
+    "v2alpha2",
+    "PodGroup",
+    "podgroups",
+    Namespaced
+);
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {

@@ -27,6 +27,15 @@ pub struct PriorityClass {
     pub global_default: Option<bool>,
 }
 
+crate::object::object!(
+    PriorityClass,
+    "scheduling.k8s.io",
+    "v1",
+    "PriorityClass",
+    "priorityclasses",
+    Cluster
+);
+
 /// All priority classes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityClasses {

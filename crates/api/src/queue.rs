@@ -37,6 +37,8 @@ pub struct Queue {
     spec: Spec,
 }
 
+crate::object::object!(Queue, "scheduling.run.ai", "v2", "Queue", "queues", Cluster);
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {

@@ -23,6 +23,8 @@ pub struct Topology {
     spec: Spec,
 }
 
+crate::object::object!(Topology, "kai.scheduler", "v1alpha1", "Topology", "topologies", Cluster);
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Spec {

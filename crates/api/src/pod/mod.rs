@@ -12,7 +12,7 @@ use crate::metadata::Metadata;
 use crate::priority_class::{PriorityClasses, preemptible_by_priority};
 use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
-use crate::{Error, Problem, Read, keys};
+use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
 
 const SKIPPED: &str = "the pod is skipped";
 const REFUSED: &str = "the pod is not scheduled";
@@ -31,6 +31,19 @@ pub struct Pod {
     spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
     status: Status,
+}
+
+impl Object for Pod {
+    const RESOURCE: Resource = Resource::new("", "v1", "Pod", "pods", Scope::Namespaced);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Pods that have ended hold nothing. In clusters with many jobs they are most of the pods.
+    fn is_of_no_interest(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

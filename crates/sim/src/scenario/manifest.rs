@@ -84,9 +84,9 @@ impl Place<'_> {
 }
 
 /// `of_list` is the kind of the list that the object is in: items of a typed list need not repeat it.
-fn collect<'v>(
+fn collect(
     collector: &mut Collector,
-    document: &'v Value,
+    document: &Value,
     of_list: Option<&str>,
     place: &Place<'_>,
 ) -> Result<(), Error> {

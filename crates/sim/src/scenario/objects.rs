@@ -46,7 +46,7 @@ pub(super) struct Collector {
     bare: Vec<BarePod>,
 }
 
-impl<'a> Collector {
+impl Collector {
     /// Manifests are written by hand: what an installation and its pod grouper would add is added.
     pub(super) fn of_manifests() -> Collector {
         Collector {
