@@ -1,0 +1,1 @@
+//! The pod grouper: every pod of ours gets a pod group.

@@ -1,0 +1,1 @@
+//! The status of pod groups and of queues.
