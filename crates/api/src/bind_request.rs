@@ -38,6 +38,16 @@ struct Spec {
     #[serde(rename = "selectedGPUGroups", deserialize_with = "null_as_default")]
     selected_gpu_groups: Vec<Text>,
     backoff_limit: Option<i32>,
+    received_resource_type: Option<Text>,
+    #[serde(rename = "receivedGPU")]
+    received_gpu: Option<ReceivedGpu>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReceivedGpu {
+    count: Option<i32>,
+    portion: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -45,6 +55,18 @@ struct Spec {
 struct Status {
     phase: Option<Text>,
     failed_attempts: Option<i32>,
+    reason: Option<Text>,
+}
+
+/// How far a bind request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindPhase {
+    /// Nobody has said anything yet.
+    Pending,
+    /// The pod is bound.
+    Succeeded,
+    /// The last attempt failed.
+    Failed,
 }
 
 impl BindRequest {
@@ -54,6 +76,60 @@ impl BindRequest {
             .pod_name
             .as_deref()
             .unwrap_or_else(|| self.metadata.plain_name())
+    }
+
+    /// The node it chose; empty if it names none.
+    pub fn selected_node(&self) -> &str {
+        self.spec.selected_node.as_deref().unwrap_or_default()
+    }
+
+    /// The GPU groups it chose, one per device.
+    pub fn gpu_groups(&self) -> &[Text] {
+        &self.spec.selected_gpu_groups
+    }
+
+    /// What the pod gets, one of the `RECEIVED_*` keys.
+    pub fn received_resource_type(&self) -> &str {
+        let given = self.spec.received_resource_type.as_deref();
+        given.unwrap_or(crate::keys::RECEIVED_REGULAR)
+    }
+
+    /// How many GPUs, and the part of each as it is written.
+    pub fn received_gpu(&self) -> (i32, &str) {
+        match &self.spec.received_gpu {
+            Some(gpu) => (gpu.count.unwrap_or(0), gpu.portion.as_deref().unwrap_or_default()),
+            None => (0, ""),
+        }
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> BindPhase {
+        match self.status.phase.as_deref() {
+            Some("Succeeded") => BindPhase::Succeeded,
+            Some("Failed") => BindPhase::Failed,
+            _ => BindPhase::Pending,
+        }
+    }
+
+    /// Why the last attempt failed.
+    pub fn reason(&self) -> &str {
+        self.status.reason.as_deref().unwrap_or_default()
+    }
+
+    /// How many attempts failed.
+    pub fn failed_attempts(&self) -> i32 {
+        self.status.failed_attempts.unwrap_or(0)
+    }
+
+    /// How many attempts may fail; `None`: the first one ends it.
+    pub fn backoff_limit(&self) -> Option<i32> {
+        self.spec.backoff_limit
+    }
+
+    /// Whether no further attempt is going to be made.
+    pub fn failed_for_good(&self) -> bool {
+        let spent = self.backoff_limit().is_none_or(|limit| self.failed_attempts() >= limit);
+        self.phase() == BindPhase::Failed && spent
     }
 
     /// Tells the pod what is under way. A bind request that is done still knows the GPU groups best.
@@ -67,20 +143,10 @@ impl BindRequest {
 
     /// The decision, unless it failed for good.
     fn in_flight(&self) -> Option<BindInFlight> {
-        let failed = self.status.phase.as_deref() == Some("Failed");
-        let spent = self
-            .spec
-            .backoff_limit
-            .is_none_or(|limit| self.status.failed_attempts.unwrap_or(0) >= limit);
-        if failed && spent {
+        if self.failed_for_good() || self.selected_node().is_empty() {
             return None;
         }
-        let node = self
-            .spec
-            .selected_node
-            .as_deref()
-            .filter(|node| !node.is_empty())?
-            .to_owned();
+        let node = self.selected_node().to_owned();
         let gpu_groups = self.spec.selected_gpu_groups.iter().map(Text::to_string).collect();
         Some(BindInFlight { node, gpu_groups })
     }

@@ -101,6 +101,18 @@ impl Metadata {
         Ok(Some(deletion))
     }
 
+    /// Whether deletion was asked for.
+    pub fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    /// The owner that manages it.
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.owner_references
+            .iter()
+            .find(|owner| owner.controller == Some(true))
+    }
+
     /// The partition of the cluster that the object is in; `None` = the default one.
     pub fn node_pool(&self) -> Option<&str> {
         self.labels.text(keys::NODE_POOL)

@@ -7,8 +7,8 @@ use crate::error::FieldError;
 use crate::gpu_memory::normalise_gpu_memory_mib;
 use crate::metadata::Metadata;
 use crate::resources::{CPU, MEMORY, PODS, RawResources, Rounding, amount};
-use crate::text::{Text, null_as_default};
-use crate::{Error, Problem, Read, keys};
+use crate::text::{Text, TextMap, null_as_default};
+use crate::{Error, Problem, QuantityText, Read, keys};
 
 const SKIPPED: &str = "the node is skipped";
 const NO_RESOURCE: &str = "the node has none of it";
@@ -67,6 +67,34 @@ struct Condition {
 }
 
 impl Node {
+    /// Whether it was cordoned.
+    pub fn is_unschedulable(&self) -> bool {
+        self.spec.unschedulable == Some(true)
+    }
+
+    /// What its kubelet says about it, as type and status.
+    pub fn conditions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.status.conditions.iter().map(|condition| {
+            let kind = condition.kind.as_deref().unwrap_or_default();
+            (kind, condition.status.as_deref().unwrap_or("Unknown"))
+        })
+    }
+
+    /// Whether its kubelet says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.conditions().any(|condition| condition == ("Ready", "True"))
+    }
+
+    /// What it offers to pods; its capacity where a kubelet reserves nothing.
+    pub fn allocatable(&self) -> Option<&TextMap<QuantityText>> {
+        self.status.allocatable.as_ref().or(self.status.capacity.as_ref())
+    }
+
+    /// The kind of machine, as the node agent labelled it.
+    pub fn platform(&self) -> Option<&str> {
+        self.metadata.labels.text(keys::NODE_PLATFORM)
+    }
+
     /// As the engine takes it; `Err` if it can't take part.
     pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
         let object = || format!("Node {}", self.metadata.plain_name());
@@ -80,7 +108,7 @@ impl Node {
             labels: self.metadata.labels.to_labels(),
             taints: Vec::new(),
             unschedulable: self.spec.unschedulable.unwrap_or(false),
-            conditions: self.conditions(),
+            conditions: self.unhealthy(),
             cpu_milli: 0,
             memory_bytes: 0,
             gpus: 0,
@@ -99,16 +127,15 @@ impl Node {
     }
 
     /// A condition that is not listed is fine: a kubelet lists what it knows.
-    fn conditions(&self) -> Vec<NodeCondition> {
+    fn unhealthy(&self) -> Vec<NodeCondition> {
         let mut found: Vec<NodeCondition> = Vec::new();
-        for condition in &self.status.conditions {
-            let status = condition.status.as_deref().unwrap_or("Unknown");
-            let (kind, healthy) = match condition.kind.as_deref() {
-                Some("Ready") => (NodeCondition::NotReady, "True"),
-                Some("MemoryPressure") => (NodeCondition::MemoryPressure, "False"),
-                Some("DiskPressure") => (NodeCondition::DiskPressure, "False"),
-                Some("PIDPressure") => (NodeCondition::PidPressure, "False"),
-                Some("NetworkUnavailable") => (NodeCondition::NetworkUnavailable, "False"),
+        for (kind, status) in self.conditions() {
+            let (kind, healthy) = match kind {
+                "Ready" => (NodeCondition::NotReady, "True"),
+                "MemoryPressure" => (NodeCondition::MemoryPressure, "False"),
+                "DiskPressure" => (NodeCondition::DiskPressure, "False"),
+                "PIDPressure" => (NodeCondition::PidPressure, "False"),
+                "NetworkUnavailable" => (NodeCondition::NetworkUnavailable, "False"),
                 _ => continue,
             };
             if status != healthy {
@@ -187,7 +214,7 @@ impl Node {
                 ));
             }
         }
-        if label(keys::NODE_GPU_MEMORY_TYPE) == Some("unified") {
+        if label(keys::NODE_GPU_MEMORY_TYPE) == Some(keys::MEMORY_UNIFIED) {
             node.gpu_memory_kind = MemoryKind::Unified;
         }
         node.mig_strategy = match label(keys::NODE_MIG_STRATEGY) {

@@ -3,10 +3,12 @@
 use engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
 use serde::Deserialize;
 
+use crate::crd::{ResourcesStatus, SchedulingCondition};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
 use crate::priority_class::{PriorityClasses, preemptible_by_priority};
+use crate::resources::RawResources;
 use crate::text::{Text, null_as_default};
 use crate::time::parse_time;
 use crate::{Error, Problem, Read, keys};
@@ -15,8 +17,6 @@ const SKIPPED: &str = "the pod group is skipped";
 const IGNORED: &str = "the value is ignored";
 /// Pods that must start together where a group states nothing.
 const MIN_MEMBER_DEFAULT: i32 = 1;
-/// The partition that objects without a node-pool label are in, as scheduling conditions name it.
-const DEFAULT_NODE_POOL: &str = "default";
 /// `spec.schedulingBackoff`: try again in every cycle.
 const NO_BACKOFF: i32 = -1;
 
@@ -55,6 +55,7 @@ struct Spec {
     topology_constraint: Option<RawConstraint>,
     #[serde(deserialize_with = "null_as_default")]
     sub_groups: Vec<SubGroup>,
+    mark_unschedulable: Option<bool>,
     scheduling_backoff: Option<i32>,
     preemption_delay: Option<Text>,
     staleness_grace_period: Option<Text>,
@@ -81,20 +82,66 @@ struct RawConstraint {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
+    /// Whole, because whoever changes one has to write all. Groups that run have none.
     #[serde(deserialize_with = "null_as_default")]
     scheduling_conditions: Vec<SchedulingCondition>,
+    resources_status: Option<Box<RawResourcesStatus>>,
 }
 
+/// A tenth of the size of its maps, of which every group has three.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct SchedulingCondition {
-    node_pool: Option<Text>,
+struct RawResourcesStatus {
+    allocated: RawResources,
+    allocated_non_preemptible: RawResources,
+    requested: RawResources,
 }
 
 impl PodGroup {
     /// The queue it names.
     pub fn queue(&self) -> &str {
         self.spec.queue.as_deref().unwrap_or_default()
+    }
+
+    /// Whether pods that don't fit get a condition that says so.
+    pub fn marks_unschedulable(&self) -> bool {
+        self.spec.mark_unschedulable.unwrap_or(true)
+    }
+
+    /// Whether it is tried only once per node pool.
+    pub fn backs_off(&self) -> bool {
+        self.spec.scheduling_backoff.unwrap_or(NO_BACKOFF) != NO_BACKOFF
+    }
+
+    /// Whether others may take its place, and its priority.
+    pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
+        let priority = classes.priority(self.spec.priority_class_name.as_deref());
+        let preemptible = match self.spec.preemptibility.as_deref() {
+            Some(keys::PREEMPTIBLE) => true,
+            Some(keys::NON_PREEMPTIBLE) => false,
+            _ => preemptible_by_priority(priority),
+        };
+        (priority, preemptible)
+    }
+
+    /// The node pool it is in, as conditions name it.
+    pub fn node_pool(&self) -> &str {
+        self.metadata.node_pool().unwrap_or(keys::DEFAULT_SHARD)
+    }
+
+    /// Why it does not run, as last written.
+    pub fn scheduling_conditions(&self) -> &[SchedulingCondition] {
+        &self.status.scheduling_conditions
+    }
+
+    /// What its pods ask for and have, as last written.
+    pub fn resources_status(&self) -> Option<ResourcesStatus> {
+        let raw = self.status.resources_status.as_deref()?;
+        Some(ResourcesStatus {
+            allocated: raw.allocated.to_resource_list(),
+            allocated_non_preemptible: raw.allocated_non_preemptible.to_resource_list(),
+            requested: raw.requested.to_resource_list(),
+        })
     }
 
     /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of groups without one.
@@ -118,20 +165,17 @@ impl PodGroup {
             namespace: self.metadata.namespace().to_owned(),
             name: self.metadata.required_name()?.to_owned(),
         };
-        let priority = classes.priority(self.spec.priority_class_name.as_deref());
-        let preemptible = match self.spec.preemptibility.as_deref() {
-            Some("preemptible") => true,
-            Some("non-preemptible") => false,
-            None | Some("") => preemptible_by_priority(priority),
+        let (priority, preemptible) = self.rank(classes);
+        match self.spec.preemptibility.as_deref() {
+            None | Some("" | keys::PREEMPTIBLE | keys::NON_PREEMPTIBLE) => {}
             Some(other) => {
                 let error = Error::Unknown {
                     text: other.to_owned(),
                     known: "preemptible and non-preemptible",
                 };
                 ignore(FieldError::new("spec.preemptibility", error));
-                preemptible_by_priority(priority)
             }
-        };
+        }
         let mut annotated = |annotation: &str| {
             let parsed = parse_time(self.metadata.annotations.text(annotation)?);
             let error = |error| ignore(FieldError::new(format!("metadata.annotations.{annotation}"), error));
@@ -195,14 +239,8 @@ impl PodGroup {
 
     /// A group that asked for it is tried once per partition: its newest condition says where that was.
     fn backed_off(&self) -> bool {
-        let backoff = self.spec.scheduling_backoff.unwrap_or(NO_BACKOFF);
-        let own = self.metadata.node_pool().unwrap_or(DEFAULT_NODE_POOL);
-        let newest = self
-            .status
-            .scheduling_conditions
-            .last()
-            .and_then(|condition| condition.node_pool.as_deref());
-        backoff != NO_BACKOFF && newest == Some(own)
+        let newest = self.status.scheduling_conditions.last();
+        self.backs_off() && newest.is_some_and(|condition| condition.node_pool == self.node_pool())
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::keys;
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 
@@ -46,14 +47,11 @@ pub struct PriorityClasses {
 impl PriorityClasses {
     /// The classes that an installation brings along.
     pub fn installed() -> PriorityClasses {
-        let named = [
-            ("train", 50),
-            ("interactive-preemptible", 75),
-            ("build", 100),
-            ("inference", 125),
-        ];
-        let values = named
+        // An older name of `build-preemptible`, which many test clusters still use.
+        let old_name = ("interactive-preemptible", 75);
+        let values = keys::PRIORITY_CLASSES
             .into_iter()
+            .chain([old_name])
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
         PriorityClasses {

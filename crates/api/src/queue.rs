@@ -3,6 +3,7 @@
 use engine::model::{Gpus, Millis, QueueSpec, Quota, ResourceQuota};
 use serde::Deserialize;
 
+use crate::crd::QueueStatus;
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
@@ -35,6 +36,8 @@ pub struct Queue {
     pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
     spec: Spec,
+    #[serde(deserialize_with = "null_as_default")]
+    status: QueueStatus,
 }
 
 crate::object::object!(Queue, "scheduling.run.ai", "v2", "Queue", "queues", Cluster);
@@ -74,6 +77,24 @@ struct Resource {
 }
 
 impl Queue {
+    /// The queue it is part of.
+    pub fn parent(&self) -> Option<&str> {
+        self.spec.parent_queue.as_deref().filter(|parent| !parent.is_empty())
+    }
+
+    /// The name that people are shown.
+    pub fn display_name(&self) -> &str {
+        match self.spec.display_name.as_deref() {
+            Some(name) if !name.is_empty() => name,
+            _ => self.metadata.plain_name(),
+        }
+    }
+
+    /// What it uses, as last written. There are few queues, so all of it is kept.
+    pub fn status(&self) -> &QueueStatus {
+        &self.status
+    }
+
     /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of queues without one.
     pub fn read(&self, now: Millis) -> Result<Read<QueueSpec>, Problem> {
         let object = || format!("Queue {}", self.metadata.plain_name());

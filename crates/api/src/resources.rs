@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::quantity::{Quantity, RawQuantity, shorten};
+use crate::quantity::{Quantity, QuantityText, shorten};
 use crate::text::TextMap;
 use crate::{Error, keys};
 
@@ -20,7 +20,7 @@ pub(crate) const MEMORY: &str = "memory";
 pub(crate) const PODS: &str = "pods";
 
 /// A resource list as written.
-pub(crate) type RawResources = TextMap<RawQuantity>;
+pub(crate) type RawResources = TextMap<QuantityText>;
 
 /// `resources` of a container or pod.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -118,6 +118,16 @@ impl TextMap {
     }
 }
 
+impl TextMap<crate::QuantityText> {
+    /// As bodies hold it.
+    pub fn to_resource_list(&self) -> crate::crd::ResourceList {
+        self.entries
+            .iter()
+            .map(|(name, quantity)| (name.to_string(), quantity.clone()))
+            .collect()
+    }
+}
+
 struct MapVisitor<V>(PhantomData<V>);
 
 impl<'de, V: Deserialize<'de>> Visitor<'de> for MapVisitor<V> {

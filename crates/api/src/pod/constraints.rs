@@ -34,7 +34,7 @@ struct RawNodeAffinity {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawNodeSelector {
+pub(crate) struct RawNodeSelector {
     #[serde(deserialize_with = "null_as_default")]
     node_selector_terms: Vec<RawNodeTerm>,
 }
@@ -228,6 +228,17 @@ impl Pod {
     }
 }
 
+impl RawNodeSelector {
+    /// The terms, one of which a node must satisfy.
+    pub(crate) fn terms(&self, field: &str, errors: &mut Vec<FieldError>) -> Vec<NodeSelectorTerm> {
+        let mut reader = Reader { namespace: "", errors };
+        let terms = self.node_selector_terms.iter().enumerate();
+        terms
+            .map(|(at, term)| reader.node_term(term, &format!("{field}.nodeSelectorTerms[{at}]")))
+            .collect()
+    }
+}
+
 /// Reads affinities: all of it needs the pod's namespace and a place for errors.
 struct Reader<'r> {
     namespace: &'r str,
@@ -238,10 +249,7 @@ impl Reader<'_> {
     fn node_affinity(&mut self, raw: &RawNodeAffinity, constraints: &mut Constraints) {
         let field = format!("{AFFINITY}.nodeAffinity");
         if let Some(required) = &raw.required {
-            let terms = required.node_selector_terms.iter().enumerate();
-            let read =
-                terms.map(|(at, term)| self.node_term(term, &format!("{field}.{REQUIRED}.nodeSelectorTerms[{at}]")));
-            constraints.required_nodes = Some(read.collect());
+            constraints.required_nodes = Some(required.terms(&format!("{field}.{REQUIRED}"), self.errors));
         }
         for (at, weighted) in raw.preferred.iter().enumerate() {
             let term = self.node_term(&weighted.preference, &format!("{field}.{PREFERRED}[{at}].preference"));

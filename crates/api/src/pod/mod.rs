@@ -1,7 +1,12 @@
 //! Pods.
 
-mod constraints;
+mod conditions;
+pub(crate) mod constraints;
 mod requests;
+mod volumes;
+
+pub use conditions::{ConditionStatus, PodCondition};
+pub use volumes::VolumeClaim;
 
 use engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
@@ -67,6 +72,8 @@ struct Spec {
     affinity: Option<Box<constraints::RawAffinity>>,
     #[serde(deserialize_with = "null_as_default")]
     tolerations: Vec<constraints::RawToleration>,
+    #[serde(rename = "volumes", deserialize_with = "volumes::claims")]
+    volume_claims: Vec<VolumeClaim>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -91,6 +98,8 @@ impl Container {
 struct Status {
     phase: Option<Text>,
     nominated_node_name: Option<Text>,
+    #[serde(deserialize_with = "conditions::of_interest")]
+    conditions: Vec<PodCondition>,
 }
 
 /// What a pod says about itself as a workload of one pod.
@@ -170,6 +179,71 @@ impl Pod {
         self.spec.scheduler_name.as_deref().unwrap_or("default-scheduler")
     }
 
+    /// The node it is bound to.
+    pub fn node_name(&self) -> Option<&str> {
+        self.spec.node_name.as_deref().filter(|node| !node.is_empty())
+    }
+
+    /// How far it is; a phase that nobody knows counts as unknown.
+    pub fn phase(&self) -> PodPhase {
+        self.read_phase(&mut Vec::new())
+    }
+
+    /// Whether deletion was asked for.
+    pub fn is_terminating(&self) -> bool {
+        self.metadata.is_terminating()
+    }
+
+    /// How many gates keep it from being scheduled.
+    pub fn scheduling_gates(&self) -> usize {
+        self.spec.scheduling_gates.len()
+    }
+
+    /// The priority class in its spec.
+    pub fn priority_class_name(&self) -> Option<&str> {
+        self.spec.priority_class_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The node that a scheduler has promised it.
+    pub fn nominated_node(&self) -> Option<&str> {
+        self.status
+            .nominated_node_name
+            .as_deref()
+            .filter(|node| !node.is_empty())
+    }
+
+    /// The condition of this type, one of the `PodCondition::*` types; others are not kept.
+    pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
+        self.status
+            .conditions
+            .iter()
+            .find(|condition| &*condition.type_ == type_)
+    }
+
+    /// The volume claims it mounts; volumes that need no claim are not kept.
+    pub fn volume_claims(&self) -> &[VolumeClaim] {
+        &self.spec.volume_claims
+    }
+
+    /// Whether it asks for devices through resource claims.
+    pub fn has_resource_claims(&self) -> bool {
+        !self.spec.resource_claims.is_empty()
+    }
+
+    /// The GPU groups it is labelled with, one per device.
+    pub fn gpu_groups(&self) -> Vec<&str> {
+        // Several devices are named by one label each, a single one by the plain label; pods with both kinds occur, and
+        // every device they name is theirs.
+        let labels = &self.metadata.labels;
+        let several = labels
+            .iter()
+            .filter_map(|(key, _)| key.strip_prefix(keys::GPU_GROUP_PREFIX));
+        let mut groups: Vec<&str> = several.chain(labels.text(keys::GPU_GROUP)).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
     /// What the pod is to the scheduler.
     pub fn kind(&self, identity: &PodIdentity) -> PodKind {
         match self.metadata.labels.text(keys::APP) {
@@ -224,10 +298,10 @@ impl Pod {
                 name: gang.to_owned(),
             }),
             sub_group: self.metadata.labels.text(keys::SUB_GROUP_NAME).map(str::to_owned),
-            phase: self.phase(errors),
+            phase: self.read_phase(errors),
             deletion: self.metadata.deletion()?,
             gated: !self.spec.scheduling_gates.is_empty(),
-            gpu_groups: self.gpu_groups(),
+            gpu_groups: self.gpu_groups().into_iter().map(str::to_owned).collect(),
             bind_in_flight: None,
             requests,
             constraints,
@@ -241,7 +315,7 @@ impl Pod {
         })
     }
 
-    fn phase(&self, errors: &mut Vec<FieldError>) -> PodPhase {
+    fn read_phase(&self, errors: &mut Vec<FieldError>) -> PodPhase {
         match self.status.phase.as_deref() {
             None | Some("" | "Pending") => PodPhase::Pending,
             Some("Running") => PodPhase::Running,
@@ -260,20 +334,6 @@ impl Pod {
                 PodPhase::Unknown
             }
         }
-    }
-
-    /// One group per device. Several devices are named by one label each, a single one by the plain label; pods with
-    /// both kinds occur, and every device they name is theirs.
-    fn gpu_groups(&self) -> Vec<String> {
-        let labels = &self.metadata.labels;
-        let several = labels
-            .iter()
-            .filter_map(|(key, _)| key.strip_prefix(keys::GPU_GROUP_PREFIX));
-        let mut groups: Vec<String> = several.map(str::to_owned).collect();
-        groups.extend(labels.text(keys::GPU_GROUP).map(str::to_owned));
-        groups.sort();
-        groups.dedup();
-        groups
     }
 
     fn rank(&self) -> TaskRank {
