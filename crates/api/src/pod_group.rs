@@ -3,7 +3,7 @@
 use engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
 use serde::Deserialize;
 
-use crate::crd::{ResourcesStatus, SchedulingCondition};
+use crate::crd::{PodGroupSpec, Preemptibility, ResourcesStatus, SchedulingCondition};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
@@ -127,6 +127,44 @@ impl PodGroup {
     /// The node pool it is in, as conditions name it.
     pub fn node_pool(&self) -> &str {
         self.metadata.node_pool().unwrap_or(keys::DEFAULT_SHARD)
+    }
+
+    /// Its spec as it stands.
+    pub fn as_written(&self) -> PodGroupSpec {
+        let text = |text: &Option<Text>| text.as_deref().map(str::to_owned);
+        let constraint = |raw: &RawConstraint| crate::crd::TopologyConstraint {
+            topology: text(&raw.topology),
+            required_topology_level: text(&raw.required_topology_level),
+            preferred_topology_level: text(&raw.preferred_topology_level),
+        };
+        PodGroupSpec {
+            min_member: self.spec.min_member,
+            min_sub_group: self.spec.min_sub_group,
+            queue: text(&self.spec.queue),
+            priority_class_name: text(&self.spec.priority_class_name),
+            preemptibility: match self.spec.preemptibility.as_deref() {
+                Some(keys::PREEMPTIBLE) => Some(Preemptibility::Preemptible),
+                Some(keys::NON_PREEMPTIBLE) => Some(Preemptibility::NonPreemptible),
+                _ => None,
+            },
+            topology_constraint: self.spec.topology_constraint.as_ref().map(constraint),
+            sub_groups: self
+                .spec
+                .sub_groups
+                .iter()
+                .map(|group| crate::crd::SubGroup {
+                    name: text(&group.name).unwrap_or_default(),
+                    min_member: group.min_member,
+                    min_sub_group: group.min_sub_group,
+                    parent: text(&group.parent),
+                    topology_constraint: group.topology_constraint.as_ref().map(constraint),
+                })
+                .collect(),
+            mark_unschedulable: self.spec.mark_unschedulable,
+            scheduling_backoff: self.spec.scheduling_backoff,
+            preemption_delay: text(&self.spec.preemption_delay),
+            staleness_grace_period: text(&self.spec.staleness_grace_period),
+        }
     }
 
     /// Why it does not run, as last written.

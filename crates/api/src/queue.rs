@@ -3,7 +3,7 @@
 use engine::model::{Gpus, Millis, QueueSpec, Quota, ResourceQuota};
 use serde::Deserialize;
 
-use crate::crd::QueueStatus;
+use crate::crd::{QueueResource, QueueResources, QueueStatus};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
@@ -87,6 +87,21 @@ impl Queue {
         match self.spec.display_name.as_deref() {
             Some(name) if !name.is_empty() => name,
             _ => self.metadata.plain_name(),
+        }
+    }
+
+    /// What it is promised, as written.
+    pub fn resources(&self) -> QueueResources {
+        let promised = |resource: Resource| QueueResource {
+            quota: resource.quota,
+            over_quota_weight: resource.over_quota_weight,
+            limit: resource.limit,
+        };
+        let resources = self.spec.resources.clone().unwrap_or_default();
+        QueueResources {
+            gpu: promised(resources.gpu),
+            cpu: promised(resources.cpu),
+            memory: promised(resources.memory),
         }
     }
 

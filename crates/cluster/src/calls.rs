@@ -1,7 +1,7 @@
 //! The calls to the API that roles make, at the level of values: read, list, create, patch, delete, bind. Each call says in its error
 //! what was attempted. Writes are refused here once the client's claim to lead has ended.
 
-use api::{Object, Resource, Scope};
+use api::{Metadata, Object, Resource, Scope};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use serde::Deserialize;
@@ -117,6 +117,20 @@ impl Client {
     /// An object with all its fields; `None` if it is not there.
     pub async fn get_value(&self, target: Target<'_>) -> Result<Option<Value>, Error> {
         self.read(target).await
+    }
+
+    /// The metadata of an object of any kind; `None` if it is not there. The rest does not leave the API server.
+    pub async fn get_metadata(&self, target: Target<'_>) -> Result<Option<Metadata>, Error> {
+        #[derive(Deserialize)]
+        struct Partial {
+            metadata: Metadata,
+        }
+        let request = Request::new(path(target.resource, target.namespace)).get_metadata(target.name, &GetParams::default());
+        match self.call::<Partial>(&format!("reading {target}"), request).await {
+            Ok(object) => Ok(Some(object.metadata)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn read<T: DeserializeOwned>(&self, target: Target<'_>) -> Result<Option<T>, Error> {

@@ -66,6 +66,11 @@ impl Error {
         )
     }
 
+    /// Whether we may not do this.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Error::Call { code: Some(403), .. })
+    }
+
     /// Whether our credentials are no longer good.
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Error::Call { code: Some(401), .. })

@@ -3,6 +3,7 @@
 mod conditions;
 pub(crate) mod constraints;
 mod requests;
+mod usage;
 mod volumes;
 
 pub use conditions::{ConditionStatus, PodCondition};
