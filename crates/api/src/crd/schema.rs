@@ -2,7 +2,7 @@
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What the API server takes for a quantity.
 const QUANTITY_PATTERN: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
@@ -29,29 +29,62 @@ pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
+/// Conditions as every kind of Kubernetes has them.
+pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "lastTransitionTime": time(generator),
+                "message": { "type": "string", "maxLength": 32768 },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0 },
+                "reason": {
+                    "type": "string",
+                    "maxLength": 1024,
+                    "minLength": 1,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+                },
+                "status": { "type": "string", "enum": ["True", "False", "Unknown"] },
+                "type": { "type": "string", "maxLength": 316, "pattern": QUALIFIED_NAME_PATTERN }
+            }
+        }
+    })
+}
+
 /// A type of Kubernetes, without its descriptions: they would be most of the file, and `kubectl explain` has them at
 /// the kind they belong to.
 pub(super) fn embedded<T: JsonSchema>(_: &mut SchemaGenerator) -> Schema {
     let mut settings = SchemaSettings::openapi3();
     settings.inline_subschemas = true;
     settings.meta_schema = None;
-    let mut schema = settings.into_generator().into_root_schema_for::<T>();
-    schema.remove("title");
-    let mut value = schema.to_value();
-    drop_descriptions(&mut value);
+    let mut value = settings.into_generator().into_root_schema_for::<T>().to_value();
+    tidy(&mut value);
     Schema::try_from(value).expect("a schema without its descriptions is a schema")
 }
 
-fn drop_descriptions(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            // A property may be called `description`; then it is a schema, not a text.
-            if map.get("description").is_some_and(Value::is_string) {
-                map.remove("description");
-            }
-            map.values_mut().for_each(drop_descriptions);
-        }
-        Value::Array(list) => list.iter_mut().for_each(drop_descriptions),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+fn tidy(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    schema.remove("description");
+    schema.remove("title");
+    // None of the types that are embedded has a port or percentage: numbers that may be strings are all quantities.
+    if schema.contains_key("x-kubernetes-int-or-string") {
+        schema.insert("pattern".to_owned(), QUANTITY_PATTERN.into());
     }
+    // Without this, the parameters that a device driver defines would be dropped.
+    let is_object = schema.get("type").is_some_and(|kind| kind == "object");
+    if is_object && !schema.contains_key("properties") && !schema.contains_key("additionalProperties") {
+        schema.insert("x-kubernetes-preserve-unknown-fields".to_owned(), true.into());
+    }
+    nested(schema).for_each(tidy);
+}
+
+/// The schemas inside a schema: of its fields, list entries and map values.
+pub(super) fn nested(schema: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
+    schema.iter_mut().flat_map(|(key, value)| match (key.as_str(), value) {
+        ("properties", Value::Object(fields)) => fields.values_mut().collect::<Vec<_>>(),
+        ("items" | "additionalProperties", schema) => vec![schema],
+        _ => Vec::new(),
+    })
 }
