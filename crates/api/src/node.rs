@@ -8,7 +8,7 @@ use crate::gpu_memory::normalise_gpu_memory_mib;
 use crate::metadata::Metadata;
 use crate::resources::{CPU, MEMORY, PODS, RawResources, Rounding, amount};
 use crate::text::{Text, TextMap, null_as_default};
-use crate::{Error, Problem, QuantityText, Read, keys};
+use crate::{Error, Problem, Quantity, QuantityText, Read, keys};
 
 const SKIPPED: &str = "the node is skipped";
 const NO_RESOURCE: &str = "the node has none of it";
@@ -88,6 +88,12 @@ impl Node {
     /// What it offers to pods; its capacity where a kubelet reserves nothing.
     pub fn allocatable(&self) -> Option<&TextMap<QuantityText>> {
         self.status.allocatable.as_ref().or(self.status.capacity.as_ref())
+    }
+
+    /// Whole units of a resource that it has in all, whether in order or not; `None` if it is unknown or no number.
+    pub fn capacity(&self, resource: &str) -> Option<i64> {
+        let text = self.status.capacity.as_ref()?.get(resource)?;
+        Quantity::parse(&text.0).ok().map(Quantity::units_down)
     }
 
     /// The kind of machine, as the node agent labelled it.

@@ -443,7 +443,7 @@ impl Inner {
 
     /// The node agent's duty: a reservation pod is told which GPU it holds.
     async fn reserve(&self, key: &Key, life: &Life) -> Result<(), cluster::Error> {
-        let ours = &*key.namespace == self.identity.reservation_namespace
+        let ours = *key.namespace == self.identity.reservation_namespace
             && life.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
         if !ours || annotation(&life.object, RESERVED_GPU).is_some() {
             return Ok(());
