@@ -22,9 +22,11 @@ mod rules;
 mod selector;
 mod store;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+pub use admission::Backend;
 pub use clock::Clock;
 pub use door::{Door, Watch};
 pub use faults::{Fault, Faults, NoFaults, RequestInfo, WatchFault};
@@ -80,6 +82,8 @@ struct Shared {
     store: Mutex<Store>,
     token: Option<String>,
     faults: RwLock<Arc<dyn Faults>>,
+    /// Who answers for a Service, by namespace and name: there is no network in here that would know.
+    backends: RwLock<HashMap<(String, String), Backend>>,
 }
 
 impl Server {
@@ -91,6 +95,7 @@ impl Server {
             store: Mutex::new(store),
             token: options.token,
             faults: RwLock::new(options.faults),
+            backends: RwLock::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -127,6 +132,18 @@ impl Server {
         *self.shared.faults.write().unwrap_or_else(PoisonError::into_inner) = faults;
     }
 
+    /// From now on, webhooks that name this Service reach this backend.
+    pub fn route_service(&self, namespace: &str, name: &str, backend: Backend) {
+        let mut backends = self.shared.backends.write().unwrap_or_else(PoisonError::into_inner);
+        backends.insert((namespace.to_owned(), name.to_owned()), backend);
+    }
+
+    /// From now on, nobody answers for this Service.
+    pub fn unroute_service(&self, namespace: &str, name: &str) {
+        let mut backends = self.shared.backends.write().unwrap_or_else(PoisonError::into_inner);
+        backends.remove(&(namespace.to_owned(), name.to_owned()));
+    }
+
     /// Forgets the history: every watch ends with 410 Gone, as after a compaction.
     pub fn forget_history(&self) {
         self.lock().forget_history();
@@ -138,6 +155,11 @@ impl Server {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    fn backend(&self, namespace: &str, name: &str) -> Option<Backend> {
+        let backends = self.shared.backends.read().unwrap_or_else(PoisonError::into_inner);
+        backends.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
     /// A panic while the lock was held is a bug; the store is still consistent enough to say so.

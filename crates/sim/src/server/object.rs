@@ -115,12 +115,3 @@ pub(crate) fn map_mut(value: &mut Value) -> &mut Map<String, Value> {
     }
     value.as_object_mut().expect("made an object above")
 }
-
-/// Labels or annotations as pairs.
-pub(crate) fn pairs<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    value["metadata"][field]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)))
-}

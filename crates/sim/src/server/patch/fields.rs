@@ -284,8 +284,9 @@ fn differ(old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) -> Differe
             }
         }
         _ => {
-            difference.removed = FieldSet::of(old, shape);
             difference.written = FieldSet::of(new, shape);
+            difference.removed = FieldSet::of(old, shape);
+            difference.removed.subtract(&difference.written);
         }
     }
     difference

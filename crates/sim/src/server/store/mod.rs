@@ -18,7 +18,7 @@ pub(crate) use delete::Deleted;
 pub use delete::{DeleteOptions, Propagation};
 pub use read::{Page, Position};
 pub(crate) use read::{Paging, too_large};
-pub(crate) use watch::{Batch, Cursor};
+pub(crate) use watch::Cursor;
 pub use watch::{EventType, WatchEvent};
 pub(crate) use write::{Author, Part, Planned, Writing};
 
@@ -124,6 +124,11 @@ impl Store {
         let writing = Writing::by("kube-apiserver");
         self.create(&kind, &namespace, object, &writing)
             .expect("furniture is valid and new");
+    }
+
+    /// A uid for something that is no object.
+    pub(crate) fn new_uid(&mut self) -> String {
+        self.random.uid()
     }
 
     /// The kind of an object by its own words.
