@@ -24,6 +24,8 @@ pub const SUB_GROUP_NAME: &str = "kai.scheduler/subgroup-name";
 pub const SKIP_POD_GROUPER: &str = "kai.scheduler/skip-podgrouper";
 /// Label on pods, their owners and pod groups: the queue.
 pub const QUEUE: &str = "kai.scheduler/queue";
+/// Annotation on queues: the namespaces that may use it, separated by commas. Without it, all may.
+pub const QUEUE_ALLOWED_NAMESPACES: &str = "kai.scheduler/allowed-namespaces";
 /// Label on nodes, queues, pod groups, pods and bind requests: the partition of the cluster they belong to.
 pub const NODE_POOL: &str = "kai.scheduler/node-pool";
 /// Label on pods and owners: the old way to name a queue.
@@ -78,10 +80,17 @@ pub const RECEIVED_REGULAR: &str = "Regular";
 pub const RECEIVED_FRACTION: &str = "Fraction";
 /// Value of [`RECEIVED_RESOURCE_TYPE`]: MIG slices.
 pub const RECEIVED_MIG: &str = "MigInstance";
+/// Annotation on bound pods: UUIDs of the GPUs it shares, one per group, separated by commas.
+pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
 /// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
 pub const NUMA_PREDICTED: &str = "kai.scheduler/numa-placement-predicted";
 /// Annotation on running pods: NUMA zones that the node reports, as JSON.
 pub const NUMA_OBSERVED: &str = "kai.scheduler/numa-placement-observed";
+/// How the keys of [`NUMA_PREDICTED`] and [`NUMA_OBSERVED`] begin.
+pub const NUMA_PREFIX: &str = "kai.scheduler/numa-placement-";
+/// Label on the ConfigMaps that the binder makes for pods which share GPUs; value `true`. Tenants may not change ConfigMaps that
+/// have it.
+pub const SHARED_GPU_MARKER: &str = "kai.scheduler/shared-gpu";
 
 // ---- Written by workload controllers on their pods ----
 
@@ -176,6 +185,8 @@ pub const SCALING_FOR_POD: &str = "shared-gpu-pod-name";
 pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
 /// Annotation on reservation pods: the UUID of the GPU it holds, in spite of the name.
 pub const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
+/// Annotation on reservation pods: the pod that last relied on it, as namespace and name.
+pub const RESERVATION_LAST_USER: &str = "kai.scheduler/last-user";
 /// How the names of reservation pods begin.
 pub const RESERVATION_NAME_PREFIX: &str = "gpu-reservation-";
 /// Name of the container in reservation pods.
@@ -287,7 +298,11 @@ pub fn is_gpu_resource(name: &str) -> bool {
 
 /// Whether a label or annotation is the scheduler's own: with it a tenant could take a GPU that was not given.
 pub fn is_scheduler_owned(key: &str) -> bool {
-    key == GPU_GROUP || key.starts_with(GPU_GROUP_PREFIX) || key == RECEIVED_RESOURCE_TYPE || key == RESERVED_GPU
+    key == GPU_GROUP
+        || key.starts_with(GPU_GROUP_PREFIX)
+        || key == RECEIVED_RESOURCE_TYPE
+        || key == RECEIVED_GPUS
+        || key == RESERVED_GPU
 }
 
 #[cfg(test)]

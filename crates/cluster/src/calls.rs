@@ -254,11 +254,30 @@ impl Client {
 
     /// Gives a pod its node.
     pub async fn bind(&self, namespace: &str, name: &str, uid: &str, node: &str) -> Result<(), Error> {
+        // With the uid a successor of the same name is not bound by mistake.
+        let metadata = json!({ "name": name, "namespace": namespace, "uid": uid });
+        self.post_binding(namespace, name, node, metadata).await
+    }
+
+    /// Gives a pod its node, unless it has changed since `resource_version`: a call that was given up can't take effect late, once
+    /// the pod was changed.
+    pub async fn bind_unchanged(
+        &self,
+        pod: Target<'_>,
+        uid: &str,
+        resource_version: &str,
+        node: &str,
+    ) -> Result<(), Error> {
+        let Target { namespace, name, .. } = pod;
+        let metadata = json!({ "name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version });
+        self.post_binding(namespace, name, node, metadata).await
+    }
+
+    async fn post_binding(&self, namespace: &str, name: &str, node: &str, metadata: Value) -> Result<(), Error> {
         let body = json!({
             "apiVersion": "v1",
             "kind": "Binding",
-            // With the uid a successor of the same name is not bound by mistake.
-            "metadata": { "name": name, "namespace": namespace, "uid": uid },
+            "metadata": metadata,
             "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         });
         let request = Request::new(path(&api::Pod::RESOURCE, namespace)).create_subresource(
