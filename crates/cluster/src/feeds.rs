@@ -51,6 +51,10 @@ feeds! {
     topologies: api::Topology,
     /// Priority classes.
     priority_classes: api::PriorityClass,
+    /// Volume claims.
+    volume_claims: api::PersistentVolumeClaim,
+    /// Volumes.
+    volumes: api::PersistentVolume,
 }
 
 impl Feeds {
