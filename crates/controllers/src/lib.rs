@@ -2,5 +2,15 @@
 //! at what people submit. Architecture invariant: nothing here decides where a pod runs.
 
 pub mod admission;
+mod args;
+mod defaults;
+mod error;
 pub mod grouper;
+mod merge_patch;
+mod reconciles;
+mod run;
 pub mod status;
+
+pub use args::{Args, Settings};
+pub use error::Error;
+pub use run::run;
