@@ -5,6 +5,7 @@
 //! never a panic and never silence. No Kubernetes client lives here, and no I/O.
 
 mod bind_request;
+mod config;
 mod config_map;
 pub mod crd;
 mod decimal;
@@ -25,12 +26,14 @@ mod priority_class;
 mod quantity;
 mod queue;
 mod resources;
+mod scheduling_shard;
 mod storage_class;
 mod text;
 mod time;
 mod topology;
 
 pub use bind_request::{BindPhase, BindRequest};
+pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;
 pub use error::{Error, Problem};
@@ -47,6 +50,7 @@ pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};
 pub use quantity::{Quantity, QuantityText};
 pub use queue::Queue;
+pub use scheduling_shard::SchedulingShard;
 pub use storage_class::{StorageClass, VolumeBinding};
 pub use text::{Text, TextMap};
 pub use time::parse_time;

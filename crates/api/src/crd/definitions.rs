@@ -19,6 +19,28 @@ pub fn crds() -> Vec<Value> {
     ]
 }
 
+/// A definition as a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// `<group>_<plural>.yaml`.
+    pub file_name: String,
+    /// One YAML document.
+    pub yaml: String,
+}
+
+/// The definitions of all kinds as files.
+pub fn manifests() -> Vec<Manifest> {
+    let manifest = |crd: &Value| {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let spec = &crd["spec"];
+        Manifest {
+            file_name: format!("{}_{}.yaml", text(&spec["group"]), text(&spec["names"]["plural"])),
+            yaml: serde_saphyr::to_string(crd).expect("whatever is JSON can be written as YAML"),
+        }
+    };
+    crds().iter().map(manifest).collect()
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spec {
     Optional,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 pub use bind_request::*;
 pub use config::{Config, ConfigSpec, ConfigStatus};
-pub use definitions::crds;
+pub use definitions::{Manifest, crds, manifests};
 pub use pod_group::*;
 pub use queue::*;
 pub use scheduling_shard::*;
