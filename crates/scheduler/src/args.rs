@@ -87,11 +87,11 @@ pub struct Args {
 /// Flags of KAI that mean nothing here, or are the program's matter and not the scheduler's. Manifests may pass them.
 #[derive(Clone, Debug, clap::Args)]
 struct Ignored {
-    #[arg(long, hide = true, default_value = "", num_args = 0..=1, require_equals = true)]
+    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     detailed_fit_errors: String,
-    #[arg(long, hide = true, default_value = "", num_args = 0..=1, require_equals = true)]
+    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     schedule_csi_storage: String,
-    #[arg(long, hide = true, default_value = "", num_args = 0..=1, require_equals = true)]
+    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     enable_profiler: String,
     #[arg(long, hide = true, default_value = "")]
     profiler_port: String,
@@ -107,6 +107,6 @@ struct Ignored {
     log_flush_frequency: String,
     #[arg(long = "v", hide = true, default_value = "")]
     verbosity: String,
-    #[arg(long, hide = true, default_value = "", num_args = 0..=1, require_equals = true)]
+    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     log_json: String,
 }
