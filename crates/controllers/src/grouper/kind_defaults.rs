@@ -55,7 +55,7 @@ impl KindDefaults {
 }
 
 /// As labels have it.
-pub fn parse_preemptibility(text: &str) -> Option<Preemptibility> {
+pub(super) fn parse_preemptibility(text: &str) -> Option<Preemptibility> {
     match text {
         keys::PREEMPTIBLE => Some(Preemptibility::Preemptible),
         keys::NON_PREEMPTIBLE => Some(Preemptibility::NonPreemptible),

@@ -89,7 +89,9 @@ impl QueueMetrics {
         for queue in queues {
             let labels = self.labelling.of(queue);
             let promised = queue.resources();
-            let set = |gauges: &Gauges, value: f64| drop(gauges.get_or_create(&labels).set(value));
+            let set = |gauges: &Gauges, value: f64| {
+                gauges.get_or_create(&labels).set(value);
+            };
             set(&self.info, 1.0);
             set(&self.deserved_gpus, promised.gpu.quota);
             set(&self.quota_cpu_cores, scaled(promised.cpu.quota, 1.0 / MILLI_PER_CORE));

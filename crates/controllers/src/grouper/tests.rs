@@ -1,1 +1,0 @@
-//! Tables: owner and pod in, plan out.

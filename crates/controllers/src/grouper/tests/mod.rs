@@ -1,0 +1,128 @@
+//! Tables: owners and pod in, plan out. One file per family of kinds.
+
+mod base;
+mod batch;
+mod kubeflow;
+mod leader_worker_set;
+mod others;
+mod ray;
+
+use std::sync::Arc;
+
+use api::{Pod, PodGroup};
+use serde_json::{Value, json};
+
+use super::{Objects, Owner, Rules, Stop, View, Workload, group};
+
+/// A cluster of a few objects.
+#[derive(Default)]
+struct Fixture {
+    rules: Rules,
+    groups: Vec<Arc<PodGroup>>,
+    pods: Vec<Arc<Pod>>,
+    /// Objects beside the owners.
+    beside: Vec<Value>,
+}
+
+impl View for Fixture {
+    fn has_priority_class(&self, name: &str) -> bool {
+        ["train", "build", "inference", "high", "low"].contains(&name)
+    }
+
+    fn pod_group(&self, namespace: &str, name: &str) -> Option<Arc<PodGroup>> {
+        let is_it = |group: &&Arc<PodGroup>| {
+            group.metadata.namespace() == namespace && group.metadata.name.as_deref() == Some(name)
+        };
+        self.groups.iter().find(is_it).cloned()
+    }
+
+    fn has_flat_pod_group(&self, _: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
+        self.groups.iter().any(|group| {
+            group.metadata.name.as_deref().is_some_and(name_is) && group.as_written().sub_groups.is_empty()
+        })
+    }
+
+    fn pods_labelled(&self, _: &str, label: &str, value: &str) -> Vec<Arc<Pod>> {
+        let is_one = |pod: &&Arc<Pod>| pod.metadata.labels.text(label) == Some(value);
+        self.pods.iter().filter(is_one).cloned().collect()
+    }
+}
+
+impl Fixture {
+    fn with_group(mut self, name: &str, spec: Value) -> Fixture {
+        let group = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec });
+        self.groups.push(Arc::new(serde_json::from_value(group).unwrap()));
+        self
+    }
+
+    fn with_pod(mut self, pod: Value) -> Fixture {
+        self.pods.push(Arc::new(serde_json::from_value(pod).unwrap()));
+        self
+    }
+
+    fn with_object(mut self, object: Value) -> Fixture {
+        self.beside.push(object);
+        self
+    }
+
+    fn plan(&self, owners: &[Value], pod: &Value) -> Result<super::Plan, String> {
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let chain: Vec<Owner> = owners.iter().map(|object| Owner::of_object(object).unwrap()).collect();
+        let all = owners.iter().chain(&self.beside);
+        let objects: Objects = all
+            .map(|object| (Owner::of_object(object).unwrap().reference(), Some(object.clone())))
+            .collect();
+        let workload = Workload {
+            pod: &pod,
+            owners: &chain,
+            objects: &objects,
+            view: self,
+            rules: &self.rules,
+        };
+        group(&workload).map_err(|stop| match stop {
+            Stop::Refused(refusal) => refusal.to_string(),
+            Stop::Needs(reference) => format!("needs {} {}", reference.kind, reference.name),
+        })
+    }
+
+    /// The plan as one line, or why there is none.
+    fn check(&self, owners: &[Value], pod: &Value, expect: &str) {
+        let line = self.plan(owners, pod).map_or_else(|error| error, |plan| plan.to_string());
+        assert_eq!(line, expect);
+    }
+}
+
+fn check(owners: &[Value], pod: &Value, expect: &str) {
+    Fixture::default().check(owners, pod, expect);
+}
+
+/// An object with uid `u-<name>`.
+fn object(api_version: &str, kind: &str, name: &str, rest: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": { "name": name, "namespace": "ns", "uid": format!("u-{name}") },
+    });
+    merge(&mut object, rest);
+    object
+}
+
+/// A pod `p`.
+fn pod(rest: Value) -> Value {
+    object("v1", "Pod", "p", rest)
+}
+
+fn labelled(labels: Value) -> Value {
+    pod(json!({ "metadata": { "labels": labels } }))
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
