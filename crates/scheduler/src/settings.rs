@@ -105,6 +105,16 @@ impl TryFrom<Args> for Settings {
     }
 }
 
+impl Settings {
+    /// The lease that replicas of this scheduler, for this part of the cluster, take turns in.
+    pub fn lease_name(&self) -> String {
+        match self.partition.value() {
+            "" => self.scheduler_name.clone(),
+            value => format!("{}-{value}", self.scheduler_name),
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         #[derive(clap::Parser)]
