@@ -51,10 +51,11 @@ fn yaml_says_what_json_says() {
 /// The schema takes the example, and nothing of it is lost on its way through the type.
 fn round_trip<T: DeserializeOwned + Serialize>(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/examples").join(name);
-    let written = yaml(&fs::read_to_string(path).unwrap());
+    let written = yaml(&fs::read_to_string(path).expect("an example"));
     assert_eq!(problems(&written), [""; 0], "{name}");
-    let read: T = serde_json::from_value(written.clone()).unwrap();
-    assert_eq!(serde_json::to_value(read).unwrap(), written, "{name}");
+    let read: T = serde_json::from_value(written.clone()).expect("the type takes it");
+    let again = serde_json::to_value(read).expect("what was read can be written");
+    assert_eq!(again, written, "{name}");
 }
 
 #[test]
