@@ -85,22 +85,17 @@ fn look(view: &PodView<'_>, index: &Index, rota: &mut Rota, board: &Board, pool:
     if tells(reason) != Tells::PodAndGang {
         return;
     }
-    let news = rota.tell_gang(&gang, &text);
+    // While a part of it runs, it is scheduled.
+    if index.is_active(&gang) || !rota.tell_gang(&gang, view.uid, &text) {
+        return;
+    }
     if let Reason::GangNotReady { .. } = reason {
-        if news {
-            board.note(note(about(&**group), Severity::Normal, "NotReady", text));
-        }
-        return;
+        return board.note(note(about(&**group), Severity::Normal, "NotReady", text));
     }
-    if index.is_active(&gang) {
-        return;
-    }
-    if news {
-        let said = structured::reasons(reason, &text);
-        let message = structured::message(&said);
-        board.note(note(about(&**group), Severity::Normal, UNSCHEDULABLE, message.clone()));
-        board.group(&gang, Some(Unschedulable { message, reasons: said }));
-    }
+    let said = structured::reasons(reason, &text);
+    let message = structured::message(&said);
+    board.note(note(about(&**group), Severity::Normal, UNSCHEDULABLE, message.clone()));
+    board.group(&gang, Some(Unschedulable { message, reasons: said }));
 }
 
 fn tell_pod(key: &Key, pod: &api::Pod, reason: &Reason, text: &str, since: Millis, board: &Board, marks: bool) {

@@ -313,13 +313,11 @@ impl Metrics {
                 queue_metadata_name: queue.name.to_owned(),
                 queue_display_name: display,
             };
-            for at in 0..UNITS.len() {
+            for (at, unit) in UNITS.into_iter().enumerate() {
                 self.fair_share[at]
                     .get_or_create(&of)
-                    .set(queue.fair_share[at] as f64 / UNITS[at]);
-                self.usage[at]
-                    .get_or_create(&of)
-                    .set(queue.allocated[at] as f64 / UNITS[at]);
+                    .set(queue.fair_share[at] as f64 / unit);
+                self.usage[at].get_or_create(&of).set(queue.allocated[at] as f64 / unit);
             }
             let limits = [queue.quota.cpu.limit, queue.quota.memory.limit, queue.quota.gpu.limit];
             let passed = limits

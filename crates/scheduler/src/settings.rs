@@ -108,7 +108,7 @@ impl TryFrom<Args> for Settings {
 impl Settings {
     /// The lease that replicas of this scheduler, for this part of the cluster, take turns in.
     pub fn lease_name(&self) -> String {
-        match self.partition.value() {
+        match self.partition.parts().1 {
             "" => self.scheduler_name.clone(),
             value => format!("{}-{value}", self.scheduler_name),
         }

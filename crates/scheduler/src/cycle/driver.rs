@@ -281,7 +281,8 @@ impl Driver {
             }
             Order::CleanUp(request) => {
                 self.metrics.failed("clean-up");
-                tracing::warn!(request = %request.key, %error, "a bind request was not deleted");
+                tracing::warn!(request = %request.key, %error, "a bind request was not deleted; it is tried again");
+                self.index.clean_up_failed(&request);
             }
         }
         Ok(true)

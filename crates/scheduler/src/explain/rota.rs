@@ -16,7 +16,7 @@ const LOOK_AGAIN: Millis = Millis::seconds(5);
 pub(crate) struct Rota {
     by_time: BTreeSet<(Millis, Box<str>)>,
     pods: FxHashMap<Box<str>, Look>,
-    gangs: FxHashMap<Key, u64>,
+    gangs: FxHashMap<Key, Spoken>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,14 @@ struct Look {
     at: Millis,
     /// What was told last, and since when something was.
     told: Option<(u64, Millis)>,
+}
+
+/// What was told about a gang, and for which of its pods. Pods of one gang may wait for different reasons; as long as the one waits,
+/// the others don't speak for the gang, or its condition would change with every look.
+#[derive(Clone, Debug)]
+struct Spoken {
+    speaker: Box<str>,
+    hash: u64,
 }
 
 impl Rota {
@@ -74,10 +82,18 @@ impl Rota {
         news.then_some(since)
     }
 
-    /// Notes what is told about a gang; whether it is news.
-    pub(crate) fn tell_gang(&mut self, gang: &Key, text: &str) -> bool {
+    /// Notes what is told about a gang on account of a pod of it; whether it is news.
+    pub(crate) fn tell_gang(&mut self, gang: &Key, uid: &str, text: &str) -> bool {
         let hash = hash(text);
-        self.gangs.insert(gang.clone(), hash) != Some(hash)
+        if let Some(spoken) = self.gangs.get(gang) {
+            let another_speaks = *spoken.speaker != *uid && self.pods.contains_key(&spoken.speaker);
+            if another_speaks || spoken.hash == hash {
+                return false;
+            }
+        }
+        let speaker = uid.into();
+        self.gangs.insert(gang.clone(), Spoken { speaker, hash });
+        true
     }
 
     /// Nothing of the gang waits any more, or it is gone.
@@ -119,6 +135,18 @@ mod tests {
         assert_eq!(names(&second), ["c"], "the others had their turn");
         rota.forget("c");
         assert_eq!(names(&rota.due(Millis::seconds(5), 9)), ["a", "b"]);
+    }
+
+    #[test]
+    fn one_pod_speaks_for_its_gang() {
+        let mut rota = Rota::default();
+        let gang = Key::new("a", "g");
+        ["a", "b"].into_iter().for_each(|uid| rota.add(uid));
+        assert!(rota.tell_gang(&gang, "a", "full"));
+        assert!(!rota.tell_gang(&gang, "b", "bad claim"));
+        assert!(rota.tell_gang(&gang, "a", "fuller"));
+        rota.forget("a");
+        assert!(rota.tell_gang(&gang, "b", "bad claim"));
     }
 
     #[test]

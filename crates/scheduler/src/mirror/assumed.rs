@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn pauses_grow_with_failures_up_to_a_minute() {
         let mut book = Assumptions::default();
-        let mut held = |book: &mut Assumptions| {
+        let held = |book: &mut Assumptions| {
             book.failed("u", "n", String::new(), Millis(0));
             book.failure("u").map(|failure| failure.held_until.0 / 1000)
         };

@@ -4,8 +4,21 @@ use std::sync::Arc;
 
 use api::{BindPhase, BindRequest, Object};
 use cluster::Key;
+use engine::model::Millis;
 
 use super::{Index, StaleRequest, uid_of};
+
+/// A deletion that failed is tried again after this time.
+const RECHECK_AFTER: Millis = Millis::seconds(5);
+
+/// What was done about a bind request, so that it is done once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Judged {
+    /// Its failure was counted against the node.
+    blamed: bool,
+    /// Its deletion was asked for.
+    condemned: bool,
+}
 
 impl Index {
     pub(crate) fn apply_bind_request(&mut self, key: &Key, request: &Arc<BindRequest>) {
@@ -85,17 +98,42 @@ impl Index {
         } else {
             return;
         };
-        if mine && request.failed_for_good() {
-            let uid = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
-            let (node, message) = (request.selected_node().to_owned(), request.reason().to_owned());
-            self.assumptions.drop_assumption(&uid);
-            self.assumptions.failed(&uid, &node, message, self.now);
+        let uid = uid_of(&*request);
+        let judged = self.judged.entry(uid.into()).or_default();
+        if mine && request.failed_for_good() && !std::mem::replace(&mut judged.blamed, true) {
+            let pod = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
+            let (node, message) = (request.selected_node(), request.reason().to_owned());
+            self.assumptions.drop_assumption(&pod);
+            self.assumptions.failed(&pod, node, message, self.now);
         }
-        self.outbox.to_delete.push(StaleRequest {
-            key: key.clone(),
-            uid: uid_of(&*request).to_owned(),
-            why,
-        });
+        if !std::mem::replace(&mut judged.condemned, true) {
+            self.outbox.to_delete.push(StaleRequest {
+                key: key.clone(),
+                uid: uid.to_owned(),
+                why,
+            });
+        }
+    }
+
+    /// Its deletion failed: it is asked for again in a while.
+    pub(crate) fn clean_up_failed(&mut self, request: &StaleRequest) {
+        if let Some(judged) = self.judged.get_mut(request.uid.as_str()) {
+            judged.condemned = false;
+            self.recheck.push((self.now + RECHECK_AFTER, request.key.clone()));
+        }
+    }
+
+    /// Looks again at bind requests that could not be deleted.
+    pub(super) fn recheck_requests(&mut self) {
+        let now = self.now;
+        let (due, later) = std::mem::take(&mut self.recheck)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
+        self.recheck = later;
+        let due: Vec<(Millis, Key)> = due;
+        for (_, key) in due {
+            self.check_request(&key);
+        }
     }
 
     fn unlink(&mut self, pod: &Key, request: &Key) {

@@ -55,6 +55,9 @@ pub(crate) struct Index {
     requests: FxHashMap<Key, Arc<BindRequest>>,
     /// Bind requests by the pod they name.
     requests_of: FxHashMap<Key, Vec<Key>>,
+    judged: FxHashMap<Box<str>, bind_requests::Judged>,
+    /// Bind requests to look at again, and when.
+    recheck: Vec<(Millis, Key)>,
     volumes: volumes::Volumes,
     assumptions: assumed::Assumptions,
     told: FxHashSet<(String, String)>,
@@ -114,6 +117,8 @@ impl Index {
             classes: PriorityClasses::default(),
             requests: FxHashMap::default(),
             requests_of: FxHashMap::default(),
+            judged: FxHashMap::default(),
+            recheck: Vec::new(),
             volumes: volumes::Volumes::default(),
             assumptions: assumed::Assumptions::default(),
             told: FxHashSet::default(),
@@ -127,6 +132,7 @@ impl Index {
     /// seen: pod, node.
     pub(crate) fn tick(&mut self, now: Millis) -> Vec<(Key, String)> {
         self.now = now;
+        self.recheck_requests();
         let mut unseen = Vec::new();
         for (uid, in_vain) in self.assumptions.due(now) {
             let Some(key) = self.pods_by_uid.get(&uid).cloned() else {

@@ -246,8 +246,18 @@ fn a_bind_request_counts_until_it_failed() {
     );
     assert_eq!(world.decide(), [""; 0]);
     assert!(world.reason("uid-p").ends_with("no reservation"));
+    world.request(
+        "p",
+        "uid-p",
+        "n1",
+        json!({ "phase": "Failed", "reason": "no reservation", "failedAttempts": 2 }),
+    );
+    assert!(world.sync().to_delete.is_empty(), "once is enough");
+    world.index.clean_up_failed(&outbox.to_delete[0]);
+    world.index.tick(world.now + Millis::seconds(5));
+    assert_eq!(world.sync().to_delete.len(), 1, "unless it did not work");
     world.index.remove_bind_request(&Key::new("a", "p"));
-    assert_eq!(world.after(2), ["bind uid-p n1"]);
+    assert_eq!(world.after(7), ["bind uid-p n1"]);
 }
 
 #[test]
@@ -477,4 +487,48 @@ fn a_gang_is_settled_when_nothing_of_it_waits() {
     assert!(world.index.is_active(&gang) && world.index.is_settled(&gang));
     world.index.remove_pod(&Key::new("a", "p"));
     assert!(!world.index.is_active(&gang) && world.index.members.is_empty());
+}
+
+/// `cargo test -p scheduler --release --lib -- --ignored --nocapture large`
+#[test]
+#[ignore = "takes long without optimisation, and only prints"]
+fn changes_in_a_large_cluster_are_cheap() {
+    const NODES: usize = 4_000;
+    const PODS_PER_NODE: usize = 35;
+    const CHANGED: usize = 1_000;
+    const ROUNDS: usize = 20;
+    let mut world = World::new();
+    (0..NODES).for_each(|at| world.node(&format!("n{at}"), json!({})));
+    let running = |at: usize| {
+        json!({ "metadata": { "annotations": { "pod-group-name": format!("g{at}") } },
+                "spec": { "nodeName": format!("n{}", at % NODES), "containers": [{ "resources": { "requests": { "cpu": "100m" } } }] },
+                "status": { "phase": "Running" } })
+    };
+    for at in 0..NODES * PODS_PER_NODE {
+        world.group(&format!("g{at}"), json!({}));
+        world.pod(&format!("p{at}"), running(at));
+    }
+    world.decide();
+    let changed: Vec<Arc<api::Pod>> = (0..CHANGED)
+        .map(|at| Arc::new(pod(&format!("p{at}"), running(at))))
+        .collect();
+    let (mut index, mut apply, mut cycle) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let start = tokio::time::Instant::now();
+        changed
+            .iter()
+            .for_each(|pod| world.index.apply_pod(&Key::of(&**pod), pod));
+        let indexed = tokio::time::Instant::now();
+        world.sync();
+        let applied = tokio::time::Instant::now();
+        let report = world.engine.cycle(world.now, &Config::default());
+        assert!(report.decisions.is_empty());
+        index.push(indexed - start);
+        apply.push(applied - indexed);
+        cycle.push(applied.elapsed());
+    }
+    for (name, mut times) in [("index", index), ("apply", apply), ("cycle", cycle)] {
+        times.sort();
+        println!("{name}: median {:?}", times[ROUNDS / 2]);
+    }
 }

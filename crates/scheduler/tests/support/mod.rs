@@ -12,20 +12,20 @@ const START: &str = "2026-01-01T00:00:00Z";
 /// Nothing in these tests takes longer, by the runtime's own clock.
 const WITHIN: Duration = Duration::from_secs(180);
 
-pub struct World {
-    pub server: Server,
-    pub store: Door,
-    pub scheduler: Arc<Scheduler>,
-    pub context: cluster::Context,
-    pub task: JoinHandle<Error>,
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) store: Door,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) context: cluster::Context,
+    pub(crate) task: JoinHandle<Error>,
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         World::with(Settings::default())
     }
 
-    pub fn with(settings: Settings) -> World {
+    pub(crate) fn with(settings: Settings) -> World {
         let start = START.parse().unwrap();
         let server = Server::new(Options {
             clock: Some(Clock::starting_at(start)),
@@ -60,11 +60,11 @@ impl World {
         world
     }
 
-    pub fn faults(&self, faults: impl Faults) {
+    pub(crate) fn faults(&self, faults: impl Faults) {
         self.server.set_faults(Arc::new(faults));
     }
 
-    pub fn queue(&self, name: &str, parent: Option<&str>) {
+    pub(crate) fn queue(&self, name: &str, parent: Option<&str>) {
         let free = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
         let mut spec = json!({ "resources": { "gpu": free, "cpu": free, "memory": free } });
         if let Some(parent) = parent {
@@ -73,7 +73,7 @@ impl World {
         self.put(json!({ "apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": { "name": name }, "spec": spec }));
     }
 
-    pub fn node(&self, name: &str, gpus: u32) {
+    pub(crate) fn node(&self, name: &str, gpus: u32) {
         let object = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": name, "labels": { "nvidia.com/gpu.memory": "16000", "nvidia.com/gpu.count": gpus.to_string() } },
@@ -88,7 +88,7 @@ impl World {
             .unwrap();
     }
 
-    pub fn group(&self, name: &str, spec: Value) {
+    pub(crate) fn group(&self, name: &str, spec: Value) {
         let mut object = json!({
             "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
             "metadata": { "name": name, "namespace": "a" },
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// A pod of the gang with whole GPUs.
-    pub fn pod(&self, name: &str, gang: &str, gpus: u32) {
+    pub(crate) fn pod(&self, name: &str, gang: &str, gpus: u32) {
         self.put(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": "a", "annotations": { "pod-group-name": gang } },
@@ -111,7 +111,7 @@ impl World {
     }
 
     /// A pod of the gang with part of a GPU.
-    pub fn fraction(&self, name: &str, gang: &str, fraction: &str) {
+    pub(crate) fn fraction(&self, name: &str, gang: &str, fraction: &str) {
         self.put(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": "a", "annotations": { "pod-group-name": gang, "gpu-fraction": fraction } },
@@ -119,11 +119,11 @@ impl World {
         }));
     }
 
-    pub fn put(&self, object: Value) {
+    pub(crate) fn put(&self, object: Value) {
         self.store.put(object).unwrap();
     }
 
-    pub fn get(&self, resource: &str, name: &str) -> Option<Value> {
+    pub(crate) fn get(&self, resource: &str, name: &str) -> Option<Value> {
         let namespace = if resource == "nodes" { "" } else { "a" };
         self.store
             .get(resource, namespace, name)
@@ -131,22 +131,22 @@ impl World {
             .map(|object| object.to_value())
     }
 
-    pub fn node_of(&self, pod: &str) -> Option<String> {
+    pub(crate) fn node_of(&self, pod: &str) -> Option<String> {
         self.get("pods", pod)?["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
     /// The kubelet reports that the pod runs.
-    pub fn runs(&self, pod: &str) {
+    pub(crate) fn runs(&self, pod: &str) {
         let status = Patch::Merge(json!({ "status": { "phase": "Running" } }));
         self.store.patch_status("pods", "a", pod, &status).unwrap();
     }
 
-    pub fn remove(&self, resource: &str, name: &str) {
+    pub(crate) fn remove(&self, resource: &str, name: &str) {
         self.store.delete(resource, "a", name, &DeleteOptions::now()).unwrap();
     }
 
     /// Reasons and messages of the events about an object.
-    pub fn events(&self, name: &str) -> Vec<(String, String)> {
+    pub(crate) fn events(&self, name: &str) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let all = self.all("events").into_iter();
         all.filter(|event| event["involvedObject"]["name"] == name)
@@ -154,14 +154,14 @@ impl World {
             .collect()
     }
 
-    pub fn all(&self, resource: &str) -> Vec<Value> {
+    pub(crate) fn all(&self, resource: &str) -> Vec<Value> {
         let everything = self.store.selector(resource, "", "").unwrap();
         let page = self.store.list(resource, "a", &everything).unwrap();
         page.objects.iter().map(|object| object.to_value()).collect()
     }
 
     /// Waits until it is so.
-    pub async fn until(&self, what: &str, mut holds: impl FnMut(&World) -> bool) {
+    pub(crate) async fn until(&self, what: &str, mut holds: impl FnMut(&World) -> bool) {
         let waiting = async {
             while !holds(self) {
                 assert!(
@@ -181,7 +181,7 @@ impl World {
     }
 
     /// Lets things happen for a while.
-    pub async fn pass(&self, seconds: u64) {
+    pub(crate) async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 }
