@@ -19,8 +19,11 @@ pub(crate) struct Share {
     pub(crate) memory_limit: Option<String>,
 }
 
+/// Name and content of a ConfigMap.
+pub(crate) type Named = (String, BTreeMap<String, String>);
+
 /// Names and contents of both ConfigMaps of a pod; an error says what the pod lacks.
-pub(crate) fn config_maps(pod: &Value, share: &Share) -> Result<[(String, BTreeMap<String, String>); 2], String> {
+pub(crate) fn config_maps(pod: &Value, share: &Share) -> Result<[Named; 2], String> {
     let container = container(pod)?;
     let [name, env_name] = names(pod, &container)?;
     let mut capabilities = BTreeMap::from([

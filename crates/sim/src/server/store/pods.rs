@@ -36,6 +36,14 @@ impl Store {
             );
             return Err(Refusal::conflict(about, why));
         }
+        let version = binding["metadata"]["resourceVersion"].as_str().unwrap_or("");
+        if !version.is_empty() && version != old.revision().to_string() {
+            let why = format!(
+                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+                old.revision()
+            );
+            return Err(Refusal::conflict(about, why));
+        }
         if !old["metadata"]["deletionTimestamp"].is_null() {
             return Err(Refusal::conflict(
                 about,

@@ -1,0 +1,337 @@
+//! A small world for the binder: the embedded API server, kubelets that only know reservation pods, and eyes that check after each
+//! moment that no GPU is promised twice.
+
+#![allow(dead_code)] // Each test file uses its part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cluster::{Client, Clock, Context};
+use serde_json::{Value, json};
+use sim::server::{DeleteOptions, Door, Options, Patch, Selector, Server};
+use tokio::task::JoinHandle;
+
+pub(crate) const NS: &str = "team";
+pub(crate) const RESERVATIONS: &str = "kai-resource-reservation";
+pub(crate) const GPU: &str = "run.ai/reserve_for_gpu_index";
+const MOMENT: Duration = Duration::from_millis(100);
+/// Virtual time after which something that did not happen is taken never to.
+const SOON_ENOUGH: Duration = Duration::from_secs(600);
+
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) store: Door,
+    pub(crate) context: Context,
+    pub(crate) kubelets: Arc<Mutex<Kubelets>>,
+    tasks: Vec<JoinHandle<()>>,
+    binders: Vec<JoinHandle<()>>,
+}
+
+/// What the kubelets of all nodes know and how they behave.
+#[derive(Default)]
+pub(crate) struct Kubelets {
+    gpus: BTreeMap<String, Vec<String>>,
+    /// Who holds which GPU, by pod uid.
+    held: BTreeMap<String, (String, String)>,
+    /// Nodes whose kubelet does nothing.
+    pub(crate) dead: BTreeSet<String>,
+    /// Pods, by name, whose end is never confirmed.
+    pub(crate) stuck: BTreeSet<String>,
+    aliases: BTreeMap<String, String>,
+    /// GPUs that are given out last.
+    pub(crate) disliked: BTreeSet<String>,
+    /// What went wrong at any moment.
+    pub(crate) violations: Vec<String>,
+    /// Reservation pods that were ever refused.
+    pub(crate) refused: usize,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> World {
+        let start = "2026-01-01T00:00:00Z".parse().unwrap();
+        let clock = sim::server::Clock::starting_at(start);
+        let server = Server::new(Options { clock: Some(clock), ..options });
+        let store = server.store();
+        api::crd::crds().into_iter().for_each(|crd| drop(store.create(crd).unwrap()));
+        for name in [NS, RESERVATIONS, "kai-scale-adjust"] {
+            store.create(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })).unwrap();
+        }
+        let client = Client::in_process(server.service());
+        let context = Context::new(client, Clock::runtime(start));
+        let kubelets: Arc<Mutex<Kubelets>> = Arc::default();
+        let task = tokio::spawn(live(store.clone(), Arc::clone(&kubelets)));
+        World { server, store, context, kubelets, tasks: vec![task], binders: Vec::new() }
+    }
+
+    /// A node with GPUs of 10,000 MiB, served by the agent.
+    pub(crate) fn node(&self, name: &str, gpus: usize) {
+        let names = (0..gpus).map(|at| format!("GPU-{name}-{at}")).collect();
+        self.kubelets.lock().unwrap().gpus.insert(name.to_owned(), names);
+        let labels = json!({
+            "kai.scheduler/platform": "nvml", "nvidia.com/gpu.memory": "10000", "nvidia.com/gpu.count": gpus.to_string(),
+        });
+        self.store
+            .create(json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels },
+                "status": { "allocatable": { "nvidia.com/gpu": gpus.to_string(), "pods": "110" } },
+            }))
+            .unwrap();
+    }
+
+    /// A pod that admission has seen.
+    pub(crate) fn pod(&self, name: &str, annotations: Value) -> Value {
+        let mut annotations = annotations;
+        annotations["runai/shared-gpu-configmap"] = json!(format!("{name}-shared-gpu"));
+        let key = json!({ "configMapKeyRef": { "name": format!("{name}-shared-gpu-0"), "key": "NVIDIA_VISIBLE_DEVICES" } });
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": name, "namespace": NS, "annotations": annotations },
+            "spec": { "schedulerName": "kai-scheduler", "containers": [
+                { "name": "main", "image": "x", "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": key }] } ] },
+        });
+        self.store.create(pod).unwrap().to_value()
+    }
+
+    /// The decision to bind a pod.
+    pub(crate) fn request(&self, pod: &Value, node: &str, change: Value) {
+        let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
+        let mut spec = json!({ "podName": name, "selectedNode": node, "receivedResourceType": "Regular" });
+        spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let request = json!({
+            "apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest",
+            "metadata": {
+                "name": name, "namespace": NS, "labels": { "selected-node": node },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid }],
+            },
+            "spec": spec,
+        });
+        self.store.create(request).unwrap();
+    }
+
+    /// A pod with a fraction in hundredths, and the decision where to bind it.
+    pub(crate) fn share(&self, name: &str, node: &str, groups: &[&str], hundredths: u32) {
+        self.share_with(name, node, groups, hundredths, json!({}));
+    }
+
+    pub(crate) fn share_with(&self, name: &str, node: &str, groups: &[&str], hundredths: u32, change: Value) {
+        let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        let pod = self.pod(name, json!({ "gpu-fraction": text, "gpu-fraction-num-devices": groups.len().to_string() }));
+        let mut spec = json!({
+            "receivedResourceType": "Fraction", "selectedGPUGroups": groups,
+            "receivedGPU": { "count": groups.len(), "portion": text },
+        });
+        spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        self.request(&pod, node, spec);
+    }
+
+    pub(crate) fn start(&mut self, flags: &[&str]) {
+        // Watches of its own, as after a restart.
+        let context = Context::new(self.context.client.clone(), self.context.clock);
+        self.context = context.clone();
+        let settings = settings(flags);
+        self.binders.push(tokio::spawn(async move {
+            let _ = binder::run(context, settings).await;
+        }));
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.binders.drain(..).for_each(|task| task.abort());
+    }
+
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&World) -> bool) {
+        let waiting = async {
+            while !condition(self) {
+                tokio::time::sleep(MOMENT).await;
+            }
+        };
+        if tokio::time::timeout(SOON_ENOUGH, waiting).await.is_err() {
+            let dump = |resource: &str| {
+                let all = self.all(resource);
+                all.iter().map(|one| format!("{} {} {}\n", one["metadata"], one["spec"]["nodeName"], one["status"])).collect::<String>()
+            };
+            panic!("it never came to this: {what}\n{}\n{}", dump("pods"), dump("bindrequests.scheduling.run.ai"));
+        }
+    }
+
+    pub(crate) async fn pass(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    pub(crate) fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        self.store.get(resource, namespace, name).ok().map(|found| found.to_value())
+    }
+
+    pub(crate) fn all(&self, resource: &str) -> Vec<Value> {
+        all(&self.store, resource)
+    }
+
+    pub(crate) fn is_bound(&self, pod: &str) -> bool {
+        self.get("pods", NS, pod).is_some_and(|pod| !pod["spec"]["nodeName"].is_null())
+    }
+
+    pub(crate) fn status(&self, request: &str) -> Value {
+        self.get("bindrequests.scheduling.run.ai", NS, request).map(|found| found["status"].clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn failed(&self, request: &str) -> bool {
+        self.status(request)["phase"] == "Failed"
+    }
+
+    pub(crate) fn reservations(&self) -> Vec<Value> {
+        self.all("pods").into_iter().filter(|pod| pod["metadata"]["namespace"] == RESERVATIONS).collect()
+    }
+
+    pub(crate) fn reservation(&self, node: &str, group: &str) -> Option<Value> {
+        let name = binder::reservation_name(&binder::GroupKey::new(node, group));
+        self.get("pods", RESERVATIONS, &name)
+    }
+
+    /// The devices that a pod was told.
+    pub(crate) fn devices(&self, pod: &str) -> String {
+        let map = self.get("configmaps", NS, &format!("{pod}-shared-gpu-0")).unwrap_or_default();
+        map["data"]["NVIDIA_VISIBLE_DEVICES"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
+        self.all("events").into_iter().filter(|event| event["reason"] == reason).collect()
+    }
+
+    pub(crate) fn delete(&self, resource: &str, namespace: &str, name: &str) {
+        let _ = self.store.delete(resource, namespace, name, &DeleteOptions::now());
+    }
+
+    pub(crate) fn assert_sound(&self) {
+        let violations = &self.kubelets.lock().unwrap().violations;
+        assert!(violations.is_empty(), "{violations:?}");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop();
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}
+
+pub(crate) fn settings(flags: &[&str]) -> binder::Settings {
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: binder::Args,
+    }
+    let program: Program = clap::Parser::parse_from([&["binder"], flags].concat());
+    program.args.settings().unwrap()
+}
+
+pub(crate) fn all(store: &Door, resource: &str) -> Vec<Value> {
+    let page = store.list(resource, "", &Selector::everything()).unwrap();
+    page.objects.iter().map(|object| object.to_value()).collect()
+}
+
+/// The life of all nodes.
+async fn live(store: Door, kubelets: Arc<Mutex<Kubelets>>) {
+    loop {
+        let pods = all(&store, "pods");
+        {
+            let mut kubelets = kubelets.lock().unwrap();
+            pods.iter().for_each(|pod| kubelets.tend(&store, pod));
+            let uids: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
+            kubelets.held.retain(|uid, _| uids.contains(uid.as_str()));
+            kubelets.look(&pods);
+        }
+        tokio::time::sleep(MOMENT).await;
+    }
+}
+
+impl Kubelets {
+    /// The node has this many GPUs from now on.
+    pub(crate) fn gpus_of(&mut self, node: &str, count: usize) {
+        let names = (0..count).map(|at| format!("GPU-{node}-{at}")).collect();
+        self.gpus.insert(node.to_owned(), names);
+    }
+
+    /// All further reservations of the node are told this GPU.
+    pub(crate) fn alias(&mut self, node: &str, gpu: &str) {
+        self.aliases.insert(node.to_owned(), gpu.to_owned());
+    }
+
+    fn tend(&mut self, store: &Door, pod: &Value) {
+        let text = |path: &str| pod.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (name, namespace, uid) = (text("/metadata/name"), text("/metadata/namespace"), text("/metadata/uid"));
+        let (node, phase) = (text("/spec/nodeName"), text("/status/phase"));
+        if node.is_empty() || self.dead.contains(&node) {
+            return;
+        }
+        if !text("/metadata/deletionTimestamp").is_empty() {
+            if !self.stuck.contains(&name) {
+                self.held.remove(&uid);
+                let _ = store.delete("pods", &namespace, &name, &DeleteOptions::now());
+            }
+            return;
+        }
+        if phase != "Pending" {
+            return;
+        }
+        let wants_gpu = !pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"].is_null();
+        let mut phase = "Running";
+        if wants_gpu {
+            let taken: BTreeSet<String> = self.held.values().map(|(_, gpu)| gpu.clone()).collect();
+            let gpus = self.gpus.get(&node).cloned().unwrap_or_default();
+            let free = gpus.into_iter().filter(|gpu| !taken.contains(gpu));
+            match free.min_by_key(|gpu| self.disliked.contains(gpu)) {
+                Some(gpu) => {
+                    self.held.insert(uid, (name.clone(), gpu.clone()));
+                    if namespace == RESERVATIONS {
+                        let told = self.aliases.get(&node).unwrap_or(&gpu);
+                        let body = json!({ "metadata": { "annotations": { GPU: told } } });
+                        let _ = store.patch("pods", &namespace, &name, &Patch::Merge(body));
+                    }
+                }
+                None => {
+                    phase = "Failed";
+                    self.refused += 1;
+                }
+            }
+        }
+        let _ = store.patch_status("pods", &namespace, &name, &Patch::Merge(json!({ "status": { "phase": phase } })));
+    }
+
+    /// No GPU beyond its memory, no GPU for two groups, at no moment.
+    fn look(&mut self, pods: &[Value]) {
+        let mut used: BTreeMap<(String, String), f64> = BTreeMap::new();
+        let mut owners: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for pod in pods {
+            let Some(node) = pod["spec"]["nodeName"].as_str() else { continue };
+            let over = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
+            if over || pod["metadata"]["namespace"] == RESERVATIONS {
+                continue;
+            }
+            let told = pod["metadata"]["annotations"]["kai.scheduler/received-gpus"].as_str().unwrap_or_default();
+            let fraction = pod["metadata"]["annotations"]["gpu-fraction"].as_str().unwrap_or_default();
+            let fraction: f64 = fraction.parse().unwrap_or(0.0);
+            for gpu in told.split(',').filter(|gpu| !gpu.is_empty()) {
+                *used.entry((node.to_owned(), gpu.to_owned())).or_default() += fraction;
+            }
+            for (label, value) in pod["metadata"]["labels"].as_object().into_iter().flatten() {
+                if label == "runai-gpu-group" && !told.is_empty() {
+                    owners.entry(told.to_owned()).or_default().insert(value.to_string());
+                }
+            }
+        }
+        for ((node, gpu), sum) in used {
+            if sum > 1.000_001 {
+                self.violations.push(format!("{gpu} of {node} is used {sum} times"));
+            }
+        }
+        for (gpu, groups) in owners {
+            if groups.len() > 1 {
+                self.violations.push(format!("{gpu} belongs to {groups:?}"));
+            }
+        }
+    }
+}
