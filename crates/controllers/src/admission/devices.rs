@@ -1,0 +1,185 @@
+//! Which GPUs a container may name by itself: none. A container that asked for a GPU is told its devices by the device plugin or the
+//! binder, so a value of its own is taken away: the kubelet would let it win. For all others `NVIDIA_VISIBLE_DEVICES` is `void`,
+//! because an image may bring a value along that shows every GPU of the node.
+
+use api::keys;
+use serde_json::{Value, json};
+
+use super::pod_mutate::list_mut;
+use super::review::Finding;
+use super::share::ContainerAt;
+use super::view::{self, CONTAINER_LISTS};
+
+const HIDDEN: &str = "void";
+/// Values that show no GPU.
+const HARMLESS: [&str; 2] = [HIDDEN, "none"];
+
+/// Hides GPUs from all containers that did not ask for one and that can still be changed.
+pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) {
+    for at in containers(pod, share) {
+        let Some(container) = pod.pointer_mut(&at.pointer()).filter(|container| container.is_object()) else {
+            continue;
+        };
+        if is_old(at.list, container, old) {
+            continue;
+        }
+        if asks_for_gpu(container) {
+            if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
+                env.retain(|variable| variable["name"] != keys::ENV_VISIBLE_DEVICES);
+            }
+            continue;
+        }
+        let env = list_mut(container, "env");
+        let mut visible = env
+            .iter_mut()
+            .filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
+        match visible.next() {
+            // A reference can't stand beside a value. Validation refuses it, with better words than the API server has.
+            Some(variable) if !variable["valueFrom"].is_null() => {}
+            Some(variable) => variable["value"] = HIDDEN.into(),
+            None => env.push(json!({"name": keys::ENV_VISIBLE_DEVICES, "value": HIDDEN})),
+        }
+    }
+}
+
+/// Containers that did not ask for a GPU and name some.
+pub(crate) fn check(pod: &Value, share: Option<ContainerAt>) -> Option<Finding> {
+    containers(pod, share).into_iter().find_map(|at| {
+        let container = pod
+            .pointer(&at.pointer())
+            .filter(|container| !asks_for_gpu(container))?;
+        let variables = view::list(container, "/env").iter();
+        let mut visible = variables.filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
+        let wrong = visible.find_map(|variable| match view::text(variable, "/value") {
+            Some(value) if HARMLESS.contains(&value) && variable["valueFrom"].is_null() => None,
+            None if variable["valueFrom"].is_null() => None,
+            Some(value) => Some(format!("{value:?} shows GPUs to a container that asked for none")),
+            None => Some("a reference may show GPUs to a container that asked for none".to_owned()),
+        })?;
+        let name = view::text(container, "/name").unwrap_or("(no name)");
+        Some(Finding::invalid(
+            format!("spec.{}[{name}].env.{}", at.list, keys::ENV_VISIBLE_DEVICES),
+            format!("{wrong}; remove it, write void or none, or request a GPU"),
+        ))
+    })
+}
+
+/// All containers but the one that gets a share.
+fn containers(pod: &Value, share: Option<ContainerAt>) -> Vec<ContainerAt> {
+    let of = |list: &'static str| {
+        let count = view::list(pod, &format!("/spec/{list}")).len();
+        (0..count).map(move |index| ContainerAt { list, index })
+    };
+    let all = CONTAINER_LISTS.into_iter().flat_map(of);
+    all.filter(|at| Some(*at) != share).collect()
+}
+
+/// A container of a running pod can't be changed any more; only ephemeral ones join later.
+fn is_old(list: &str, container: &Value, old: &Value) -> bool {
+    let same_name = |other: &Value| other["name"] == container["name"];
+    !old.is_null()
+        && (list != "ephemeralContainers" || view::list(old, "/spec/ephemeralContainers").iter().any(same_name))
+}
+
+/// The API server copies limits of extended resources to requests, but only after this has run.
+fn asks_for_gpu(container: &Value) -> bool {
+    ["requests", "limits"].into_iter().any(|kind| {
+        let resources = container
+            .pointer(&format!("/resources/{kind}"))
+            .and_then(Value::as_object);
+        resources.into_iter().flatten().any(|(name, amount)| {
+            let gpu = name == keys::RESOURCE_GPU || name.starts_with(keys::MIG_PREFIX);
+            gpu && !is_zero(amount)
+        })
+    })
+}
+
+fn is_zero(amount: &Value) -> bool {
+    match amount {
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.trim_end_matches(char::is_alphabetic).parse() == Ok(0.0),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(container: Value) -> Value {
+        json!({"spec": {"containers": [container]}})
+    }
+
+    fn hidden(container: Value) -> Value {
+        let mut pod = pod(container);
+        hide(&mut pod, &Value::Null, None);
+        pod["spec"]["containers"][0]["env"].clone()
+    }
+
+    #[test]
+    fn gpus_are_hidden_from_who_asked_for_none() {
+        assert_eq!(
+            hidden(json!({})),
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+        );
+        assert_eq!(
+            hidden(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})),
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+        );
+        for amount in [json!("1"), json!(1), json!("2")] {
+            assert_eq!(
+                hidden(json!({"resources": {"limits": {"nvidia.com/gpu": amount}}})),
+                Value::Null
+            );
+        }
+        assert_eq!(
+            hidden(json!({"resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}})),
+            Value::Null
+        );
+        let own_value = json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "b"}],
+            "resources": {"limits": {"nvidia.com/gpu": 1}}});
+        assert_eq!(hidden(own_value), json!([{"name": "A", "value": "b"}]));
+        for amount in [json!("0"), json!(0), json!("0m"), json!(null)] {
+            assert!(hidden(json!({"resources": {"limits": {"nvidia.com/gpu": amount}}})).is_array());
+        }
+    }
+
+    #[test]
+    fn only_new_ephemeral_containers_are_changed_later() {
+        let old = json!({"spec": {"containers": [{"name": "a"}], "ephemeralContainers": [{"name": "e"}]}});
+        let mut new = old.clone();
+        new["spec"]["ephemeralContainers"][1] = json!({"name": "f"});
+        hide(&mut new, &old, None);
+        assert_eq!(new["spec"]["containers"][0]["env"], Value::Null);
+        assert_eq!(new["spec"]["ephemeralContainers"][0]["env"], Value::Null);
+        assert_eq!(new["spec"]["ephemeralContainers"][1]["env"][0]["value"], "void");
+    }
+
+    #[test]
+    fn names_of_gpus_are_refused() {
+        let refused = |env: Value| check(&pod(json!({"name": "c", "env": env})), None).is_some();
+        assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])));
+        assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}])));
+        assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}])));
+        assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES"}])));
+        assert!(!refused(json!([{"name": "OTHER", "value": "all"}])));
+        assert!(refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])));
+        assert!(refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {}}])));
+        // The kubelet takes the last of several.
+        assert!(refused(
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}])
+        ));
+        let shared = ContainerAt {
+            list: "containers",
+            index: 0,
+        };
+        let pod = pod(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {}}]}));
+        assert_eq!(check(&pod, Some(shared)), None);
+        let ephemeral = json!({"spec": {"ephemeralContainers": [
+            {"name": "debug", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}});
+        assert_eq!(
+            check(&ephemeral, None).unwrap().field,
+            "spec.ephemeralContainers[debug].env.NVIDIA_VISIBLE_DEVICES"
+        );
+    }
+}

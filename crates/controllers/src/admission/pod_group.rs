@@ -1,0 +1,397 @@
+//! Which pod groups are refused, and what they are warned of. The tree of subgroups must be one; numbers that make no sense are
+//! refused at creation and, where running workloads may have them, warned of later.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::args::Settings;
+use super::queue::{self, Directory};
+use super::review::{Finding, Operation, Request, Verdict};
+use super::{owned, view};
+
+/// Whether the pod group may be as the request has it.
+pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+    let going = view::text(&request.object, "/metadata/deletionTimestamp").is_some();
+    match request.operation {
+        Operation::Delete | Operation::Connect => return Verdict::default(),
+        Operation::Update if going => return Verdict::default(),
+        Operation::Create | Operation::Update => {}
+    }
+    let mut findings = if settings.trusts(&request.user_info) {
+        Vec::new()
+    } else {
+        owned::pod_group(request)
+    };
+    findings.extend(queue_of(request, queues));
+    let mut warnings = Vec::new();
+    match check(&request.object) {
+        Err(structural) => findings.push(structural),
+        Ok(doubts) => {
+            for doubt in doubts {
+                match doubt.severity(request.operation) {
+                    Severity::Refused => findings.push(doubt.finding()),
+                    Severity::Warned => {
+                        let finding = doubt.finding();
+                        warnings.push(format!("{}: {}", finding.field, finding.text));
+                    }
+                }
+            }
+        }
+    }
+    Verdict::of(&request.object_name("PodGroup"), &findings).with_warnings(warnings)
+}
+
+fn queue_of(request: &Request, queues: &dyn Directory) -> Option<Finding> {
+    let queue = view::text(&request.object, "/spec/queue")?;
+    // Whoever made it: the pod grouper passes on what a tenant wrote.
+    if view::text(&request.old_object, "/spec/queue") == Some(queue) {
+        return None;
+    }
+    queue::access(queues, queue, &request.namespace, "spec.queue".to_owned())
+}
+
+/// A number that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Doubt {
+    LeafWithMinSubGroup {
+        name: String,
+    },
+    LeafWithoutMinMember {
+        name: String,
+    },
+    ParentWithMinMember {
+        name: String,
+    },
+    TooManySubGroups {
+        name: Option<String>,
+        wanted: i64,
+        there: usize,
+    },
+}
+
+enum Severity {
+    Refused,
+    Warned,
+}
+
+impl Doubt {
+    fn severity(&self, operation: Operation) -> Severity {
+        match (self, operation) {
+            (Doubt::TooManySubGroups { .. }, _) => Severity::Warned,
+            (Doubt::ParentWithMinMember { .. }, Operation::Update) => Severity::Warned,
+            (
+                Doubt::LeafWithMinSubGroup { .. }
+                | Doubt::LeafWithoutMinMember { .. }
+                | Doubt::ParentWithMinMember { .. },
+                _,
+            ) => Severity::Refused,
+        }
+    }
+
+    fn finding(&self) -> Finding {
+        let field = |name: &str, part: &str| format!("spec.subGroups[{name}].{part}");
+        match self {
+            Doubt::LeafWithMinSubGroup { name } => Finding::invalid(
+                field(name, "minSubGroup"),
+                "the subgroup has no subgroups of its own; write minMember instead",
+            ),
+            Doubt::LeafWithoutMinMember { name } => Finding::invalid(
+                field(name, "minMember"),
+                "it is missing; write how many pods of the subgroup have to start together",
+            ),
+            Doubt::ParentWithMinMember { name } => Finding::invalid(
+                field(name, "minMember"),
+                "the subgroup has subgroups of its own; write minSubGroup instead",
+            ),
+            Doubt::TooManySubGroups { name, wanted, there } => {
+                let field = match name {
+                    Some(name) => field(name, "minSubGroup"),
+                    None => "spec.minSubGroup".to_owned(),
+                };
+                let text = format!(
+                    "{wanted} subgroups are required and there are {there}; the workload waits until there are enough"
+                );
+                Finding::invalid(field, text)
+            }
+        }
+    }
+}
+
+struct SubGroup<'a> {
+    parent: Option<&'a str>,
+    min_member: Option<i64>,
+    min_sub_group: Option<i64>,
+}
+
+fn check(pod_group: &Value) -> Result<Vec<Doubt>, Finding> {
+    let spec = pod_group.get("spec").unwrap_or(&Value::Null);
+    let (min_member, min_sub_group) = minima(spec, "spec")?;
+    if min_member.is_some() && min_sub_group.is_some() {
+        return Err(both("spec".to_owned()));
+    }
+    let groups = tree(view::list(spec, "/subGroups"))?;
+    let mut children: BTreeMap<&str, usize> = BTreeMap::new();
+    for group in groups.values() {
+        if let Some(parent) = group.parent {
+            *children.entry(parent).or_default() += 1;
+        }
+    }
+    let mut doubts = Vec::new();
+    for (name, group) in &groups {
+        if group.min_member.is_some() && group.min_sub_group.is_some() {
+            return Err(both(format!("spec.subGroups[{name}]")));
+        }
+        doubts.extend(doubts_about(name, group, children.get(name).copied().unwrap_or(0)));
+    }
+    let roots = groups.values().filter(|group| group.parent.is_none()).count();
+    doubts.extend(min_sub_group.and_then(|wanted| too_many(None, wanted, roots)));
+    Ok(doubts)
+}
+
+fn doubts_about(name: &str, group: &SubGroup, children: usize) -> Vec<Doubt> {
+    let name = || name.to_owned();
+    let mut doubts = Vec::new();
+    if children == 0 {
+        doubts.extend(group.min_sub_group.map(|_| Doubt::LeafWithMinSubGroup { name: name() }));
+        if group.min_member.is_none() {
+            doubts.push(Doubt::LeafWithoutMinMember { name: name() });
+        }
+    } else {
+        doubts.extend(group.min_member.map(|_| Doubt::ParentWithMinMember { name: name() }));
+        doubts.extend(
+            group
+                .min_sub_group
+                .and_then(|wanted| too_many(Some(name()), wanted, children)),
+        );
+    }
+    doubts
+}
+
+fn too_many(name: Option<String>, wanted: i64, there: usize) -> Option<Doubt> {
+    let more = usize::try_from(wanted).is_ok_and(|wanted| wanted > there);
+    more.then_some(Doubt::TooManySubGroups { name, wanted, there })
+}
+
+/// The subgroups by name, if they are a forest.
+fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, Finding> {
+    let mut groups = BTreeMap::new();
+    for (index, group) in list.iter().enumerate() {
+        let Some(name) = view::text(group, "/name") else {
+            return Err(Finding::invalid(
+                format!("spec.subGroups[{index}].name"),
+                "it is missing or empty; give it a name",
+            ));
+        };
+        let (min_member, min_sub_group) = minima(group, &format!("spec.subGroups[{name}]"))?;
+        let parent = view::text(group, "/parent");
+        let group = SubGroup {
+            parent,
+            min_member,
+            min_sub_group,
+        };
+        if groups.insert(name, group).is_some() {
+            let text = format!("two subgroups are called {name}; rename one of them");
+            return Err(Finding::invalid("spec.subGroups", text));
+        }
+    }
+    for (name, group) in &groups {
+        if let Some(parent) = group.parent.filter(|parent| !groups.contains_key(parent)) {
+            let text = format!("there is no subgroup {parent}; add it, or choose another parent");
+            return Err(Finding::invalid(format!("spec.subGroups[{name}].parent"), text));
+        }
+    }
+    for name in groups.keys() {
+        let mut above = BTreeSet::from([*name]);
+        let mut next = groups.get(name).and_then(|group| group.parent);
+        while let Some(parent) = next {
+            if !above.insert(parent) {
+                let text = format!("subgroup {parent} would be its own ancestor; choose another parent");
+                return Err(Finding::invalid(format!("spec.subGroups[{name}].parent"), text));
+            }
+            next = groups.get(parent).and_then(|group| group.parent);
+        }
+    }
+    Ok(groups)
+}
+
+/// The two numbers of a group. The schema refuses odd ones too; without it they would be read as absent.
+fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), Finding> {
+    let number = |part: &str| match group.get(part) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value
+            .as_i64()
+            .filter(|number| (0..=i64::from(i32::MAX)).contains(number))
+        {
+            Some(number) => Ok(Some(number)),
+            None => Err(Finding::invalid(
+                format!("{field}.{part}"),
+                format!("{value} is no count; write a whole number of zero or more"),
+            )),
+        },
+    };
+    Ok((number("minMember")?, number("minSubGroup")?))
+}
+
+fn both(field: String) -> Finding {
+    let text = "minMember and minSubGroup exclude each other; write minMember to count pods, or minSubGroup to count subgroups";
+    Finding::invalid(field, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::review::Outcome;
+    use super::*;
+
+    fn ask(operation: Operation, spec: Value) -> (String, Vec<String>) {
+        let request = Request {
+            operation,
+            namespace: "a".into(),
+            name: "g".into(),
+            object: json!({"metadata": {"name": "g", "namespace": "a"}, "spec": spec}),
+            ..Request::default()
+        };
+        let verdict = validate(&request, &Settings::default(), &Vec::new());
+        match verdict.outcome {
+            Outcome::Denied { message, .. } => (message.replace("PodGroup a/g: ", ""), verdict.warnings),
+            Outcome::Allowed => (String::new(), verdict.warnings),
+            Outcome::Patched(_) => panic!("validation changes nothing"),
+        }
+    }
+
+    /// What is refused starts with `expect`, or nothing is.
+    fn check(operation: Operation, spec: Value, expect: &str, warnings: usize) {
+        let (message, words) = ask(operation, spec.clone());
+        assert_eq!(
+            (message.is_empty(), words.len()),
+            (expect.is_empty(), warnings),
+            "{spec}: {message} {words:?}"
+        );
+        assert!(message.starts_with(expect), "{spec}: {message}");
+    }
+
+    #[test]
+    fn groups_that_are_fine() {
+        for spec in [
+            json!({}),
+            json!({"minMember": 0}),
+            json!({"minSubGroup": 0}),
+            json!({"minMember": 3, "queue": "q", "subGroups": []}),
+            json!({"subGroups": [{"name": "a", "minMember": 1}]}),
+            json!({"minSubGroup": 1, "subGroups": [
+                {"name": "top", "minSubGroup": 2}, {"name": "a", "minMember": 1, "parent": "top"},
+                {"name": "b", "minMember": 1, "parent": "top"}]}),
+        ] {
+            check(Operation::Create, spec.clone(), "", 0);
+            check(Operation::Update, spec, "", 0);
+        }
+    }
+
+    #[test]
+    fn structure_is_refused_always() {
+        for operation in [Operation::Create, Operation::Update] {
+            let refused = |spec, expect| check(operation, spec, expect, 0);
+            refused(
+                json!({"minMember": 1, "minSubGroup": 1}),
+                "spec: minMember and minSubGroup exclude",
+            );
+            refused(
+                json!({"subGroups": [{"name": "a", "minMember": 1}, {"name": "a", "minMember": 1}]}),
+                "spec.subGroups: two subgroups are called a",
+            );
+            refused(
+                json!({"subGroups": [{"name": "a", "minMember": 1, "parent": "x"}]}),
+                "spec.subGroups[a].parent: there is no subgroup x",
+            );
+            refused(
+                json!({"subGroups": [{"name": "a", "minMember": 1, "parent": "a"}]}),
+                "spec.subGroups[a].parent: subgroup a would be its own ancestor",
+            );
+            refused(
+                json!({"subGroups": [{"name": "a", "minMember": 1, "parent": "b"}, {"name": "b", "minMember": 1, "parent": "a"}]}),
+                "spec.subGroups[a].parent: subgroup a would",
+            );
+            refused(
+                json!({"subGroups": [{"name": "a", "minMember": 1, "minSubGroup": 1}]}),
+                "spec.subGroups[a]: minMember and minSubGroup exclude",
+            );
+            for odd in [json!(-1), json!(1.5), json!("1"), json!(3_000_000_000_u64)] {
+                refused(json!({"minMember": odd}), "spec.minMember: ");
+            }
+            refused(json!({"subGroups": [3]}), "spec.subGroups[0].name: ");
+        }
+    }
+
+    #[test]
+    fn numbers_are_refused_or_warned_of() {
+        for operation in [Operation::Create, Operation::Update] {
+            let leaf = "spec.subGroups[a].minSubGroup: the subgroup has no subgroups";
+            check(
+                operation,
+                json!({"subGroups": [{"name": "a", "minSubGroup": 1}]}),
+                leaf,
+                0,
+            );
+            check(
+                operation,
+                json!({"subGroups": [{"name": "a"}]}),
+                "spec.subGroups[a].minMember: it is missing",
+                0,
+            );
+            check(
+                operation,
+                json!({"minSubGroup": 2, "subGroups": [{"name": "a", "minMember": 1}]}),
+                "",
+                1,
+            );
+            let nested =
+                json!({"subGroups": [{"name": "a", "minMember": 1, "parent": "p"}, {"name": "p", "minSubGroup": 2}]});
+            check(operation, nested, "", 1);
+        }
+        let parent =
+            json!({"subGroups": [{"name": "a", "minMember": 1, "parent": "p"}, {"name": "p", "minMember": 2}]});
+        check(
+            Operation::Create,
+            parent.clone(),
+            "spec.subGroups[p].minMember: the subgroup has subgroups",
+            0,
+        );
+        check(Operation::Update, parent, "", 1);
+        // All of them, in order of names.
+        let (message, _) = ask(
+            Operation::Create,
+            json!({"subGroups": [{"name": "b"}, {"name": "a", "minSubGroup": 1}]}),
+        );
+        let fields: Vec<&str> = message
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(field, _)| field)
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.subGroups[a].minSubGroup",
+                "spec.subGroups[a].minMember",
+                "spec.subGroups[b].minMember"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_group_that_goes_or_is_deleted_is_left_alone() {
+        let request = |operation, object| Request {
+            operation,
+            object,
+            ..Request::default()
+        };
+        let bad = json!({"metadata": {"deletionTimestamp": "t"}, "spec": {"minMember": -1}});
+        for request in [request(Operation::Update, bad), request(Operation::Delete, Value::Null)] {
+            assert_eq!(
+                validate(&request, &Settings::default(), &Vec::new()),
+                Verdict::default()
+            );
+        }
+    }
+}

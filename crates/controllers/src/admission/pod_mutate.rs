@@ -1,0 +1,274 @@
+//! How pods of ours are made to look: those that share GPUs refer to the ConfigMaps that the binder will make, and, where that is
+//! asked for, GPUs are hidden from containers that did not ask for one. Doing it twice is doing it once.
+
+use api::keys;
+use serde_json::{Value, json};
+
+use super::args::{Feature, Settings};
+use super::devices;
+use super::review::{Finding, Operation, Request, Verdict};
+use super::share::{self, ContainerAt, Names};
+use super::view;
+
+/// What the pod becomes. `token` is the random part of new names.
+pub(super) fn mutate(request: &Request, settings: &Settings, token: &str) -> Verdict {
+    if view::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
+        return Verdict::default();
+    }
+    match mutated(request, settings, token) {
+        Ok(pod) => Verdict::change(&request.object, &pod),
+        Err(finding) => Verdict::of(&request.object_name("Pod"), &[finding]),
+    }
+}
+
+fn mutated(request: &Request, settings: &Settings, token: &str) -> Result<Value, Finding> {
+    let mut pod = request.object.clone();
+    let fractional = share::is_fractional(&pod);
+    let container = if fractional { share::container(&pod)? } else { None };
+    match request.operation {
+        Operation::Create => {
+            fill_namespace(&mut pod, &request.namespace)?;
+            if let Some(container) = container {
+                let names = share::names(&pod, container, token)?;
+                share_gpus(&mut pod, container, &names, settings);
+            }
+            if fractional {
+                set_runtime_class(&mut pod, settings);
+            }
+        }
+        // Only containers that join a pod later can still be changed.
+        Operation::Update | Operation::Delete | Operation::Connect => {}
+    }
+    if settings.block_visible_devices == Feature::On {
+        devices::hide(&mut pod, &request.old_object, container);
+    }
+    Ok(pod)
+}
+
+fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), Finding> {
+    match view::text(pod, "/metadata/namespace") {
+        Some(given) if !namespace.is_empty() && given != namespace => Err(Finding::invalid(
+            "metadata.namespace",
+            format!("it is {given} but the request is about {namespace}; make them the same"),
+        )),
+        None if !namespace.is_empty() => {
+            set(pod, "metadata", "namespace", namespace.into());
+            Ok(())
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn share_gpus(pod: &mut Value, container: ContainerAt, names: &Names, settings: &Settings) {
+    if pod.pointer("/metadata/annotations").is_none_or(|map| !map.is_object()) {
+        set(pod, "metadata", "annotations", json!({}));
+    }
+    pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP] = names.prefix.as_str().into();
+
+    let Some(target) = pod
+        .pointer_mut(&container.pointer())
+        .filter(|target| target.is_object())
+    else {
+        return;
+    };
+    let from_map =
+        |key: &str| json!({"name": key, "valueFrom": {"configMapKeyRef": {"name": names.capabilities, "key": key}}});
+    for key in [
+        keys::ENV_VISIBLE_DEVICES,
+        keys::ENV_GPU_PORTION_LEGACY,
+        keys::ENV_GPU_PORTION,
+    ] {
+        replace_named(target, "env", from_map(key));
+    }
+    if settings.hami_core == Feature::On {
+        let mut limit = from_map(keys::ENV_CUDA_MEMORY_LIMIT);
+        limit["valueFrom"]["configMapKeyRef"]["optional"] = true.into();
+        replace_named(target, "env", limit);
+    }
+    add_environment(target, &names.environment);
+    let volume = json!({"name": names.volume, "configMap": {"name": names.capabilities}});
+    replace_named(&mut pod["spec"], "volumes", volume);
+}
+
+fn add_environment(container: &mut Value, config_map: &str) {
+    let names_it = |source: &Value| view::text(source, "/configMapRef/name") == Some(config_map);
+    if view::list(container, "/envFrom").iter().any(names_it) {
+        return;
+    }
+    list_mut(container, "envFrom").push(json!({"configMapRef": {"name": config_map, "optional": false}}));
+}
+
+fn set_runtime_class(pod: &mut Value, settings: &Settings) {
+    let Some(class) = &settings.runtime_class else { return };
+    if view::text(pod, "/spec/runtimeClassName").is_none() {
+        set(pod, "spec", "runtimeClassName", class.as_str().into());
+    }
+}
+
+/// Takes all elements of this name out of the list and puts the new one at its end.
+fn replace_named(parent: &mut Value, list: &str, element: Value) {
+    let elements = list_mut(parent, list);
+    elements.retain(|other| other["name"] != element["name"]);
+    elements.push(element);
+}
+
+/// The list of this name, made if it is not there. The parent must be an object or null.
+pub(crate) fn list_mut<'a>(parent: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
+    let list = &mut parent[name];
+    if !list.is_array() {
+        *list = Value::Array(Vec::new());
+    }
+    list.as_array_mut().expect("made a list above")
+}
+
+/// Sets a field of a part of the pod. A part of an odd shape stays as it is: the API server refuses the pod for it.
+fn set(pod: &mut Value, part: &str, field: &str, value: Value) {
+    if let Some(Value::Object(part)) = pod.get_mut(part) {
+        part.insert(field.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::review::Outcome;
+    use super::*;
+
+    fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        settings
+    }
+
+    fn request(pod: Value) -> Request {
+        Request {
+            uid: "1".into(),
+            namespace: "team-a".into(),
+            object: pod,
+            ..Request::default()
+        }
+    }
+
+    fn after(pod: &Value, settings: &Settings) -> Value {
+        let mut after = pod.clone();
+        match mutate(&request(pod.clone()), settings, "bcdfghj").outcome {
+            Outcome::Allowed => {}
+            Outcome::Patched(patch) => json_patch::patch(&mut after, &patch).unwrap(),
+            Outcome::Denied { message, .. } => return Value::String(message),
+        }
+        after
+    }
+
+    fn yaml(value: &Value) -> String {
+        serde_json::to_string_pretty(value).unwrap()
+    }
+
+    fn fraction() -> Value {
+        json!({
+            "metadata": {"name": "train", "namespace": "team-a", "annotations": {"gpu-fraction": "0.5"}},
+            "spec": {
+                "schedulerName": "kai-scheduler",
+                "containers": [
+                    {"name": "main", "env": [{"name": "A", "value": "1"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+                    {"name": "side"},
+                ],
+            },
+        })
+    }
+
+    #[test]
+    fn a_fraction_pod() {
+        insta::assert_snapshot!(yaml(&after(&fraction(), &Settings::default())));
+    }
+
+    #[test]
+    fn a_fraction_in_an_init_container_with_all_features() {
+        let mut pod = fraction();
+        pod["metadata"] = json!({
+            "generateName": "train-",
+            "annotations": {"gpu-memory": "1024", "gpu-fraction-container-name": "load"},
+            "ownerReferences": [{"name": "train.v1"}],
+        });
+        pod["spec"]["initContainers"] = json!([{"name": "load"}, {"name": "other"}]);
+        let settings = settings(|settings| {
+            settings.hami_core = Feature::On;
+            settings.block_visible_devices = Feature::On;
+        });
+        insta::assert_snapshot!(yaml(&after(&pod, &settings)));
+    }
+
+    #[test]
+    fn twice_is_once() {
+        for settings in [
+            Settings::default(),
+            settings(|settings| settings.block_visible_devices = Feature::On),
+            settings(|settings| settings.hami_core = Feature::On),
+        ] {
+            let once = after(&fraction(), &settings);
+            assert_eq!(
+                mutate(&request(once.clone()), &settings, "zzzzzzz").outcome,
+                Outcome::Allowed
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_left_alone() {
+        let unchanged = |pod: Value, settings: &Settings| assert_eq!(after(&pod, settings), pod);
+        let mut foreign = fraction();
+        foreign["spec"]["schedulerName"] = "default-scheduler".into();
+        unchanged(foreign, &Settings::default());
+        let mut whole = fraction();
+        whole["metadata"]["annotations"] = json!({});
+        unchanged(whole, &Settings::default());
+        let mut empty = fraction();
+        empty["spec"]["containers"] = json!([]);
+        unchanged(empty, &settings(|settings| settings.runtime_class = None));
+    }
+
+    #[test]
+    fn a_runtime_class_of_the_pods_own_is_kept() {
+        let mut pod = fraction();
+        pod["spec"]["runtimeClassName"] = "kata".into();
+        assert_eq!(after(&pod, &Settings::default())["spec"]["runtimeClassName"], "kata");
+        pod["spec"]["runtimeClassName"] = "".into();
+        assert_eq!(after(&pod, &Settings::default())["spec"]["runtimeClassName"], "nvidia");
+        let none = settings(|settings| settings.runtime_class = None);
+        assert_eq!(after(&pod, &none)["spec"]["runtimeClassName"], "");
+    }
+
+    #[test]
+    fn refusals() {
+        let mut pod = fraction();
+        pod["metadata"]["annotations"]["gpu-fraction-container-name"] = "nobody".into();
+        assert_eq!(
+            after(&pod, &Settings::default()),
+            "Pod team-a/train: metadata.annotations.gpu-fraction-container-name: the pod has no container \"nobody\"; name one of \
+             its containers or init containers"
+        );
+        let mut pod = fraction();
+        pod["metadata"]["namespace"] = "team-b".into();
+        assert!(
+            after(&pod, &Settings::default())
+                .as_str()
+                .unwrap()
+                .contains("metadata.namespace")
+        );
+    }
+
+    #[test]
+    fn odd_shapes_are_survived() {
+        let block = settings(|settings| settings.block_visible_devices = Feature::On);
+        for pod in [
+            json!(null),
+            json!([1]),
+            json!({"spec": {"schedulerName": "kai-scheduler", "containers": 3}}),
+            json!({"metadata": 1, "spec": {"schedulerName": "kai-scheduler", "containers": [1, null, {"env": {}}]}}),
+            json!({"metadata": {"annotations": {"gpu-fraction": 1}},
+                "spec": {"schedulerName": "kai-scheduler", "containers": ["x"], "volumes": {}}}),
+            json!({"metadata": {"annotations": {"gpu-fraction": null}},
+                "spec": {"schedulerName": "kai-scheduler", "containers": [{"env": 1, "envFrom": "x"}]}}),
+        ] {
+            let _ = after(&pod, &block);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Which pods of ours are refused: wrong GPU requests, the scheduler's own keys, GPUs named by hand, queues of others. A pod that is
+//! changed is not refused for what was wrong with it before: nobody could take its finalizers away.
+
+use api::{GpuAsk, TextMap, gpu_request, keys};
+use engine::model::GpuRequest;
+use serde_json::Value;
+
+use super::args::{Feature, Settings};
+use super::queue::Directory;
+use super::review::{Finding, Operation, Request, Verdict};
+use super::view::{self, CONTAINER_LISTS, Place};
+use super::{devices, owned, share};
+
+/// The scheduler would take a whole device as a fraction; KAI does not, and as a plain resource it needs no reservation.
+const WHOLE_DEVICE_BILLIONTHS: i64 = 1_000_000_000;
+
+/// Whether the pod may be as the request has it.
+pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+    match request.operation {
+        Operation::Delete | Operation::Connect => return Verdict::default(),
+        Operation::Create | Operation::Update => {}
+    }
+    let mut findings = if settings.trusts(&request.user_info) {
+        Vec::new()
+    } else {
+        owned::pod(request, &settings.scheduler_name)
+    };
+    if view::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name) {
+        let before = match request.operation {
+            Operation::Update => content(&request.old_object, settings),
+            Operation::Create | Operation::Delete | Operation::Connect => None,
+        };
+        findings.extend(content(&request.object, settings).filter(|finding| Some(finding) != before.as_ref()));
+        findings.extend(queue(request, settings, queues));
+    }
+    Verdict::of(&request.object_name("Pod"), &findings)
+}
+
+/// The first thing that is wrong with a pod by itself.
+fn content(pod: &Value, settings: &Settings) -> Option<Finding> {
+    if let Err(finding) = gpus(pod, settings.gpu_sharing) {
+        return Some(finding);
+    }
+    let container = match share::is_fractional(pod) {
+        true => share::container(pod),
+        false => Ok(None),
+    };
+    match container {
+        Err(finding) => Some(finding),
+        Ok(container) if settings.block_visible_devices == Feature::On => devices::check(pod, container),
+        Ok(_) => None,
+    }
+}
+
+/// KAI's checks in KAI's order; then what the scheduler would refuse later.
+fn gpus(pod: &Value, sharing: Feature) -> Result<(), Finding> {
+    let annotated = |key: &str| view::entry(pod, Place::Annotations, key);
+    let field = |key: &str| format!("metadata.annotations.{key}");
+    let conflict = |key: &str, with: &str| {
+        let text = format!("it can't be combined with {with}; keep one of them");
+        Err(Finding::invalid(field(key), text))
+    };
+    let fraction = annotated(keys::GPU_FRACTION).map(|_| keys::GPU_FRACTION);
+    let share = fraction.or_else(|| annotated(keys::GPU_MEMORY).map(|_| keys::GPU_MEMORY));
+    if let (Some(key), Feature::Off) = (share, sharing) {
+        let text =
+            "sharing of GPUs is turned off in this cluster; request whole GPUs, or ask an administrator to turn it on";
+        return Err(Finding::invalid(field(key), text));
+    }
+    if share.is_none() && annotated(keys::MPS).as_deref() == Some("true") {
+        let text = "it is for pods that share a GPU; remove it, or add gpu-fraction or gpu-memory";
+        return Err(Finding::invalid(field(keys::MPS), text));
+    }
+    let whole = asked(pod, |name| name == keys::RESOURCE_GPU);
+    match share {
+        Some(key) if whole.is_some() => return conflict(key, "whole GPUs in the containers' resources"),
+        Some(_) if fraction.is_some() && annotated(keys::GPU_MEMORY).is_some() => {
+            return conflict(keys::GPU_MEMORY, "the annotation gpu-fraction");
+        }
+        Some(key) if asked(pod, |name| name.starts_with(keys::MIG_PREFIX)).is_some() => {
+            return conflict(key, "MIG slices in the containers' resources");
+        }
+        Some(_) | None => {}
+    }
+    // The amount is looked at before the number of devices, so the first reading is without that.
+    readable(pod, |key| key == keys::GPU_FRACTION || key == keys::GPU_MEMORY)?;
+    readable(pod, |key| {
+        [keys::GPU_FRACTION, keys::GPU_MEMORY, keys::GPU_FRACTION_DEVICES].contains(&key)
+    })
+}
+
+/// Whether the scheduler can read these annotations.
+fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), Finding> {
+    let entries = view::entries(pod, Place::Annotations).filter(|(key, _)| wanted(key));
+    let annotations = TextMap::from_entries(entries.map(|(key, value)| (key.into(), (&*value).into())).collect());
+    let ask = GpuAsk {
+        annotations: &annotations,
+        whole: 0,
+        mig: Vec::new(),
+    };
+    match gpu_request(&ask) {
+        Err((field, error)) => Err(Finding::invalid(field, error.to_string())),
+        Ok(GpuRequest::Fraction { billionths, .. }) if billionths >= WHOLE_DEVICE_BILLIONTHS => Err(Finding::invalid(
+            format!("metadata.annotations.{}", keys::GPU_FRACTION),
+            "it is a whole GPU; request the resource nvidia.com/gpu instead, or write a decimal below 1",
+        )),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// The first container that asks for such a resource.
+fn asked(pod: &Value, wanted: impl Fn(&str) -> bool) -> Option<()> {
+    let containers = CONTAINER_LISTS
+        .iter()
+        .flat_map(|list| view::list(pod, &format!("/spec/{list}")));
+    let resources = containers.flat_map(|container| {
+        ["requests", "limits"]
+            .into_iter()
+            .filter_map(|kind| container.get("resources")?.get(kind)?.as_object())
+    });
+    let mut names = resources.flat_map(serde_json::Map::keys);
+    names.any(|name| wanted(name)).then_some(())
+}
+
+fn queue(request: &Request, settings: &Settings, queues: &dyn Directory) -> Option<Finding> {
+    let queue = view::entry(&request.object, Place::Labels, &settings.queue_label)?;
+    if view::entry(&request.old_object, Place::Labels, &settings.queue_label).as_ref() == Some(&queue) {
+        return None;
+    }
+    let field = format!("metadata.labels.{}", settings.queue_label);
+    super::queue::access(queues, &queue, &request.namespace, field)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::review::{Outcome, User};
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            gpu_sharing: Feature::On,
+            ..Settings::default()
+        }
+    }
+
+    fn pod(annotations: Value, container: Value) -> Value {
+        json!({
+            "metadata": {"name": "p", "namespace": "a", "annotations": annotations},
+            "spec": {"schedulerName": "kai-scheduler", "containers": [container]},
+        })
+    }
+
+    fn message(request: &Request, settings: &Settings) -> String {
+        match validate(request, settings, &Vec::new()).outcome {
+            Outcome::Denied { message, .. } => message,
+            Outcome::Allowed => String::new(),
+            Outcome::Patched(_) => panic!("validation changes nothing"),
+        }
+    }
+
+    fn create(pod: Value) -> Request {
+        Request {
+            object: pod,
+            namespace: "a".into(),
+            ..Request::default()
+        }
+    }
+
+    fn check(annotations: Value, container: Value, expect: &str) {
+        let message = message(&create(pod(annotations.clone(), container)), &settings());
+        match expect {
+            "" => assert_eq!(message, "", "{annotations}"),
+            words => assert!(
+                message.starts_with("Pod a/p: ") && message.contains(words),
+                "{annotations}: {message}"
+            ),
+        }
+    }
+
+    #[test]
+    fn requests_that_are_fine() {
+        check(json!({}), json!({}), "");
+        check(json!({}), json!({"resources": {"limits": {"nvidia.com/gpu": 8}}}), "");
+        for fraction in ["0.5", ".5", "5e-1", "0.000001", "0.999999", "+0.5"] {
+            check(json!({"gpu-fraction": fraction}), json!({}), "");
+        }
+        check(
+            json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "8", "mps": "true"}),
+            json!({}),
+            "",
+        );
+        check(
+            json!({"gpu-memory": "4096", "gpu-fraction-num-devices": "1"}),
+            json!({}),
+            "",
+        );
+        check(json!({"mps": "false"}), json!({}), "");
+    }
+
+    #[test]
+    fn amounts_that_are_none() {
+        for fraction in [
+            "NaN", "nan", "inf", "-Inf", "0", "-0.5", "0x1p-1", "0.5.5", "half", "", "500m", "1e-300", "５",
+        ] {
+            check(json!({"gpu-fraction": fraction}), json!({}), "gpu-fraction: ");
+        }
+        for fraction in [
+            "1.5",
+            "2",
+            "1e308",
+            "1e99999999999",
+            "99999999999999999999999999999999999999999",
+        ] {
+            check(json!({"gpu-fraction": fraction}), json!({}), "gpu-fraction: ");
+        }
+        for fraction in ["1", "1.0", "10e-1", "0.9999999999999"] {
+            check(
+                json!({"gpu-fraction": fraction}),
+                json!({}),
+                "gpu-fraction: it is a whole GPU",
+            );
+        }
+        for memory in [
+            "0",
+            "-1",
+            "+1",
+            "1.5",
+            "2Gi",
+            "NaN",
+            "0x10",
+            "",
+            "99999999999999999999",
+            "4294967296",
+        ] {
+            check(json!({"gpu-memory": memory}), json!({}), "gpu-memory: ");
+        }
+        for devices in ["0", "-1", "+1", "1.5", "NaN", "65537", "18446744073709551616", ""] {
+            let request = json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": devices});
+            check(request, json!({}), "gpu-fraction-num-devices: ");
+        }
+        for odd in [json!(0.5), json!(null), json!({"a": 1}), json!(true)] {
+            let message = message(&create(pod(json!({"gpu-memory": odd}), json!({}))), &settings());
+            assert!(message.contains("gpu-memory: "), "{odd}: {message}");
+        }
+    }
+
+    #[test]
+    fn requests_that_exclude_each_other() {
+        let whole = json!({"resources": {"limits": {"nvidia.com/gpu": 1}}});
+        check(json!({"gpu-fraction": "0.5"}), whole.clone(), "whole GPUs");
+        check(json!({"gpu-memory": "100"}), whole, "whole GPUs");
+        let slice = json!({"resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}});
+        check(json!({"gpu-memory": "100"}), slice, "MIG slices");
+        check(
+            json!({"gpu-fraction": "0.5", "gpu-memory": "100"}),
+            json!({}),
+            "gpu-memory: it can't be combined",
+        );
+        check(
+            json!({"gpu-fraction-num-devices": "2"}),
+            json!({}),
+            "gpu-fraction-num-devices: it needs",
+        );
+        check(json!({"mps": "true"}), json!({}), "mps: it is for pods that share");
+        check(
+            json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "x"}),
+            json!({}),
+            "container-name: the pod has no",
+        );
+    }
+
+    #[test]
+    fn sharing_can_be_off() {
+        let off = Settings::default();
+        let share = create(pod(json!({"gpu-memory": "x"}), json!({})));
+        assert!(message(&share, &off).contains("turned off"));
+        assert_eq!(message(&create(pod(json!({}), json!({}))), &off), "");
+    }
+
+    #[test]
+    fn pods_of_other_schedulers_are_looked_at_for_our_keys_only() {
+        let mut foreign = pod(json!({"gpu-fraction": "NaN"}), json!({}));
+        foreign["spec"]["schedulerName"] = "default-scheduler".into();
+        assert_eq!(message(&create(foreign.clone()), &settings()), "");
+        foreign["metadata"]["labels"] = json!({"runai-gpu-group": "g"});
+        assert_eq!(
+            message(&create(foreign), &settings()),
+            "Pod a/p: metadata.labels.runai-gpu-group: only the scheduler writes this; remove it from the manifest, or from the \
+             template that it was copied into"
+        );
+    }
+
+    #[test]
+    fn our_own_service_accounts_write_our_keys() {
+        let mut request = create(pod(json!({}), json!({})));
+        request.object["metadata"]["labels"] = json!({"runai-gpu-group": "g"});
+        assert_ne!(message(&request, &settings()), "");
+        let user = |username: &str| User {
+            username: username.to_owned(),
+            groups: Vec::new(),
+        };
+        request.user_info = user("system:serviceaccount:kai-scheduler:binder");
+        assert_eq!(message(&request, &settings()), "");
+        request.user_info = user("system:serviceaccount:team-a:default");
+        assert_ne!(message(&request, &settings()), "");
+    }
+
+    #[test]
+    fn what_was_wrong_before_does_not_keep_a_pod_from_ending() {
+        let broken = pod(json!({"gpu-fraction": "NaN"}), json!({}));
+        let mut request = Request {
+            operation: Operation::Update,
+            old_object: broken.clone(),
+            object: broken,
+            ..Request::default()
+        };
+        request.object["metadata"]["finalizers"] = json!([]);
+        assert_eq!(message(&request, &settings()), "");
+        request.object["metadata"]["annotations"]["gpu-fraction"] = "inf".into();
+        assert_ne!(message(&request, &settings()), "");
+    }
+
+    #[test]
+    fn gpus_named_by_hand_are_refused_where_that_is_on() {
+        let named = json!({"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]});
+        let request = create(pod(json!({}), named));
+        assert_eq!(message(&request, &settings()), "");
+        let blocking = Settings {
+            block_visible_devices: Feature::On,
+            ..settings()
+        };
+        assert_eq!(
+            message(&request, &blocking),
+            "Pod a/p: spec.containers[c].env.NVIDIA_VISIBLE_DEVICES: \"all\" shows GPUs to a container that asked for none; remove \
+             it, write void or none, or request a GPU"
+        );
+    }
+}

@@ -1,0 +1,312 @@
+//! The rules about the scheduler's own keys and objects as ValidatingAdmissionPolicies. The API server evaluates them by itself, for
+//! every pod of the cluster and whether or not anybody serves the webhooks. They are rendered from the same tables as the webhook's.
+//!
+//! The expressions keep to plain CEL (`has`, `all`, `in`), and every field is asked for before it is read: an expression that fails
+//! refuses the request, and these are about all pods of a cluster.
+
+use api::keys;
+use serde_json::{Value, json};
+
+use super::args::Settings;
+use super::owned::{self, Keys};
+use super::trust::{COLLECTORS, KUBELETS};
+use super::view::Place;
+
+/// Group and version of policies.
+pub(crate) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+/// Names of all policies; each has a binding of the same name.
+pub(crate) const NAMES: [&str; 5] = [
+    "kai-pods",
+    "kai-pod-bindings",
+    "kai-pod-groups",
+    "kai-bind-requests",
+    "kai-shared-gpu-config-maps",
+];
+
+/// All policies, each followed by its binding.
+pub fn policies(settings: &Settings) -> Vec<Value> {
+    let [pods, bindings, pod_groups, bind_requests, config_maps] = NAMES;
+    let policies = [
+        policy(pods, &pod_rule(), &[not_ours(settings)], &pod_validations(settings)),
+        policy(bindings, &binding_rule(), &[not_ours(settings)], &binding_validations()),
+        policy(
+            pod_groups,
+            &pod_group_rule(),
+            &[not_ours(settings)],
+            &pod_group_validations(),
+        ),
+        policy(
+            bind_requests,
+            &bind_request_rule(),
+            &[not_ours(settings), not_collected()],
+            &[refuse(
+                "false",
+                "BindRequest: only the scheduler writes bind requests; leave them alone",
+            )],
+        ),
+        policy(
+            config_maps,
+            &config_map_rule(),
+            &[not_ours(settings), not_collected(), marked()],
+            &config_map_validations(),
+        ),
+    ];
+    let with_binding = |policy: Value| {
+        let binding = binding(&policy);
+        [policy, binding]
+    };
+    policies.into_iter().flat_map(with_binding).collect()
+}
+
+/// Who of the users is one of ours, as CEL.
+pub(crate) fn ours(settings: &Settings) -> String {
+    let users: Vec<String> = settings.trusted.iter().map(super::Trusted::cel).collect();
+    match users.is_empty() {
+        true => "false".to_owned(),
+        false => users.join(" || "),
+    }
+}
+
+fn policy(name: &str, rule: &Value, conditions: &[Value], validations: &[Value]) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name, "labels": {"app": "admission"}},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "matchConditions": conditions,
+            "validations": validations,
+        },
+    })
+}
+
+fn binding(policy: &Value) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": policy["metadata"],
+        "spec": {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]},
+    })
+}
+
+fn rule(group: &str, resources: &[&str], operations: &[&str]) -> Value {
+    json!({
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": operations,
+        "resources": resources,
+        "scope": "Namespaced",
+    })
+}
+
+/// Labels and annotations can be changed through the status, too.
+fn pod_rule() -> Value {
+    rule("", &["pods", "pods/status"], &["CREATE", "UPDATE"])
+}
+
+/// A binding's labels and annotations become the pod's.
+fn binding_rule() -> Value {
+    rule("", &["pods/binding", "bindings"], &["CREATE"])
+}
+
+fn pod_group_rule() -> Value {
+    rule(
+        "scheduling.run.ai",
+        &["podgroups", "podgroups/status"],
+        &["CREATE", "UPDATE"],
+    )
+}
+
+fn bind_request_rule() -> Value {
+    rule(
+        "scheduling.run.ai",
+        &["bindrequests", "bindrequests/status"],
+        &["CREATE", "UPDATE", "DELETE"],
+    )
+}
+
+fn config_map_rule() -> Value {
+    rule("", &["configmaps"], &["CREATE", "UPDATE", "DELETE"])
+}
+
+fn condition(name: &str, expression: String) -> Value {
+    json!({"name": name, "expression": expression})
+}
+
+fn not_ours(settings: &Settings) -> Value {
+    condition("not-ours", format!("!({})", ours(settings)))
+}
+
+/// What has lost its owner or its namespace must be able to go.
+fn not_collected() -> Value {
+    let names: Vec<String> = COLLECTORS.iter().map(|name| format!("'{name}'")).collect();
+    let expression = format!(
+        "!(request.operation == 'DELETE' && request.userInfo.username in [{}])",
+        names.join(", ")
+    );
+    condition("not-collected", expression)
+}
+
+fn marked() -> Value {
+    let has = |object: &str| {
+        format!(
+            "({object} != null && has({object}.metadata.labels) && '{}' in {object}.metadata.labels)",
+            keys::SHARED_GPU_MARKER
+        )
+    };
+    condition("shared-gpu", format!("{} || {}", has("object"), has("oldObject")))
+}
+
+fn refuse(unless: &str, message: &str) -> Value {
+    json!({"expression": unless, "message": message, "reason": "Forbidden"})
+}
+
+fn pod_validations(settings: &Settings) -> Vec<Value> {
+    let mut validations = Vec::new();
+    for table in [&owned::POD_LABELS, &owned::POD_ANNOTATIONS] {
+        validations.extend(owned_validations("Pod", table));
+    }
+    let message = format!("Pod: metadata.labels.{}: {}", keys::APP, owned::HELPER);
+    validations.push(refuse(&helper(), &message));
+    let message = format!("Pod: spec.nodeName: {}", owned::NODE_CHOSEN);
+    validations.push(refuse(&node_chosen(&settings.scheduler_name), &message));
+    let fixed = &owned::FIXED_ANNOTATIONS;
+    let message = format!(
+        "Pod: {}: {}: {}",
+        fixed.place.path(),
+        fixed.exact.join(", "),
+        owned::FIXED
+    );
+    validations.push(refuse(
+        &format!("request.operation != 'UPDATE' || {}", unchanged(fixed)),
+        &message,
+    ));
+    validations
+}
+
+fn binding_validations() -> Vec<Value> {
+    let tables = [&owned::POD_LABELS, &owned::POD_ANNOTATIONS];
+    let validation = |table: &Keys| {
+        let map = format!("object.{}", table.place.path());
+        let message = format!(
+            "Binding: {}: {}: {}",
+            table.place.path(),
+            listed(table),
+            owned::WRITTEN_BY_US
+        );
+        refuse(
+            &format!("!has({map}) || {map}.all(key, !({}))", is_owned(table)),
+            &message,
+        )
+    };
+    tables.into_iter().map(validation).collect()
+}
+
+fn pod_group_validations() -> Vec<Value> {
+    let mut validations = owned_validations("PodGroup", &owned::POD_GROUP_ANNOTATIONS);
+    let status = "PodGroup: status: only the scheduler writes it; leave it alone";
+    validations.push(refuse(
+        "!has(request.subResource) || request.subResource != 'status'",
+        status,
+    ));
+    validations
+}
+
+fn config_map_validations() -> Vec<Value> {
+    let same = |field: &str| {
+        format!(
+            "has(object.{field}) == has(oldObject.{field}) && (!has(object.{field}) || object.{field} == oldObject.{field})"
+        )
+    };
+    let marker = keys::SHARED_GPU_MARKER;
+    let kept = format!("has(object.metadata.labels) && '{marker}' in object.metadata.labels");
+    let was = format!("has(oldObject.metadata.labels) && '{marker}' in oldObject.metadata.labels");
+    let parts = [
+        "request.operation == 'UPDATE'".to_owned(),
+        kept,
+        was,
+        same("data"),
+        same("binaryData"),
+        same("metadata.ownerReferences"),
+    ];
+    let message = format!(
+        "ConfigMap: it tells a pod which GPUs are its own (label {marker}); only the scheduler writes it. Leave it alone: it goes \
+         with its pod"
+    );
+    vec![refuse(&parts.join(" && "), &message)]
+}
+
+/// Owned keys of the new object are as in the old one, and none is gone.
+fn owned_validations(kind: &str, table: &Keys) -> Vec<Value> {
+    let path = table.place.path();
+    let is_owned = is_owned(table);
+    let (new, old) = (format!("object.{path}"), format!("oldObject.{path}"));
+    let written = format!(
+        "!has({new}) || {new}.all(key, !({is_owned}) || (request.operation == 'UPDATE' && has({old}) && key in {old} && \
+         {old}[key] == {new}[key]))"
+    );
+    let removed = format!(
+        "request.operation != 'UPDATE' || !has({old}) || {old}.all(key, !({is_owned}) || (has({new}) && key in {new}))"
+    );
+    vec![
+        refuse(
+            &written,
+            &format!("{kind}: {path}: {}: {}", listed(table), owned::WRITTEN_BY_US),
+        ),
+        refuse(
+            &removed,
+            &format!("{kind}: {path}: {}: {}", listed(table), owned::REMOVED_BY_US),
+        ),
+    ]
+}
+
+fn is_owned(table: &Keys) -> String {
+    let exact = table.exact.iter().map(|key| format!("key == '{key}'"));
+    let prefixes = table
+        .prefixes
+        .iter()
+        .map(|prefix| format!("key.startsWith('{prefix}')"));
+    exact.chain(prefixes).collect::<Vec<_>>().join(" || ")
+}
+
+fn listed(table: &Keys) -> String {
+    let exact = table.exact.iter().map(|key| (*key).to_owned());
+    let prefixes = table.prefixes.iter().map(|prefix| format!("{prefix}*"));
+    exact.chain(prefixes).collect::<Vec<_>>().join(", ")
+}
+
+fn unchanged(table: &Keys) -> String {
+    let path = table.place.path();
+    let keys: Vec<String> = table.exact.iter().map(|key| format!("'{key}'")).collect();
+    let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
+    let (new, old) = (there("object"), there("oldObject"));
+    format!(
+        "[{}].all(key, {new} == {old} && (!{new} || object.{path}[key] == oldObject.{path}[key]))",
+        keys.join(", ")
+    )
+}
+
+fn helper() -> String {
+    let helpers: Vec<String> = owned::HELPERS.iter().map(|helper| format!("'{helper}'")).collect();
+    let app = keys::APP;
+    let path = Place::Labels.path();
+    let there = |object: &str| {
+        format!(
+            "(has({object}.{path}) && '{app}' in {object}.{path} && {object}.{path}['{app}'] in [{}])",
+            helpers.join(", ")
+        )
+    };
+    let (new, old) = (there("object"), there("oldObject"));
+    format!(
+        "request.operation == 'UPDATE' ? ({new} == {old} && (!{new} || object.{path}['{app}'] == oldObject.{path}['{app}'])) : !{new}"
+    )
+}
+
+fn node_chosen(scheduler_name: &str) -> String {
+    format!(
+        "request.operation != 'CREATE' || !has(object.spec.schedulerName) || object.spec.schedulerName != '{scheduler_name}' || \
+         !has(object.spec.nodeName) || object.spec.nodeName == '' || \
+         (has(request.userInfo.groups) && '{KUBELETS}' in request.userInfo.groups)"
+    )
+}

@@ -1,0 +1,187 @@
+//! Tells the API server of our webhooks and policies, and takes them back. Each write says all that we want of an object, so doing
+//! it again changes nothing.
+
+use std::collections::BTreeSet;
+
+use api::{Resource, Scope};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cluster::{Client, Deletion, Part, Patch, Target};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::args::Settings;
+use super::bundle::{self, Entry};
+use super::{policies, webhooks};
+
+const MANAGER: &str = "kai-admission";
+/// A replica loses against another one each time that one writes; this many in a row are a matter for the next round.
+const CONFLICTS_MAX: usize = 5;
+
+static POLICY: Resource = Resource::new(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingAdmissionPolicy",
+    "validatingadmissionpolicies",
+    Scope::Cluster,
+);
+static POLICY_BINDING: Resource = Resource::new(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingAdmissionPolicyBinding",
+    "validatingadmissionpolicybindings",
+    Scope::Cluster,
+);
+const CLUSTER_ROLE: Resource = Resource::new(
+    "rbac.authorization.k8s.io",
+    "v1",
+    "ClusterRole",
+    "clusterroles",
+    Scope::Cluster,
+);
+/// Every installation has it, and whoever uninstalls deletes it. What we register belongs to it and goes with it, even when our own
+/// way of uninstalling was not taken.
+const OWNER: &str = "kai-admission";
+
+/// The authorities that the API server shall know.
+#[derive(Clone, Debug)]
+pub(crate) enum Authorities {
+    /// Exactly these, for all replicas.
+    Given(String),
+    /// This replica's, beside those of the others.
+    Own(Vec<Entry>),
+}
+
+/// Whether objects that look right already are written all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thoroughness {
+    /// Written in any case: rules may differ from ours.
+    All,
+    /// Only where the authorities are not as they should be.
+    Authorities,
+}
+
+/// Applies all policies with their bindings. On API servers without such policies that is an error with `is_not_found`.
+pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), cluster::Error> {
+    let owner = owner(client).await;
+    for policy in policies::policies(settings) {
+        let resource = match policy["kind"].as_str() {
+            Some("ValidatingAdmissionPolicy") => &POLICY,
+            _ => &POLICY_BINDING,
+        };
+        let name = policy["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let mut fields = policy;
+        set_owner(&mut fields, owner.as_ref());
+        apply(client, resource, &name, fields).await?;
+    }
+    Ok(())
+}
+
+/// Applies all webhook configurations.
+pub(crate) async fn apply_webhooks(
+    client: &Client,
+    settings: &Settings,
+    authorities: &Authorities,
+    thoroughness: Thoroughness,
+    now: Timestamp,
+) -> Result<(), cluster::Error> {
+    let owner = owner(client).await;
+    for (at, (resource, name)) in webhooks::ALL.into_iter().enumerate() {
+        for attempt in 1..=CONFLICTS_MAX {
+            let present = client.get_value(target(resource, name)).await?;
+            let bundle = STANDARD.encode(merged(authorities, present.as_ref(), now));
+            if thoroughness == Thoroughness::Authorities
+                && present.as_ref().is_some_and(|present| has(present, &bundle))
+            {
+                break;
+            }
+            let [mutating, validating, queues, pod_groups] = webhooks::configurations(settings, &bundle);
+            let wanted = [mutating, validating, queues, pod_groups]
+                .into_iter()
+                .nth(at)
+                .unwrap_or_default();
+            let mut fields = json!({"metadata": {"name": name, "labels": {"app": "admission"}}, "webhooks": wanted});
+            set_owner(&mut fields, owner.as_ref());
+            // Another replica may add its authority between our look and our write.
+            if let Some(version) = present
+                .as_ref()
+                .and_then(|present| present["metadata"]["resourceVersion"].as_str())
+            {
+                fields["metadata"]["resourceVersion"] = version.into();
+            }
+            match apply(client, resource, name, fields).await {
+                Ok(()) => break,
+                Err(error) if error.is_conflict() && attempt < CONFLICTS_MAX => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Deletes all that was registered. From then on nothing of ours stands in anybody's way.
+pub async fn uninstall(client: &Client) -> Result<(), cluster::Error> {
+    let configurations = webhooks::ALL.into_iter();
+    let bindings = policies::NAMES.into_iter().map(|name| (&POLICY_BINDING, name));
+    let policies = policies::NAMES.into_iter().map(|name| (&POLICY, name));
+    for (resource, name) in configurations.chain(bindings).chain(policies) {
+        client.delete(target(resource, name), &Deletion::default()).await?;
+    }
+    Ok(())
+}
+
+fn target<'a>(resource: &'a Resource, name: &'a str) -> Target<'a> {
+    Target {
+        resource,
+        namespace: "",
+        name,
+    }
+}
+
+async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) -> Result<(), cluster::Error> {
+    let patch = Patch::Apply {
+        manager: MANAGER,
+        fields,
+    };
+    client
+        .patch(target(resource, name), Part::Object, patch)
+        .await
+        .map(|_| ())
+}
+
+/// The reference to our cluster role; none if there is none or it can't be read, which only costs the automatic clean-up.
+async fn owner(client: &Client) -> Option<Value> {
+    let role = client.get_value(target(&CLUSTER_ROLE, OWNER)).await.ok()??;
+    let uid = role["metadata"]["uid"].as_str()?;
+    Some(json!({"apiVersion": CLUSTER_ROLE.api_version(), "kind": CLUSTER_ROLE.kind, "name": OWNER, "uid": uid}))
+}
+
+fn set_owner(fields: &mut Value, owner: Option<&Value>) {
+    if let Some(owner) = owner {
+        fields["metadata"]["ownerReferences"] = json!([owner]);
+    }
+}
+
+fn merged(authorities: &Authorities, present: Option<&Value>, now: Timestamp) -> String {
+    match authorities {
+        Authorities::Given(bundle) => bundle.clone(),
+        Authorities::Own(own) => {
+            let bundles = present.map(bundles).unwrap_or_default();
+            let text = bundles.iter().next().copied().unwrap_or_default();
+            let decoded = STANDARD.decode(text).unwrap_or_default();
+            bundle::merge(&String::from_utf8_lossy(&decoded), own, now)
+        }
+    }
+}
+
+fn bundles(configuration: &Value) -> BTreeSet<&str> {
+    let hooks = super::view::list(configuration, "/webhooks").iter();
+    hooks
+        .map(|hook| super::view::text(hook, "/clientConfig/caBundle").unwrap_or_default())
+        .collect()
+}
+
+/// Whether all webhooks of a configuration have this bundle.
+fn has(configuration: &Value, bundle: &str) -> bool {
+    bundles(configuration) == BTreeSet::from([bundle])
+}

@@ -1,0 +1,536 @@
+//! Which queues are refused, and who may use a queue. Quotas that don't add up are the administrator's business: they are warned
+//! of, never refused.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::keys;
+use engine::model::{Millis, Quota, ResourceQuota};
+use serde_json::Value;
+
+use super::args::{Feature, Settings};
+use super::review::{Finding, Operation, Request, Verdict};
+use super::view;
+
+/// The queues that there are.
+pub trait Directory: Send + Sync {
+    /// All of them.
+    fn all(&self) -> Vec<Arc<api::Queue>>;
+
+    /// The one of this name.
+    fn named(&self, name: &str) -> Option<Arc<api::Queue>>;
+}
+
+impl Directory for cluster::Feed<api::Queue> {
+    fn all(&self) -> Vec<Arc<api::Queue>> {
+        cluster::Feed::all(self)
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
+        self.get(&cluster::Key::new("", name))
+    }
+}
+
+impl Directory for Vec<Arc<api::Queue>> {
+    fn all(&self) -> Vec<Arc<api::Queue>> {
+        self.clone()
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
+        self.iter().find(|queue| queue.metadata.plain_name() == name).cloned()
+    }
+}
+
+/// No queue has more of anything, in the units of the API. The scheduler's own bound is of this order; beyond it a queue is skipped.
+const AMOUNT_MAX: f64 = 1e11;
+const UNLIMITED: f64 = -1.0;
+/// Resources of a queue, as the API names them, with the word for people.
+const RESOURCES: [(&str, &str); 3] = [("gpu", "GPU"), ("cpu", "CPU"), ("memory", "memory")];
+
+/// Whether the queue may be as the request has it, or go.
+pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+    let object = request.object_name("Queue");
+    match request.operation {
+        Operation::Connect => Verdict::default(),
+        Operation::Delete => Verdict::of(&object, &children(request, queues)),
+        Operation::Create | Operation::Update => {
+            // A queue that is going must be able to lose its finalizers.
+            if view::text(&request.object, "/metadata/deletionTimestamp").is_some() {
+                return Verdict::default();
+            }
+            let mut findings = content(&request.object);
+            findings.extend(cycle(request, queues));
+            let mut warnings = warnings_of(&request.object);
+            if findings.is_empty() {
+                findings.extend(quotas(request, settings, queues, &mut warnings));
+            }
+            Verdict::of(&object, &findings).with_warnings(warnings)
+        }
+    }
+}
+
+/// Why pods of a namespace may not use a queue.
+pub(crate) fn access(queues: &dyn Directory, queue: &str, namespace: &str, field: String) -> Option<Finding> {
+    let queue = queues.named(queue)?;
+    let allowed = queue.metadata.annotations.text(keys::QUEUE_ALLOWED_NAMESPACES)?;
+    if allowed.split(',').any(|allowed| allowed.trim() == namespace) {
+        return None;
+    }
+    let name = queue.metadata.plain_name();
+    let text = format!(
+        "queue {name} is not for namespace {namespace}; use a queue of yours, or ask an administrator to name the namespace in the \
+         queue's annotation {}",
+        keys::QUEUE_ALLOWED_NAMESPACES
+    );
+    Some(Finding::forbidden(field, text))
+}
+
+/// What is wrong with a queue by itself.
+fn content(queue: &Value) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match queue.pointer("/spec/resources") {
+        None | Some(Value::Null) => {
+            let text = "it is missing; write gpu, cpu and memory, each with quota, limit and overQuotaWeight";
+            findings.push(Finding::invalid("spec.resources", text));
+        }
+        Some(resources) => {
+            for (resource, _) in RESOURCES {
+                findings.extend(amounts(resource, resources.get(resource)));
+            }
+        }
+    }
+    for field in ["preemptMinRuntime", "reclaimMinRuntime"] {
+        let Some(text) = view::text(queue, &format!("/spec/{field}")) else {
+            continue;
+        };
+        if let Err(error) = api::parse_duration(text) {
+            findings.push(Finding::invalid(format!("spec.{field}"), error.to_string()));
+        }
+    }
+    findings
+}
+
+fn amounts(name: &str, resource: Option<&Value>) -> Vec<Finding> {
+    let Some(resource) = resource.filter(|resource| !resource.is_null()) else {
+        return Vec::new();
+    };
+    if !resource.is_object() {
+        let text = "it is no object; write quota, limit and overQuotaWeight in it";
+        return vec![Finding::invalid(format!("spec.resources.{name}"), text)];
+    }
+    let wrong = |(part, unlimited): (&str, Unlimited)| {
+        let text = amount(resource.get(part)?, unlimited).err()?;
+        Some(Finding::invalid(format!("spec.resources.{name}.{part}"), text))
+    };
+    let parts = [
+        ("quota", Unlimited::Possible),
+        ("limit", Unlimited::Possible),
+        ("overQuotaWeight", Unlimited::Senseless),
+    ];
+    parts.into_iter().filter_map(wrong).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unlimited {
+    Possible,
+    Senseless,
+}
+
+fn amount(value: &Value, unlimited: Unlimited) -> Result<(), String> {
+    let remedy = match unlimited {
+        Unlimited::Possible => "write -1 for unlimited, or a number of zero or more",
+        Unlimited::Senseless => "write a number of zero or more",
+    };
+    if value.is_null() {
+        return Ok(());
+    }
+    match value.as_f64() {
+        Some(UNLIMITED) if unlimited == Unlimited::Possible => Ok(()),
+        Some(number) if number > AMOUNT_MAX => {
+            Err(format!("{value} is more than any cluster has; write the real amount"))
+        }
+        Some(number) if number.is_finite() && number >= 0.0 => Ok(()),
+        Some(_) => Err(format!("{value} is no amount; {remedy}")),
+        None => Err(format!("{value} is no number; {remedy}")),
+    }
+}
+
+fn children(request: &Request, queues: &dyn Directory) -> Vec<Finding> {
+    let name = name(request);
+    let mut children: BTreeSet<String> = queues
+        .all()
+        .iter()
+        .filter(|queue| queue.parent() == Some(name))
+        .map(|queue| queue.metadata.plain_name().to_owned())
+        .collect();
+    if children.is_empty() {
+        // Without the feed there is what the status says.
+        let stated = view::list(&request.old_object, "/status/childQueues");
+        let still_there = |child: &&str| queues.named(child).is_none_or(|queue| queue.parent() == Some(name));
+        let unknown = queues.all().is_empty();
+        let stated = stated.iter().filter_map(Value::as_str).filter(still_there);
+        children.extend(stated.filter(|_| unknown).map(str::to_owned));
+    }
+    if children.is_empty() {
+        return Vec::new();
+    }
+    let children: Vec<String> = children.into_iter().collect();
+    let text = format!(
+        "the queue has children: {}; delete them first, or give them another parent",
+        children.join(", ")
+    );
+    vec![Finding::invalid("spec.parentQueue", text)]
+}
+
+fn cycle(request: &Request, queues: &dyn Directory) -> Option<Finding> {
+    let name = name(request);
+    let mut way = vec![name.to_owned()];
+    let mut next = view::text(&request.object, "/spec/parentQueue").map(str::to_owned);
+    while let Some(parent) = next {
+        let again = way.contains(&parent);
+        way.push(parent.clone());
+        if parent == name {
+            let text = format!(
+                "the queue would be its own ancestor: {}; choose another parent",
+                way.join(" -> ")
+            );
+            return Some(Finding::invalid("spec.parentQueue", text));
+        }
+        // A cycle further up is not this queue's fault, but the walk must end.
+        next = if again {
+            None
+        } else {
+            queues
+                .named(&parent)
+                .and_then(|queue| queue.parent().map(str::to_owned))
+        };
+    }
+    None
+}
+
+/// What is odd about a queue by itself.
+fn warnings_of(queue: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if queue.pointer("/spec/resources").is_none_or(Value::is_null) {
+        warnings.push("spec.resources: it is missing".to_owned());
+    }
+    for (resource, _) in RESOURCES {
+        let number = |part: &str| {
+            queue
+                .pointer(&format!("/spec/resources/{resource}/{part}"))
+                .and_then(Value::as_f64)
+        };
+        let (Some(quota), Some(limit)) = (number("quota"), number("limit")) else {
+            continue;
+        };
+        if limit >= 0.0 && (quota > limit || quota == UNLIMITED) {
+            warnings.push(format!(
+                "spec.resources.{resource}: the quota of {quota} can't be used, because the limit is {limit}"
+            ));
+        }
+    }
+    warnings
+}
+
+/// Compares with parents and children; a parent that must exist and doesn't is a finding.
+fn quotas(
+    request: &Request,
+    settings: &Settings,
+    queues: &dyn Directory,
+    warnings: &mut Vec<String>,
+) -> Option<Finding> {
+    let parent_name = view::text(&request.object, "/spec/parentQueue");
+    let parent = parent_name.and_then(|name| queues.named(name));
+    if let (Some(parent_name), None) = (parent_name, &parent) {
+        let text = format!("queue {parent_name} does not exist; create it, or choose another parent");
+        if settings.quota_validation == Feature::On {
+            return Some(Finding::invalid("spec.parentQueue", text));
+        }
+        warnings.push(format!(
+            "spec.parentQueue: {text}; workloads of this queue wait until then"
+        ));
+    }
+    if settings.quota_validation == Feature::Off {
+        return None;
+    }
+    let own = serde_json::from_value::<api::Queue>(request.object.clone())
+        .ok()
+        .and_then(|queue| quota(&queue))?;
+    let name = name(request);
+    let all = queues.all();
+    let siblings_of = |parent: &str| -> Vec<Quota> {
+        let others = all
+            .iter()
+            .filter(|queue| queue.parent() == Some(parent) && queue.metadata.plain_name() != name);
+        others.filter_map(|queue| quota(queue)).collect()
+    };
+    if let Some((parent_name, Some(limits))) = parent_name.zip(parent.map(|parent| quota(&parent))) {
+        warnings.extend(single(
+            &own,
+            &limits,
+            &format!("it exceeds that of parent queue {parent_name}"),
+        ));
+        let all_children = siblings_of(parent_name).into_iter().chain([own.clone()]);
+        warnings.extend(sums(
+            all_children,
+            &limits,
+            &format!("the children of {parent_name} exceed it together"),
+        ));
+    }
+    for child in all.iter().filter(|queue| queue.parent() == Some(name)) {
+        let text = format!("child queue {} exceeds it", child.metadata.plain_name());
+        warnings.extend(quota(child).into_iter().flat_map(|child| single(&child, &own, &text)));
+    }
+    warnings.extend(sums(
+        siblings_of(name).into_iter(),
+        &own,
+        "its children exceed it together",
+    ));
+    None
+}
+
+fn quota(queue: &api::Queue) -> Option<Quota> {
+    Some(queue.read(Millis(0)).ok()?.value.quota)
+}
+
+fn parts(quota: &Quota) -> [(&'static str, &ResourceQuota); 3] {
+    [("GPU", &quota.gpu), ("CPU", &quota.cpu), ("memory", &quota.memory)]
+}
+
+fn single(child: &Quota, parent: &Quota, text: &str) -> Vec<String> {
+    let pairs = parts(child).into_iter().zip(parts(parent));
+    let exceeds = |child: &ResourceQuota, parent: &ResourceQuota| match (child.deserved, parent.deserved) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(child), Some(parent)) => child > parent,
+    };
+    pairs
+        .filter(|((_, child), (_, parent))| exceeds(child, parent))
+        .map(|((resource, _), _)| format!("{resource} quota: {text}"))
+        .collect()
+}
+
+/// An unlimited child is told of by `single`; sums are about numbers.
+fn sums(children: impl Iterator<Item = Quota>, parent: &Quota, text: &str) -> Vec<String> {
+    let mut totals = [0i64; 3];
+    for child in children {
+        for (total, (_, part)) in totals.iter_mut().zip(parts(&child)) {
+            *total = total.saturating_add(part.deserved.unwrap_or(0));
+        }
+    }
+    let pairs = totals.into_iter().zip(parts(parent));
+    pairs
+        .filter(|(total, (_, parent))| parent.deserved.is_some_and(|parent| *total > parent))
+        .map(|(_, (resource, _))| format!("{resource} quota: {text}"))
+        .collect()
+}
+
+fn name(request: &Request) -> &str {
+    match request.name.as_str() {
+        "" => view::text(&request.object, "/metadata/name").unwrap_or_default(),
+        name => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::review::Outcome;
+    use super::*;
+
+    fn queue(name: &str, parent: &str, gpu: f64) -> Value {
+        json!({"metadata": {"name": name}, "spec": {"parentQueue": parent, "resources": {
+            "gpu": {"quota": gpu, "limit": -1, "overQuotaWeight": 1}}}})
+    }
+
+    fn directory(queues: &[Value]) -> Vec<Arc<api::Queue>> {
+        let read = |queue: &Value| Arc::new(serde_json::from_value(queue.clone()).unwrap());
+        queues.iter().map(read).collect()
+    }
+
+    fn ask(operation: Operation, object: Value, queues: &[Value], quota_validation: Feature) -> (String, Vec<String>) {
+        let (object, old_object) = match operation {
+            Operation::Delete => (Value::Null, object),
+            _ => (object, Value::Null),
+        };
+        let name = [&object, &old_object]
+            .iter()
+            .find_map(|object| view::text(object, "/metadata/name"));
+        let request = Request {
+            operation,
+            name: name.unwrap_or_default().to_owned(),
+            object,
+            old_object,
+            ..Request::default()
+        };
+        let settings = Settings {
+            quota_validation,
+            ..Settings::default()
+        };
+        let verdict = validate(&request, &settings, &directory(queues));
+        let message = match verdict.outcome {
+            Outcome::Denied { message, .. } => message,
+            Outcome::Allowed => String::new(),
+            Outcome::Patched(_) => panic!("validation changes nothing"),
+        };
+        (message, verdict.warnings)
+    }
+
+    fn refused(object: Value, queues: &[Value], expect: &str) {
+        assert_eq!(ask(Operation::Create, object, queues, Feature::Off).0, expect);
+    }
+
+    #[test]
+    fn resources_must_be_there() {
+        let message = "Queue q: spec.resources: it is missing; write gpu, cpu and memory, each with quota, limit and \
+                       overQuotaWeight";
+        refused(json!({"metadata": {"name": "q"}, "spec": {}}), &[], message);
+        refused(
+            json!({"metadata": {"name": "q"}, "spec": {"resources": null}}),
+            &[],
+            message,
+        );
+        refused(json!({"metadata": {"name": "q"}}), &[], message);
+        refused(json!({"metadata": {"name": "q"}, "spec": {"resources": {}}}), &[], "");
+    }
+
+    #[test]
+    fn amounts_are_minus_one_or_not_negative() {
+        let with =
+            |amount: Value| json!({"metadata": {"name": "q"}, "spec": {"resources": {"cpu": {"limit": amount}}}});
+        for amount in [json!(-1), json!(-1.0), json!(0), json!(0.5), json!(1e9), json!(null)] {
+            refused(with(amount), &[], "");
+        }
+        refused(
+            with(json!(-2)),
+            &[],
+            "Queue q: spec.resources.cpu.limit: -2 is no amount; write -1 for unlimited, or a number of zero or more",
+        );
+        for amount in [
+            json!(-0.5),
+            json!("NaN"),
+            json!("-1"),
+            json!(1e300),
+            json!([]),
+            json!(true),
+            json!(f64::MAX),
+        ] {
+            let (message, _) = ask(Operation::Create, with(amount.clone()), &[], Feature::Off);
+            assert!(
+                message.starts_with("Queue q: spec.resources.cpu.limit: "),
+                "{amount}: {message}"
+            );
+        }
+        let weight =
+            json!({"metadata": {"name": "q"}, "spec": {"resources": {"gpu": {"overQuotaWeight": -1}, "memory": 3}}});
+        let (message, _) = ask(Operation::Create, weight, &[], Feature::Off);
+        assert_eq!(
+            message,
+            "Queue q: spec.resources.gpu.overQuotaWeight: -1 is no amount; write a number of zero or more\nQueue q: \
+             spec.resources.memory: it is no object; write quota, limit and overQuotaWeight in it"
+        );
+        let runtime = json!({"metadata": {"name": "q"}, "spec": {"resources": {}, "preemptMinRuntime": "soon"}});
+        assert!(
+            ask(Operation::Create, runtime, &[], Feature::Off)
+                .0
+                .contains("spec.preemptMinRuntime")
+        );
+    }
+
+    #[test]
+    fn a_parent_is_no_descendant() {
+        refused(
+            queue("a", "a", 0.0),
+            &[],
+            "Queue a: spec.parentQueue: the queue would be its own ancestor: a -> a; choose another parent",
+        );
+        let tree = [queue("b", "a", 0.0), queue("c", "b", 0.0)];
+        refused(
+            queue("a", "c", 0.0),
+            &tree,
+            "Queue a: spec.parentQueue: the queue would be its own ancestor: a -> c -> b -> a; choose another parent",
+        );
+        refused(queue("d", "c", 0.0), &tree, "");
+        // Broken before, and elsewhere.
+        refused(queue("d", "x", 0.0), &[queue("x", "y", 0.0), queue("y", "x", 0.0)], "");
+    }
+
+    #[test]
+    fn a_parent_stays_while_it_has_children() {
+        let delete = |object, queues: &[Value]| ask(Operation::Delete, object, queues, Feature::Off).0;
+        assert_eq!(
+            delete(queue("a", "", 0.0), &[queue("a", "", 0.0), queue("z", "", 0.0)]),
+            ""
+        );
+        assert_eq!(
+            delete(queue("a", "", 0.0), &[queue("c", "a", 0.0), queue("b", "a", 0.0)]),
+            "Queue a: spec.parentQueue: the queue has children: b, c; delete them first, or give them another parent"
+        );
+        let mut stated = queue("a", "", 0.0);
+        stated["status"] = json!({"childQueues": ["b"]});
+        assert_ne!(delete(stated.clone(), &[]), "");
+        assert_eq!(delete(stated, &[queue("b", "other", 0.0)]), "", "the status is behind");
+    }
+
+    #[test]
+    fn quotas_are_compared_on_request() {
+        let parent = [queue("p", "", 4.0), queue("x", "p", 3.0)];
+        let warnings = |object, on: Feature| ask(Operation::Update, object, &parent, on);
+        assert_eq!(warnings(queue("q", "p", 9.0), Feature::Off), (String::new(), vec![]));
+        assert_eq!(
+            warnings(queue("q", "p", 9.0), Feature::On).1,
+            [
+                "GPU quota: it exceeds that of parent queue p",
+                "GPU quota: the children of p exceed it together"
+            ]
+        );
+        assert_eq!(
+            warnings(queue("q", "p", -1.0), Feature::On).1,
+            ["GPU quota: it exceeds that of parent queue p"]
+        );
+        assert_eq!(warnings(queue("q", "p", 1.0), Feature::On).1, Vec::<String>::new());
+        assert_eq!(
+            warnings(queue("p", "", 1.0), Feature::On).1,
+            [
+                "GPU quota: child queue x exceeds it",
+                "GPU quota: its children exceed it together"
+            ]
+        );
+        assert!(
+            warnings(queue("q", "nobody", 1.0), Feature::On)
+                .0
+                .contains("queue nobody does not exist")
+        );
+        let (message, words) = warnings(queue("q", "nobody", 1.0), Feature::Off);
+        assert_eq!((message.as_str(), words.len()), ("", 1));
+    }
+
+    #[test]
+    fn a_quota_above_the_limit_is_warned_of() {
+        let odd = json!({"metadata": {"name": "q"}, "spec": {"resources": {"gpu": {"quota": 4, "limit": 2}}}});
+        assert_eq!(
+            ask(Operation::Create, odd, &[], Feature::Off),
+            (
+                String::new(),
+                vec!["spec.resources.gpu: the quota of 4 can't be used, because the limit is 2".to_owned()]
+            )
+        );
+    }
+
+    #[test]
+    fn a_queue_can_be_for_some_namespaces() {
+        let mut reserved = queue("q", "", 0.0);
+        reserved["metadata"]["annotations"] = json!({"kai.scheduler/allowed-namespaces": "team-a, team-b"});
+        let queues = directory(&[reserved, queue("open", "", 0.0)]);
+        let access = |queue, namespace| access(&queues, queue, namespace, "f".into()).is_none();
+        assert!(access("q", "team-a") && access("q", "team-b") && access("open", "team-c") && access("none", "x"));
+        assert!(!access("q", "team-c") && !access("q", "") && !access("q", "team"));
+    }
+
+    #[test]
+    fn a_queue_that_goes_can_lose_its_finalizers() {
+        let going = json!({"metadata": {"name": "q", "deletionTimestamp": "t"}});
+        assert_eq!(ask(Operation::Update, going, &[], Feature::On).0, "");
+    }
+}

@@ -1,0 +1,241 @@
+//! Pods that share GPUs: whether a pod is one, which of its containers gets the share, and how its ConfigMaps are called. The binder
+//! goes by the same names.
+
+use api::keys;
+use serde_json::Value;
+
+use super::review::Finding;
+use super::view::{self, Place};
+
+/// Kubernetes' limit for names of volumes, which are made from names of ConfigMaps.
+const VOLUME_NAME_MAX: usize = 63;
+const VOLUME_SUFFIX: &str = "-vol";
+/// What the base of a name leaves room for: the token with its two hyphens and the volume's suffix.
+const EXTRA_CHARS: usize = TOKEN_CHARS + 6;
+/// Length of the random part of names.
+pub(crate) const TOKEN_CHARS: usize = 7;
+/// The characters of random parts. No vowels and nothing that looks like one, so that no words come out.
+const TOKEN_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Whether the pod asks for a part of a GPU. The key alone counts: a wrong value is refused, not ignored.
+pub(crate) fn is_fractional(pod: &Value) -> bool {
+    let has = |key| view::entry(pod, Place::Annotations, key).is_some();
+    has(keys::GPU_FRACTION) || has(keys::GPU_MEMORY)
+}
+
+/// A container, by its list and its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContainerAt {
+    pub(crate) list: &'static str,
+    pub(crate) index: usize,
+}
+
+impl ContainerAt {
+    /// Where it is within the pod.
+    pub(crate) fn pointer(self) -> String {
+        format!("/spec/{}/{}", self.list, self.index)
+    }
+
+    fn suffix(self) -> String {
+        match self.list {
+            "initContainers" => format!("-i{}", self.index),
+            _ => format!("-{}", self.index),
+        }
+    }
+}
+
+/// The container of a fractional pod that gets the share; `None` if there is no container at all.
+pub(crate) fn container(pod: &Value) -> Result<Option<ContainerAt>, Finding> {
+    if view::list(pod, "/spec/containers").is_empty() {
+        return Ok(None);
+    }
+    let Some(name) = view::entry(pod, Place::Annotations, keys::GPU_FRACTION_CONTAINER) else {
+        return Ok(Some(ContainerAt {
+            list: "containers",
+            index: 0,
+        }));
+    };
+    for list in ["initContainers", "containers"] {
+        let containers = view::list(pod, &format!("/spec/{list}"));
+        let named = |container: &Value| view::text(container, "/name") == Some(&name);
+        if let Some(index) = containers.iter().position(named) {
+            return Ok(Some(ContainerAt { list, index }));
+        }
+    }
+    Err(Finding::invalid(
+        format!("metadata.annotations.{}", keys::GPU_FRACTION_CONTAINER),
+        format!("the pod has no container {name:?}; name one of its containers or init containers"),
+    ))
+}
+
+/// The names of everything that a sharing pod refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// What the annotation says.
+    pub(crate) prefix: String,
+    /// The ConfigMap with the devices and the portion.
+    pub(crate) capabilities: String,
+    /// The ConfigMap that is taken as a whole into the environment.
+    pub(crate) environment: String,
+    /// The volume of the first.
+    pub(crate) volume: String,
+}
+
+/// The names for a pod: after its annotation, or new ones with this token as their random part.
+pub(crate) fn names(pod: &Value, container: ContainerAt, token: &str) -> Result<Names, Finding> {
+    let prefix = match view::entry(pod, Place::Annotations, keys::SHARED_GPU_CONFIG_MAP) {
+        Some(given) => given.into_owned(),
+        None => new_prefix(pod, container, token),
+    };
+    let capabilities = format!("{prefix}{}", container.suffix());
+    let volume = volume_name(&capabilities);
+    let character = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let valid = prefix.chars().all(character) && edge(prefix.chars().next()) && edge(prefix.chars().last());
+    if !valid || volume.len() > VOLUME_NAME_MAX {
+        return Err(Finding::invalid(
+            format!("metadata.annotations.{}", keys::SHARED_GPU_CONFIG_MAP),
+            "it is no beginning for names of ConfigMaps and volumes; remove it, and the scheduler chooses one",
+        ));
+    }
+    Ok(Names {
+        environment: format!("{capabilities}{}", keys::ENV_CONFIG_MAP_SUFFIX),
+        volume,
+        capabilities,
+        prefix,
+    })
+}
+
+/// The random part of names, from a text that is random or at least differs from pod to pod.
+pub(crate) fn token(seed: &str) -> String {
+    // FNV-1a: nothing secret is at stake, only that two pods of one name rarely get one token.
+    let mut hash = seed.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let mut token = String::with_capacity(TOKEN_CHARS);
+    for _ in 0..TOKEN_CHARS {
+        let letters = TOKEN_ALPHABET.len() as u64;
+        token.push(char::from(TOKEN_ALPHABET[(hash % letters) as usize]));
+        hash /= letters;
+    }
+    token
+}
+
+fn new_prefix(pod: &Value, container: ContainerAt, token: &str) -> String {
+    // A pod with a generated name has none yet.
+    let base = view::text(pod, "/metadata/ownerReferences/0/name")
+        .or_else(|| view::text(pod, "/metadata/name"))
+        .or_else(|| view::text(pod, "/metadata/generateName"))
+        .unwrap_or("pod");
+    let index_chars = container.index.to_string().len() + 1;
+    let suffix_chars = keys::SHARED_GPU_SUFFIX.len() - 1;
+    let base_max =
+        VOLUME_NAME_MAX.saturating_sub(EXTRA_CHARS + suffix_chars + index_chars + keys::ENV_CONFIG_MAP_SUFFIX.len());
+    let base: String = base.chars().take(base_max).collect();
+    let base = match base.trim_end_matches(['.', '-']) {
+        "" => "pod",
+        base => base,
+    };
+    format!("{base}-{token}{}", keys::SHARED_GPU_SUFFIX)
+}
+
+/// ConfigMaps have names with dots, volumes have not.
+fn volume_name(config_map: &str) -> String {
+    let mut name = String::with_capacity(config_map.len() + VOLUME_SUFFIX.len());
+    for c in config_map.chars().chain(VOLUME_SUFFIX.chars()) {
+        let c = c.to_ascii_lowercase();
+        if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' {
+            name.push(c);
+        } else if !name.ends_with('\u{0}') {
+            // One hyphen for each run of characters that a label can't have.
+            name.push('\u{0}');
+        }
+    }
+    let name = name.replace('\u{0}', "-");
+    name.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const FIRST: ContainerAt = ContainerAt {
+        list: "containers",
+        index: 0,
+    };
+
+    fn check_prefix(pod: Value, expect: &str) {
+        let names = names(&pod, FIRST, "bcdfghj").unwrap();
+        assert_eq!(names.prefix, expect);
+        assert!(names.volume.len() <= VOLUME_NAME_MAX);
+    }
+
+    #[test]
+    fn names_come_from_the_owner_or_the_pod() {
+        check_prefix(json!({"metadata": {"name": "train"}}), "train-bcdfghj-shared-gpu");
+        check_prefix(
+            json!({"metadata": {"name": "x", "ownerReferences": [{"name": "rs.1"}, {"name": "b"}]}}),
+            "rs.1-bcdfghj-shared-gpu",
+        );
+        check_prefix(
+            json!({"metadata": {"generateName": "train-"}}),
+            "train-bcdfghj-shared-gpu",
+        );
+        check_prefix(json!({}), "pod-bcdfghj-shared-gpu");
+        let long = "a".repeat(32) + ".-" + &"b".repeat(200);
+        check_prefix(
+            json!({"metadata": {"name": long}}),
+            &format!("{}-bcdfghj-shared-gpu", "a".repeat(32)),
+        );
+    }
+
+    #[test]
+    fn a_volume_is_called_after_its_config_map() {
+        let pod = json!({"metadata": {"annotations": {"runai/shared-gpu-configmap": "a.b"}}});
+        let names = names(
+            &pod,
+            ContainerAt {
+                list: "initContainers",
+                index: 2,
+            },
+            "",
+        )
+        .unwrap();
+        assert_eq!(names.capabilities, "a.b-i2");
+        assert_eq!(names.environment, "a.b-i2-evar");
+        assert_eq!(names.volume, "a-b-i2-vol");
+    }
+
+    #[test]
+    fn a_given_prefix_must_be_one() {
+        for prefix in ["", "-a", "a-", "A", "a b", "ä", "../x", &"a".repeat(58)] {
+            let pod = json!({"metadata": {"annotations": {"runai/shared-gpu-configmap": prefix}}});
+            assert!(names(&pod, FIRST, "").is_err(), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn the_container_is_found_by_name_init_containers_first() {
+        let pod = |name: &str| {
+            json!({
+                "metadata": {"annotations": {"gpu-fraction-container-name": name}},
+                "spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}, {"name": "a"}]},
+            })
+        };
+        let at = |list, index| Ok(Some(ContainerAt { list, index }));
+        assert_eq!(container(&pod("b")), at("containers", 1));
+        assert_eq!(container(&pod("a")), at("initContainers", 1));
+        assert_eq!(container(&json!({"spec": {"containers": [{}]}})), at("containers", 0));
+        assert_eq!(container(&json!({"spec": 3})), Ok(None));
+        assert!(container(&pod("c")).is_err());
+    }
+
+    #[test]
+    fn tokens_differ_and_repeat() {
+        assert_eq!(token("a"), token("a"));
+        assert_ne!(token("a"), token("b"));
+        assert_eq!(token("").len(), TOKEN_CHARS);
+    }
+}
