@@ -108,6 +108,12 @@ impl QuantityText {
     }
 }
 
+impl fmt::Display for QuantityText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl<T: Into<Text>> From<T> for QuantityText {
     fn from(text: T) -> QuantityText {
         QuantityText(text.into())
