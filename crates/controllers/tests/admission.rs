@@ -1,0 +1,457 @@
+//! Admission against the embedded API server: what a tenant gets through and what not, with the webhooks up, down and gone.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use api::{Resource, Scope};
+use cluster::{Client, Clock, Context, Deletion, Part, Patch, Target};
+use controllers::admission::{self, Args, Feature, Settings, State};
+use serde_json::{Value, json};
+use sim::server::{Backend, Options, Server};
+
+const PODS: Resource = Resource::new("", "v1", "Pod", "pods", Scope::Namespaced);
+const CONFIG_MAPS: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
+const NAMESPACES: Resource = Resource::new("", "v1", "Namespace", "namespaces", Scope::Cluster);
+const DEFINITIONS: Resource = Resource::new(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    Scope::Cluster,
+);
+const QUEUES: Resource = Resource::new("scheduling.run.ai", "v2", "Queue", "queues", Scope::Cluster);
+const POD_GROUPS: Resource = Resource::new("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups", Scope::Namespaced);
+const BIND_REQUESTS: Resource =
+    Resource::new("scheduling.run.ai", "v1alpha2", "BindRequest", "bindrequests", Scope::Namespaced);
+const TOPOLOGIES: Resource = Resource::new("kai.scheduler", "v1alpha1", "Topology", "topologies", Scope::Cluster);
+const MUTATING: Resource = Resource::new(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    Scope::Cluster,
+);
+
+const TENANT: &str = "system:serviceaccount:team-a:default";
+const BINDER: &str = "system:serviceaccount:kai-scheduler:binder";
+const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+/// A cluster with admission in it. The role serves TLS on a port, and the API server is told where.
+struct Cluster {
+    server: Server,
+    role: tokio::task::JoinHandle<()>,
+}
+
+impl Cluster {
+    async fn start(change: impl FnOnce(&mut Settings)) -> Cluster {
+        let server = Server::new(Options::default());
+        let admin = Client::in_process(server.service());
+        for definition in api::crd::definitions() {
+            let body = serde_json::to_value(definition).unwrap();
+            admin.create(&DEFINITIONS, "", body).await.unwrap();
+        }
+        for name in ["team-a", "kai-resource-reservation"] {
+            admin.create(&NAMESPACES, "", json!({"metadata": {"name": name}})).await.unwrap();
+        }
+        let mut settings = Settings {
+            gpu_sharing: Feature::On,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        server.route_service("kai-scheduler", "admission", Backend::address(address));
+        let context = Context::new(
+            Client::in_process(server.service_as("system:serviceaccount:kai-scheduler:admission")),
+            Clock::System,
+        );
+        let health = context.health.clone();
+        let role = tokio::spawn(async move {
+            let ended = admission::serve(context, settings, listener).await;
+            panic!("admission ended: {ended:?}");
+        });
+        let cluster = Cluster { server, role };
+        while !health.not_ready().is_empty() || health.stuck().contains(&"admission") {
+            tokio::task::yield_now().await;
+            assert!(!cluster.role.is_finished());
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        cluster
+    }
+
+    fn client(&self, user: &str) -> Client {
+        Client::in_process(self.server.service_as(user))
+    }
+
+    /// Nobody answers any more, as after a crash.
+    fn stop(&self) {
+        self.role.abort();
+        self.server.unroute_service("kai-scheduler", "admission");
+    }
+
+    async fn create(&self, user: &str, resource: &Resource, object: Value) -> Result<Value, String> {
+        let namespace = match resource.scope {
+            Scope::Namespaced => object["metadata"]["namespace"].as_str().unwrap_or("team-a").to_owned(),
+            Scope::Cluster => String::new(),
+        };
+        let created = self.client(user).create(resource, &namespace, object).await;
+        created.map_err(|error| error.to_string())
+    }
+
+    async fn change(&self, user: &str, resource: &Resource, name: &str, change: Value) -> Result<Value, String> {
+        self.change_part(user, resource, name, Part::Object, change).await
+    }
+
+    async fn change_part(&self, user: &str, resource: &Resource, name: &str, part: Part, change: Value) -> Result<Value, String> {
+        let namespace = match resource.scope {
+            Scope::Namespaced => "team-a",
+            Scope::Cluster => "",
+        };
+        let target = Target {
+            resource,
+            namespace,
+            name,
+        };
+        let changed = self.client(user).patch(target, part, Patch::Merge(change)).await;
+        changed.map_err(|error| error.to_string())
+    }
+
+    async fn delete(&self, user: &str, resource: &Resource, name: &str) -> Result<(), String> {
+        let namespace = match resource.scope {
+            Scope::Namespaced => "team-a",
+            Scope::Cluster => "",
+        };
+        let target = Target {
+            resource,
+            namespace,
+            name,
+        };
+        let deleted = self.client(user).delete(target, &Deletion::default()).await;
+        deleted.map_err(|error| error.to_string())
+    }
+}
+
+fn pod(name: &str, labels: Value, annotations: Value) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main", "image": "i"}]},
+    })
+}
+
+fn foreign(mut pod: Value) -> Value {
+    pod["spec"]["schedulerName"] = "default-scheduler".into();
+    pod
+}
+
+fn queue(name: &str, parent: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"parentQueue": parent, "resources": {
+        "gpu": {"quota": 1, "limit": -1, "overQuotaWeight": 1}}}})
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, String>, words: &str) {
+    let message = result.unwrap_err();
+    assert!(message.contains(words), "{message}");
+}
+
+#[tokio::test]
+async fn a_share_is_prepared_over_tls() {
+    let cluster = Cluster::start(|_| {}).await;
+    let created = cluster.create(TENANT, &PODS, pod("half", json!({}), json!({"gpu-fraction": "0.5"}))).await.unwrap();
+    let prefix = created["metadata"]["annotations"]["runai/shared-gpu-configmap"].as_str().unwrap();
+    assert!(prefix.starts_with("half-") && prefix.ends_with("-shared-gpu"), "{prefix}");
+    assert_eq!(created["spec"]["runtimeClassName"], "nvidia");
+    let env = &created["spec"]["containers"][0]["env"];
+    assert_eq!(env[0]["valueFrom"]["configMapKeyRef"]["name"], format!("{prefix}-0"));
+    for (annotations, words) in [
+        (json!({"gpu-fraction": "NaN"}), "gpu-fraction: \"NaN\" is not a fraction"),
+        (json!({"gpu-fraction": "1e300"}), "is more than one GPU"),
+        (json!({"gpu-memory": "99999999999999999999"}), "is more than any machine has"),
+        (json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "1000000"}), "is not a number of GPUs"),
+    ] {
+        refused(cluster.create(TENANT, &PODS, pod("odd", json!({}), annotations)).await, words);
+    }
+}
+
+#[tokio::test]
+async fn nobody_but_us_writes_our_keys_webhook_or_not() {
+    let cluster = Cluster::start(|_| {}).await;
+    let ours = pod("ours", json!({"team": "a"}), json!({"gpu-fraction": "0.5"}));
+    cluster.create(TENANT, &PODS, ours).await.unwrap();
+    let bound = json!({"metadata": {"labels": {"runai-gpu-group": "g"}, "annotations": {"received-resource-type": "Fraction"}}});
+    cluster.change(BINDER, &PODS, "ours", bound).await.unwrap();
+
+    for round in ["served", "not served"] {
+        for (labels, annotations) in [
+            (json!({"runai-gpu-group": "g"}), json!({})),
+            (json!({"runai-gpu-group/g": "g"}), json!({})),
+            (json!({}), json!({"received-resource-type": "Regular"})),
+            (json!({}), json!({"run.ai/reserve_for_gpu_index": "GPU-1"})),
+            (json!({}), json!({"kai.scheduler/numa-placement-observed": "[]"})),
+        ] {
+            let forged = foreign(pod("forged", labels, annotations));
+            refused(cluster.create(TENANT, &PODS, forged).await, "only the scheduler writes this");
+        }
+        for app in ["kai-resource-reservation", "scaling-pod"] {
+            let mut pretender = foreign(pod("pretender", json!({"app": app}), json!({})));
+            refused(cluster.create(TENANT, &PODS, pretender.clone()).await, "marks helper pods");
+            pretender["metadata"]["namespace"] = "kai-resource-reservation".into();
+            refused(cluster.create(TENANT, &PODS, pretender).await, "marks helper pods");
+        }
+        for (change, words) in [
+            (json!({"labels": {"runai-gpu-group": "other"}}), "only the scheduler"),
+            (json!({"labels": {"runai-gpu-group": null}}), "only the scheduler"),
+            (json!({"annotations": {"received-resource-type": "Regular"}}), "only the scheduler"),
+        ] {
+            let change = json!({"metadata": change});
+            refused(cluster.change(TENANT, &PODS, "ours", change.clone()).await, words);
+            refused(cluster.change_part(TENANT, &PODS, "ours", Part::Status, change).await, words);
+        }
+        if round == "served" {
+            // An edit that leaves our keys alone.
+            let edit = json!({"metadata": {"labels": {"team": "b"}}});
+            cluster.change(TENANT, &PODS, "ours", edit).await.unwrap();
+            cluster.stop();
+        }
+    }
+    // Our own roles go on while nobody serves.
+    let healed = json!({"metadata": {"labels": {"runai-gpu-group": "h"}}});
+    cluster.change(BINDER, &PODS, "ours", healed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_for_gpus_stays_as_it_was() {
+    let cluster = Cluster::start(|_| {}).await;
+    cluster.create(TENANT, &PODS, pod("p", json!({}), json!({"gpu-fraction": "0.9"}))).await.unwrap();
+    for change in [
+        json!({"gpu-fraction": "0.1"}),
+        json!({"gpu-fraction": null}),
+        json!({"gpu-fraction-num-devices": "2"}),
+        json!({"runai/shared-gpu-configmap": "mine"}),
+    ] {
+        let change = json!({"metadata": {"annotations": change}});
+        refused(cluster.change(TENANT, &PODS, "p", change).await, "can't change after the pod was created");
+    }
+    let mut placed = pod("placed", json!({}), json!({}));
+    placed["spec"]["nodeName"] = "n1".into();
+    refused(cluster.create(TENANT, &PODS, placed.clone()).await, "the scheduler chooses the node");
+    cluster.create(TENANT, &PODS, foreign(placed)).await.unwrap();
+}
+
+#[tokio::test]
+async fn other_pods_come_and_go_while_nobody_serves() {
+    let cluster = Cluster::start(|_| {}).await;
+    cluster.stop();
+    let other = foreign(pod("other", json!({}), json!({"gpu-fraction": "whatever"})));
+    cluster.create(TENANT, &PODS, other).await.unwrap();
+    cluster.change(TENANT, &PODS, "other", json!({"metadata": {"labels": {"a": "b"}}})).await.unwrap();
+    cluster.delete(TENANT, &PODS, "other").await.unwrap();
+    cluster.create(TENANT, &PODS, pod("ours", json!({}), json!({}))).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn nothing_stands_in_the_way_after_uninstallation() {
+    let cluster = Cluster::start(|_| {}).await;
+    cluster.stop();
+    admission::uninstall(&cluster.client("system:admin")).await.unwrap();
+    cluster.create(TENANT, &PODS, pod("ours", json!({"runai-gpu-group": "g"}), json!({}))).await.unwrap();
+    cluster.create(TENANT, &QUEUES, json!({"metadata": {"name": "q"}, "spec": {}})).await.unwrap();
+    cluster.delete(TENANT, &QUEUES, "q").await.unwrap();
+    // Again is no error.
+    admission::uninstall(&cluster.client("system:admin")).await.unwrap();
+}
+
+#[tokio::test]
+async fn config_maps_of_shares_are_left_alone() {
+    let cluster = Cluster::start(|_| {}).await;
+    let map = |name: &str| {
+        json!({"metadata": {"name": name, "labels": {"kai.scheduler/shared-gpu": "true"}},
+            "data": {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}})
+    };
+    cluster.stop();
+    cluster.create(BINDER, &CONFIG_MAPS, map("share")).await.unwrap();
+    let words = "only the scheduler writes it";
+    refused(cluster.create(TENANT, &CONFIG_MAPS, map("forged")).await, words);
+    for change in [
+        json!({"data": {"NVIDIA_VISIBLE_DEVICES": "all"}}),
+        json!({"data": null}),
+        json!({"binaryData": {"x": "eA=="}}),
+        json!({"metadata": {"labels": {"kai.scheduler/shared-gpu": null}}}),
+        json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}]}}),
+    ] {
+        refused(cluster.change(TENANT, &CONFIG_MAPS, "share", change).await, words);
+    }
+    refused(cluster.delete(TENANT, &CONFIG_MAPS, "share").await, words);
+    let note = json!({"metadata": {"annotations": {"seen": "yes"}}});
+    cluster.change(TENANT, &CONFIG_MAPS, "share", note).await.unwrap();
+    cluster.delete(COLLECTOR, &CONFIG_MAPS, "share").await.unwrap();
+    // A tenant's own are its own, and it can't make one ours.
+    cluster.create(TENANT, &CONFIG_MAPS, json!({"metadata": {"name": "own"}, "data": {"a": "b"}})).await.unwrap();
+    let marked = json!({"metadata": {"labels": {"kai.scheduler/shared-gpu": "true"}}});
+    refused(cluster.change(TENANT, &CONFIG_MAPS, "own", marked).await, words);
+    cluster.change(TENANT, &CONFIG_MAPS, "own", json!({"data": {"a": "c"}})).await.unwrap();
+    cluster.delete(TENANT, &CONFIG_MAPS, "own").await.unwrap();
+}
+
+#[tokio::test]
+async fn bind_requests_and_notes_on_pod_groups_are_ours() {
+    let cluster = Cluster::start(|_| {}).await;
+    let request = json!({"metadata": {"name": "p"}, "spec": {"podName": "p", "selectedNode": "n"}});
+    refused(cluster.create(TENANT, &BIND_REQUESTS, request.clone()).await, "only the scheduler writes bind requests");
+    cluster.create(BINDER, &BIND_REQUESTS, request).await.unwrap();
+    let elsewhere = json!({"spec": {"selectedNode": "m"}});
+    refused(cluster.change(TENANT, &BIND_REQUESTS, "p", elsewhere).await, "only the scheduler");
+    refused(cluster.delete(TENANT, &BIND_REQUESTS, "p").await, "only the scheduler");
+    cluster.delete(COLLECTOR, &BIND_REQUESTS, "p").await.unwrap();
+
+    let group = |annotations: Value| json!({"metadata": {"name": "g", "annotations": annotations}, "spec": {"minMember": 1}});
+    let forged = group(json!({"kai.scheduler/last-start-timestamp": "2020-01-01T00:00:00Z"}));
+    refused(cluster.create(TENANT, &POD_GROUPS, forged).await, "only the scheduler writes this");
+    cluster.create(TENANT, &POD_GROUPS, group(json!({}))).await.unwrap();
+    let note = json!({"metadata": {"annotations": {"kai.scheduler/stale-podgroup-timestamp": "2020-01-01T00:00:00Z"}}});
+    refused(cluster.change(TENANT, &POD_GROUPS, "g", note.clone()).await, "only the scheduler");
+    cluster.change(BINDER, &POD_GROUPS, "g", note).await.unwrap();
+    let status = json!({"status": {"resourcesStatus": {"allocated": {"nvidia.com/gpu": "0"}}}});
+    refused(cluster.change_part(TENANT, &POD_GROUPS, "g", Part::Status, status.clone()).await, "only the scheduler");
+    cluster.change_part(BINDER, &POD_GROUPS, "g", Part::Status, status).await.unwrap();
+    refused(
+        cluster.change(TENANT, &POD_GROUPS, "g", json!({"spec": {"minSubGroup": 1}})).await,
+        "minMember and minSubGroup exclude each other",
+    );
+}
+
+#[tokio::test]
+async fn queues_are_a_tree_and_may_be_for_some() {
+    let cluster = Cluster::start(|_| {}).await;
+    let admin = "system:admin";
+    cluster.create(admin, &QUEUES, queue("top", "")).await.unwrap();
+    cluster.create(admin, &QUEUES, queue("leaf", "top")).await.unwrap();
+    refused(cluster.create(admin, &QUEUES, json!({"metadata": {"name": "x"}, "spec": {}})).await, "spec.resources");
+    let negative = json!({"spec": {"resources": {"gpu": {"quota": -7}}}});
+    refused(cluster.change(admin, &QUEUES, "leaf", negative).await, "-7 is no amount");
+    // What was written a moment ago reaches the feed soon.
+    let cycle = json!({"spec": {"parentQueue": "leaf"}});
+    loop {
+        match cluster.change(admin, &QUEUES, "top", cycle.clone()).await {
+            Err(message) => break assert!(message.contains("its own ancestor"), "{message}"),
+            Ok(_) => {
+                cluster.change(admin, &QUEUES, "top", json!({"spec": {"parentQueue": ""}})).await.unwrap();
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+    }
+    refused(cluster.delete(admin, &QUEUES, "top").await, "the queue has children: leaf");
+    let only_b = json!({"metadata": {"annotations": {"kai.scheduler/allowed-namespaces": "team-b"}}});
+    cluster.change(admin, &QUEUES, "leaf", only_b).await.unwrap();
+    let group = json!({"metadata": {"name": "g"}, "spec": {"queue": "leaf"}});
+    let words = "queue leaf is not for namespace team-a";
+    loop {
+        match cluster.create(BINDER, &POD_GROUPS, group.clone()).await {
+            Err(message) => break assert!(message.contains(words), "{message}"),
+            Ok(_) => cluster.delete(BINDER, &POD_GROUPS, "g").await.unwrap(),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let pod = pod("p", json!({"kai.scheduler/queue": "leaf"}), json!({}));
+    refused(cluster.create(TENANT, &PODS, pod).await, words);
+    let topology = json!({"metadata": {"name": "t"}, "spec": {"levels": [
+        {"nodeLabel": "zone", "alias": "a"}, {"nodeLabel": "rack", "alias": "a"}]}});
+    refused(cluster.create(admin, &TOPOLOGIES, topology).await, "aliases occur more than once: a");
+}
+
+#[tokio::test]
+async fn gpus_named_by_hand_come_to_nothing() {
+    let cluster = Cluster::start(|settings| settings.block_visible_devices = Feature::On).await;
+    let mut named = pod("p", json!({}), json!({}));
+    named["spec"]["containers"][0]["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    let created = cluster.create(TENANT, &PODS, named.clone()).await.unwrap();
+    assert_eq!(created["spec"]["containers"][0]["env"][0]["value"], "void");
+    named["metadata"]["name"] = "q".into();
+    named["spec"]["containers"][0]["env"][0] =
+        json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+    refused(cluster.create(TENANT, &PODS, named).await, "a reference may show GPUs");
+}
+
+#[tokio::test]
+async fn replicas_share_a_bundle() {
+    let cluster = Cluster::start(|settings| settings.identity = "first".into()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let second = listener.local_addr().unwrap();
+    let context = Context::new(cluster.client("system:serviceaccount:kai-scheduler:admission"), Clock::System);
+    let health = context.health.clone();
+    let settings = Settings {
+        gpu_sharing: Feature::On,
+        identity: "second".into(),
+        ..Settings::default()
+    };
+    let role = tokio::spawn(admission::serve(context, settings, listener));
+    loop {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        if health.not_ready().is_empty() && metrics_ready(&cluster, "second").await {
+            break;
+        }
+    }
+    let share = |name| pod(name, json!({}), json!({"gpu-fraction": "0.5"}));
+    // The API server accepts both, whichever the service leads to.
+    cluster.create(TENANT, &PODS, share("a")).await.unwrap();
+    cluster.server.route_service("kai-scheduler", "admission", Backend::address(second));
+    cluster.create(TENANT, &PODS, share("b")).await.unwrap();
+    role.abort();
+}
+
+/// Whether the bundle names the replica, beside the first.
+async fn metrics_ready(cluster: &Cluster, replica: &str) -> bool {
+    use base64::Engine as _;
+    let target = Target {
+        resource: &MUTATING,
+        namespace: "",
+        name: "mutating-kai-admission",
+    };
+    let configuration = cluster.client("system:admin").get_value(target).await.unwrap().unwrap();
+    let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"].as_str().unwrap();
+    let text = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(bundle).unwrap()).unwrap();
+    text.contains(&format!(" {replica}\n")) && text.contains(" first\n")
+}
+
+#[tokio::test]
+async fn the_router_serves_without_tls() {
+    let metrics = cluster::Metrics::default();
+    let queues: Vec<Arc<api::Queue>> = Vec::new();
+    let server = Server::new(Options::default());
+    let router = admission::router(State::new(Settings::default(), queues, &metrics));
+    server.route_service("kai-scheduler", "admission", Backend::service(router));
+    let admin = Client::in_process(server.service());
+    let hook = json!({"metadata": {"name": "h"}, "webhooks": [{
+        "name": "h.h.h", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "clientConfig": {"service": {"namespace": "kai-scheduler", "name": "admission", "path": admission::MUTATE_POD}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]}]});
+    admin.create(&MUTATING, "", hook).await.unwrap();
+    let pod = pod("p", json!({}), json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "none"}));
+    let error = admin.create(&PODS, "default", pod).await.unwrap_err().to_string();
+    assert!(error.contains("the pod has no container"), "{error}");
+    let counted = r#"kai_admission_requests_total{path="/mutate--v1-pod",result="denied"} 1"#;
+    assert!(metrics.text().contains(counted), "{}", metrics.text());
+}
+
+/// The committed policies are those of a default installation. `KAI_UPDATE=1` writes them anew.
+#[test]
+fn committed_policies_are_current() {
+    #[derive(clap::Parser)]
+    struct NoFlags {
+        #[command(flatten)]
+        args: Args,
+    }
+    let flags = <NoFlags as clap::Parser>::try_parse_from(["admission"]).unwrap();
+    let mut text = "# The scheduler's own keys and objects, guarded by the API server itself. `kai admission` applies these at start;\n\
+                    # this file is for installations that apply them beforehand. Generated; see crates/controllers/tests/admission.rs.\n"
+        .to_owned();
+    for policy in admission::policies(&flags.args.settings().unwrap()) {
+        text.push_str("---\n");
+        text.push_str(&serde_saphyr::to_string(&policy).unwrap());
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/admission-policies.yaml");
+    if std::env::var_os("KAI_UPDATE").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), text, "run this test with KAI_UPDATE=1");
+}
