@@ -148,7 +148,7 @@ mod tests {
     fn only_new_ephemeral_containers_are_changed_later() {
         let old = json!({"spec": {"containers": [{"name": "a"}], "ephemeralContainers": [{"name": "e"}]}});
         let mut new = old.clone();
-        new["spec"]["ephemeralContainers"][1] = json!({"name": "f"});
+        new["spec"]["ephemeralContainers"] = json!([{"name": "e"}, {"name": "f"}]);
         hide(&mut new, &old, None);
         assert_eq!(new["spec"]["containers"][0]["env"], Value::Null);
         assert_eq!(new["spec"]["ephemeralContainers"][0]["env"], Value::Null);
