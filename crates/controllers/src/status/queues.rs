@@ -88,25 +88,28 @@ async fn write(
     queues: &[Arc<Queue>],
     statuses: &BTreeMap<&str, QueueStatus>,
 ) {
-    let changes = queues.iter().filter_map(|queue| {
-        let name = queue.metadata.name.as_deref()?;
-        Some((name, change(queue.status(), statuses.get(name)?)?))
-    });
-    let writes = changes.map(|(name, change)| async move {
-        let target = Target::of::<Queue>("", name);
-        match client.patch(target, Part::Status, Patch::Merge(change)).await {
-            Ok(_) => reconciles.count("changed"),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                reconciles.count("failed");
-                tracing::warn!(%error, "the status of a queue was not written");
-            }
-        }
-    });
-    futures_util::stream::iter(writes)
-        .buffer_unordered(WRITES_MAX)
-        .collect::<Vec<()>>()
+    let changes: Vec<(String, serde_json::Value)> = queues
+        .iter()
+        .filter_map(|queue| {
+            let name = queue.metadata.name.as_deref()?;
+            Some((name.to_owned(), change(queue.status(), statuses.get(name)?)?))
+        })
+        .collect();
+    futures_util::stream::iter(changes)
+        .for_each_concurrent(WRITES_MAX, |(name, change)| write_one(client, reconciles, name, change))
         .await;
+}
+
+async fn write_one(client: &Client, reconciles: &Reconciles, name: String, change: serde_json::Value) {
+    let target = Target::of::<Queue>("", &name);
+    match client.patch(target, Part::Status, Patch::Merge(change)).await {
+        Ok(_) => reconciles.count("changed"),
+        Err(error) if error.is_not_found() => {}
+        Err(error) => {
+            reconciles.count("failed");
+            tracing::warn!(%error, "the status of a queue was not written");
+        }
+    }
 }
 
 /// Conditions are not ours.

@@ -105,13 +105,13 @@ impl World {
 
     pub(crate) fn merge(&self, resource: &str, namespace: &str, name: &str, change: Value) {
         self.store
-            .patch(resource, namespace, name, &Patch::Merge(change))
+            .patch(full(resource), namespace, name, &Patch::Merge(change))
             .unwrap();
     }
 
     pub(crate) fn remove(&self, resource: &str, namespace: &str, name: &str) {
         self.store
-            .delete(resource, namespace, name, &DeleteOptions::now())
+            .delete(full(resource), namespace, name, &DeleteOptions::now())
             .unwrap();
     }
 
