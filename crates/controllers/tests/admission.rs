@@ -20,15 +20,34 @@ const DEFINITIONS: Resource = Resource::new(
     Scope::Cluster,
 );
 const QUEUES: Resource = Resource::new("scheduling.run.ai", "v2", "Queue", "queues", Scope::Cluster);
-const POD_GROUPS: Resource = Resource::new("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups", Scope::Namespaced);
-const BIND_REQUESTS: Resource =
-    Resource::new("scheduling.run.ai", "v1alpha2", "BindRequest", "bindrequests", Scope::Namespaced);
+const POD_GROUPS: Resource = Resource::new(
+    "scheduling.run.ai",
+    "v2alpha2",
+    "PodGroup",
+    "podgroups",
+    Scope::Namespaced,
+);
+const BIND_REQUESTS: Resource = Resource::new(
+    "scheduling.run.ai",
+    "v1alpha2",
+    "BindRequest",
+    "bindrequests",
+    Scope::Namespaced,
+);
 const TOPOLOGIES: Resource = Resource::new("kai.scheduler", "v1alpha1", "Topology", "topologies", Scope::Cluster);
 const MUTATING: Resource = Resource::new(
     "admissionregistration.k8s.io",
     "v1",
     "MutatingWebhookConfiguration",
     "mutatingwebhookconfigurations",
+    Scope::Cluster,
+);
+
+const BINDINGS: Resource = Resource::new(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingAdmissionPolicyBinding",
+    "validatingadmissionpolicybindings",
     Scope::Cluster,
 );
 
@@ -46,12 +65,14 @@ impl Cluster {
     async fn start(change: impl FnOnce(&mut Settings)) -> Cluster {
         let server = Server::new(Options::default());
         let admin = Client::in_process(server.service());
-        for definition in api::crd::definitions() {
-            let body = serde_json::to_value(definition).unwrap();
-            admin.create(&DEFINITIONS, "", body).await.unwrap();
+        for definition in api::crd::crds() {
+            admin.create(&DEFINITIONS, "", definition).await.unwrap();
         }
         for name in ["team-a", "kai-resource-reservation"] {
-            admin.create(&NAMESPACES, "", json!({"metadata": {"name": name}})).await.unwrap();
+            admin
+                .create(&NAMESPACES, "", json!({"metadata": {"name": name}}))
+                .await
+                .unwrap();
         }
         let mut settings = Settings {
             gpu_sharing: Feature::On,
@@ -71,8 +92,13 @@ impl Cluster {
             panic!("admission ended: {ended:?}");
         });
         let cluster = Cluster { server, role };
-        while !health.not_ready().is_empty() || health.stuck().contains(&"admission") {
-            tokio::task::yield_now().await;
+        // The role announces itself when it first runs, and is ready when the API server knows its webhooks and policies.
+        let last = Target {
+            resource: &BINDINGS,
+            namespace: "",
+            name: "kai-shared-gpu-config-maps",
+        };
+        while admin.get_value(last).await.unwrap().is_none() || !health.not_ready().is_empty() {
             assert!(!cluster.role.is_finished());
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
@@ -102,7 +128,14 @@ impl Cluster {
         self.change_part(user, resource, name, Part::Object, change).await
     }
 
-    async fn change_part(&self, user: &str, resource: &Resource, name: &str, part: Part, change: Value) -> Result<Value, String> {
+    async fn change_part(
+        &self,
+        user: &str,
+        resource: &Resource,
+        name: &str,
+        part: Part,
+        change: Value,
+    ) -> Result<Value, String> {
         let namespace = match resource.scope {
             Scope::Namespaced => "team-a",
             Scope::Cluster => "",
@@ -157,19 +190,39 @@ fn refused<T: std::fmt::Debug>(result: Result<T, String>, words: &str) {
 #[tokio::test]
 async fn a_share_is_prepared_over_tls() {
     let cluster = Cluster::start(|_| {}).await;
-    let created = cluster.create(TENANT, &PODS, pod("half", json!({}), json!({"gpu-fraction": "0.5"}))).await.unwrap();
-    let prefix = created["metadata"]["annotations"]["runai/shared-gpu-configmap"].as_str().unwrap();
-    assert!(prefix.starts_with("half-") && prefix.ends_with("-shared-gpu"), "{prefix}");
+    let created = cluster
+        .create(TENANT, &PODS, pod("half", json!({}), json!({"gpu-fraction": "0.5"})))
+        .await
+        .unwrap();
+    let prefix = created["metadata"]["annotations"]["runai/shared-gpu-configmap"]
+        .as_str()
+        .unwrap();
+    assert!(
+        prefix.starts_with("half-") && prefix.ends_with("-shared-gpu"),
+        "{prefix}"
+    );
     assert_eq!(created["spec"]["runtimeClassName"], "nvidia");
     let env = &created["spec"]["containers"][0]["env"];
     assert_eq!(env[0]["valueFrom"]["configMapKeyRef"]["name"], format!("{prefix}-0"));
     for (annotations, words) in [
-        (json!({"gpu-fraction": "NaN"}), "gpu-fraction: \"NaN\" is not a fraction"),
+        (
+            json!({"gpu-fraction": "NaN"}),
+            "gpu-fraction: \"NaN\" is not a fraction",
+        ),
         (json!({"gpu-fraction": "1e300"}), "is more than one GPU"),
-        (json!({"gpu-memory": "99999999999999999999"}), "is more than any machine has"),
-        (json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "1000000"}), "is not a number of GPUs"),
+        (
+            json!({"gpu-memory": "99999999999999999999"}),
+            "is more than any machine has",
+        ),
+        (
+            json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "1000000"}),
+            "is not a number of GPUs",
+        ),
     ] {
-        refused(cluster.create(TENANT, &PODS, pod("odd", json!({}), annotations)).await, words);
+        refused(
+            cluster.create(TENANT, &PODS, pod("odd", json!({}), annotations)).await,
+            words,
+        );
     }
 }
 
@@ -190,22 +243,34 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
             (json!({}), json!({"kai.scheduler/numa-placement-observed": "[]"})),
         ] {
             let forged = foreign(pod("forged", labels, annotations));
-            refused(cluster.create(TENANT, &PODS, forged).await, "only the scheduler writes this");
+            refused(
+                cluster.create(TENANT, &PODS, forged).await,
+                "only the scheduler writes this",
+            );
         }
         for app in ["kai-resource-reservation", "scaling-pod"] {
             let mut pretender = foreign(pod("pretender", json!({"app": app}), json!({})));
-            refused(cluster.create(TENANT, &PODS, pretender.clone()).await, "marks helper pods");
+            refused(
+                cluster.create(TENANT, &PODS, pretender.clone()).await,
+                "marks helper pods",
+            );
             pretender["metadata"]["namespace"] = "kai-resource-reservation".into();
             refused(cluster.create(TENANT, &PODS, pretender).await, "marks helper pods");
         }
         for (change, words) in [
             (json!({"labels": {"runai-gpu-group": "other"}}), "only the scheduler"),
             (json!({"labels": {"runai-gpu-group": null}}), "only the scheduler"),
-            (json!({"annotations": {"received-resource-type": "Regular"}}), "only the scheduler"),
+            (
+                json!({"annotations": {"received-resource-type": "Regular"}}),
+                "only the scheduler",
+            ),
         ] {
             let change = json!({"metadata": change});
             refused(cluster.change(TENANT, &PODS, "ours", change.clone()).await, words);
-            refused(cluster.change_part(TENANT, &PODS, "ours", Part::Status, change).await, words);
+            refused(
+                cluster.change_part(TENANT, &PODS, "ours", Part::Status, change).await,
+                words,
+            );
         }
         if round == "served" {
             // An edit that leaves our keys alone.
@@ -222,7 +287,10 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
 #[tokio::test]
 async fn a_request_for_gpus_stays_as_it_was() {
     let cluster = Cluster::start(|_| {}).await;
-    cluster.create(TENANT, &PODS, pod("p", json!({}), json!({"gpu-fraction": "0.9"}))).await.unwrap();
+    cluster
+        .create(TENANT, &PODS, pod("p", json!({}), json!({"gpu-fraction": "0.9"})))
+        .await
+        .unwrap();
     for change in [
         json!({"gpu-fraction": "0.1"}),
         json!({"gpu-fraction": null}),
@@ -230,11 +298,17 @@ async fn a_request_for_gpus_stays_as_it_was() {
         json!({"runai/shared-gpu-configmap": "mine"}),
     ] {
         let change = json!({"metadata": {"annotations": change}});
-        refused(cluster.change(TENANT, &PODS, "p", change).await, "can't change after the pod was created");
+        refused(
+            cluster.change(TENANT, &PODS, "p", change).await,
+            "can't change after the pod was created",
+        );
     }
     let mut placed = pod("placed", json!({}), json!({}));
     placed["spec"]["nodeName"] = "n1".into();
-    refused(cluster.create(TENANT, &PODS, placed.clone()).await, "the scheduler chooses the node");
+    refused(
+        cluster.create(TENANT, &PODS, placed.clone()).await,
+        "the scheduler chooses the node",
+    );
     cluster.create(TENANT, &PODS, foreign(placed)).await.unwrap();
 }
 
@@ -244,9 +318,15 @@ async fn other_pods_come_and_go_while_nobody_serves() {
     cluster.stop();
     let other = foreign(pod("other", json!({}), json!({"gpu-fraction": "whatever"})));
     cluster.create(TENANT, &PODS, other).await.unwrap();
-    cluster.change(TENANT, &PODS, "other", json!({"metadata": {"labels": {"a": "b"}}})).await.unwrap();
+    cluster
+        .change(TENANT, &PODS, "other", json!({"metadata": {"labels": {"a": "b"}}}))
+        .await
+        .unwrap();
     cluster.delete(TENANT, &PODS, "other").await.unwrap();
-    cluster.create(TENANT, &PODS, pod("ours", json!({}), json!({}))).await.unwrap_err();
+    cluster
+        .create(TENANT, &PODS, pod("ours", json!({}), json!({})))
+        .await
+        .unwrap_err();
 }
 
 #[tokio::test]
@@ -254,8 +334,14 @@ async fn nothing_stands_in_the_way_after_uninstallation() {
     let cluster = Cluster::start(|_| {}).await;
     cluster.stop();
     admission::uninstall(&cluster.client("system:admin")).await.unwrap();
-    cluster.create(TENANT, &PODS, pod("ours", json!({"runai-gpu-group": "g"}), json!({}))).await.unwrap();
-    cluster.create(TENANT, &QUEUES, json!({"metadata": {"name": "q"}, "spec": {}})).await.unwrap();
+    cluster
+        .create(TENANT, &PODS, pod("ours", json!({"runai-gpu-group": "g"}), json!({})))
+        .await
+        .unwrap();
+    cluster
+        .create(TENANT, &QUEUES, json!({"metadata": {"name": "q"}, "spec": {}}))
+        .await
+        .unwrap();
     cluster.delete(TENANT, &QUEUES, "q").await.unwrap();
     // Again is no error.
     admission::uninstall(&cluster.client("system:admin")).await.unwrap();
@@ -286,10 +372,20 @@ async fn config_maps_of_shares_are_left_alone() {
     cluster.change(TENANT, &CONFIG_MAPS, "share", note).await.unwrap();
     cluster.delete(COLLECTOR, &CONFIG_MAPS, "share").await.unwrap();
     // A tenant's own are its own, and it can't make one ours.
-    cluster.create(TENANT, &CONFIG_MAPS, json!({"metadata": {"name": "own"}, "data": {"a": "b"}})).await.unwrap();
+    cluster
+        .create(
+            TENANT,
+            &CONFIG_MAPS,
+            json!({"metadata": {"name": "own"}, "data": {"a": "b"}}),
+        )
+        .await
+        .unwrap();
     let marked = json!({"metadata": {"labels": {"kai.scheduler/shared-gpu": "true"}}});
     refused(cluster.change(TENANT, &CONFIG_MAPS, "own", marked).await, words);
-    cluster.change(TENANT, &CONFIG_MAPS, "own", json!({"data": {"a": "c"}})).await.unwrap();
+    cluster
+        .change(TENANT, &CONFIG_MAPS, "own", json!({"data": {"a": "c"}}))
+        .await
+        .unwrap();
     cluster.delete(TENANT, &CONFIG_MAPS, "own").await.unwrap();
 }
 
@@ -297,25 +393,48 @@ async fn config_maps_of_shares_are_left_alone() {
 async fn bind_requests_and_notes_on_pod_groups_are_ours() {
     let cluster = Cluster::start(|_| {}).await;
     let request = json!({"metadata": {"name": "p"}, "spec": {"podName": "p", "selectedNode": "n"}});
-    refused(cluster.create(TENANT, &BIND_REQUESTS, request.clone()).await, "only the scheduler writes bind requests");
+    refused(
+        cluster.create(TENANT, &BIND_REQUESTS, request.clone()).await,
+        "only the scheduler writes bind requests",
+    );
     cluster.create(BINDER, &BIND_REQUESTS, request).await.unwrap();
     let elsewhere = json!({"spec": {"selectedNode": "m"}});
-    refused(cluster.change(TENANT, &BIND_REQUESTS, "p", elsewhere).await, "only the scheduler");
+    refused(
+        cluster.change(TENANT, &BIND_REQUESTS, "p", elsewhere).await,
+        "only the scheduler",
+    );
     refused(cluster.delete(TENANT, &BIND_REQUESTS, "p").await, "only the scheduler");
     cluster.delete(COLLECTOR, &BIND_REQUESTS, "p").await.unwrap();
 
-    let group = |annotations: Value| json!({"metadata": {"name": "g", "annotations": annotations}, "spec": {"minMember": 1}});
+    let group =
+        |annotations: Value| json!({"metadata": {"name": "g", "annotations": annotations}, "spec": {"minMember": 1}});
     let forged = group(json!({"kai.scheduler/last-start-timestamp": "2020-01-01T00:00:00Z"}));
-    refused(cluster.create(TENANT, &POD_GROUPS, forged).await, "only the scheduler writes this");
+    refused(
+        cluster.create(TENANT, &POD_GROUPS, forged).await,
+        "only the scheduler writes this",
+    );
     cluster.create(TENANT, &POD_GROUPS, group(json!({}))).await.unwrap();
     let note = json!({"metadata": {"annotations": {"kai.scheduler/stale-podgroup-timestamp": "2020-01-01T00:00:00Z"}}});
-    refused(cluster.change(TENANT, &POD_GROUPS, "g", note.clone()).await, "only the scheduler");
+    refused(
+        cluster.change(TENANT, &POD_GROUPS, "g", note.clone()).await,
+        "only the scheduler",
+    );
     cluster.change(BINDER, &POD_GROUPS, "g", note).await.unwrap();
     let status = json!({"status": {"resourcesStatus": {"allocated": {"nvidia.com/gpu": "0"}}}});
-    refused(cluster.change_part(TENANT, &POD_GROUPS, "g", Part::Status, status.clone()).await, "only the scheduler");
-    cluster.change_part(BINDER, &POD_GROUPS, "g", Part::Status, status).await.unwrap();
     refused(
-        cluster.change(TENANT, &POD_GROUPS, "g", json!({"spec": {"minSubGroup": 1}})).await,
+        cluster
+            .change_part(TENANT, &POD_GROUPS, "g", Part::Status, status.clone())
+            .await,
+        "only the scheduler",
+    );
+    cluster
+        .change_part(BINDER, &POD_GROUPS, "g", Part::Status, status)
+        .await
+        .unwrap();
+    refused(
+        cluster
+            .change(TENANT, &POD_GROUPS, "g", json!({"spec": {"minSubGroup": 1}}))
+            .await,
         "minMember and minSubGroup exclude each other",
     );
 }
@@ -326,21 +445,35 @@ async fn queues_are_a_tree_and_may_be_for_some() {
     let admin = "system:admin";
     cluster.create(admin, &QUEUES, queue("top", "")).await.unwrap();
     cluster.create(admin, &QUEUES, queue("leaf", "top")).await.unwrap();
-    refused(cluster.create(admin, &QUEUES, json!({"metadata": {"name": "x"}, "spec": {}})).await, "spec.resources");
+    refused(
+        cluster
+            .create(admin, &QUEUES, json!({"metadata": {"name": "x"}, "spec": {}}))
+            .await,
+        "spec.resources",
+    );
     let negative = json!({"spec": {"resources": {"gpu": {"quota": -7}}}});
-    refused(cluster.change(admin, &QUEUES, "leaf", negative).await, "-7 is no amount");
+    refused(
+        cluster.change(admin, &QUEUES, "leaf", negative).await,
+        "-7 is no amount",
+    );
     // What was written a moment ago reaches the feed soon.
     let cycle = json!({"spec": {"parentQueue": "leaf"}});
     loop {
         match cluster.change(admin, &QUEUES, "top", cycle.clone()).await {
             Err(message) => break assert!(message.contains("its own ancestor"), "{message}"),
             Ok(_) => {
-                cluster.change(admin, &QUEUES, "top", json!({"spec": {"parentQueue": ""}})).await.unwrap();
+                cluster
+                    .change(admin, &QUEUES, "top", json!({"spec": {"parentQueue": ""}}))
+                    .await
+                    .unwrap();
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         }
     }
-    refused(cluster.delete(admin, &QUEUES, "top").await, "the queue has children: leaf");
+    refused(
+        cluster.delete(admin, &QUEUES, "top").await,
+        "the queue has children: leaf",
+    );
     let only_b = json!({"metadata": {"annotations": {"kai.scheduler/allowed-namespaces": "team-b"}}});
     cluster.change(admin, &QUEUES, "leaf", only_b).await.unwrap();
     let group = json!({"metadata": {"name": "g"}, "spec": {"queue": "leaf"}});
@@ -356,7 +489,10 @@ async fn queues_are_a_tree_and_may_be_for_some() {
     refused(cluster.create(TENANT, &PODS, pod).await, words);
     let topology = json!({"metadata": {"name": "t"}, "spec": {"levels": [
         {"nodeLabel": "zone", "alias": "a"}, {"nodeLabel": "rack", "alias": "a"}]}});
-    refused(cluster.create(admin, &TOPOLOGIES, topology).await, "aliases occur more than once: a");
+    refused(
+        cluster.create(admin, &TOPOLOGIES, topology).await,
+        "aliases occur more than once: a",
+    );
 }
 
 #[tokio::test]
@@ -377,7 +513,10 @@ async fn replicas_share_a_bundle() {
     let cluster = Cluster::start(|settings| settings.identity = "first".into()).await;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let second = listener.local_addr().unwrap();
-    let context = Context::new(cluster.client("system:serviceaccount:kai-scheduler:admission"), Clock::System);
+    let context = Context::new(
+        cluster.client("system:serviceaccount:kai-scheduler:admission"),
+        Clock::System,
+    );
     let health = context.health.clone();
     let settings = Settings {
         gpu_sharing: Feature::On,
@@ -387,20 +526,22 @@ async fn replicas_share_a_bundle() {
     let role = tokio::spawn(admission::serve(context, settings, listener));
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        if health.not_ready().is_empty() && metrics_ready(&cluster, "second").await {
+        if health.not_ready().is_empty() && bundle_names(&cluster, "second").await {
             break;
         }
     }
     let share = |name| pod(name, json!({}), json!({"gpu-fraction": "0.5"}));
     // The API server accepts both, whichever the service leads to.
     cluster.create(TENANT, &PODS, share("a")).await.unwrap();
-    cluster.server.route_service("kai-scheduler", "admission", Backend::address(second));
+    cluster
+        .server
+        .route_service("kai-scheduler", "admission", Backend::address(second));
     cluster.create(TENANT, &PODS, share("b")).await.unwrap();
     role.abort();
 }
 
 /// Whether the bundle names the replica, beside the first.
-async fn metrics_ready(cluster: &Cluster, replica: &str) -> bool {
+async fn bundle_names(cluster: &Cluster, replica: &str) -> bool {
     use base64::Engine as _;
     let target = Target {
         resource: &MUTATING,
@@ -408,7 +549,9 @@ async fn metrics_ready(cluster: &Cluster, replica: &str) -> bool {
         name: "mutating-kai-admission",
     };
     let configuration = cluster.client("system:admin").get_value(target).await.unwrap().unwrap();
-    let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"].as_str().unwrap();
+    let bundle = configuration["webhooks"][0]["clientConfig"]["caBundle"]
+        .as_str()
+        .unwrap();
     let text = String::from_utf8(base64::engine::general_purpose::STANDARD.decode(bundle).unwrap()).unwrap();
     text.contains(&format!(" {replica}\n")) && text.contains(" first\n")
 }
@@ -426,7 +569,11 @@ async fn the_router_serves_without_tls() {
         "clientConfig": {"service": {"namespace": "kai-scheduler", "name": "admission", "path": admission::MUTATE_POD}},
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]}]});
     admin.create(&MUTATING, "", hook).await.unwrap();
-    let pod = pod("p", json!({}), json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "none"}));
+    let pod = pod(
+        "p",
+        json!({}),
+        json!({"gpu-fraction": "0.5", "gpu-fraction-container-name": "none"}),
+    );
     let error = admin.create(&PODS, "default", pod).await.unwrap_err().to_string();
     assert!(error.contains("the pod has no container"), "{error}");
     let counted = r#"kai_admission_requests_total{path="/mutate--v1-pod",result="denied"} 1"#;
@@ -453,5 +600,9 @@ fn committed_policies_are_current() {
     if std::env::var_os("KAI_UPDATE").is_some() {
         std::fs::write(path, &text).unwrap();
     }
-    assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), text, "run this test with KAI_UPDATE=1");
+    assert_eq!(
+        std::fs::read_to_string(path).unwrap_or_default(),
+        text,
+        "run this test with KAI_UPDATE=1"
+    );
 }
