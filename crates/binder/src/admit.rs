@@ -39,6 +39,12 @@ pub(crate) fn admit(key: &GroupKey, books: &Books, applicant: Applicant<'_>) -> 
         }
         None => {}
     }
+    if let Some(user) = books.squatter(group, gpu) {
+        return Admission::Refused(format!(
+            "GPU {gpu} of node {node} is in use by pod {} of another group, whose reservation was lost",
+            user.pod
+        ));
+    }
     if let Some(user) = books.stranger(group, gpu) {
         return Admission::Refused(format!(
             "group {group} of node {node} holds GPU {gpu} now, but its pod {} runs on {}",
@@ -139,6 +145,14 @@ mod tests {
         assert_eq!(answer(&both, "b", 1, "GPU-2"), Admission::Later);
         both.reservations[1].alive = false;
         assert_eq!(answer(&both, "b", 1, "GPU-2"), Admission::Granted);
+    }
+
+    #[test]
+    fn a_gpu_that_pods_of_another_group_run_on_is_not_free() {
+        let mut lost = books();
+        lost.bound[0].groups = vec!["x".into()];
+        assert!(refused(&answer(&lost, "b", 1, "GPU-1")));
+        assert_eq!(answer(&lost, "b", 1, "GPU-3"), Admission::Granted);
     }
 
     #[test]

@@ -148,6 +148,18 @@ impl Books {
         others.into_iter().find(|other| other.gpu.as_deref() == Some(gpu))
     }
 
+    /// A pod of another group that was told this GPU: its own reservation was lost, and the node gave the GPU away again.
+    pub(crate) fn squatter(&self, group: &str, gpu: &str) -> Option<&User> {
+        let others = self
+            .bound
+            .iter()
+            .chain(&self.announced)
+            .filter(|user| !user.uses(group));
+        others
+            .into_iter()
+            .find(|user| user.gpus.iter().any(|known| known == gpu))
+    }
+
     /// A pod of the group that was told another GPU.
     pub(crate) fn stranger(&self, group: &str, gpu: &str) -> Option<&User> {
         let told = self.staying(group).filter(|user| !user.gpus.is_empty());

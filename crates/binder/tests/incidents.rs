@@ -17,12 +17,18 @@ async fn a_plain_pod_is_bound_once_and_says_so() {
     let pod = world.pod("p", json!({}));
     world.request(&pod, "n", json!({}));
     world.start(&[]);
-    world.until("bound", |world| world.status("p")["phase"] == "Succeeded").await;
+    world
+        .until("bound", |world| world.status("p")["phase"] == "Succeeded")
+        .await;
     let pod = world.get("pods", NS, "p").unwrap();
     assert_eq!(pod["spec"]["nodeName"], "n");
     assert_eq!(pod["metadata"]["annotations"]["received-resource-type"], "Regular");
     let conditions = pod["status"]["conditions"].as_array().unwrap();
-    assert!(conditions.iter().any(|one| one["type"] == "PodBound" && one["status"] == "True"));
+    assert!(
+        conditions
+            .iter()
+            .any(|one| one["type"] == "PodBound" && one["status"] == "True")
+    );
     world.until("told", |world| world.events("Bound").len() == 1).await;
     assert!(world.reservations().is_empty());
 }
@@ -35,19 +41,27 @@ async fn a_share_gets_label_config_maps_and_the_reserved_gpu() {
     world.share("q", "n", &["h", "i"], 30);
     world.kubelets.lock().unwrap().gpus_of("n", 3);
     world.start(&[]);
-    world.until("bound", |world| world.is_bound("p") && world.is_bound("q")).await;
+    world
+        .until("bound", |world| world.is_bound("p") && world.is_bound("q"))
+        .await;
     let pod = world.get("pods", NS, "p").unwrap();
     let gpu = world.reservation("n", "g").unwrap()["metadata"]["annotations"][GPU].clone();
     assert_eq!(pod["metadata"]["labels"]["runai-gpu-group"], "g");
     assert_eq!(pod["metadata"]["annotations"]["received-resource-type"], "Fraction");
     assert_eq!(pod["metadata"]["annotations"]["kai.scheduler/received-gpus"], gpu);
-    assert_eq!(world.devices("p"), format!("kai.scheduler/gpu={}", gpu.as_str().unwrap()));
+    assert_eq!(
+        world.devices("p"),
+        format!("kai.scheduler/gpu={}", gpu.as_str().unwrap())
+    );
     let map = world.get("configmaps", NS, "p-shared-gpu-0").unwrap();
     assert_eq!(map["data"]["GPU_PORTION"], "0.50");
     assert_eq!(map["metadata"]["ownerReferences"][0]["uid"], pod["metadata"]["uid"]);
     assert!(world.get("configmaps", NS, "p-shared-gpu-0-evar").is_some());
     let several = world.get("pods", NS, "q").unwrap();
-    assert_eq!(several["metadata"]["labels"], json!({ "runai-gpu-group/h": "h", "runai-gpu-group/i": "i" }));
+    assert_eq!(
+        several["metadata"]["labels"],
+        json!({ "runai-gpu-group/h": "h", "runai-gpu-group/i": "i" })
+    );
     assert_eq!(world.devices("q").split(',').count(), 2);
     assert_eq!(world.reservations().len(), 3);
     world.assert_sound();
@@ -61,12 +75,21 @@ async fn a_burst_of_16_halves_fills_8_gpus_and_leaves_nothing_behind() {
         world.share(&format!("p{at}"), "n", &[&format!("g{}", at / 2)], 50);
     }
     world.start(&[]);
-    world.until("all bound", |world| (0..16).all(|at| world.is_bound(&format!("p{at}")))).await;
+    world
+        .until("all bound", |world| (0..16).all(|at| world.is_bound(&format!("p{at}"))))
+        .await;
     world.assert_sound();
     assert_eq!(world.reservations().len(), 8, "one for each group");
     (0..16).for_each(|at| world.delete("pods", NS, &format!("p{at}")));
-    world.until("no reservations", |world| world.reservations().is_empty()).await;
-    assert!(world.all("configmaps").iter().all(|map| map["metadata"]["namespace"] != NS));
+    world
+        .until("no reservations", |world| world.reservations().is_empty())
+        .await;
+    assert!(
+        world
+            .all("configmaps")
+            .iter()
+            .all(|map| map["metadata"]["namespace"] != NS)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,13 +108,31 @@ async fn a_gpu_that_was_promised_too_often_takes_no_more() {
     let loser = format!("p{}", bound.iter().position(|bound| !bound).unwrap());
     assert!(world.failed(&loser));
     let reason = world.status(&loser)["reason"].as_str().unwrap().to_owned();
-    assert!(reason.contains("has no room: 10000 of 10000 MiB are promised"), "{reason}");
+    assert!(
+        reason.contains("has no room: 10000 of 10000 MiB are promised"),
+        "{reason}"
+    );
     let pod = world.get("pods", NS, &loser).unwrap();
-    assert!(pod["metadata"]["labels"].as_object().is_none_or(|labels| labels.is_empty()), "{}", pod["metadata"]);
+    assert!(
+        pod["metadata"]["labels"]
+            .as_object()
+            .is_none_or(|labels| labels.is_empty()),
+        "{}",
+        pod["metadata"]
+    );
     assert!(world.get("configmaps", NS, &format!("{loser}-shared-gpu-0")).is_none());
     let conditions = pod["status"]["conditions"].as_array().unwrap();
-    assert!(conditions.iter().any(|one| one["type"] == "PodBound" && one["status"] == "False"));
-    assert!(world.events("Bound").iter().all(|event| event["involvedObject"]["name"] != loser));
+    assert!(
+        conditions
+            .iter()
+            .any(|one| one["type"] == "PodBound" && one["status"] == "False")
+    );
+    assert!(
+        world
+            .events("Bound")
+            .iter()
+            .all(|event| event["involvedObject"]["name"] != loser)
+    );
     world.assert_sound();
 }
 
@@ -108,7 +149,9 @@ async fn memory_requests_add_up_in_mib_not_in_rounded_portions() {
         world.request(&pod, "n", share);
     }
     world.start(&[]);
-    world.until("all bound", |world| (0..24).all(|at| world.is_bound(&format!("p{at}")))).await;
+    world
+        .until("all bound", |world| (0..24).all(|at| world.is_bound(&format!("p{at}"))))
+        .await;
     assert_eq!(world.reservations().len(), 1);
 }
 
@@ -123,7 +166,11 @@ async fn a_full_node_is_not_asked_for_ever() {
     world.until("refused", |world| world.failed("q")).await;
     let refused = world.kubelets.lock().unwrap().refused;
     world.pass(300).await;
-    assert_eq!(world.kubelets.lock().unwrap().refused, refused, "no further attempt without a further request");
+    assert_eq!(
+        world.kubelets.lock().unwrap().refused,
+        refused,
+        "no further attempt without a further request"
+    );
     assert_eq!(refused, 1);
     assert_eq!(world.reservations().len(), 1, "what was refused is gone");
 }
@@ -134,7 +181,9 @@ async fn attempts_are_counted_up_to_the_limit() {
     world.node("n", 0);
     world.share_with("p", "n", &["g"], 50, json!({ "backoffLimit": 3 }));
     world.start(&[]);
-    world.until("spent", |world| world.status("p")["failedAttempts"] == 3).await;
+    world
+        .until("spent", |world| world.status("p")["failedAttempts"] == 3)
+        .await;
     world.pass(300).await;
     assert_eq!(world.status("p")["failedAttempts"], 3);
     assert_eq!(world.kubelets.lock().unwrap().refused, 3);
@@ -155,11 +204,16 @@ async fn a_doomed_bind_does_not_starve_others_and_is_never_called_bound() {
     world.share("good", "n", &["g"], 50);
     world.start(&["--max-concurrent-reconciles=2"]);
     world.until("good", |world| world.is_bound("good")).await;
-    world.until("doomed", |world| (0..12).all(|at| world.failed(&format!("doomed{at}")))).await;
+    world
+        .until("doomed", |world| (0..12).all(|at| world.failed(&format!("doomed{at}"))))
+        .await;
     world.until("tidy", |world| world.reservations().len() == 1).await;
     assert_eq!(world.events("Bound").len(), 1);
     let labelled = |pod: &serde_json::Value| !pod["metadata"]["labels"]["runai-gpu-group"].is_null();
-    let pods = world.all("pods").into_iter().filter(|pod| pod["metadata"]["namespace"] == NS);
+    let pods = world
+        .all("pods")
+        .into_iter()
+        .filter(|pod| pod["metadata"]["namespace"] == NS);
     assert_eq!(pods.filter(labelled).count(), 1);
 }
 
@@ -177,9 +231,16 @@ async fn a_kubelet_that_does_not_answer_costs_one_deadline_and_others_nothing() 
     let begin = tokio::time::Instant::now();
     world.until("other node", |world| world.is_bound("p")).await;
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-    world.until("given up", |world| (0..15).all(|at| world.failed(&format!("lost{at}")))).await;
+    world
+        .until("given up", |world| (0..15).all(|at| world.failed(&format!("lost{at}"))))
+        .await;
     assert!(begin.elapsed() < Duration::from_secs(90), "{:?}", begin.elapsed());
-    assert!(world.status("lost0")["reason"].as_str().unwrap().contains("did not get a GPU within 40 s"));
+    assert!(
+        world.status("lost0")["reason"]
+            .as_str()
+            .unwrap()
+            .contains("did not get a GPU within 40 s")
+    );
     world.kubelets.lock().unwrap().dead.clear();
     world.until("tidy", |world| world.reservations().len() == 1).await;
 }
@@ -191,7 +252,10 @@ async fn a_stuck_terminating_reservation_blocks_its_group_alone() {
     world.share("p", "n", &["g"], 50);
     world.start(&[]);
     world.until("first", |world| world.is_bound("p")).await;
-    let name = world.reservation("n", "g").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = world.reservation("n", "g").unwrap()["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     world.kubelets.lock().unwrap().stuck.insert(name.clone());
     world.delete("pods", NS, "p");
     let going = |world: &World| !world.reservation("n", "g").unwrap()["metadata"]["deletionTimestamp"].is_null();
@@ -200,7 +264,12 @@ async fn a_stuck_terminating_reservation_blocks_its_group_alone() {
     world.share("other", "n", &["h"], 50);
     world.until("other group", |world| world.is_bound("other")).await;
     world.until("given up", |world| world.failed("late")).await;
-    assert!(world.status("late")["reason"].as_str().unwrap().contains("does not end"));
+    assert!(
+        world.status("late")["reason"]
+            .as_str()
+            .unwrap()
+            .contains("does not end")
+    );
     world.delete("bindrequests.scheduling.run.ai", NS, "late");
     world.kubelets.lock().unwrap().stuck.clear();
     world.until("gone", |world| world.reservation("n", "g").is_none()).await;
@@ -215,11 +284,13 @@ async fn a_stuck_terminating_reservation_blocks_its_group_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_comes_back_and_kills_nobody() {
     let mut world = World::new();
-    world.node("n", 4);
+    world.node("n", 1);
     world.share("p", "n", &["g"], 50);
     world.share("q", "n", &["g"], 50);
     world.start(&[]);
-    world.until("bound", |world| world.is_bound("p") && world.is_bound("q")).await;
+    world
+        .until("bound", |world| world.is_bound("p") && world.is_bound("q"))
+        .await;
     let before = world.reservation("n", "g").unwrap();
     world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
     let back = |world: &World| {
@@ -229,10 +300,17 @@ async fn a_lost_reservation_comes_back_and_kills_nobody() {
     };
     world.until("back", back).await;
     let after = world.reservation("n", "g").unwrap();
-    assert_eq!(after["metadata"]["annotations"][GPU], before["metadata"]["annotations"][GPU]);
+    assert_eq!(
+        after["metadata"]["annotations"][GPU],
+        before["metadata"]["annotations"][GPU]
+    );
     assert!(world.is_bound("p") && world.is_bound("q"));
     world.pass(120).await;
-    assert_eq!(world.reservation("n", "g").unwrap()["metadata"]["uid"], after["metadata"]["uid"], "it stays");
+    assert_eq!(
+        world.reservation("n", "g").unwrap()["metadata"]["uid"],
+        after["metadata"]["uid"],
+        "it stays"
+    );
     assert!(world.events("GPUReservationMismatch").is_empty());
 }
 
@@ -247,13 +325,17 @@ async fn a_lost_reservation_that_gets_another_gpu_is_said_and_takes_nobody_in() 
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
     world.kubelets.lock().unwrap().disliked.insert(gpu.clone());
     world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
-    world.until("said", |world| !world.events("GPUReservationMismatch").is_empty()).await;
+    world
+        .until("said", |world| !world.events("GPUReservationMismatch").is_empty())
+        .await;
     world.share("q", "n", &["g"], 20);
     world.until("refused", |world| world.failed("q")).await;
     assert!(world.is_bound("p"));
     world.kubelets.lock().unwrap().disliked.clear();
     let healed = |world: &World| {
-        world.reservation("n", "g").is_some_and(|now| now["metadata"]["annotations"][GPU] == gpu.as_str())
+        world
+            .reservation("n", "g")
+            .is_some_and(|now| now["metadata"]["annotations"][GPU] == gpu.as_str())
     };
     world.until("healed", healed).await;
     world.share("r", "n", &["g"], 20);
@@ -284,7 +366,10 @@ async fn a_forged_group_label_has_no_effect() {
     world.node("n", 2);
     let forged = world.pod("thief", json!({ "gpu-fraction": "0.9" }));
     let label = json!({ "metadata": { "labels": { "runai-gpu-group": "g" } } });
-    world.store.patch("pods", NS, "thief", &Patch::Merge(label.clone())).unwrap();
+    world
+        .store
+        .patch("pods", NS, "thief", &Patch::Merge(label.clone()))
+        .unwrap();
     world.share("p", "n", &["g"], 60);
     world.start(&[]);
     world.until("bound", |world| world.is_bound("p")).await;
@@ -298,7 +383,9 @@ async fn a_forged_group_label_has_no_effect() {
     assert!(forged["spec"]["nodeName"].is_null());
     world.delete("pods", NS, "p");
     world.delete("pods", NS, "q");
-    world.until("a label holds no GPU", |world| world.reservations().is_empty()).await;
+    world
+        .until("a label holds no GPU", |world| world.reservations().is_empty())
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,7 +428,13 @@ async fn an_outage_is_sat_out() {
     let out = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&out);
     // The token is revoked: everything is refused as unknown, watches too.
-    let faults = move |_: &RequestInfo| if seen.load(Ordering::Relaxed) { Fault::Fail(401) } else { Fault::Pass };
+    let faults = move |_: &RequestInfo| {
+        if seen.load(Ordering::Relaxed) {
+            Fault::Fail(401)
+        } else {
+            Fault::Pass
+        }
+    };
     world.server.set_faults(Arc::new(faults));
     world.share("p", "n", &["g"], 50);
     world.start(&[]);
@@ -352,7 +445,9 @@ async fn an_outage_is_sat_out() {
     world.pass(120).await;
     assert!(!world.is_bound("q"));
     out.store(false, Ordering::Relaxed);
-    world.until("after", |world| world.is_bound("q") && world.is_bound("r")).await;
+    world
+        .until("after", |world| world.is_bound("q") && world.is_bound("r"))
+        .await;
     world.assert_sound();
 }
 
@@ -360,13 +455,17 @@ async fn an_outage_is_sat_out() {
 async fn a_binding_whose_answer_is_lost_is_recognised() {
     let mut world = World::new();
     world.node("n", 1);
-    world.server.set_faults(Arc::new(|request: &RequestInfo| match &*request.subresource {
-        "binding" => Fault::DropAnswer,
-        _ => Fault::Pass,
-    }));
+    world
+        .server
+        .set_faults(Arc::new(|request: &RequestInfo| match &*request.subresource {
+            "binding" => Fault::DropAnswer,
+            _ => Fault::Pass,
+        }));
     world.share("p", "n", &["g"], 50);
     world.start(&[]);
-    world.until("said", |world| world.status("p")["phase"] == "Succeeded").await;
+    world
+        .until("said", |world| world.status("p")["phase"] == "Succeeded")
+        .await;
     assert!(world.is_bound("p"));
     assert!(world.events("BindingError").is_empty());
     assert_eq!(world.reservations().len(), 1);
@@ -384,11 +483,19 @@ async fn no_gpu_is_reserved_while_nodes_are_added() {
         }))
         .unwrap();
     let waiting = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "False" }] } });
-    world.store.patch_status("pods", "kai-scale-adjust", "s", &Patch::Merge(waiting)).unwrap();
+    world
+        .store
+        .patch_status("pods", "kai-scale-adjust", "s", &Patch::Merge(waiting))
+        .unwrap();
     world.share("p", "n", &["g"], 50);
     world.start(&[]);
     world.until("refused", |world| world.failed("p")).await;
-    assert!(world.status("p")["reason"].as_str().unwrap().contains("nodes are being added"));
+    assert!(
+        world.status("p")["reason"]
+            .as_str()
+            .unwrap()
+            .contains("nodes are being added")
+    );
     assert!(world.reservations().is_empty());
 }
 
@@ -400,12 +507,18 @@ async fn a_restart_takes_up_what_was_left() {
     world.start(&[]);
     world.until("bound", |world| world.is_bound("p")).await;
     world.share("q", "n", &["h"], 50);
-    world.until("half way", |world| world.reservation("n", "h").is_some()).await;
+    world
+        .until("half way", |world| world.reservation("n", "h").is_some())
+        .await;
     world.stop();
     world.delete("pods", NS, "p");
     world.pass(5).await;
     assert!(world.reservation("n", "g").is_some(), "nobody was there to tidy up");
     world.start(&[]);
-    world.until("done", |world| world.is_bound("q") && world.reservation("n", "g").is_none()).await;
+    world
+        .until("done", |world| {
+            world.is_bound("q") && world.reservation("n", "g").is_none()
+        })
+        .await;
     assert_eq!(world.reservations().len(), 1);
 }

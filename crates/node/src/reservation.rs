@@ -20,6 +20,9 @@ pub struct Args {
     /// Namespace of this pod.
     #[arg(long, env = "POD_NAMESPACE")]
     pub pod_namespace: Option<String>,
+    /// Only hold the GPU: the node agent writes down which one it is. Needs neither driver nor API.
+    #[arg(long)]
+    pub sleep: bool,
     /// Kubeconfig to use. Default: those that KUBECONFIG names, ~/.kube/config, or the pod's service account.
     #[arg(long)]
     pub kubeconfig: Option<std::path::PathBuf>,
@@ -35,7 +38,9 @@ pub fn run(args: Args) -> Result<(), Error> {
         .build()
         .map_err(Error::Start)?;
     let done = runtime.block_on(async {
-        annotate(&args).await?;
+        if !args.sleep {
+            annotate(&args).await?;
+        }
         crate::signals::terminated().await;
         Ok(())
     });

@@ -38,6 +38,7 @@ pub(crate) struct Kubelets {
     pub(crate) dead: BTreeSet<String>,
     /// Pods, by name, whose end is never confirmed.
     pub(crate) stuck: BTreeSet<String>,
+    given: usize,
     aliases: BTreeMap<String, String>,
     /// GPUs that are given out last.
     pub(crate) disliked: BTreeSet<String>,
@@ -55,17 +56,31 @@ impl World {
     pub(crate) fn with(options: Options) -> World {
         let start = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = sim::server::Clock::starting_at(start);
-        let server = Server::new(Options { clock: Some(clock), ..options });
+        let server = Server::new(Options {
+            clock: Some(clock),
+            ..options
+        });
         let store = server.store();
-        api::crd::crds().into_iter().for_each(|crd| drop(store.create(crd).unwrap()));
+        api::crd::crds()
+            .into_iter()
+            .for_each(|crd| drop(store.create(crd).unwrap()));
         for name in [NS, RESERVATIONS, "kai-scale-adjust"] {
-            store.create(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })).unwrap();
+            store
+                .create(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }))
+                .unwrap();
         }
         let client = Client::in_process(server.service());
         let context = Context::new(client, Clock::runtime(start));
         let kubelets: Arc<Mutex<Kubelets>> = Arc::default();
         let task = tokio::spawn(live(store.clone(), Arc::clone(&kubelets)));
-        World { server, store, context, kubelets, tasks: vec![task], binders: Vec::new() }
+        World {
+            server,
+            store,
+            context,
+            kubelets,
+            tasks: vec![task],
+            binders: Vec::new(),
+        }
     }
 
     /// A node with GPUs of 10,000 MiB, served by the agent.
@@ -87,7 +102,8 @@ impl World {
     pub(crate) fn pod(&self, name: &str, annotations: Value) -> Value {
         let mut annotations = annotations;
         annotations["runai/shared-gpu-configmap"] = json!(format!("{name}-shared-gpu"));
-        let key = json!({ "configMapKeyRef": { "name": format!("{name}-shared-gpu-0"), "key": "NVIDIA_VISIBLE_DEVICES" } });
+        let key =
+            json!({ "configMapKeyRef": { "name": format!("{name}-shared-gpu-0"), "key": "NVIDIA_VISIBLE_DEVICES" } });
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": name, "namespace": NS, "annotations": annotations },
@@ -101,7 +117,9 @@ impl World {
     pub(crate) fn request(&self, pod: &Value, node: &str, change: Value) {
         let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
         let mut spec = json!({ "podName": name, "selectedNode": node, "receivedResourceType": "Regular" });
-        spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        spec.as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
         let request = json!({
             "apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest",
             "metadata": {
@@ -120,12 +138,17 @@ impl World {
 
     pub(crate) fn share_with(&self, name: &str, node: &str, groups: &[&str], hundredths: u32, change: Value) {
         let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
-        let pod = self.pod(name, json!({ "gpu-fraction": text, "gpu-fraction-num-devices": groups.len().to_string() }));
+        let pod = self.pod(
+            name,
+            json!({ "gpu-fraction": text, "gpu-fraction-num-devices": groups.len().to_string() }),
+        );
         let mut spec = json!({
             "receivedResourceType": "Fraction", "selectedGPUGroups": groups,
             "receivedGPU": { "count": groups.len(), "portion": text },
         });
-        spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        spec.as_object_mut()
+            .unwrap()
+            .extend(change.as_object().unwrap().clone());
         self.request(&pod, node, spec);
     }
 
@@ -152,9 +175,15 @@ impl World {
         if tokio::time::timeout(SOON_ENOUGH, waiting).await.is_err() {
             let dump = |resource: &str| {
                 let all = self.all(resource);
-                all.iter().map(|one| format!("{} {} {}\n", one["metadata"], one["spec"]["nodeName"], one["status"])).collect::<String>()
+                all.iter()
+                    .map(|one| format!("{} {} {}\n", one["metadata"], one["spec"]["nodeName"], one["status"]))
+                    .collect::<String>()
             };
-            panic!("it never came to this: {what}\n{}\n{}", dump("pods"), dump("bindrequests.scheduling.run.ai"));
+            panic!(
+                "it never came to this: {what}\n{}\n{}",
+                dump("pods"),
+                dump("bindrequests.scheduling.run.ai")
+            );
         }
     }
 
@@ -163,7 +192,10 @@ impl World {
     }
 
     pub(crate) fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
-        self.store.get(resource, namespace, name).ok().map(|found| found.to_value())
+        self.store
+            .get(resource, namespace, name)
+            .ok()
+            .map(|found| found.to_value())
     }
 
     pub(crate) fn all(&self, resource: &str) -> Vec<Value> {
@@ -171,11 +203,14 @@ impl World {
     }
 
     pub(crate) fn is_bound(&self, pod: &str) -> bool {
-        self.get("pods", NS, pod).is_some_and(|pod| !pod["spec"]["nodeName"].is_null())
+        self.get("pods", NS, pod)
+            .is_some_and(|pod| !pod["spec"]["nodeName"].is_null())
     }
 
     pub(crate) fn status(&self, request: &str) -> Value {
-        self.get("bindrequests.scheduling.run.ai", NS, request).map(|found| found["status"].clone()).unwrap_or_default()
+        self.get("bindrequests.scheduling.run.ai", NS, request)
+            .map(|found| found["status"].clone())
+            .unwrap_or_default()
     }
 
     pub(crate) fn failed(&self, request: &str) -> bool {
@@ -183,7 +218,10 @@ impl World {
     }
 
     pub(crate) fn reservations(&self) -> Vec<Value> {
-        self.all("pods").into_iter().filter(|pod| pod["metadata"]["namespace"] == RESERVATIONS).collect()
+        self.all("pods")
+            .into_iter()
+            .filter(|pod| pod["metadata"]["namespace"] == RESERVATIONS)
+            .collect()
     }
 
     pub(crate) fn reservation(&self, node: &str, group: &str) -> Option<Value> {
@@ -193,12 +231,20 @@ impl World {
 
     /// The devices that a pod was told.
     pub(crate) fn devices(&self, pod: &str) -> String {
-        let map = self.get("configmaps", NS, &format!("{pod}-shared-gpu-0")).unwrap_or_default();
-        map["data"]["NVIDIA_VISIBLE_DEVICES"].as_str().unwrap_or_default().to_owned()
+        let map = self
+            .get("configmaps", NS, &format!("{pod}-shared-gpu-0"))
+            .unwrap_or_default();
+        map["data"]["NVIDIA_VISIBLE_DEVICES"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
-        self.all("events").into_iter().filter(|event| event["reason"] == reason).collect()
+        self.all("events")
+            .into_iter()
+            .filter(|event| event["reason"] == reason)
+            .collect()
     }
 
     pub(crate) fn delete(&self, resource: &str, namespace: &str, name: &str) {
@@ -262,7 +308,11 @@ impl Kubelets {
 
     fn tend(&mut self, store: &Door, pod: &Value) {
         let text = |path: &str| pod.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (name, namespace, uid) = (text("/metadata/name"), text("/metadata/namespace"), text("/metadata/uid"));
+        let (name, namespace, uid) = (
+            text("/metadata/name"),
+            text("/metadata/namespace"),
+            text("/metadata/uid"),
+        );
         let (node, phase) = (text("/spec/nodeName"), text("/status/phase"));
         if node.is_empty() || self.dead.contains(&node) {
             return;
@@ -283,7 +333,18 @@ impl Kubelets {
             let taken: BTreeSet<String> = self.held.values().map(|(_, gpu)| gpu.clone()).collect();
             let gpus = self.gpus.get(&node).cloned().unwrap_or_default();
             let free = gpus.into_iter().filter(|gpu| !taken.contains(gpu));
-            match free.min_by_key(|gpu| self.disliked.contains(gpu)) {
+            // As kubelets do, it gives out any of them: here one after the other.
+            self.given += 1;
+            let turn = self.given;
+            let order = |gpu: &String| {
+                (
+                    self.disliked.contains(gpu),
+                    turn.wrapping_mul(31)
+                        .wrapping_add(gpu.len() + usize::from(*gpu.as_bytes().last().unwrap_or(&0)))
+                        % 5,
+                )
+            };
+            match free.min_by_key(order) {
                 Some(gpu) => {
                     self.held.insert(uid, (name.clone(), gpu.clone()));
                     if namespace == RESERVATIONS {
@@ -298,7 +359,12 @@ impl Kubelets {
                 }
             }
         }
-        let _ = store.patch_status("pods", &namespace, &name, &Patch::Merge(json!({ "status": { "phase": phase } })));
+        let _ = store.patch_status(
+            "pods",
+            &namespace,
+            &name,
+            &Patch::Merge(json!({ "status": { "phase": phase } })),
+        );
     }
 
     /// No GPU beyond its memory, no GPU for two groups, at no moment.
@@ -306,13 +372,19 @@ impl Kubelets {
         let mut used: BTreeMap<(String, String), f64> = BTreeMap::new();
         let mut owners: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for pod in pods {
-            let Some(node) = pod["spec"]["nodeName"].as_str() else { continue };
+            let Some(node) = pod["spec"]["nodeName"].as_str() else {
+                continue;
+            };
             let over = matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
             if over || pod["metadata"]["namespace"] == RESERVATIONS {
                 continue;
             }
-            let told = pod["metadata"]["annotations"]["kai.scheduler/received-gpus"].as_str().unwrap_or_default();
-            let fraction = pod["metadata"]["annotations"]["gpu-fraction"].as_str().unwrap_or_default();
+            let told = pod["metadata"]["annotations"]["kai.scheduler/received-gpus"]
+                .as_str()
+                .unwrap_or_default();
+            let fraction = pod["metadata"]["annotations"]["gpu-fraction"]
+                .as_str()
+                .unwrap_or_default();
             let fraction: f64 = fraction.parse().unwrap_or(0.0);
             for gpu in told.split(',').filter(|gpu| !gpu.is_empty()) {
                 *used.entry((node.to_owned(), gpu.to_owned())).or_default() += fraction;
