@@ -1,5 +1,8 @@
 //! A cluster in this process with the scheduler at work in it, and nobody else: what binder, kubelets and grouper do, tests do by hand.
 
+// In a test a panic is the answer.
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
