@@ -159,6 +159,9 @@ fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
         sub("binding", "Binding", None, &["create"]);
         sub("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
         sub("log", "Pod", None, &["get"]);
+        list.push(json!({
+            "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"]
+        }));
     }
 }
 

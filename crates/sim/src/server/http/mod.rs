@@ -5,6 +5,7 @@ mod discovery;
 mod format;
 mod listen;
 mod openapi;
+mod protobuf;
 mod query;
 mod request;
 mod resources;

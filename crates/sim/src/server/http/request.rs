@@ -6,6 +6,7 @@ use http::{Method, header};
 use serde_json::Value;
 
 use super::format::Format;
+use super::protobuf;
 use super::query::Query;
 use super::route::{Route, Target};
 use crate::server::faults::RequestInfo;
@@ -120,7 +121,7 @@ impl ApiRequest {
     /// The body as JSON. YAML is read too, whatever the content type says: it is a superset.
     pub(super) fn value(&self) -> Result<Value, Refusal> {
         if self.content_type.contains("protobuf") {
-            return Err(Refusal::of_code(415, "this server reads JSON and YAML only"));
+            return protobuf::decode(&self.body);
         }
         if let Ok(value) = serde_json::from_slice(&self.body) {
             return Ok(value);

@@ -74,6 +74,8 @@ async fn resource(
     if let Some(answer) = reviews::answer(request, target)? {
         return Ok(answer);
     }
+    let of_pod = binding_of_pod(request, target)?;
+    let target = of_pod.as_ref().unwrap_or(target);
     let kind = server.lock().kinds.get(&target.group, &target.version, &target.plural);
     let kind = kind.ok_or_else(Refusal::no_such_path)?;
     let one = !target.name.is_empty();
@@ -100,6 +102,25 @@ async fn resource(
             "the server does not allow this method on the requested resource",
         )),
     }
+}
+
+/// The old way of binding posts to `bindings` and names the pod in the body; the same as posting to the pod's own.
+fn binding_of_pod(request: &ApiRequest, target: &Target) -> Result<Option<Target>, Refusal> {
+    let old_way = target.group.is_empty() && target.plural == "bindings" && target.name.is_empty();
+    if !old_way || request.method != Method::POST {
+        return Ok(None);
+    }
+    let name = request.value()?["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    if name.is_empty() {
+        return Err(Refusal::bad_request("a binding has to name its pod in metadata.name"));
+    }
+    let (plural, subresource) = ("pods".to_owned(), "binding".to_owned());
+    Ok(Some(Target {
+        plural,
+        name,
+        subresource,
+        ..target.clone()
+    }))
 }
 
 fn get(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {

@@ -36,7 +36,6 @@ pub(super) async fn post(subject: &Subject<'_>, warnings: &mut Vec<String>) -> R
         ));
     }
     let body = subject.request.value()?;
-    // The old way of binding names the pod in the body.
     let writing = writing(subject)?;
     let new = subject
         .server

@@ -220,14 +220,6 @@ impl FieldSet {
             }
         }
     }
-
-    /// Whether the field at a path, or something below it, is in the set.
-    #[cfg(test)]
-    pub(crate) fn contains(&self, path: &[&str]) -> bool {
-        path.iter()
-            .try_fold(self, |set, name| set.children.get(*name))
-            .is_some()
-    }
 }
 
 /// What changed from one object to another.

@@ -77,7 +77,8 @@ impl Store {
         }
         let table = &self.tables[kind.table];
         let earlier;
-        let objects = if table.history.back().is_none_or(|newest| newest.revision <= revision) {
+        let newest = table.history.back().map_or(table.forgotten, |change| change.revision);
+        let objects = if newest <= revision {
             &table.objects
         } else {
             earlier = self.as_of(kind.table, revision)?;

@@ -92,7 +92,7 @@ impl Store {
         let seen = if complete {
             self.revision
         } else {
-            changes.clone().last().map_or(self.revision, |c| c.revision)
+            changes.clone().next_back().map_or(self.revision, |c| c.revision)
         };
         Ok(Batch {
             events: changes.filter_map(|c| seen_as(c, cursor)).collect(),
