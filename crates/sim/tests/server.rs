@@ -1,5 +1,7 @@
 //! The embedded API server through a stock client in this process: what the roles of a cluster do all day.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests: a panic is the failure.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -5,6 +5,8 @@
 //! go.mod names, then `go mod tidy` with a file that imports `k8s.io/kubernetes/cmd/kubectl`, and
 //! `go build k8s.io/kubernetes/cmd/kubectl`.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests: a panic is the failure.
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

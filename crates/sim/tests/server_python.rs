@@ -1,6 +1,8 @@
 //! The embedded API server through the Python client of Kubernetes. Uses `$KAI_PYTHON`, a Python that has the package
 //! `kubernetes`; else makes a virtual environment and installs it; skipped where that does not work.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests: a panic is the failure.
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 

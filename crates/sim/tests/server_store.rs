@@ -1,5 +1,7 @@
 //! The rules of the embedded API server's store, one by one, without HTTP.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests: a panic is the failure.
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
