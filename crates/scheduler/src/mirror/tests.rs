@@ -310,8 +310,10 @@ fn an_eviction_is_assumed_until_it_shows() {
 
 #[test]
 fn only_the_partition_is_scheduled() {
-    let mut settings = Settings::default();
-    settings.partition = Partition::new("kai.scheduler/node-pool", "big");
+    let settings = Settings {
+        partition: Partition::new("kai.scheduler/node-pool", "big"),
+        ..Settings::default()
+    };
     let mut world = World::with(&settings);
     let label = json!({ "kai.scheduler/node-pool": "big" });
     world.node("small", json!({}));
@@ -441,11 +443,13 @@ fn claims_decide_where_a_pod_can_run() {
 
 #[test]
 fn gpu_pods_stay_on_gpu_workers() {
-    let mut settings = Settings::default();
-    settings.restrict_nodes = Some(WorkerLabels {
-        gpu: "gpu-worker".to_owned(),
-        cpu: "cpu-worker".to_owned(),
-    });
+    let settings = Settings {
+        restrict_nodes: Some(WorkerLabels {
+            gpu: "gpu-worker".to_owned(),
+            cpu: "cpu-worker".to_owned(),
+        }),
+        ..Settings::default()
+    };
     let mut world = World::with(&settings);
     world.node("neither", json!({}));
     world.node("for-cpu", json!({ "cpu-worker": "" }));
@@ -458,8 +462,10 @@ fn gpu_pods_stay_on_gpu_workers() {
 
 #[test]
 fn without_the_tree_leaves_are_equals() {
-    let mut settings = Settings::default();
-    settings.full_hierarchy_fairness = false;
+    let settings = Settings {
+        full_hierarchy_fairness: false,
+        ..Settings::default()
+    };
     let mut world = World::with(&settings);
     world.sync();
     let report = world.engine.cycle(world.now, &Config::default());
