@@ -1,5 +1,7 @@
 //! The controllers against the embedded API server: pods get groups, groups and queues get status.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use serde_json::{Value, json};

@@ -369,10 +369,10 @@ mod tests {
     fn a_pod_that_moves_changes_both_groups() {
         let mut members = Members::default();
         let (pod, a, b) = (Key::new("n", "p"), Key::new("n", "a"), Key::new("n", "b"));
-        assert_eq!(members.note(&pod, Some(a.clone())), [a.clone()]);
+        assert_eq!(members.note(&pod, Some(a.clone())), vec![a.clone()]);
         assert_eq!(members.note(&pod, Some(b.clone())), [a.clone(), b.clone()]);
         assert_eq!((members.of(&a), members.of(&b)), (vec![], vec![pod.clone()]));
-        assert_eq!(members.note(&pod, None), [b.clone()]);
+        assert_eq!(members.note(&pod, None), vec![b.clone()]);
         assert_eq!(members.of(&b), []);
     }
 }

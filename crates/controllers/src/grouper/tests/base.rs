@@ -7,7 +7,11 @@ use super::{Fixture, check, labelled, object, pod};
 
 #[test]
 fn a_bare_pod_is_a_group_of_its_own() {
-    check(&[], &pod(json!({})), "pg-p-u-p of Pod/p queue=default-queue priority=train min=1");
+    check(
+        &[],
+        &pod(json!({})),
+        "pg-p-u-p of Pod/p queue=default-queue priority=train min=1",
+    );
 }
 
 #[test]
@@ -24,13 +28,22 @@ fn spark_pods_are_one_group() {
 fn the_top_owner_makes_the_group() {
     let set = object("apps/v1", "ReplicaSet", "r", json!({}));
     let top = object("example.com/v1", "Thing", "t", json!({}));
-    check(&[set, top], &pod(json!({})), "pg-t-u-t of Thing/t queue=default-queue priority=train min=1");
+    check(
+        &[set, top],
+        &pod(json!({})),
+        "pg-t-u-t of Thing/t queue=default-queue priority=train min=1",
+    );
 }
 
 #[test]
 fn the_queue_comes_from_owner_then_pod_then_project() {
     let of = |owner: serde_json::Value, pod_labels: serde_json::Value| {
-        let owner = object("apps/v1", "StatefulSet", "s", json!({ "metadata": { "labels": owner } }));
+        let owner = object(
+            "apps/v1",
+            "StatefulSet",
+            "s",
+            json!({ "metadata": { "labels": owner } }),
+        );
         let plan = Fixture::default().plan(&[owner], &labelled(pod_labels)).unwrap();
         plan.spec.queue.unwrap()
     };
@@ -38,7 +51,10 @@ fn the_queue_comes_from_owner_then_pod_then_project() {
     assert_eq!(of(queue("a"), queue("b")), "a");
     assert_eq!(of(json!({}), queue("b")), "b");
     assert_eq!(of(json!({ "project": "x" }), json!({ "project": "y" })), "x");
-    assert_eq!(of(json!({}), json!({ "project": "y", "kai.scheduler/node-pool": "fast" })), "y-fast");
+    assert_eq!(
+        of(json!({}), json!({ "project": "y", "kai.scheduler/node-pool": "fast" })),
+        "y-fast"
+    );
     assert_eq!(of(json!({}), json!({})), "default-queue");
 }
 
@@ -57,14 +73,22 @@ fn the_first_priority_class_that_exists_counts() {
             r#"[{"typeName":"Near","group":"example.com","priorityName":"low","preemptibility":"non-preemptible"}]"#,
         )
         .unwrap();
-        let plan = fixture.plan(&[owner("Near", nearest), owner("Far", farthest)], &pod).unwrap();
+        let plan = fixture
+            .plan(&[owner("Near", nearest), owner("Far", farthest)], &pod)
+            .unwrap();
         plan.spec.priority_class_name.unwrap()
     };
     assert_eq!(of("high", "build", pod(json!({}))), "high");
     assert_eq!(of("unknown", "build", pod(json!({}))), "build");
     assert_eq!(of("", "", labelled(json!({ "priorityClassName": "build" }))), "build");
-    assert_eq!(of("", "", pod(json!({ "spec": { "priorityClassName": "high" } }))), "high");
-    assert_eq!(of("", "", pod(json!({ "spec": { "priorityClassName": "unknown" } }))), "low");
+    assert_eq!(
+        of("", "", pod(json!({ "spec": { "priorityClassName": "high" } }))),
+        "high"
+    );
+    assert_eq!(
+        of("", "", pod(json!({ "spec": { "priorityClassName": "unknown" } }))),
+        "low"
+    );
 }
 
 #[test]
@@ -86,7 +110,11 @@ fn preemptibility_delays_and_topology() {
     } }));
     let plan = Fixture::default().plan(&[owner], &pod).unwrap();
     assert_eq!(json!(plan.spec.preemptibility), "non-preemptible");
-    assert_eq!(plan.spec.preemption_delay.as_deref(), Some("10m"), "a negative delay is none");
+    assert_eq!(
+        plan.spec.preemption_delay.as_deref(),
+        Some("10m"),
+        "a negative delay is none"
+    );
     assert_eq!(plan.spec.staleness_grace_period.as_deref(), Some("-1s"));
     assert_eq!(
         plan.to_string(),

@@ -7,24 +7,46 @@ use super::{Fixture, check, labelled, object, pod};
 #[test]
 fn each_pod_of_a_deployment_stands_alone() {
     let set = object("apps/v1", "ReplicaSet", "d-1", json!({}));
-    let deployment = object("apps/v1", "Deployment", "d", json!({ "metadata": { "labels": { "kai.scheduler/queue": "q" } } }));
+    let deployment = object(
+        "apps/v1",
+        "Deployment",
+        "d",
+        json!({ "metadata": { "labels": { "kai.scheduler/queue": "q" } } }),
+    );
     check(
         &[set.clone(), deployment],
         &pod(json!({})),
         "pg-p-u-p of Pod/p queue=q priority=inference min=1",
     );
-    check(&[set], &pod(json!({})), "pg-d-1-u-d-1 of ReplicaSet/d-1 queue=default-queue priority=train min=1");
+    check(
+        &[set],
+        &pod(json!({})),
+        "pg-d-1-u-d-1 of ReplicaSet/d-1 queue=default-queue priority=train min=1",
+    );
 }
 
 fn job(annotations: Value) -> Value {
-    object("batch/v1", "Job", "j", json!({ "metadata": { "annotations": annotations } }))
+    object(
+        "batch/v1",
+        "Job",
+        "j",
+        json!({ "metadata": { "annotations": annotations } }),
+    )
 }
 
 #[test]
 fn jobs() {
-    check(&[job(json!({}))], &pod(json!({})), "pg-j-u-j of Job/j queue=default-queue priority=train min=1");
+    check(
+        &[job(json!({}))],
+        &pod(json!({})),
+        "pg-j-u-j of Job/j queue=default-queue priority=train min=1",
+    );
     let of_four = job(json!({ "kai.scheduler/batch-min-member": "4" }));
-    check(&[of_four.clone()], &pod(json!({})), "pg-j-u-j of Job/j queue=default-queue priority=train min=4");
+    check(
+        &[of_four.clone()],
+        &pod(json!({})),
+        "pg-j-u-j of Job/j queue=default-queue priority=train min=4",
+    );
     check(
         &[job(json!({ "kai.scheduler/batch-min-member": "many" }))],
         &pod(json!({})),
@@ -32,7 +54,11 @@ fn jobs() {
          zero or more",
     );
     let upgraded = Fixture::default().with_group("pg-p-u-j", json!({}));
-    upgraded.check(&[of_four], &pod(json!({})), "pg-p-u-j of Job/j queue=default-queue priority=train min=1");
+    upgraded.check(
+        &[of_four],
+        &pod(json!({})),
+        "pg-p-u-j of Job/j queue=default-queue priority=train min=1",
+    );
 }
 
 #[test]
@@ -84,8 +110,15 @@ fn job_sets() {
     let set = job_set(json!({}), json!({ "replicatedJobs": two_jobs() }));
     check(&[job, set], &replica("worker", "1"), &line(2, "worker-replica-1"));
     let in_order = json!({ "startupPolicy": { "startupPolicyOrder": "InOrder" }, "replicatedJobs": two_jobs() });
-    check(&[job_set(json!({}), in_order)], &replica("driver", "0"), &line(1, "driver-replica-0"));
-    let capped = job_set(json!({ "kai.scheduler/batch-min-member": "9" }), json!({ "replicatedJobs": two_jobs() }));
+    check(
+        &[job_set(json!({}), in_order)],
+        &replica("driver", "0"),
+        &line(1, "driver-replica-0"),
+    );
+    let capped = job_set(
+        json!({ "kai.scheduler/batch-min-member": "9" }),
+        json!({ "replicatedJobs": two_jobs() }),
+    );
     check(&[capped], &replica("driver", "0"), &line(2, "driver-replica-0"));
 }
 
@@ -102,8 +135,15 @@ fn job_sets_that_make_no_sense() {
         &pod(json!({})),
         "Pod ns/p: metadata.labels.jobset.sigs.k8s.io/replicatedjob-name: it is missing; the JobSet controller writes it",
     );
-    check(&[job_set(json!({}), json!({}))], &replica("a", "0"), "JobSet ns/s: spec.replicatedJobs: it is empty; add a job");
-    let endless = job_set(json!({}), json!({ "replicatedJobs": [{ "name": "a", "replicas": 1_000_000_000 }] }));
+    check(
+        &[job_set(json!({}), json!({}))],
+        &replica("a", "0"),
+        "JobSet ns/s: spec.replicatedJobs: it is empty; add a job",
+    );
+    let endless = job_set(
+        json!({}),
+        json!({ "replicatedJobs": [{ "name": "a", "replicas": 1_000_000_000 }] }),
+    );
     check(
         &[endless],
         &replica("a", "0"),

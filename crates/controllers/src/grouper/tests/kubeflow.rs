@@ -15,23 +15,36 @@ fn line(kind: &str, rest: &str) -> String {
 #[test]
 fn all_replicas_start_together() {
     let replicas = json!({ "PS": { "replicas": 2 }, "Worker": { "replicas": 3 } });
-    check(&[job("TFJob", json!({ "tfReplicaSpecs": replicas }))], &pod(json!({})), &line("TFJob", "min=5"));
+    check(
+        &[job("TFJob", json!({ "tfReplicaSpecs": replicas }))],
+        &pod(json!({})),
+        &line("TFJob", "min=5"),
+    );
     let policy = json!({ "runPolicy": { "schedulingPolicy": { "minAvailable": 2 } }, "tfReplicaSpecs": replicas });
     check(&[job("TFJob", policy)], &pod(json!({})), &line("TFJob", "min=2"));
     let jax = json!({ "jaxReplicaSpecs": { "Worker": { "replicas": 4 } } });
     check(&[job("JAXJob", jax)], &pod(json!({})), &line("JAXJob", "min=4"));
     check(
-        &[job("XGBoostJob", json!({ "xgbReplicaSpecs": { "Worker": { "replicas": 1 } } }))],
+        &[job(
+            "XGBoostJob",
+            json!({ "xgbReplicaSpecs": { "Worker": { "replicas": 1 } } }),
+        )],
         &pod(json!({})),
         "XGBoostJob ns/j: spec.xgbReplicaSpecs.Master: it is missing, and jobs of this kind need it",
     );
     check(
-        &[job("TFJob", json!({ "tfReplicaSpecs": { "Worker": { "replicas": 0 } } }))],
+        &[job(
+            "TFJob",
+            json!({ "tfReplicaSpecs": { "Worker": { "replicas": 0 } } }),
+        )],
         &pod(json!({})),
         "TFJob ns/j: spec.tfReplicaSpecs.Worker.replicas: it has to be 1 or more",
     );
     check(
-        &[job("TFJob", json!({ "tfReplicaSpecs": { "Worker": { "replicas": "3" } } }))],
+        &[job(
+            "TFJob",
+            json!({ "tfReplicaSpecs": { "Worker": { "replicas": "3" } } }),
+        )],
         &pod(json!({})),
         "TFJob ns/j: spec.tfReplicaSpecs.Worker.replicas: \"3\" is not a number of pods; write a whole number of zero or more",
     );
@@ -45,18 +58,25 @@ fn all_replicas_start_together() {
 #[test]
 fn a_launcher_that_comes_late_is_not_waited_for() {
     let replicas = json!({ "Launcher": { "replicas": 1 }, "Worker": { "replicas": 4 } });
-    check(&[job("MPIJob", json!({ "mpiReplicaSpecs": replicas }))], &pod(json!({})), &line("MPIJob", "min=5"));
+    check(
+        &[job("MPIJob", json!({ "mpiReplicaSpecs": replicas }))],
+        &pod(json!({})),
+        &line("MPIJob", "min=5"),
+    );
     let late = job(
         "MPIJob",
         json!({ "launcherCreationPolicy": "WaitForWorkersReady", "mpiReplicaSpecs": replicas }),
     );
     check(&[late.clone()], &pod(json!({})), &line("MPIJob", "min=4"));
-    let launcher = labelled(json!({ "training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "launcher" }));
+    let launcher =
+        labelled(json!({ "training.kubeflow.org/job-name": "j", "training.kubeflow.org/job-role": "launcher" }));
     let with_launcher = Fixture::default().with_pod(launcher.clone());
     with_launcher.check(&[late.clone()], &pod(json!({})), &line("MPIJob", "min=5"));
     let mut leaving = launcher;
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    Fixture::default().with_pod(leaving).check(&[late], &pod(json!({})), &line("MPIJob", "min=4"));
+    Fixture::default()
+        .with_pod(leaving)
+        .check(&[late], &pod(json!({})), &line("MPIJob", "min=4"));
 }
 
 fn worker(index: &str) -> Value {
@@ -90,7 +110,11 @@ fn pytorch_has_a_master_and_workers() {
         "elasticPolicy": { "minReplicas": 2 },
         "pytorchReplicaSpecs": { "Worker": { "replicas": 3 } },
     });
-    check(&[job("PyTorchJob", policy)], &worker("2"), &line("PyTorchJob", "min=1 [worker:1] -> worker"));
+    check(
+        &[job("PyTorchJob", policy)],
+        &worker("2"),
+        &line("PyTorchJob", "min=1 [worker:1] -> worker"),
+    );
 }
 
 #[test]
@@ -120,7 +144,10 @@ fn pytorch_workers_in_segments() {
     check(
         &[of(6, 3, json!({ "kai.scheduler/segment-size": "2" }))],
         &worker("1"),
-        &line("PyTorchJob", "min=3 [worker=3, worker/worker-0:2, worker/worker-1:2, worker/worker-2:0] -> worker-0"),
+        &line(
+            "PyTorchJob",
+            "min=3 [worker=3, worker/worker-0:2, worker/worker-1:2, worker/worker-2:0] -> worker-0",
+        ),
     );
     check(
         &[of(5, 5, annotations)],

@@ -1,5 +1,8 @@
 //! Tables: owners and pod in, plan out. One file per family of kinds.
 
+// A list of one owner reads like a list of two.
+#![allow(clippy::cloned_ref_to_slice_refs)]
+
 mod base;
 mod batch;
 mod kubeflow;
@@ -87,7 +90,9 @@ impl Fixture {
 
     /// The plan as one line, or why there is none.
     fn check(&self, owners: &[Value], pod: &Value, expect: &str) {
-        let line = self.plan(owners, pod).map_or_else(|error| error, |plan| plan.to_string());
+        let line = self
+            .plan(owners, pod)
+            .map_or_else(|error| error, |plan| plan.to_string());
         assert_eq!(line, expect);
     }
 }

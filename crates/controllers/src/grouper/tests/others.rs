@@ -6,7 +6,12 @@ use super::super::KindDefaults;
 use super::{Fixture, check, labelled, object, pod};
 
 fn revision(annotations: Value) -> Value {
-    object("serving.knative.dev/v1", "Revision", "r", json!({ "metadata": { "annotations": annotations } }))
+    object(
+        "serving.knative.dev/v1",
+        "Revision",
+        "r",
+        json!({ "metadata": { "annotations": annotations } }),
+    )
 }
 
 fn service() -> Value {
@@ -14,7 +19,12 @@ fn service() -> Value {
 }
 
 fn serving(name: &str, group: Option<&str>) -> Value {
-    let mut pod = object("v1", "Pod", name, json!({ "metadata": { "labels": { "serving.knative.dev/revision": "r" } } }));
+    let mut pod = object(
+        "v1",
+        "Pod",
+        name,
+        json!({ "metadata": { "labels": { "serving.knative.dev/revision": "r" } } }),
+    );
     if let Some(group) = group {
         pod["metadata"]["annotations"] = json!({ "pod-group-name": group });
     }
@@ -29,9 +39,13 @@ fn knative() {
     let gang = "pg-r-u-r of Revision/r queue=default-queue priority=inference min=3";
     let alone = "pg-p-u-p of Pod/p queue=default-queue priority=inference min=1";
     fixture().check(&owners, &serving("p", None), gang);
-    let both = fixture().with_pod(serving("a", Some("x"))).with_pod(serving("b", Some("x")));
+    let both = fixture()
+        .with_pod(serving("a", Some("x")))
+        .with_pod(serving("b", Some("x")));
     both.check(&owners, &serving("p", None), gang);
-    let apart = fixture().with_pod(serving("a", Some("x"))).with_pod(serving("b", Some("y")));
+    let apart = fixture()
+        .with_pod(serving("a", Some("x")))
+        .with_pod(serving("b", Some("y")));
     apart.check(&owners, &serving("p", None), alone);
     let mut no_gangs = fixture();
     no_gangs.rules.knative_gang = false;
@@ -51,9 +65,22 @@ fn what_starts_workloads_is_skipped() {
         "w",
         json!({ "metadata": { "labels": { "kai.scheduler/queue": "q", "team": "x" } } }),
     );
-    check(&[workflow.clone()], &pod(json!({})), "pg-p-u-p of Pod/p queue=q priority=train min=1");
-    let job = object("batch/v1", "Job", "j", json!({ "metadata": { "labels": { "kai.scheduler/queue": "own" } } }));
-    check(&[job, workflow], &pod(json!({})), "pg-j-u-j of Job/j queue=own priority=train min=1");
+    check(
+        &[workflow.clone()],
+        &pod(json!({})),
+        "pg-p-u-p of Pod/p queue=q priority=train min=1",
+    );
+    let job = object(
+        "batch/v1",
+        "Job",
+        "j",
+        json!({ "metadata": { "labels": { "kai.scheduler/queue": "own" } } }),
+    );
+    check(
+        &[job, workflow],
+        &pod(json!({})),
+        "pg-j-u-j of Job/j queue=own priority=train min=1",
+    );
 
     let trainer = object("trainer.kubeflow.org/v1alpha1", "TrainJob", "t", json!({}));
     let set = object(
@@ -62,10 +89,12 @@ fn what_starts_workloads_is_skipped() {
         "s",
         json!({ "spec": { "replicatedJobs": [{ "name": "node", "template": { "spec": { "parallelism": 2 } } }] } }),
     );
-    let node = labelled(json!({ "jobset.sigs.k8s.io/replicatedjob-name": "node", "jobset.sigs.k8s.io/job-index": "0" }));
+    let node =
+        labelled(json!({ "jobset.sigs.k8s.io/replicatedjob-name": "node", "jobset.sigs.k8s.io/job-index": "0" }));
     let mut fixture = Fixture::default();
     fixture.rules.kind_defaults =
-        KindDefaults::parse(r#"[{"typeName":"TrainJob","group":"trainer.kubeflow.org","priorityName":"high"}]"#).unwrap();
+        KindDefaults::parse(r#"[{"typeName":"TrainJob","group":"trainer.kubeflow.org","priorityName":"high"}]"#)
+            .unwrap();
     fixture.check(
         &[set, trainer],
         &node,
@@ -81,12 +110,28 @@ fn rarer_kinds() {
         "a",
         json!({ "spec": { "job": { "options": { "envs": { "AZUREML_NODE_COUNT": 3 } } } } }),
     );
-    check(&[aml], &pod(json!({})), "pg-a-u-a of AmlJob/a queue=default-queue priority=train min=3");
+    check(
+        &[aml],
+        &pod(json!({})),
+        "pg-a-u-a of AmlJob/a queue=default-queue priority=train min=3",
+    );
     let spot = object("egx.nvidia.io/v1", "SPOTRequest", "s", json!({}));
-    check(&[spot], &pod(json!({})), "pg-s-u-s of SPOTRequest/s queue=default-queue priority=inference min=1");
+    check(
+        &[spot],
+        &pod(json!({})),
+        "pg-s-u-s of SPOTRequest/s queue=default-queue priority=inference min=1",
+    );
     let job = object("run.ai/v1", "RunaiJob", "train", json!({}));
     let member = object("v1", "Pod", "train-a-0", json!({}));
-    check(&[job.clone()], &member, "pg-train-a-u-train of RunaiJob/train queue=default-queue priority=train min=1");
+    check(
+        &[job.clone()],
+        &member,
+        "pg-train-a-u-train of RunaiJob/train queue=default-queue priority=train min=1",
+    );
     let before = Fixture::default().with_group("pg-train-u-train", json!({}));
-    before.check(&[job], &member, "pg-train-u-train of RunaiJob/train queue=default-queue priority=train min=1");
+    before.check(
+        &[job],
+        &member,
+        "pg-train-u-train of RunaiJob/train queue=default-queue priority=train min=1",
+    );
 }

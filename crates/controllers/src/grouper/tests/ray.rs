@@ -61,7 +61,11 @@ fn jobs_and_services_have_the_numbers_of_their_cluster() {
         &pod(json!({})),
         "RayJob ns/j: status.rayClusterName: it names no RayCluster yet; check that the Ray operator runs",
     );
-    check(&[job(json!({ "rayClusterName": "c" }))], &pod(json!({})), "needs RayCluster c");
+    check(
+        &[job(json!({ "rayClusterName": "c" }))],
+        &pod(json!({})),
+        "needs RayCluster c",
+    );
     let service = object(
         "ray.io/v1",
         "RayService",
@@ -78,13 +82,17 @@ fn jobs_and_services_have_the_numbers_of_their_cluster() {
 #[test]
 fn clusters_that_make_no_sense() {
     check(
-        &[cluster(json!({ "workerGroupSpecs": [{ "replicas": 1, "minReplicas": 2 }] }))],
+        &[cluster(
+            json!({ "workerGroupSpecs": [{ "replicas": 1, "minReplicas": 2 }] }),
+        )],
         &pod(json!({})),
         "RayCluster ns/c: spec.workerGroupSpecs[0].replicas: 1 is less than minReplicas, which is 2; raise it",
     );
     let annotations = json!({ "kai.scheduler/topology-preferred-placement": "rack" });
     check(
-        &[cluster(json!({ "headGroupSpec": { "template": { "metadata": { "annotations": annotations } } } }))],
+        &[cluster(
+            json!({ "headGroupSpec": { "template": { "metadata": { "annotations": annotations } } } }),
+        )],
         &pod(json!({})),
         "RayCluster ns/c: spec.headGroupSpec.template.metadata.annotations.kai.scheduler/topology: it is missing beside a placement \
          annotation; name the topology",
