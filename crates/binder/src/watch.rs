@@ -211,10 +211,10 @@ mod tests {
         };
         assert_eq!(left(&mut seen, &key, with("1", &[&a, &b])), []);
         assert_eq!(left(&mut seen, &key, with("1", &[&a, &b])), []);
-        assert_eq!(left(&mut seen, &key, with("1", &[&a])), [b.clone()]);
+        assert_eq!(left(&mut seen, &key, with("1", &[&a])), std::slice::from_ref(&b));
         assert_eq!(
             left(&mut seen, &key, with("2", &[&a])),
-            [a.clone()],
+            std::slice::from_ref(&a),
             "another pod of the same name"
         );
         assert_eq!(left(&mut seen, &key, None), [a]);

@@ -1,5 +1,7 @@
 //! Incidents from the field, and the everyday, against the embedded API server.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
+
 mod support;
 
 use std::sync::Arc;

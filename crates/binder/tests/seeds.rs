@@ -2,6 +2,8 @@
 //! reservations vanish, pods come and go. At no moment is a GPU promised twice; when the faults stop, every reservation has a user and
 //! every user a reservation. `KAI_BINDER_SEEDS=1000` runs more, `KAI_BINDER_SEED=7` replays one.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
+
 mod support;
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! A small world for the binder: the embedded API server, kubelets that only know reservation pods, and eyes that check after each
 //! moment that no GPU is promised twice.
 
-#![allow(dead_code)] // Each test file uses its part.
+#![allow(dead_code, clippy::unwrap_used)] // Each test file uses its part; this is a test although it is no test function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
