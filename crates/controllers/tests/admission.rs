@@ -1,4 +1,5 @@
 //! Admission against the embedded API server: what a tenant gets through and what not, with the webhooks up, down and gone.
+#![allow(clippy::unwrap_used)] // It is all test; the lint knows only functions marked as such.
 
 use std::net::TcpListener;
 use std::sync::Arc;

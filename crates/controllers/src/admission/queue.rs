@@ -270,7 +270,7 @@ fn quotas(
             &limits,
             &format!("it exceeds that of parent queue {parent_name}"),
         ));
-        let all_children = siblings_of(parent_name).into_iter().chain([own.clone()]);
+        let all_children = siblings_of(parent_name).into_iter().chain([own]);
         warnings.extend(sums(
             all_children,
             &limits,

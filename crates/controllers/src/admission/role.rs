@@ -189,7 +189,7 @@ impl Upkeep {
 
 /// Where certificates come from.
 enum Source {
-    Made(Certificates),
+    Made(Box<Certificates>),
     Files { directory: PathBuf, seen: Files },
 }
 
@@ -206,7 +206,7 @@ impl Source {
             CertificateSource::Made { leaf, authority } => {
                 let lifetimes = Lifetimes::new(*leaf, *authority);
                 let (made, identity) = Certificates::new(&settings.identity, settings.host_names(), lifetimes, now)?;
-                Ok((Source::Made(made), identity))
+                Ok((Source::Made(Box::new(made)), identity))
             }
             CertificateSource::Directory(directory) => {
                 let seen = Files::read(directory)?;
