@@ -43,3 +43,11 @@ pub(crate) fn start(arguments: &LogArguments) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Logs what passes the filter and no more, for tools that print for people.
+pub(crate) fn start_quietly(filter: &str) -> anyhow::Result<()> {
+    start(&LogArguments {
+        filter: filter.to_owned(),
+        log_format: Format::Text,
+    })
+}

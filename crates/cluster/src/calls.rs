@@ -125,7 +125,8 @@ impl Client {
         struct Partial {
             metadata: Metadata,
         }
-        let request = Request::new(path(target.resource, target.namespace)).get_metadata(target.name, &GetParams::default());
+        let request =
+            Request::new(path(target.resource, target.namespace)).get_metadata(target.name, &GetParams::default());
         match self.call::<Partial>(&format!("reading {target}"), request).await {
             Ok(object) => Ok(Some(object.metadata)),
             Err(error) if error.is_not_found() => Ok(None),

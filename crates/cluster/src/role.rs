@@ -37,10 +37,12 @@ impl Context {
 
     /// The same, with writes only while the claim is held.
     pub fn guarded(&self, claim: &Claim) -> Context {
-        Context {
-            client: self.client.guarded(claim),
-            ..self.clone()
-        }
+        self.with_client(self.client.guarded(claim))
+    }
+
+    /// The same watches, with calls by another client.
+    pub fn with_client(&self, client: Client) -> Context {
+        Context { client, ..self.clone() }
     }
 }
 

@@ -59,7 +59,10 @@ impl Snapshot {
         let pods = self.bound_pods();
         let mut found = Vec::new();
         for node in &self.nodes {
-            let on_node: Vec<&Bound> = pods.iter().filter(|pod| pod.node == node.metadata.plain_name()).collect();
+            let on_node: Vec<&Bound> = pods
+                .iter()
+                .filter(|pod| pod.node == node.metadata.plain_name())
+                .collect();
             node_holds(node, &on_node, &mut found);
             shared_gpus_hold(node, &on_node, &mut found);
         }
@@ -105,11 +108,15 @@ impl Snapshot {
             let name = queue.metadata.plain_name();
             let Ok(read) = queue.read(Millis(0)) else { continue };
             let limit = read.value.quota.gpu.limit;
-            let (Some(limit), Some(used)) = (limit, used.get(name)) else { continue };
+            let (Some(limit), Some(used)) = (limit, used.get(name)) else {
+                continue;
+            };
             let limit = gpus_of(Gpus(limit));
             // Shares are rounded to hundredths on the way.
             if *used > limit + 0.011 {
-                found.push(Violation(format!("queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}")));
+                found.push(Violation(format!(
+                    "queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}"
+                )));
             }
         }
     }
@@ -129,14 +136,13 @@ pub(crate) struct Bound {
 impl Bound {
     fn of(pod: &api::Pod) -> Option<Bound> {
         let node = pod.node_name()?.to_owned();
-        let identity = api::PodIdentity::default();
-        let spec = pod.read(&identity, Millis(0)).ok()?.value;
+        let spec = pod.read(&crate::kubelet::any_pod(), Millis(0)).ok()?.value;
         if matches!(spec.phase, PodPhase::Succeeded | PodPhase::Failed) {
             return None;
         }
         let label = |key: &str| pod.metadata.labels.text(key).map(str::to_owned);
-        let is_reservation = pod.metadata.namespace() == identity.reservation_namespace
-            && label(keys::APP).as_deref() == Some(keys::RESERVATION);
+        let is_reservation =
+            pod.metadata.namespace() == keys::RESERVATION && label(keys::APP).as_deref() == Some(keys::RESERVATION);
         Some(Bound {
             node,
             leaves: pod.metadata.deletion_timestamp.is_some(),
@@ -193,11 +199,17 @@ fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
     let sum = |of: &dyn Fn(&PodSpec) -> i64| pods.iter().map(|pod| of(&pod.spec)).sum::<i64>();
     let mut check = |what: &str, used: i64, there: i64| {
         if used > there {
-            found.push(Violation(format!("node {name} has {there} {what}, its pods were promised {used}")));
+            found.push(Violation(format!(
+                "node {name} has {there} {what}, its pods were promised {used}"
+            )));
         }
     };
     check("milli-cores", sum(&|pod| pod.requests.cpu_milli), spec.cpu_milli);
-    check("bytes of memory", sum(&|pod| pod.requests.memory_bytes), spec.memory_bytes);
+    check(
+        "bytes of memory",
+        sum(&|pod| pod.requests.memory_bytes),
+        spec.memory_bytes,
+    );
     // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
     let devices = node.capacity("nvidia.com/gpu").unwrap_or(0);
     let whole = |pod: &PodSpec| match pod.requests.gpu {
@@ -208,7 +220,9 @@ fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
     let mut slices: BTreeMap<&str, i64> = BTreeMap::new();
     for pod in pods {
         if let GpuRequest::Mig { slices: asked, .. } = &pod.spec.requests.gpu {
-            asked.iter().for_each(|(name, count)| *slices.entry(name).or_default() += count);
+            asked
+                .iter()
+                .for_each(|(name, count)| *slices.entry(name).or_default() += count);
         }
     }
     for (slice, used) in slices {
@@ -220,7 +234,11 @@ fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
 fn shared_gpus_hold(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
     let name = node.metadata.plain_name();
     let Some(memory) = gpu_memory_mib(node) else { return };
-    let replicated = node.metadata.labels.text("nvidia.com/gpu.count").and_then(|text| text.parse::<i64>().ok())
+    let replicated = node
+        .metadata
+        .labels
+        .text("nvidia.com/gpu.count")
+        .and_then(|text| text.parse::<i64>().ok())
         < node.capacity("nvidia.com/gpu");
     let mut by_group: BTreeMap<&str, i64> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.is_reservation) {
@@ -243,7 +261,10 @@ fn shared_gpus_hold(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation
         }
     }
     for (uuid, holders) in by_uuid.iter().filter(|(_, holders)| holders.len() > 1 && !replicated) {
-        found.push(Violation(format!("GPU {uuid} on node {name} is held by {}", holders.join(" and "))));
+        found.push(Violation(format!(
+            "GPU {uuid} on node {name} is held by {}",
+            holders.join(" and ")
+        )));
     }
     if replicated {
         physical_gpus_hold(name, memory, pods, &by_group, &by_uuid, found);
@@ -260,7 +281,9 @@ fn physical_gpus_hold(
     found: &mut Vec<Violation>,
 ) {
     for (uuid, holders) in by_uuid {
-        let groups = pods.iter().filter(|pod| pod.is_reservation && holders.contains(&pod.name()));
+        let groups = pods
+            .iter()
+            .filter(|pod| pod.is_reservation && holders.contains(&pod.name()));
         let used: i64 = groups
             .filter_map(|pod| pod.group.as_deref())
             .filter_map(|group| by_group.get(group))

@@ -23,7 +23,9 @@ fn gangs_are_whole(snapshot: &Snapshot, pods: &[Bound], found: &mut Vec<Violatio
     }
     for group in &snapshot.pod_groups {
         let (namespace, name) = (group.metadata.namespace(), group.metadata.plain_name());
-        let Ok(read) = group.read(&api::PriorityClasses::default(), Millis(0)) else { continue };
+        let Ok(read) = group.read(&api::PriorityClasses::default(), Millis(0)) else {
+            continue;
+        };
         let min = read.value.min_member;
         let running = active.get(&(namespace, name)).copied().unwrap_or(0);
         // The minima of subgroups are checked by the tests that use them.
@@ -49,9 +51,14 @@ fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         if !ours || !waits || in_flight || pod.pod_group().is_none() {
             continue;
         }
-        let told = pod.condition(PodCondition::SCHEDULED).is_some_and(|condition| condition.status == ConditionStatus::False);
+        let told = pod
+            .condition(PodCondition::SCHEDULED)
+            .is_some_and(|condition| condition.status == ConditionStatus::False);
         if !told && pod.scheduling_gates() == 0 {
-            found.push(Violation(format!("pod {} waits and does not say why", pod.metadata.qualified_name())));
+            found.push(Violation(format!(
+                "pod {} waits and does not say why",
+                pod.metadata.qualified_name()
+            )));
         }
     }
 }
@@ -69,14 +76,23 @@ fn reservations_have_users(snapshot: &Snapshot, pods: &[Bound], found: &mut Vec<
         used.extend(pod.spec.gpu_groups.iter().map(|group| (&*pod.node, &**group)));
     }
     for request in &snapshot.bind_requests {
-        used.extend(request.gpu_groups().iter().map(|group| (request.selected_node(), &**group)));
+        used.extend(
+            request
+                .gpu_groups()
+                .iter()
+                .map(|group| (request.selected_node(), &**group)),
+        );
     }
     for ((node, group), count) in &held {
         if *count > 1 {
-            found.push(Violation(format!("{count} reservation pods hold group {group} on node {node}")));
+            found.push(Violation(format!(
+                "{count} reservation pods hold group {group} on node {node}"
+            )));
         }
         if !used.contains(&(*node, *group)) {
-            found.push(Violation(format!("a reservation pod holds group {group} on node {node} for nobody")));
+            found.push(Violation(format!(
+                "a reservation pod holds group {group} on node {node} for nobody"
+            )));
         }
     }
     let users = pods.iter().filter(|pod| !pod.is_reservation && !pod.leaves);

@@ -89,7 +89,7 @@ impl Kubelets {
                 context: context.clone(),
                 delays,
                 queue: WorkQueue::new(quick),
-                identity: PodIdentity::default(),
+                identity: any_pod(),
                 state: Mutex::default(),
             }),
         }
@@ -273,7 +273,7 @@ impl Kubelets {
                 match inner.reconcile(&key).await {
                     Ok(outcome) => outcome,
                     Err(error) => {
-                        tracing::debug!(%key, %error, "a simulated kubelet could not write; it tries again");
+                        tracing::warn!(%key, %error, "a simulated kubelet could not write; it tries again");
                         Outcome::Retry
                     }
                 }
@@ -443,8 +443,8 @@ impl Inner {
 
     /// The node agent's duty: a reservation pod is told which GPU it holds.
     async fn reserve(&self, key: &Key, life: &Life) -> Result<(), cluster::Error> {
-        let ours = *key.namespace == self.identity.reservation_namespace
-            && life.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
+        let ours =
+            *key.namespace == *keys::RESERVATION && life.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
         if !ours || annotation(&life.object, RESERVED_GPU).is_some() {
             return Ok(());
         }
@@ -510,6 +510,14 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A kubelet knows no reservations: to it every pod is charged for what it asks for.
+pub(crate) fn any_pod() -> PodIdentity {
+    PodIdentity {
+        reservation_namespace: String::new(),
+        ..PodIdentity::default()
     }
 }
 

@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package tools pins the Kubernetes programs that the suites on a real API server and a real kubelet run.
+package tools
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kubectl"
+	_ "k8s.io/kubernetes/cmd/kubelet"
+)

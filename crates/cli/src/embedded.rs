@@ -1,0 +1,80 @@
+//! kai on the embedded API server: its custom resources and namespaces, and its webhooks without a network between. For the playground
+//! and for tests; on a real cluster manifests do this.
+
+use std::convert::Infallible;
+
+use anyhow::Context as _;
+use cluster::Context;
+use controllers::admission::{self, Endpoint};
+use serde_json::json;
+use sim::server::{Backend, Server, Service};
+
+use crate::all::{self, Settings};
+
+/// Where kai is installed.
+const NAMESPACE: &str = "kai-scheduler";
+/// Who its roles are.
+const ROLES: &str = "system:serviceaccount:kai-scheduler:kai";
+/// Who its node agents are; simulated kubelets do their duty.
+const NODE_AGENT: &str = "system:serviceaccount:kai-scheduler:kai-node-agent";
+
+/// Puts into the server what an installation puts into a cluster before the roles start.
+pub fn install(server: &Server) -> anyhow::Result<()> {
+    let store = server.store();
+    let namespaces = [NAMESPACE, api::keys::RESERVATION]
+        .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
+    for object in namespaces.into_iter().chain(api::crd::crds()) {
+        let name = object["metadata"]["name"].clone();
+        let stored = store.put(object).map_err(|refusal| anyhow::anyhow!("{refusal:?}"));
+        stored.with_context(|| format!("installing {name}"))?;
+    }
+    Ok(())
+}
+
+/// The API as the roles see it.
+pub fn service_of_roles(server: &Server) -> Service {
+    server.service_as(ROLES)
+}
+
+/// The API as simulated nodes see it.
+pub fn service_of_nodes(server: &Server) -> Service {
+    server.service_as(NODE_AGENT)
+}
+
+/// Runs the roles with their webhooks in this process, until one of them fails for good; dropping it stops them all.
+pub async fn run(server: Server, context: Context, mut settings: Settings) -> anyhow::Result<Infallible> {
+    let Some(webhooks) = settings.admission.take() else {
+        return all::run(context, settings).await;
+    };
+    let Endpoint::Service { name, .. } = &webhooks.endpoint else {
+        anyhow::bail!("webhooks in this process are behind a service, not at an address");
+    };
+    let state = admission::State::new(webhooks.clone(), context.feeds.queues().clone(), &context.metrics);
+    server.route_service(
+        &webhooks.system_namespace,
+        name,
+        Backend::service(admission::router(state)),
+    );
+    let _unroute = Unroute {
+        server: server.clone(),
+        namespace: webhooks.system_namespace.clone(),
+        name: name.clone(),
+    };
+    tokio::select! {
+        failed = all::run(context.clone(), settings) => failed,
+        never = admission::register(context, webhooks) => match never {},
+    }
+}
+
+/// Nobody answers for the webhooks of roles that are gone.
+struct Unroute {
+    server: Server,
+    namespace: String,
+    name: String,
+}
+
+impl Drop for Unroute {
+    fn drop(&mut self) {
+        self.server.unroute_service(&self.namespace, &self.name);
+    }
+}

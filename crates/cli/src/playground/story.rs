@@ -1,0 +1,222 @@
+//! The playground's story: a few chapters, each with objects that a user would submit and what should come of them.
+
+use std::io::Write;
+use std::time::Duration;
+
+use cluster::Key;
+use engine::model::PodPhase;
+use serde_json::Value;
+
+use super::world::World;
+
+/// How long a chapter may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a chapter looks.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// A chapter: words, manifests, and what has to come true.
+struct Chapter {
+    title: &'static str,
+    manifests: &'static str,
+    expect: &'static [Expect],
+}
+
+/// Something that has to come true.
+enum Expect {
+    /// So many pods whose names begin like this run.
+    Running(&'static str, usize),
+    /// So many pods whose names begin like this wait, with these words in the reason.
+    Waiting(&'static str, usize, &'static str),
+    /// All pods whose names begin like this share so many GPUs.
+    SharedGpus(&'static str, usize),
+}
+
+const CHAPTERS: &[Chapter] = &[
+    Chapter {
+        title: "Eight pods of half a GPU pack onto four GPUs.",
+        manifests: include_str!("story/fractions.yaml"),
+        expect: &[Expect::Running("notebook", 8), Expect::SharedGpus("notebook", 4)],
+    },
+    Chapter {
+        title: "A gang of four pods with two GPUs each starts together.",
+        manifests: include_str!("story/gang.yaml"),
+        expect: &[Expect::Running("train", 4)],
+    },
+    Chapter {
+        title: "Team blue takes all that is free, beyond its quota of two GPUs...",
+        manifests: include_str!("story/blue.yaml"),
+        expect: &[Expect::Running("blue", 4)],
+    },
+    Chapter {
+        title: "...and team red gets its quota back as soon as it asks.",
+        manifests: include_str!("story/red.yaml"),
+        expect: &[Expect::Running("red", 2), Expect::Running("blue", 2)],
+    },
+    Chapter {
+        title: "MIG slices and replicas of a time-sliced GPU are handed out by name and by memory.",
+        manifests: include_str!("story/slices.yaml"),
+        expect: &[Expect::Running("slice", 3), Expect::Running("sliced", 2)],
+    },
+    Chapter {
+        title: "Five models of 30 GiB on a Jetson Thor: its GPU and its CPU share 128 GiB, so four of them run.",
+        manifests: include_str!("story/thor.yaml"),
+        expect: &[Expect::Running("llm", 4), Expect::Waiting("llm", 1, "memory")],
+    },
+];
+
+/// Tells the story; true if all of it came true.
+pub(super) async fn tell(world: &World, out: &mut impl Write, colour: bool) -> anyhow::Result<bool> {
+    let mut all = true;
+    // The roles are up when the default queue is there.
+    let ready = async {
+        while world
+            .context
+            .feeds
+            .queues()
+            .get(&Key::new("", "default-queue"))
+            .is_none()
+        {
+            tokio::time::sleep(GLANCE).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, ready).await.is_err() {
+        anyhow::bail!("kai did not start within {} s", PATIENCE.as_secs());
+    }
+    for chapter in CHAPTERS {
+        writeln!(out, "\n{}", bold(chapter.title, colour))?;
+        for object in documents(chapter.manifests)? {
+            submit(world, object).await?;
+        }
+        for expectation in chapter.expect {
+            let held = comes_true(world, expectation).await;
+            writeln!(out, "  {} {}", mark(held, colour), describe(world, expectation, held))?;
+            all &= held;
+        }
+    }
+    Ok(all)
+}
+
+fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
+    Ok(serde_saphyr::from_multiple::<Value>(text)?)
+}
+
+/// Creates the object, or as many alike as its annotation `copies` says.
+async fn submit(world: &World, object: Value) -> anyhow::Result<()> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    let resource = world.client.resource_of(&text("apiVersion"), &text("kind")).await?;
+    let resource = resource.ok_or_else(|| anyhow::anyhow!("the cluster has no {}", text("kind")))?;
+    let copies = object["metadata"]["annotations"]["copies"]
+        .as_str()
+        .and_then(|text| text.parse::<u32>().ok());
+    match copies {
+        None => {
+            world.client.create(&resource, "default", object).await?;
+        }
+        Some(copies) => {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            for number in 0..copies {
+                let mut copy = object.clone();
+                copy["metadata"]["name"] = format!("{name}-{number}").into();
+                if let Some(annotations) = copy["metadata"]["annotations"].as_object_mut() {
+                    annotations.remove("copies");
+                }
+                world.client.create(&resource, "default", copy).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn comes_true(world: &World, expectation: &Expect) -> bool {
+    let waited = async {
+        while !holds(world, expectation) {
+            tokio::time::sleep(GLANCE).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waited).await.is_ok()
+}
+
+fn pods(world: &World, prefix: &str) -> Vec<std::sync::Arc<api::Pod>> {
+    let own = |pod: &api::Pod| {
+        let name = pod.metadata.plain_name();
+        let rest = name.strip_prefix(prefix);
+        pod.metadata.namespace() == "default" && rest.is_some_and(|rest| rest.starts_with('-'))
+    };
+    world
+        .context
+        .feeds
+        .pods()
+        .all()
+        .into_iter()
+        .filter(|pod| own(pod))
+        .collect()
+}
+
+fn running(world: &World, prefix: &str) -> usize {
+    let all = pods(world, prefix).into_iter();
+    all.filter(|pod| pod.phase() == PodPhase::Running && !pod.is_terminating())
+        .count()
+}
+
+fn waiting(world: &World, prefix: &str) -> Vec<String> {
+    let all = pods(world, prefix).into_iter().filter(|pod| pod.node_name().is_none());
+    let reasons = all.filter_map(|pod| {
+        pod.condition(api::PodCondition::SCHEDULED)
+            .and_then(|condition| condition.message.clone())
+    });
+    reasons.map(|reason| reason.to_string()).collect()
+}
+
+fn holds(world: &World, expectation: &Expect) -> bool {
+    match expectation {
+        Expect::Running(prefix, count) => running(world, prefix) == *count,
+        Expect::Waiting(prefix, count, words) => {
+            let reasons = waiting(world, prefix);
+            reasons.len() == *count && reasons.iter().all(|reason| reason.contains(words))
+        }
+        Expect::SharedGpus(prefix, count) => {
+            let mut groups: Vec<String> = Vec::new();
+            for pod in pods(world, prefix) {
+                groups.extend(pod.gpu_groups().into_iter().map(str::to_owned));
+            }
+            groups.sort();
+            groups.dedup();
+            groups.len() == *count
+        }
+    }
+}
+
+fn describe(world: &World, expectation: &Expect, held: bool) -> String {
+    let instead = |now: String| if held { String::new() } else { format!(" (now: {now})") };
+    match expectation {
+        Expect::Running(prefix, count) => {
+            format!(
+                "{count} pods {prefix}-* run{}",
+                instead(running(world, prefix).to_string())
+            )
+        }
+        Expect::Waiting(prefix, count, _) => {
+            let reasons = waiting(world, prefix);
+            let first = reasons.first().map_or("no reason", |reason| reason);
+            format!("{count} pod {prefix}-* waits: {first}")
+        }
+        Expect::SharedGpus(prefix, count) => format!("pods {prefix}-* share {count} GPUs"),
+    }
+}
+
+fn bold(text: &str, colour: bool) -> String {
+    if colour {
+        format!("\u{1b}[1m{text}\u{1b}[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+fn mark(held: bool, colour: bool) -> String {
+    let (mark, code) = if held { ("ok", 32) } else { ("FAILED", 31) };
+    if colour {
+        format!("\u{1b}[{code}m{mark}\u{1b}[0m")
+    } else {
+        mark.to_owned()
+    }
+}

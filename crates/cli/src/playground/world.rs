@@ -1,0 +1,91 @@
+//! The playground's cluster: API server, nodes, workload controllers, roles.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context as _;
+use cluster::{Client, Clock, Context};
+use sim::kubelet::{Kubelets, NodesFile};
+use sim::server::{Listening, Options, Server};
+use sim::workloads::Workloads;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+use crate::all::Settings;
+use crate::embedded;
+
+/// A running cluster.
+pub(super) struct World {
+    pub(super) client: Client,
+    pub(super) context: Context,
+    pub(super) kubelets: Kubelets,
+    listening: Listening,
+    /// Locked only by whoever waits for the end.
+    tasks: Mutex<JoinSet<anyhow::Error>>,
+}
+
+impl World {
+    pub(super) async fn start(nodes: &NodesFile, address: SocketAddr) -> anyhow::Result<World> {
+        let server = Server::new(Options::default());
+        let listening = server.listen(address).await?;
+        embedded::install(&server)?;
+        let client = Client::in_process(server.service());
+        let context = Context::new(client.clone(), Clock::System);
+        let of_nodes = Client::in_process(embedded::service_of_nodes(&server));
+        let kubelets = Kubelets::new(&context.with_client(of_nodes), nodes.delays);
+        for template in &nodes.nodes {
+            kubelets.add(template).await.map_err(anyhow::Error::msg)?;
+        }
+        let mut tasks = JoinSet::new();
+        let running = kubelets.clone();
+        tasks.spawn(async move {
+            running.run().await;
+            anyhow::anyhow!("the simulated kubelets ended")
+        });
+        let workloads = Workloads::new(&context);
+        tasks.spawn(async move {
+            workloads.run().await;
+            anyhow::anyhow!("the workload controllers ended")
+        });
+        let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
+        let settings = Settings::every_role()?;
+        tasks.spawn(async move {
+            match embedded::run(server, roles, settings).await {
+                Ok(never) => match never {},
+                Err(error) => error,
+            }
+        });
+        let world = World {
+            client,
+            context,
+            kubelets,
+            listening,
+            tasks: Mutex::new(tasks),
+        };
+        Ok(world)
+    }
+
+    /// Where the API server listens.
+    pub(super) fn address(&self) -> String {
+        self.listening.url()
+    }
+
+    /// Waits until some part of the cluster ends, which none should.
+    pub(super) async fn ended(&self) -> anyhow::Error {
+        match self.tasks.lock().await.join_next().await {
+            Some(Ok(error)) => error,
+            Some(Err(error)) => anyhow::anyhow!("a part of the cluster died: {error}"),
+            None => anyhow::anyhow!("nothing runs"),
+        }
+    }
+
+    pub(super) fn write_kubeconfig(&self, path: &Path) -> anyhow::Result<()> {
+        let text = self.listening.kubeconfig(None);
+        std::fs::write(path, text).with_context(|| {
+            format!(
+                "writing the kubeconfig {}; name another place with --kubeconfig",
+                path.display()
+            )
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! `kai uninstall`: takes away what would stand in the way of the API once kai's processes are gone.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::roles::Connection;
+
+/// What was typed.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = cluster::Client::connect(&arguments.connection.access()).await?;
+        controllers::admission::uninstall(&client).await?;
+        crate::print(
+            "kai's webhooks and admission policies are removed; workloads, queues and pod groups are as they were\n",
+        )?;
+        Ok(ExitCode::SUCCESS)
+    })
+}

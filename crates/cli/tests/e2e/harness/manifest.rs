@@ -1,0 +1,121 @@
+//! The objects that scenarios create, as a user would write them.
+
+use api::keys;
+use serde_json::{Value, json};
+
+/// A pod of our scheduler in namespace `default`.
+#[derive(Clone, Debug)]
+pub(crate) struct PodManifest(Value);
+
+impl PodManifest {
+    pub(crate) fn new(name: &str) -> PodManifest {
+        PodManifest(json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": name, "namespace": "default", "labels": {}, "annotations": {} },
+            "spec": {
+                "schedulerName": keys::SCHEDULER_NAME,
+                "containers": [{ "name": "main", "image": "example", "resources": { "requests": {}, "limits": {} } }],
+            },
+        }))
+    }
+
+    pub(crate) fn queue(self, queue: &str) -> PodManifest {
+        self.label(keys::QUEUE, queue)
+    }
+
+    /// Part of a GPU.
+    pub(crate) fn fraction(self, fraction: &str) -> PodManifest {
+        self.annotation(keys::GPU_FRACTION, fraction)
+    }
+
+    /// Memory of a GPU.
+    pub(crate) fn gpu_memory_mib(self, mib: &str) -> PodManifest {
+        self.annotation(keys::GPU_MEMORY, mib)
+    }
+
+    /// Whole GPUs, or MIG slices.
+    pub(crate) fn devices(mut self, resource: &str, count: u32) -> PodManifest {
+        self.0["spec"]["containers"][0]["resources"]["limits"][resource] = count.to_string().into();
+        self.0["spec"]["containers"][0]["resources"]["requests"][resource] = count.to_string().into();
+        self
+    }
+
+    /// Whole GPUs.
+    pub(crate) fn gpus(self, count: u32) -> PodManifest {
+        self.devices("nvidia.com/gpu", count)
+    }
+
+    pub(crate) fn priority(self, class: &str) -> PodManifest {
+        self.label(keys::PRIORITY_CLASS_NAME, class)
+    }
+
+    /// Member of a pod group that exists already.
+    pub(crate) fn member_of(self, group: &str) -> PodManifest {
+        self.annotation(keys::POD_GROUP_NAME, group)
+    }
+
+    pub(crate) fn sub_group(self, name: &str) -> PodManifest {
+        self.label(keys::SUB_GROUP_NAME, name)
+    }
+
+    pub(crate) fn label(mut self, key: &str, value: &str) -> PodManifest {
+        self.0["metadata"]["labels"][key] = value.into();
+        self
+    }
+
+    pub(crate) fn annotation(mut self, key: &str, value: &str) -> PodManifest {
+        self.0["metadata"]["annotations"][key] = value.into();
+        self
+    }
+
+    /// Owned by another object.
+    pub(crate) fn owned_by(mut self, owner: &Value) -> PodManifest {
+        self.0["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"], "controller": true,
+        }]);
+        self
+    }
+
+    pub(crate) fn scheduler(mut self, name: &str) -> PodManifest {
+        self.0["spec"]["schedulerName"] = name.into();
+        self
+    }
+
+    pub(crate) fn build(self) -> Value {
+        self.0
+    }
+
+    /// The part of it that goes into a workload's template.
+    pub(crate) fn template(self) -> Value {
+        json!({ "metadata": { "labels": self.0["metadata"]["labels"], "annotations": self.0["metadata"]["annotations"] }, "spec": self.0["spec"] })
+    }
+}
+
+/// A queue with a quota and a limit of GPUs (-1 = none), and no bounds on the rest.
+pub(crate) fn queue(name: &str, parent: Option<&str>, quota: f64, limit: f64) -> Value {
+    let unlimited = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
+    let mut queue = json!({
+        "apiVersion": "scheduling.run.ai/v2",
+        "kind": "Queue",
+        "metadata": { "name": name },
+        "spec": { "resources": {
+            "gpu": { "quota": quota, "limit": limit, "overQuotaWeight": 1 }, "cpu": unlimited, "memory": unlimited,
+        } },
+    });
+    if let Some(parent) = parent {
+        queue["spec"]["parentQueue"] = parent.into();
+    }
+    queue
+}
+
+/// A pod group.
+pub(crate) fn pod_group(name: &str, queue: &str, min_member: u32) -> Value {
+    json!({
+        "apiVersion": "scheduling.run.ai/v2alpha2",
+        "kind": "PodGroup",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": { "queue": queue, "minMember": min_member },
+    })
+}

@@ -1,0 +1,286 @@
+//! A whole cluster for one scenario: an API server, simulated nodes, all of kai's roles, and somebody who checks the laws of the system
+//! after every change. Which API server it is, is the back end's matter; scenarios do not know.
+
+mod backend;
+pub(crate) mod manifest;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Object, Resource};
+use cluster::{Client, Context, Deletion, Key, Part, Patch, Target};
+use engine::model::PodPhase;
+use serde_json::Value;
+use sim::invariants::Watcher;
+use sim::kubelet::{Delays, Kubelets, NodeTemplate};
+use sim::workloads::Workloads;
+use tokio::task::JoinSet;
+
+use backend::{Backend, Choice};
+
+/// How long a scenario waits for something that should happen. Virtual time on the embedded cluster.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A cluster in which nothing changed for so long has settled.
+const QUIET: Duration = Duration::from_secs(5);
+/// How often conditions are looked at.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Runs a scenario on a cluster with these nodes. Afterwards the cluster has to settle, and all laws have to hold.
+pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
+    let choice = Choice::of_environment();
+    choice.runtime().block_on(async {
+        let cluster = Cluster::start(choice.start(), nodes).await;
+        story(&cluster).await;
+        cluster.settle().await;
+        let found = cluster.watcher.found_when_settled();
+        assert!(found.is_empty(), "{}\n{}", sentences(&found), cluster.picture());
+    });
+}
+
+fn sentences(of: &[impl ToString]) -> String {
+    let lines: Vec<String> = of.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+/// The cluster of a scenario.
+pub(crate) struct Cluster {
+    /// A user who may do everything.
+    pub(crate) client: Client,
+    /// The simulated nodes.
+    pub(crate) kubelets: Kubelets,
+    context: Context,
+    watcher: Watcher,
+    backend: Backend,
+    roles: std::sync::Mutex<JoinSet<()>>,
+    _world: JoinSet<()>,
+}
+
+impl Cluster {
+    async fn start(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+        let client = backend.client();
+        let context = Context::new(client.clone(), backend.clock());
+        let kubelets = Kubelets::new(&context.with_client(backend.client_of_nodes()), Delays::default());
+        for node in nodes {
+            kubelets.add(node).await.unwrap();
+        }
+        let watcher = Watcher::start(&context);
+        let mut world = JoinSet::new();
+        let running = kubelets.clone();
+        world.spawn(async move { running.run().await });
+        if backend.lacks_controller_manager() {
+            let workloads = Workloads::new(&context);
+            world.spawn(async move { workloads.run().await });
+        }
+        let cluster = Cluster {
+            client,
+            kubelets,
+            context,
+            watcher,
+            backend,
+            roles: std::sync::Mutex::default(),
+            _world: world,
+        };
+        cluster.start_roles();
+        cluster
+            .until("default queues", |cluster| cluster.context.feeds.queues().len() >= 2)
+            .await;
+        cluster
+    }
+
+    /// Starts all roles in one process, with watches of their own.
+    pub(crate) fn start_roles(&self) {
+        let backend = self.backend.clone();
+        self.roles.lock().unwrap().spawn(async move {
+            let error = backend.run_roles().await;
+            panic!("the roles ended: {error:?}");
+        });
+    }
+
+    /// Kills all roles, as if the process had died.
+    pub(crate) async fn kill_roles(&self) {
+        let mut roles = std::mem::take(&mut *self.roles.lock().unwrap());
+        roles.shutdown().await;
+    }
+
+    /// Creates an object.
+    pub(crate) async fn create(&self, object: Value) {
+        self.try_create(object).await.unwrap();
+    }
+
+    /// Creates an object, or is refused.
+    pub(crate) async fn try_create(&self, object: Value) -> Result<Value, cluster::Error> {
+        let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+        let resource = self
+            .client
+            .resource_of(version, kind)
+            .await?
+            .unwrap_or_else(|| panic!("no {kind} in {version}"));
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+        self.client.create(&resource, &namespace, object).await
+    }
+
+    /// Changes an object.
+    pub(crate) async fn patch(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        change: Value,
+    ) -> Result<Value, cluster::Error> {
+        let target = Target {
+            resource,
+            namespace,
+            name,
+        };
+        self.client.patch(target, Part::Object, Patch::Merge(change)).await
+    }
+
+    /// Deletes an object.
+    pub(crate) async fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), cluster::Error> {
+        self.client
+            .delete(Target::of::<T>(namespace, name), &Deletion::default())
+            .await
+    }
+
+    /// The pods of our scheduler in namespace `default`, by name.
+    pub(crate) fn pods(&self) -> Vec<Arc<api::Pod>> {
+        let all = self.context.feeds.pods().all().into_iter();
+        all.filter(|pod| pod.metadata.namespace() == "default").collect()
+    }
+
+    /// A pod of namespace `default`.
+    pub(crate) fn pod(&self, name: &str) -> Option<Arc<api::Pod>> {
+        self.context.feeds.pods().get(&Key::new("default", name))
+    }
+
+    /// The watches of the scenario.
+    pub(crate) fn feeds(&self) -> &cluster::Feeds {
+        &self.context.feeds
+    }
+
+    /// Whether the pod runs.
+    pub(crate) fn runs(&self, name: &str) -> bool {
+        self.pod(name).is_some_and(|pod| is_running(&pod))
+    }
+
+    /// Names of the pods that run, sorted.
+    pub(crate) fn running(&self) -> Vec<String> {
+        let running = self.pods().into_iter().filter(|pod| is_running(pod));
+        running.map(|pod| pod.metadata.plain_name().to_owned()).collect()
+    }
+
+    /// The node of a pod.
+    pub(crate) fn node_of(&self, name: &str) -> Option<String> {
+        self.pod(name).and_then(|pod| pod.node_name().map(str::to_owned))
+    }
+
+    /// Why a pod waits, as its condition says.
+    pub(crate) fn reason(&self, name: &str) -> Option<String> {
+        let pod = self.pod(name)?;
+        let condition = pod.condition(api::PodCondition::SCHEDULED)?;
+        let waits = condition.status == api::ConditionStatus::False;
+        condition.message.as_deref().filter(|_| waits).map(str::to_owned)
+    }
+
+    /// Waits until these pods run, and no others of namespace `default`.
+    pub(crate) async fn until_only_running(&self, names: &[&str]) {
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        let what = format!("only {names:?} run");
+        self.until(&what, |cluster| cluster.running() == names).await;
+    }
+
+    /// Waits until so many pods run.
+    pub(crate) async fn until_running(&self, count: usize) {
+        self.until(&format!("{count} pods run"), |cluster| cluster.running().len() == count)
+            .await;
+    }
+
+    /// Waits until a pod says that it waits, and why.
+    pub(crate) async fn until_waiting(&self, name: &str, why: &str) {
+        let what = format!("{name} waits because of {why:?}");
+        self.until(&what, |cluster| {
+            cluster.reason(name).is_some_and(|reason| reason.contains(why))
+        })
+        .await;
+    }
+
+    /// Waits for a condition; shows the cluster if it never comes.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Cluster) -> bool) {
+        let waited = async {
+            while !holds(self) {
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waited).await.is_err() {
+            panic!("never: {what}\n{}", self.picture());
+        }
+    }
+
+    /// Waits until nothing changes any more.
+    pub(crate) async fn settle(&self) {
+        let state = || {
+            let feeds = &self.context.feeds;
+            let version =
+                |metadata: &api::Metadata| metadata.resource_version.as_deref().unwrap_or_default().to_owned();
+            let pods = feeds.pods().all().into_iter().map(|pod| version(&pod.metadata));
+            let requests = feeds
+                .bind_requests()
+                .all()
+                .into_iter()
+                .map(|request| version(&request.metadata));
+            pods.chain(requests).collect::<Vec<_>>()
+        };
+        let settled = async {
+            loop {
+                let before = state();
+                tokio::time::sleep(QUIET).await;
+                if state() == before {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, settled).await.is_err() {
+            panic!("the cluster does not settle\n{}", self.picture());
+        }
+    }
+
+    /// What people would look at first.
+    pub(crate) fn picture(&self) -> String {
+        let mut lines = Vec::new();
+        for pod in self.context.feeds.pods().all() {
+            let condition = pod.condition(api::PodCondition::SCHEDULED);
+            let reason = condition
+                .and_then(|condition| condition.message.as_deref())
+                .unwrap_or_default();
+            let name = pod.metadata.qualified_name();
+            let node = pod.node_name().unwrap_or("-");
+            let leaves = if pod.is_terminating() { " (leaving)" } else { "" };
+            lines.push(format!(
+                "{name}: {:?}{leaves} on {node} {:?} {reason}",
+                pod.phase(),
+                pod.gpu_groups()
+            ));
+        }
+        for request in self.context.feeds.bind_requests().all() {
+            lines.push(format!(
+                "bind request {}: {:?} {}",
+                request.metadata.qualified_name(),
+                request.phase(),
+                request.reason()
+            ));
+        }
+        for group in self.context.feeds.pod_groups().all() {
+            lines.push(format!(
+                "pod group {} in queue {}",
+                group.metadata.qualified_name(),
+                group.queue()
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+fn is_running(pod: &api::Pod) -> bool {
+    pod.phase() == PodPhase::Running && !pod.is_terminating()
+}

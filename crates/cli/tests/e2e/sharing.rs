@@ -1,0 +1,146 @@
+//! GPUs whole, in parts, by memory, as MIG slices, time-sliced, and on a Jetson.
+
+use sim::kubelet::NodeTemplate;
+
+use crate::harness::manifest::PodManifest;
+use crate::harness::scenario;
+
+fn node(gpus: &str) -> NodeTemplate {
+    NodeTemplate::new("node", gpus)
+}
+
+#[test]
+fn a_whole_gpu_and_two_halves() {
+    scenario(&[node("h100:2")], async |cluster| {
+        cluster.create(PodManifest::new("whole").gpus(1).build()).await;
+        cluster.create(PodManifest::new("half-a").fraction("0.5").build()).await;
+        cluster.create(PodManifest::new("half-b").fraction("0.5").build()).await;
+        cluster.until_only_running(&["whole", "half-a", "half-b"]).await;
+        let groups = |name: &str| cluster.pod(name).unwrap().gpu_groups().join(",");
+        assert_eq!(groups("half-a"), groups("half-b"), "both halves are of one GPU");
+    });
+}
+
+#[test]
+fn sixteen_halves_in_one_burst_fill_eight_gpus() {
+    scenario(&[node("h100:8")], async |cluster| {
+        for number in 0..16 {
+            cluster
+                .create(PodManifest::new(&format!("half-{number:02}")).fraction("0.5").build())
+                .await;
+        }
+        cluster.until_running(16).await;
+        cluster
+            .create(PodManifest::new("one-more").fraction("0.5").build())
+            .await;
+        cluster.until_waiting("one-more", "GPU").await;
+    });
+}
+
+#[test]
+fn twenty_three_pods_of_2000_mib_fit_on_46068_mib() {
+    scenario(&[node("l40s:1")], async |cluster| {
+        for number in 0..24 {
+            cluster
+                .create(
+                    PodManifest::new(&format!("share-{number:02}"))
+                        .gpu_memory_mib("2000")
+                        .build(),
+                )
+                .await;
+        }
+        cluster.until_running(23).await;
+        let waiting = cluster.pods().into_iter().filter(|pod| pod.node_name().is_none());
+        let names: Vec<String> = waiting.map(|pod| pod.metadata.plain_name().to_owned()).collect();
+        assert_eq!(names.len(), 1, "{}", cluster.picture());
+        cluster.until_waiting(&names[0], "GPU memory").await;
+    });
+}
+
+#[test]
+fn a_part_of_each_of_two_gpus() {
+    scenario(&[node("h100:2")], async |cluster| {
+        let pod = PodManifest::new("both")
+            .fraction("0.5")
+            .annotation("gpu-fraction-num-devices", "2");
+        cluster.create(pod.build()).await;
+        cluster.until_only_running(&["both"]).await;
+        assert_eq!(cluster.pod("both").unwrap().gpu_groups().len(), 2);
+        cluster.create(PodManifest::new("rest").fraction("0.5").build()).await;
+        cluster.until_only_running(&["both", "rest"]).await;
+    });
+}
+
+#[test]
+fn mig_slices_by_name() {
+    let mut mig = node("a100-40:1/1g.5gb*2/2g.10gb");
+    mig.mig_strategy = Some("mixed".to_owned());
+    scenario(&[mig], async |cluster| {
+        for number in 0..3 {
+            let pod = PodManifest::new(&format!("small-{number}")).devices("nvidia.com/mig-1g.5gb", 1);
+            cluster.create(pod.build()).await;
+        }
+        cluster
+            .create(PodManifest::new("large").devices("nvidia.com/mig-2g.10gb", 1).build())
+            .await;
+        cluster.until_running(3).await;
+        assert!(cluster.runs("large"));
+    });
+}
+
+#[test]
+fn replicas_of_one_gpu_are_one_memory() {
+    let mut sliced = node("l40s:1");
+    sliced.replicas = Some(4);
+    scenario(&[sliced], async |cluster| {
+        for number in 0..3 {
+            cluster
+                .create(
+                    PodManifest::new(&format!("share-{number}"))
+                        .gpu_memory_mib("20000")
+                        .build(),
+                )
+                .await;
+        }
+        cluster.until_running(2).await;
+        cluster.settle().await;
+        assert_eq!(cluster.running().len(), 2, "{}", cluster.picture());
+    });
+}
+
+#[test]
+fn four_of_five_pods_of_30_gib_run_on_a_jetson_with_128_gib() {
+    let mut jetson = node("thor:1");
+    jetson.replicas = Some(100);
+    jetson.memory = "128Gi".to_owned();
+    scenario(&[jetson], async |cluster| {
+        for number in 0..5 {
+            cluster
+                .create(
+                    PodManifest::new(&format!("llm-{number}"))
+                        .gpu_memory_mib("30720")
+                        .build(),
+                )
+                .await;
+        }
+        cluster.until_running(4).await;
+        let waiting = cluster
+            .pods()
+            .into_iter()
+            .find(|pod| pod.node_name().is_none())
+            .unwrap();
+        cluster.until_waiting(waiting.metadata.plain_name(), "memory").await;
+    });
+}
+
+#[test]
+fn a_shared_gpu_is_free_for_a_whole_pod_once_its_sharers_are_gone() {
+    scenario(&[node("h100:1")], async |cluster| {
+        cluster.create(PodManifest::new("half").fraction("0.5").build()).await;
+        cluster.until_only_running(&["half"]).await;
+        cluster.create(PodManifest::new("whole").gpus(1).build()).await;
+        cluster.until_waiting("whole", "GPU").await;
+        cluster.delete::<api::Pod>("default", "half").await.unwrap();
+        cluster.until_only_running(&["whole"]).await;
+    });
+}

@@ -1,0 +1,121 @@
+//! Workloads of Kubernetes and of common operators become gangs by themselves.
+
+use serde_json::json;
+use sim::kubelet::NodeTemplate;
+
+use crate::harness::manifest::PodManifest;
+use crate::harness::scenario;
+
+#[test]
+fn a_deployment_runs_its_replicas() {
+    scenario(&[NodeTemplate::new("node", "h100:4")], async |cluster| {
+        let template = PodManifest::new("web").label("app", "web").fraction("0.5").template();
+        cluster
+            .create(json!({
+                "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },
+                "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "web" } }, "template": template },
+            }))
+            .await;
+        cluster.until_running(3).await;
+        let groups = cluster.feeds().pod_groups().len();
+        assert_eq!(groups, 3, "each pod of a deployment is a workload of its own");
+    });
+}
+
+#[test]
+fn a_job_runs_to_its_end() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        let template = PodManifest::new("work")
+            .gpus(1)
+            .annotation(sim::kubelet::RUN_SECONDS, "3")
+            .template();
+        let mut job = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work", "namespace": "default" },
+            "spec": { "completions": 2, "parallelism": 2, "template": template },
+        });
+        job["spec"]["template"]["spec"]["restartPolicy"] = "Never".into();
+        cluster.create(job).await;
+        cluster.until_running(1).await;
+        cluster
+            .until("all pods have ended", |cluster| cluster.pods().is_empty())
+            .await;
+    });
+}
+
+/// Installs the kind of another operator, whose pods the scenario then creates in its place.
+async fn foreign_kind(cluster: &crate::harness::Cluster, group: &str, kind: &str, plural: &str) {
+    cluster
+        .create(json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{group}") },
+            "spec": {
+                "group": group, "scope": "Namespaced",
+                "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List") },
+                "versions": [{ "name": "v1", "served": true, "storage": true,
+                    "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }],
+            },
+        }))
+        .await;
+}
+
+#[test]
+fn a_pytorch_job_is_one_gang() {
+    scenario(&[NodeTemplate::new("node", "h100:2")], async |cluster| {
+        foreign_kind(cluster, "kubeflow.org", "PyTorchJob", "pytorchjobs").await;
+        let job = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": { "name": "train", "namespace": "default" },
+            "spec": { "pytorchReplicaSpecs": { "Master": { "replicas": 1 }, "Worker": { "replicas": 2 } } },
+        });
+        let job = cluster.try_create(job).await.unwrap();
+        let pod = |name: &str, role: &str| {
+            let pod = PodManifest::new(name).owned_by(&job).gpus(1);
+            pod.label("training.kubeflow.org/job-name", "train")
+                .label("training.kubeflow.org/replica-type", role)
+                .build()
+        };
+        cluster.create(pod("train-master-0", "master")).await;
+        cluster.create(pod("train-worker-0", "worker")).await;
+        cluster.create(pod("train-worker-1", "worker")).await;
+        cluster.until_waiting("train-worker-0", "GPU").await;
+        assert!(
+            cluster.running().is_empty(),
+            "three pods are no use on two GPUs\n{}",
+            cluster.picture()
+        );
+        cluster
+            .kubelets
+            .add(&NodeTemplate::new("second", "h100:1"))
+            .await
+            .unwrap();
+        cluster.until_running(3).await;
+    });
+}
+
+#[test]
+fn a_ray_cluster_starts_with_its_head_and_workers() {
+    scenario(&[NodeTemplate::new("node", "h100:2")], async |cluster| {
+        foreign_kind(cluster, "ray.io", "RayCluster", "rayclusters").await;
+        let ray = json!({
+            "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": { "name": "ray", "namespace": "default" },
+            "spec": { "headGroupSpec": {}, "workerGroupSpecs": [{ "groupName": "gpu", "replicas": 2, "minReplicas": 2 }] },
+        });
+        let ray = cluster.try_create(ray).await.unwrap();
+        let head = PodManifest::new("ray-head")
+            .owned_by(&ray)
+            .label("ray.io/node-type", "head")
+            .label("ray.io/group", "headgroup");
+        cluster.create(head.build()).await;
+        for number in 0..2 {
+            let worker = PodManifest::new(&format!("ray-worker-{number}")).owned_by(&ray).gpus(1);
+            cluster
+                .create(
+                    worker
+                        .label("ray.io/node-type", "worker")
+                        .label("ray.io/group", "gpu")
+                        .build(),
+                )
+                .await;
+        }
+        cluster.until_running(3).await;
+    });
+}
