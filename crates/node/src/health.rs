@@ -40,6 +40,13 @@ impl Default for Rules {
     }
 }
 
+impl Rules {
+    /// Good probes in a row that suffice however often a GPU has failed.
+    pub fn good_probes_needed_max(&self) -> u32 {
+        self.good_probes_needed << FLAPS_MAX
+    }
+}
+
 /// Something became healthy or unhealthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {

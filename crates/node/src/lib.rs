@@ -4,6 +4,7 @@
 //! * [`volume`] finds the driver's files and injects them into containers, by CDI or by plain mounts;
 //! * [`labels`] says what the node has, [`health`] which of it may be used, [`metrics`] how it is doing;
 //! * [`reservation_duty`] writes on reservation pods which GPU they hold;
+//! * [`in_process`] is all of that as plain calls, for simulated kubelets;
 //! * [`agent`] ties these together; [`reservation`] and [`doctor`] are programs of their own.
 //!
 //! Architecture invariants: hardware is reached only through `gpu::Driver`, Kubernetes only through the `cluster` crate. Every
@@ -15,6 +16,7 @@ pub mod allocator;
 pub mod doctor;
 mod error;
 pub mod health;
+pub mod in_process;
 pub mod kubelet;
 pub mod labels;
 pub mod metrics;

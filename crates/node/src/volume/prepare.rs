@@ -210,7 +210,7 @@ impl Volume {
 }
 
 /// What NVIDIA's runtime calls each device: UUIDs, except for a Tegra's own GPU, where it knows only the index.
-fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
+pub(crate) fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
     let integrated = inventory
         .devices
         .iter()
@@ -218,6 +218,17 @@ fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
     integrated
         .map(|device| (device.uuid.clone(), device.index.to_string()))
         .collect()
+}
+
+/// The spec of devices that do not exist, on a host without driver files.
+pub(crate) fn stand_in_spec(inventory: &Inventory) -> Option<Spec> {
+    spec(&Ingredients {
+        inventory,
+        files: &DriverFiles::default(),
+        nodes: &fake_nodes(inventory),
+        machine: super::ldcache::Machine::X86_64,
+        env: &[],
+    })
 }
 
 /// Harmless stand-ins: a container finds `/dev/nvidia0`, and behind it is nothing.
