@@ -318,3 +318,73 @@ fn the_doctor_names_the_causes_from_the_field() {
         &["mounts files that are gone", "/usr/lib/gone.so"],
     );
 }
+
+/// NVML first works after a restart, then is gone again: the kubelet is offered the same id all the time.
+#[tokio::test]
+async fn an_orin_offers_the_same_id_after_every_restart() {
+    use node::agent::files::Identity;
+    use std::sync::Arc;
+    use support::kubelet::Kubelet;
+    /// What NVML makes of the same GPU: another UUID, unless the driver was told the one from before.
+    fn renamed(mut inventory: Inventory, served: Option<String>) -> Inventory {
+        inventory.devices[0].uuid = served.unwrap_or_else(|| "1f7d1f0e-0000-5b2c-8c7e-9a1b2c3d4e5f".to_owned());
+        inventory
+    }
+    let tree = tree("jetpack6-orin-agx");
+    let place = tempfile::tempdir().unwrap();
+    let mut settings = support::settings(place.path(), &["--no-cluster"]);
+    settings.search.roots = Roots::under(tree.path());
+    settings.search.machine = Machine::Aarch64;
+    let from_files = inventory("jetpack6-orin-agx", tree.path());
+    let made_up = from_files.devices[0].uuid.clone();
+    for nvml in [false, true, false, true] {
+        // What the agent does before it opens the driver.
+        let served = Identity::new(&settings.state_dir, &settings.search.roots).load();
+        let listed = if nvml {
+            renamed(from_files.clone(), served)
+        } else {
+            from_files.clone()
+        };
+        let mut kubelet = Kubelet::start(&settings.plugin_dir);
+        let agent = support::Agent::start(settings.clone(), Arc::new(Listing(listed)));
+        let offered = |lists: &support::kubelet::Lists| {
+            let list = lists.get("nvidia.com/gpu").and_then(Option::as_ref);
+            list.is_some_and(|list| list.len() == 1 && list[0] == (made_up.clone(), true))
+        };
+        support::until("the first id", &mut kubelet.lists, offered).await;
+        let identity = Identity::new(&settings.state_dir, &settings.search.roots);
+        support::within("the note", async {
+            while identity.load().as_ref() != Some(&made_up) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        agent.stop().await;
+    }
+    // The same disk in another board.
+    fs::write(tree.path().join("etc/machine-id"), "another\n").unwrap();
+    assert_eq!(Identity::new(&settings.state_dir, &settings.search.roots).load(), None);
+}
+
+/// A driver that lists this, and is fine.
+#[derive(Debug)]
+struct Listing(Inventory);
+
+impl Driver for Listing {
+    fn kind(&self) -> gpu::DriverKind {
+        gpu::DriverKind::Tegra
+    }
+    fn devices(&self) -> Result<Inventory, gpu::GpuError> {
+        Ok(self.0.clone())
+    }
+    fn samples(&self) -> Result<Vec<gpu::Sample>, gpu::GpuError> {
+        Ok(Vec::new())
+    }
+    fn probe(&self, _uuid: &str) -> Result<(), gpu::GpuError> {
+        Ok(())
+    }
+    fn wait_events(&self, timeout: std::time::Duration) -> Result<Vec<gpu::HealthEvent>, gpu::GpuError> {
+        std::thread::sleep(timeout);
+        Ok(Vec::new())
+    }
+}

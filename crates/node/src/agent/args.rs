@@ -107,7 +107,7 @@ impl HostArgs {
             driver,
             nvml_library: self.nvml_library.clone(),
             memory_reserve: self.memory_reserve_mib.map_or(MemoryReserve::Auto, MemoryReserve::Mib),
-            tegra_nvml: true,
+            ..OpenOptions::default()
         })
     }
 
