@@ -124,6 +124,9 @@ impl HostArgs {
     }
 }
 
+/// Where the agent keeps its state, if it is not told otherwise.
+pub const STATE_DIR: &str = "/var/lib/kai";
+
 /// Options of the node agent.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -155,7 +158,7 @@ pub struct Args {
     #[arg(long, default_value = CDI_DIR)]
     pub cdi_dir: PathBuf,
     /// Where the agent keeps the last inventory and driver volumes; the same path here and on the host.
-    #[arg(long, default_value = "/var/lib/kai")]
+    #[arg(long, default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// How MIG devices are offered.
     #[arg(long, value_enum, default_value_t)]
