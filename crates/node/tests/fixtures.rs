@@ -183,6 +183,46 @@ fn the_doctor_on_every_recorded_machine() {
     }
 }
 
+/// On a Jetson all gauges are there without NVML: from sysfs, and memory from /proc/meminfo.
+#[test]
+fn metrics_of_every_jetson() {
+    use node::agent::state::Snapshot;
+    use node::metrics::{Reading, render};
+    for name in fixtures() {
+        let tree = tree(&name);
+        let options = OpenOptions {
+            roots: Roots::under(tree.path()),
+            tegra_nvml: false,
+            ..OpenOptions::default()
+        };
+        let opened = gpu::open(options).unwrap();
+        if opened.detection.platform.kind != PlatformKind::Tegra {
+            continue;
+        }
+        let snapshot = Snapshot {
+            inventory: std::sync::Arc::new(opened.driver.devices().unwrap()),
+            confirmed: true,
+            ..Snapshot::default()
+        };
+        let text = render(&Reading {
+            node: &name,
+            snapshot: &snapshot,
+            samples: &opened.driver.samples().unwrap(),
+            holdings: &[],
+            registrations: 1,
+        });
+        let gauges: String = text
+            .lines()
+            .filter(|line| line.starts_with("DCGM"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        for gauge in ["DCGM_FI_DEV_FB_USED{", "DCGM_FI_DEV_FB_FREE{"] {
+            assert!(gauges.contains(gauge), "{name} has no {gauge}");
+        }
+        insta::assert_snapshot!(format!("metrics@{name}"), gauges);
+    }
+}
+
 #[test]
 fn groups_of_restricted_nodes_are_carried() {
     use node::volume::files::{DriverFiles, Node};
