@@ -8,7 +8,7 @@ use cluster::{Access, Client};
 use gpu::platform::Detection;
 use gpu::{Inventory, PlatformKind};
 
-use super::{Args, go_build, toml};
+use super::{Args, bolt, go_build, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
 use crate::agent::files::Identity;
@@ -305,16 +305,28 @@ fn imported(host: &Rooted, image: &str) -> Option<bool> {
         .iter()
         .filter_map(|store| host.bytes(&format!("{store}/io.containerd.metadata.v1.bolt/meta.db")))
         .collect();
-    if databases.is_empty() {
-        return None;
-    }
-    // The names of images are keys of the database: plain bytes in the file.
-    let needle = image.as_bytes();
-    Some(
-        databases
-            .iter()
-            .any(|bytes| bytes.windows(needle.len().max(1)).any(|window| window == needle)),
-    )
+    let names = full_names(image);
+    let found: Vec<bool> = databases
+        .iter()
+        .filter_map(|bytes| bolt::has_key(bytes, &names))
+        .collect();
+    (!found.is_empty()).then(|| found.contains(&true))
+}
+
+/// How a runtime writes an image's name out: `busybox` is `docker.io/library/busybox:latest`.
+fn full_names(image: &str) -> Vec<String> {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    let tagged = if last.contains([':', '@']) {
+        image.to_owned()
+    } else {
+        format!("{image}:latest")
+    };
+    let full = match tagged.split_once('/') {
+        None => format!("docker.io/library/{tagged}"),
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => tagged.clone(),
+        Some(_) => format!("docker.io/{tagged}"),
+    };
+    vec![full, tagged]
 }
 
 fn look_at_cluster(args: &Args) -> ClusterView {

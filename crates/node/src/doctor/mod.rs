@@ -1,6 +1,7 @@
 //! `kai doctor`: looks at one machine (or at a pod from inside) and says what works, what will not, and which command repairs it.
 //! It changes nothing. What it sees is gathered in `look`, judged in `judge` (pure, so recorded machines can be judged in tests).
 
+mod bolt;
 mod go_build;
 mod judge;
 mod look;
