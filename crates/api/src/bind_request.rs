@@ -8,43 +8,128 @@ use crate::text::{Text, null_as_default};
 
 /// A BindRequest.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct BindRequest<'a> {
+#[serde(default)]
+pub struct BindRequest {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
+crate::object::object!(
+    BindRequest,
+    "scheduling.run.ai",
+    "v1alpha2",
+    "BindRequest",
+    "bindrequests",
+    Namespaced
+);
+
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
-    pod_name: Option<Text<'a>>,
-    selected_node: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    pod_name: Option<Text>,
+    selected_node: Option<Text>,
     #[serde(rename = "selectedGPUGroups", deserialize_with = "null_as_default")]
-    selected_gpu_groups: Vec<Text<'a>>,
+    selected_gpu_groups: Vec<Text>,
     backoff_limit: Option<i32>,
+    received_resource_type: Option<Text>,
+    #[serde(rename = "receivedGPU")]
+    received_gpu: Option<ReceivedGpu>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Status<'a> {
-    phase: Option<Text<'a>>,
-    failed_attempts: Option<i32>,
+#[serde(default)]
+struct ReceivedGpu {
+    count: Option<i32>,
+    portion: Option<Text>,
 }
 
-impl BindRequest<'_> {
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    phase: Option<Text>,
+    failed_attempts: Option<i32>,
+    reason: Option<Text>,
+}
+
+/// How far a bind request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindPhase {
+    /// Nobody has said anything yet.
+    Pending,
+    /// The pod is bound.
+    Succeeded,
+    /// The last attempt failed.
+    Failed,
+}
+
+impl BindRequest {
     /// The pod it is about; its own name where the spec has none.
     pub fn pod_name(&self) -> &str {
         self.spec
             .pod_name
             .as_deref()
             .unwrap_or_else(|| self.metadata.plain_name())
+    }
+
+    /// The node it chose; empty if it names none.
+    pub fn selected_node(&self) -> &str {
+        self.spec.selected_node.as_deref().unwrap_or_default()
+    }
+
+    /// The GPU groups it chose, one per device.
+    pub fn gpu_groups(&self) -> &[Text] {
+        &self.spec.selected_gpu_groups
+    }
+
+    /// What the pod gets, one of the `RECEIVED_*` keys.
+    pub fn received_resource_type(&self) -> &str {
+        let given = self.spec.received_resource_type.as_deref();
+        given.unwrap_or(crate::keys::RECEIVED_REGULAR)
+    }
+
+    /// How many GPUs, and the part of each as it is written.
+    pub fn received_gpu(&self) -> (i32, &str) {
+        match &self.spec.received_gpu {
+            Some(gpu) => (gpu.count.unwrap_or(0), gpu.portion.as_deref().unwrap_or_default()),
+            None => (0, ""),
+        }
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> BindPhase {
+        match self.status.phase.as_deref() {
+            Some("Succeeded") => BindPhase::Succeeded,
+            Some("Failed") => BindPhase::Failed,
+            _ => BindPhase::Pending,
+        }
+    }
+
+    /// Why the last attempt failed.
+    pub fn reason(&self) -> &str {
+        self.status.reason.as_deref().unwrap_or_default()
+    }
+
+    /// How many attempts failed.
+    pub fn failed_attempts(&self) -> i32 {
+        self.status.failed_attempts.unwrap_or(0)
+    }
+
+    /// How many attempts may fail; `None`: the first one ends it.
+    pub fn backoff_limit(&self) -> Option<i32> {
+        self.spec.backoff_limit
+    }
+
+    /// Whether no further attempt is going to be made.
+    pub fn failed_for_good(&self) -> bool {
+        let spent = self.backoff_limit().is_none_or(|limit| self.failed_attempts() >= limit);
+        self.phase() == BindPhase::Failed && spent
     }
 
     /// Tells the pod what is under way. A bind request that is done still knows the GPU groups best.
@@ -58,20 +143,10 @@ impl BindRequest<'_> {
 
     /// The decision, unless it failed for good.
     fn in_flight(&self) -> Option<BindInFlight> {
-        let failed = self.status.phase.as_deref() == Some("Failed");
-        let spent = self
-            .spec
-            .backoff_limit
-            .is_none_or(|limit| self.status.failed_attempts.unwrap_or(0) >= limit);
-        if failed && spent {
+        if self.failed_for_good() || self.selected_node().is_empty() {
             return None;
         }
-        let node = self
-            .spec
-            .selected_node
-            .as_deref()
-            .filter(|node| !node.is_empty())?
-            .to_owned();
+        let node = self.selected_node().to_owned();
         let gpu_groups = self.spec.selected_gpu_groups.iter().map(Text::to_string).collect();
         Some(BindInFlight { node, gpu_groups })
     }
@@ -82,7 +157,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expect: Option<&str>) {
-        let request: BindRequest<'_> = serde_json::from_str(text).unwrap();
+        let request: BindRequest = serde_json::from_str(text).unwrap();
         assert_eq!(request.in_flight().map(|bind| bind.node).as_deref(), expect, "{text}");
     }
 

@@ -21,7 +21,7 @@ const BILLIONTHS: u128 = 1_000_000_000;
 #[derive(Clone, Debug)]
 pub struct GpuAsk<'a> {
     /// Annotations of the pod.
-    pub annotations: &'a TextMap<'a>,
+    pub annotations: &'a TextMap,
     /// Whole devices that its containers ask for, folded.
     pub whole: i64,
     /// MIG slices that its containers ask for, folded and sorted by name.
@@ -87,7 +87,7 @@ fn read(ask: &GpuAsk<'_>) -> Result<GpuRequest, FieldError> {
     }
 }
 
-fn read_share(ask: &GpuAsk<'_>, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
+fn read_share(ask: &GpuAsk, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
     let key = if fraction.is_some() {
         keys::GPU_FRACTION
     } else {
@@ -172,7 +172,7 @@ fn parse_unsigned(text: &str) -> Option<i64> {
     digits.then(|| text.parse().unwrap_or(i64::MAX))
 }
 
-fn legacy_slices(annotations: &TextMap<'_>) -> Result<Vec<(String, i64)>, FieldError> {
+fn legacy_slices(annotations: &TextMap) -> Result<Vec<(String, i64)>, FieldError> {
     let mut slices = Vec::new();
     for (key, value) in annotations.iter().filter(|(key, _)| key.starts_with(keys::MIG_PREFIX)) {
         let count = parse_devices(value).map_err(|error| at(key, error))?;

@@ -1,4 +1,7 @@
-//! Label, annotation and resource names, in one place. They are KAI's, so that workloads move over untouched.
+//! Names that more than one place must spell alike: labels, annotations, resources, environment variables, defaults of
+//! an installation. They are KAI's, so that workloads move over untouched. Nothing here has behaviour.
+
+// ---- Requests of a pod, written by its user ----
 
 /// Annotation on pods: part of each GPU, a decimal in (0, 1].
 pub const GPU_FRACTION: &str = "gpu-fraction";
@@ -6,41 +9,140 @@ pub const GPU_FRACTION: &str = "gpu-fraction";
 pub const GPU_MEMORY: &str = "gpu-memory";
 /// Annotation on pods: how many GPUs a fraction or memory request is about.
 pub const GPU_FRACTION_DEVICES: &str = "gpu-fraction-num-devices";
-/// Prefix of MIG slices, both as resource names and as the old annotations.
-pub const MIG_PREFIX: &str = "nvidia.com/mig-";
-/// How the names of all whole-GPU resources end.
-pub const GPU_SUFFIX: &str = "gpu";
+/// Annotation on pods: the container that gets the share; init containers are looked at first.
+pub const GPU_FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
+/// Annotation on pods: `true` asks for a multi-process server, which only a fractional request may.
+pub const MPS: &str = "mps";
+
+// ---- Which workload a pod belongs to, and how that one is treated ----
 
 /// Annotation on pods: the pod group it belongs to.
 pub const POD_GROUP_NAME: &str = "pod-group-name";
 /// Label on pods: the leaf subgroup it belongs to.
 pub const SUB_GROUP_NAME: &str = "kai.scheduler/subgroup-name";
-/// Label on pods and their owners: the queue.
+/// Annotation on pods or any of their owners: `true` keeps the pod grouper away.
+pub const SKIP_POD_GROUPER: &str = "kai.scheduler/skip-podgrouper";
+/// Label on pods, their owners and pod groups: the queue.
 pub const QUEUE: &str = "kai.scheduler/queue";
-/// Label on nodes, queues and pod groups: the partition of the cluster they belong to.
+/// Annotation on queues: the namespaces that may use it, separated by commas. Without it, all may.
+pub const QUEUE_ALLOWED_NAMESPACES: &str = "kai.scheduler/allowed-namespaces";
+/// Label on nodes, queues, pod groups, pods and bind requests: the partition of the cluster they belong to.
 pub const NODE_POOL: &str = "kai.scheduler/node-pool";
+/// Label on pods and owners: the old way to name a queue.
+pub const PROJECT: &str = "project";
+/// Label and annotation on pods and owners: for whom the workload runs.
+pub const USER: &str = "user";
 /// Label on pods and owners: the priority class of the pod group.
 pub const PRIORITY_CLASS_NAME: &str = "priorityClassName";
-/// Label on pods and owners: `preemptible` or `non-preemptible`.
+/// Label on Ray owners: the priority class of the pod group, before [`PRIORITY_CLASS_NAME`].
+pub const RAY_PRIORITY_CLASS_NAME: &str = "ray.io/priority-class-name";
+/// Label on pods and owners: [`PREEMPTIBLE`] or [`NON_PREEMPTIBLE`].
 pub const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
+/// Value of [`PREEMPTIBILITY`]: others may take its place.
+pub const PREEMPTIBLE: &str = "preemptible";
+/// Value of [`PREEMPTIBILITY`]: it keeps its place.
+pub const NON_PREEMPTIBLE: &str = "non-preemptible";
+/// Annotation on pods and owners: how long the workload waits before it may evict others.
+pub const PREEMPTION_DELAY: &str = "kai.scheduler/preemption-delay";
+/// Annotation on pods and owners: how long a gang may run below its minimum; negative means for ever.
+pub const STALENESS_GRACE_PERIOD: &str = "kai.scheduler/staleness-grace-period";
+/// Annotation on jobs and job sets: how many pods have to start together.
+pub const BATCH_MIN_MEMBER: &str = "kai.scheduler/batch-min-member";
 /// Label on pods: place within the gang, higher first.
 pub const TASK_PRIORITY: &str = "kai.scheduler/task-priority";
-/// Label on pods of Kubeflow jobs.
-pub const KUBEFLOW_JOB_ROLE: &str = "training.kubeflow.org/job-role";
-/// Label on pods of Ray clusters.
-pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
 
-/// Label on pods that share one GPU: the group.
+/// Annotation on owners: the topology that placement is about.
+pub const TOPOLOGY: &str = "kai.scheduler/topology";
+/// Annotation on owners: the level within which all pods must be.
+pub const TOPOLOGY_REQUIRED: &str = "kai.scheduler/topology-required-placement";
+/// Annotation on owners: the level within which all pods should be.
+pub const TOPOLOGY_PREFERRED: &str = "kai.scheduler/topology-preferred-placement";
+/// Annotation on workers: how many of them make a segment.
+pub const SEGMENT_SIZE: &str = "kai.scheduler/segment-size";
+/// Annotation on workers: the level within which a segment must be.
+pub const SEGMENT_TOPOLOGY_REQUIRED: &str = "kai.scheduler/segment-topology-required-placement";
+/// Annotation on workers: the level within which a segment should be.
+pub const SEGMENT_TOPOLOGY_PREFERRED: &str = "kai.scheduler/segment-topology-preferred-placement";
+
+// ---- Written on pods by us; tenants must not ----
+
+/// Label on pods that share one GPU, and on the reservation pod that holds it: the group.
 pub const GPU_GROUP: &str = "runai-gpu-group";
-/// Prefix of the labels on pods that share several GPUs: one label per group.
+/// Prefix of the labels on pods that share several GPUs: one label per group, with the group as its value too.
 pub const GPU_GROUP_PREFIX: &str = "runai-gpu-group/";
+/// Annotation on pods: how the names of its sharing ConfigMaps begin.
+pub const SHARED_GPU_CONFIG_MAP: &str = "runai/shared-gpu-configmap";
+/// Annotation on bound pods: one of the `RECEIVED_*` values.
+pub const RECEIVED_RESOURCE_TYPE: &str = "received-resource-type";
+/// Value of [`RECEIVED_RESOURCE_TYPE`]: whole GPUs or none.
+pub const RECEIVED_REGULAR: &str = "Regular";
+/// Value of [`RECEIVED_RESOURCE_TYPE`]: part of one or more GPUs.
+pub const RECEIVED_FRACTION: &str = "Fraction";
+/// Value of [`RECEIVED_RESOURCE_TYPE`]: MIG slices.
+pub const RECEIVED_MIG: &str = "MigInstance";
+/// Annotation on bound pods: UUIDs of the GPUs it shares, one per group, separated by commas.
+pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
+/// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
+pub const NUMA_PREDICTED: &str = "kai.scheduler/numa-placement-predicted";
+/// Annotation on running pods: NUMA zones that the node reports, as JSON.
+pub const NUMA_OBSERVED: &str = "kai.scheduler/numa-placement-observed";
+/// How the keys of [`NUMA_PREDICTED`] and [`NUMA_OBSERVED`] begin.
+pub const NUMA_PREFIX: &str = "kai.scheduler/numa-placement-";
+/// Label on the ConfigMaps that the binder makes for pods which share GPUs; value `true`. Tenants may not change ConfigMaps that
+/// have it.
+pub const SHARED_GPU_MARKER: &str = "kai.scheduler/shared-gpu";
 
+// ---- Written by workload controllers on their pods ----
+
+/// Label on pods of Kubeflow jobs: `master`, `launcher` or `worker`.
+pub const KUBEFLOW_JOB_ROLE: &str = "training.kubeflow.org/job-role";
+/// Label on pods of Kubeflow jobs: the job.
+pub const KUBEFLOW_JOB_NAME: &str = "training.kubeflow.org/job-name";
+/// Label on pods of Kubeflow jobs: the replica spec they are of.
+pub const KUBEFLOW_REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
+/// Label on pods of Kubeflow jobs: which replica.
+pub const KUBEFLOW_REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
+/// Label on pods of Ray clusters: `head` or `worker`.
+pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
+/// Label on pods of Ray clusters: the worker group.
+pub const RAY_GROUP: &str = "ray.io/group";
+/// Label on pods of job sets: which replicated job.
+pub const JOB_SET_REPLICATED_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
+/// Label on pods of job sets: which replica of that job.
+pub const JOB_SET_JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
+/// Label on pods of leader-worker sets: which group.
+pub const LEADER_WORKER_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
+/// Label on pods of leader-worker sets: which worker; 0 is the leader.
+pub const LEADER_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
+/// Annotation on pods of leader-worker sets: pods in a group.
+pub const LEADER_WORKER_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
+/// Label on pods of Grove: the gang.
+pub const GROVE_POD_GANG: &str = "grove.io/podgang";
+/// Annotation on Grove's gangs: the topology, before [`TOPOLOGY`].
+pub const GROVE_TOPOLOGY_NAME: &str = "grove.io/topology-name";
+/// Label on pods of Knative: the revision.
+pub const KNATIVE_REVISION: &str = "serving.knative.dev/revision";
+/// Annotation on Knative revisions: pods that are always there.
+pub const KNATIVE_MIN_SCALE: &str = "autoscaling.knative.dev/min-scale";
+/// Label on pods of Spark: the application's name.
+pub const SPARK_APP_NAME: &str = "spark-app-name";
+/// Label on pods of Spark: the application's id.
+pub const SPARK_APP_SELECTOR: &str = "spark-app-selector";
+
+// ---- On pod groups ----
+
+/// Annotation on pod groups: YAML that names the top owner.
+pub const TOP_OWNER_METADATA: &str = "kai.scheduler/top-owner-metadata";
 /// Annotation on pod groups: when the gang last started from nothing.
 pub const LAST_START: &str = "kai.scheduler/last-start-timestamp";
 /// Annotation on pod groups: when one of its pods was last evicted for others.
 pub const LAST_EVICTION: &str = "kai.scheduler/last-eviction-timestamp";
 /// Annotation on pod groups: since when the gang runs below its minimum.
 pub const STALE_SINCE: &str = "kai.scheduler/stale-podgroup-timestamp";
+/// How the names of pod groups made from owners begin: `pg-<name>-<uid>`.
+pub const POD_GROUP_PREFIX: &str = "pg";
+
+// ---- On nodes ----
 
 /// Label on nodes: MiB per GPU.
 pub const NODE_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
@@ -50,24 +152,175 @@ pub const NODE_GPU_COUNT: &str = "nvidia.com/gpu.count";
 pub const NODE_MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
 /// Label on nodes: whether MIG is in use.
 pub const NODE_MIG_ENABLED: &str = "node-role.kubernetes.io/mig-enabled";
-/// Label on nodes: `unified` where GPU memory is the node's RAM.
+/// Label on nodes: may run pods with GPUs, where node scheduling is restricted.
+pub const NODE_GPU_WORKER: &str = "node-role.kubernetes.io/gpu-worker";
+/// Label on nodes: may run pods without GPUs, where node scheduling is restricted.
+pub const NODE_CPU_WORKER: &str = "node-role.kubernetes.io/cpu-worker";
+/// Label on nodes: [`MEMORY_UNIFIED`] where GPU memory is the node's RAM.
 pub const NODE_GPU_MEMORY_TYPE: &str = "kai.scheduler/gpu-memory-type";
+/// Value of [`NODE_GPU_MEMORY_TYPE`].
+pub const MEMORY_UNIFIED: &str = "unified";
+/// Label on nodes: what kind of machine the node agent found, for instance [`PLATFORM_TEGRA`].
+pub const NODE_PLATFORM: &str = "kai.scheduler/platform";
+/// Value of [`NODE_PLATFORM`] on Jetson machines.
+pub const PLATFORM_TEGRA: &str = "tegra";
+/// Label on nodes whose GPUs are simulated.
+pub const NODE_FAKE_GPU: &str = "run.ai/fake.gpu";
+/// Label on nodes: the name of the machine, last level of most topologies.
+pub const NODE_HOSTNAME: &str = "kubernetes.io/hostname";
+/// Prefix of the AMD labels whose key, not value, ends in the GPU's memory.
+pub const NODE_AMD_MEMORY_PREFIX: &str = "beta.amd.com/gpu.vram";
+
+// ---- On objects of the system ----
 
 /// Label that says what a helper pod of ours is.
 pub const APP: &str = "app";
-/// Value of [`APP`] on reservation pods, and the namespace they live in.
+/// Value of [`APP`] on reservation pods, the namespace they live in, and their service account.
 pub const RESERVATION: &str = "kai-resource-reservation";
 /// Value of [`APP`] on pods that make a cluster autoscaler add nodes.
 pub const SCALING_POD: &str = "scaling-pod";
+/// Label on scaling pods: the pod that needs a node.
+pub const SCALING_FOR_POD: &str = "shared-gpu-pod-name";
+/// Label on scaling pods: its namespace.
+pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
+/// Annotation on reservation pods: the UUID of the GPU it holds, in spite of the name.
+pub const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
+/// Annotation on reservation pods: the pod that last relied on it, as namespace and name.
+pub const RESERVATION_LAST_USER: &str = "kai.scheduler/last-user";
+/// How the names of reservation pods begin.
+pub const RESERVATION_NAME_PREFIX: &str = "gpu-reservation-";
+/// Name of the container in reservation pods.
+pub const RESERVATION_CONTAINER: &str = "resource-reservation";
+/// Annotation on reservation pods that keeps Karpenter from removing their node; value `true`.
+pub const KARPENTER_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// Label on bind requests: the node.
+pub const SELECTED_NODE: &str = "selected-node";
+/// Annotation on volume claims: the node that a late-binding provisioner has to serve.
+pub const VOLUME_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Annotation on volume claims: all of binding is done.
+pub const VOLUME_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// Annotation on resource claims made for extended resources; value `true`.
+pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
+/// Label on objects that an installation brings along.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+/// Annotation on `Evict` events: pods evicted together.
+pub const EVENT_EVICTED_PODS: &str = "num-evicted-pods";
+/// Annotation on `Evict` events: the action that decided it.
+pub const EVENT_ACTION: &str = "evictor-action-type";
+/// Annotation on `Evict` events: the pod group that gains.
+pub const EVENT_EVICTOR: &str = "evictor-pod-group-name";
+/// Annotation on `Evict` events: its namespace.
+pub const EVENT_EVICTOR_NAMESPACE: &str = "evictor-pod-group-namespace";
+
+// ---- Resources ----
+
+/// CPU.
+pub const RESOURCE_CPU: &str = "cpu";
+/// Memory.
+pub const RESOURCE_MEMORY: &str = "memory";
+/// Pod slots of a node.
+pub const RESOURCE_PODS: &str = "pods";
+/// Whole GPUs of NVIDIA.
+pub const RESOURCE_GPU: &str = "nvidia.com/gpu";
+/// Whole GPUs of AMD.
+pub const RESOURCE_AMD_GPU: &str = "amd.com/gpu";
+/// GPU memory asked for, in MiB, in the status of pod groups and queues.
+pub const RESOURCE_GPU_MEMORY: &str = "run.ai/gpu.memory";
+/// Prefix of MIG slices, both as resource names and as the old annotations.
+pub const MIG_PREFIX: &str = "nvidia.com/mig-";
+/// How the names of all whole-GPU resources end.
+pub const GPU_SUFFIX: &str = "gpu";
+
+// ---- Environment variables and ConfigMap keys of pods that share GPUs ----
+
+/// The devices that a container sees.
+pub const ENV_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The old ConfigMap key of the same, refreshed where it exists.
+pub const ENV_VISIBLE_DEVICES_LEGACY: &str = "RUNAI-VISIBLE-DEVICES";
+/// The part of each GPU that is the container's.
+pub const ENV_GPU_PORTION: &str = "GPU_PORTION";
+/// The old name of the same.
+pub const ENV_GPU_PORTION_LEGACY: &str = "RUNAI_NUM_OF_GPUS";
+/// GPU memory limit for HAMi's interposed library.
+pub const ENV_CUDA_MEMORY_LIMIT: &str = "CUDA_DEVICE_MEMORY_LIMIT";
+/// Which parts of the driver are injected.
+pub const ENV_DRIVER_CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
+/// How the name of the second sharing ConfigMap, the one for `envFrom`, ends.
+pub const ENV_CONFIG_MAP_SUFFIX: &str = "-evar";
+/// How [`SHARED_GPU_CONFIG_MAP`] names end.
+pub const SHARED_GPU_SUFFIX: &str = "-shared-gpu";
+/// How GPUs are named to a runtime that injects devices through CDI: this, then the UUID.
+pub const CDI_DEVICE_PREFIX: &str = "k8s.device-plugin.nvidia.com/gpu=";
+
+// ---- Defaults of an installation ----
 
 /// The scheduler name that pods ask for.
 pub const SCHEDULER_NAME: &str = "kai-scheduler";
+/// The namespace of the system.
+pub const SYSTEM_NAMESPACE: &str = "kai-scheduler";
+/// The namespace and service account of scaling pods.
+pub const SCALE_ADJUST_NAMESPACE: &str = "kai-scale-adjust";
+/// The only Config object that counts.
+pub const CONFIG_NAME: &str = "kai-config";
+/// The shard of objects without a node-pool label, and its name in conditions and events.
+pub const DEFAULT_SHARD: &str = "default";
 /// The queue of workloads that name none.
 pub const DEFAULT_QUEUE: &str = "default-queue";
+/// The parent of [`DEFAULT_QUEUE`] on a fresh installation.
+pub const DEFAULT_PARENT_QUEUE: &str = "default-parent-queue";
+/// The subgroup of pods that name none.
+pub const DEFAULT_SUB_GROUP: &str = "default";
+/// The runtime class of pods that share GPUs.
+pub const RUNTIME_CLASS: &str = "nvidia";
 /// The priority class of workloads that name none.
-pub const DEFAULT_PRIORITY_CLASS: &str = "train";
+pub const DEFAULT_PRIORITY_CLASS: &str = PRIORITY_TRAIN;
+/// Priority class of training.
+pub const PRIORITY_TRAIN: &str = "train";
+/// Priority class of interactive work that may be evicted.
+pub const PRIORITY_BUILD_PREEMPTIBLE: &str = "build-preemptible";
+/// Priority class of interactive work.
+pub const PRIORITY_BUILD: &str = "build";
+/// Priority class of services.
+pub const PRIORITY_INFERENCE: &str = "inference";
+/// The priority classes that an installation brings along, with their values.
+pub const PRIORITY_CLASSES: [(&str, i32); 4] = [
+    (PRIORITY_TRAIN, 50),
+    (PRIORITY_BUILD_PREEMPTIBLE, 75),
+    (PRIORITY_BUILD, 100),
+    (PRIORITY_INFERENCE, 125),
+];
 
 /// Whether the resource is a whole GPU of any vendor.
 pub fn is_gpu_resource(name: &str) -> bool {
     name.ends_with(GPU_SUFFIX)
+}
+
+/// Whether a label or annotation is the scheduler's own: with it a tenant could take a GPU that was not given.
+pub fn is_scheduler_owned(key: &str) -> bool {
+    key == GPU_GROUP
+        || key.starts_with(GPU_GROUP_PREFIX)
+        || key == RECEIVED_RESOURCE_TYPE
+        || key == RECEIVED_GPUS
+        || key == RESERVED_GPU
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tenants_must_not_write() {
+        for key in [
+            "runai-gpu-group",
+            "runai-gpu-group/a",
+            "received-resource-type",
+            "run.ai/reserve_for_gpu_index",
+        ] {
+            assert!(is_scheduler_owned(key), "{key}");
+        }
+        for key in ["runai-gpu-groups", "gpu-fraction", "pod-group-name"] {
+            assert!(!is_scheduler_owned(key), "{key}");
+        }
+    }
 }

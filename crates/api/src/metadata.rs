@@ -4,31 +4,52 @@ use engine::model::Millis;
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::text::{Text, TextMap};
+use crate::text::{Text, TextMap, null_as_default};
 use crate::time::parse_time;
 use crate::{Error, keys};
 
 /// Metadata of an object.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-pub struct Metadata<'a> {
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
     /// Name.
-    pub name: Option<Text<'a>>,
+    pub name: Option<Text>,
     /// Namespace; `None` means `default` for kinds that live in one.
-    pub namespace: Option<Text<'a>>,
+    pub namespace: Option<Text>,
     /// Unique id.
-    pub uid: Option<Text<'a>>,
+    pub uid: Option<Text>,
     /// Creation time.
-    pub creation_timestamp: Option<Text<'a>>,
+    pub creation_timestamp: Option<Text>,
+    /// Version of the object, for optimistic concurrency.
+    pub resource_version: Option<Text>,
+    /// Who owns it.
+    #[serde(deserialize_with = "null_as_default")]
+    pub owner_references: Vec<OwnerReference>,
     /// When it has to be gone.
-    pub deletion_timestamp: Option<Text<'a>>,
+    pub deletion_timestamp: Option<Text>,
     /// Labels.
-    pub labels: TextMap<'a>,
+    pub labels: TextMap,
     /// Annotations.
-    pub annotations: TextMap<'a>,
+    pub annotations: TextMap,
 }
 
-impl Metadata<'_> {
+/// Who owns an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OwnerReference {
+    /// Group and version.
+    pub api_version: Text,
+    /// Kind.
+    pub kind: Text,
+    /// Name.
+    pub name: Text,
+    /// Unique id.
+    pub uid: Text,
+    /// Whether it is the one that manages the object.
+    pub controller: Option<bool>,
+}
+
+impl Metadata {
     /// The name; an object without one is invalid.
     pub(crate) fn required_name(&self) -> Result<&str, FieldError> {
         match self.name.as_deref() {
@@ -78,6 +99,18 @@ impl Metadata<'_> {
         };
         let deletion = parse_time(text).map_err(|error| FieldError::new("metadata.deletionTimestamp", error))?;
         Ok(Some(deletion))
+    }
+
+    /// Whether deletion was asked for.
+    pub fn is_terminating(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    /// The owner that manages it.
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.owner_references
+            .iter()
+            .find(|owner| owner.controller == Some(true))
     }
 
     /// The partition of the cluster that the object is in; `None` = the default one.

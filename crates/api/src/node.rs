@@ -7,8 +7,8 @@ use crate::error::FieldError;
 use crate::gpu_memory::normalise_gpu_memory_mib;
 use crate::metadata::Metadata;
 use crate::resources::{CPU, MEMORY, PODS, RawResources, Rounding, amount};
-use crate::text::{Text, null_as_default};
-use crate::{Error, Problem, Read, keys};
+use crate::text::{Text, TextMap, null_as_default};
+use crate::{Error, Problem, Quantity, QuantityText, Read, keys};
 
 const SKIPPED: &str = "the node is skipped";
 const NO_RESOURCE: &str = "the node has none of it";
@@ -18,53 +18,89 @@ const POD_SLOTS_DEFAULT: i64 = 110;
 
 /// A Node.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Node<'a> {
+#[serde(default)]
+pub struct Node {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
+crate::object::object!(Node, "", "v1", "Node", "nodes", Cluster);
+
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Spec<'a> {
+#[serde(default)]
+struct Spec {
     unschedulable: Option<bool>,
     #[serde(deserialize_with = "null_as_default")]
-    taints: Vec<RawTaint<'a>>,
+    taints: Vec<RawTaint>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct RawTaint<'a> {
-    key: Option<Text<'a>>,
-    value: Option<Text<'a>>,
-    effect: Option<Text<'a>>,
+#[serde(default)]
+struct RawTaint {
+    key: Option<Text>,
+    value: Option<Text>,
+    effect: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Status<'a> {
-    allocatable: Option<RawResources<'a>>,
-    capacity: Option<RawResources<'a>>,
+#[serde(default)]
+struct Status {
+    allocatable: Option<RawResources>,
+    capacity: Option<RawResources>,
     #[serde(deserialize_with = "null_as_default")]
-    conditions: Vec<Condition<'a>>,
+    conditions: Vec<Condition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Condition<'a> {
+#[serde(default)]
+struct Condition {
     #[serde(rename = "type")]
-    kind: Option<Text<'a>>,
-    status: Option<Text<'a>>,
+    kind: Option<Text>,
+    status: Option<Text>,
 }
 
-impl Node<'_> {
+impl Node {
+    /// Whether it was cordoned.
+    pub fn is_unschedulable(&self) -> bool {
+        self.spec.unschedulable == Some(true)
+    }
+
+    /// What its kubelet says about it, as type and status.
+    pub fn conditions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.status.conditions.iter().map(|condition| {
+            let kind = condition.kind.as_deref().unwrap_or_default();
+            (kind, condition.status.as_deref().unwrap_or("Unknown"))
+        })
+    }
+
+    /// Whether its kubelet says that it is ready.
+    pub fn is_ready(&self) -> bool {
+        self.conditions().any(|condition| condition == ("Ready", "True"))
+    }
+
+    /// What it offers to pods; its capacity where a kubelet reserves nothing.
+    pub fn allocatable(&self) -> Option<&TextMap<QuantityText>> {
+        self.status.allocatable.as_ref().or(self.status.capacity.as_ref())
+    }
+
+    /// Whole units of a resource that it has in all, whether in order or not; `None` if it is unknown or no number.
+    pub fn capacity(&self, resource: &str) -> Option<i64> {
+        let text = self.status.capacity.as_ref()?.get(resource)?;
+        Quantity::parse(&text.0).ok().map(Quantity::units_down)
+    }
+
+    /// The kind of machine, as the node agent labelled it.
+    pub fn platform(&self) -> Option<&str> {
+        self.metadata.labels.text(keys::NODE_PLATFORM)
+    }
+
     /// As the engine takes it; `Err` if it can't take part.
     pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
         let object = || format!("Node {}", self.metadata.plain_name());
@@ -78,7 +114,7 @@ impl Node<'_> {
             labels: self.metadata.labels.to_labels(),
             taints: Vec::new(),
             unschedulable: self.spec.unschedulable.unwrap_or(false),
-            conditions: self.conditions(),
+            conditions: self.unhealthy(),
             cpu_milli: 0,
             memory_bytes: 0,
             gpus: 0,
@@ -97,16 +133,15 @@ impl Node<'_> {
     }
 
     /// A condition that is not listed is fine: a kubelet lists what it knows.
-    fn conditions(&self) -> Vec<NodeCondition> {
+    fn unhealthy(&self) -> Vec<NodeCondition> {
         let mut found: Vec<NodeCondition> = Vec::new();
-        for condition in &self.status.conditions {
-            let status = condition.status.as_deref().unwrap_or("Unknown");
-            let (kind, healthy) = match condition.kind.as_deref() {
-                Some("Ready") => (NodeCondition::NotReady, "True"),
-                Some("MemoryPressure") => (NodeCondition::MemoryPressure, "False"),
-                Some("DiskPressure") => (NodeCondition::DiskPressure, "False"),
-                Some("PIDPressure") => (NodeCondition::PidPressure, "False"),
-                Some("NetworkUnavailable") => (NodeCondition::NetworkUnavailable, "False"),
+        for (kind, status) in self.conditions() {
+            let (kind, healthy) = match kind {
+                "Ready" => (NodeCondition::NotReady, "True"),
+                "MemoryPressure" => (NodeCondition::MemoryPressure, "False"),
+                "DiskPressure" => (NodeCondition::DiskPressure, "False"),
+                "PIDPressure" => (NodeCondition::PidPressure, "False"),
+                "NetworkUnavailable" => (NodeCondition::NetworkUnavailable, "False"),
                 _ => continue,
             };
             if status != healthy {
@@ -185,7 +220,7 @@ impl Node<'_> {
                 ));
             }
         }
-        if label(keys::NODE_GPU_MEMORY_TYPE) == Some("unified") {
+        if label(keys::NODE_GPU_MEMORY_TYPE) == Some(keys::MEMORY_UNIFIED) {
             node.gpu_memory_kind = MemoryKind::Unified;
         }
         node.mig_strategy = match label(keys::NODE_MIG_STRATEGY) {
@@ -219,7 +254,7 @@ mod tests {
     use super::*;
 
     fn node(text: &str) -> Read<NodeSpec> {
-        serde_json::from_str::<Node<'_>>(text).unwrap().read().unwrap()
+        serde_json::from_str::<Node>(text).unwrap().read().unwrap()
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
 use serde::Deserialize;
 
+use crate::crd::{PodGroupSpec, Preemptibility, ResourcesStatus, SchedulingCondition};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
 use crate::priority_class::{PriorityClasses, preemptible_by_priority};
+use crate::resources::RawResources;
 use crate::text::{Text, null_as_default};
 use crate::time::parse_time;
 use crate::{Error, Problem, Read, keys};
@@ -15,77 +17,169 @@ const SKIPPED: &str = "the pod group is skipped";
 const IGNORED: &str = "the value is ignored";
 /// Pods that must start together where a group states nothing.
 const MIN_MEMBER_DEFAULT: i32 = 1;
-/// The partition that objects without a node-pool label are in, as scheduling conditions name it.
-const DEFAULT_NODE_POOL: &str = "default";
 /// `spec.schedulingBackoff`: try again in every cycle.
 const NO_BACKOFF: i32 = -1;
 
 /// A PodGroup.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct PodGroup<'a> {
+#[serde(default)]
+pub struct PodGroup {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
 }
 
+crate::object::object!(
+    PodGroup,
+    "scheduling.run.ai",
+    "v2alpha2",
+    "PodGroup",
+    "podgroups",
+    Namespaced
+);
+
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
     min_member: Option<i32>,
     min_sub_group: Option<i32>,
-    queue: Option<Text<'a>>,
-    priority_class_name: Option<Text<'a>>,
-    preemptibility: Option<Text<'a>>,
-    topology_constraint: Option<RawConstraint<'a>>,
+    queue: Option<Text>,
+    priority_class_name: Option<Text>,
+    preemptibility: Option<Text>,
+    topology_constraint: Option<RawConstraint>,
     #[serde(deserialize_with = "null_as_default")]
-    sub_groups: Vec<SubGroup<'a>>,
+    sub_groups: Vec<SubGroup>,
+    mark_unschedulable: Option<bool>,
     scheduling_backoff: Option<i32>,
-    preemption_delay: Option<Text<'a>>,
-    staleness_grace_period: Option<Text<'a>>,
+    preemption_delay: Option<Text>,
+    staleness_grace_period: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct SubGroup<'a> {
-    name: Option<Text<'a>>,
-    parent: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct SubGroup {
+    name: Option<Text>,
+    parent: Option<Text>,
     min_member: Option<i32>,
     min_sub_group: Option<i32>,
-    topology_constraint: Option<RawConstraint<'a>>,
+    topology_constraint: Option<RawConstraint>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawConstraint<'a> {
-    topology: Option<Text<'a>>,
-    required_topology_level: Option<Text<'a>>,
-    preferred_topology_level: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct RawConstraint {
+    topology: Option<Text>,
+    required_topology_level: Option<Text>,
+    preferred_topology_level: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Status<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    /// Whole, because whoever changes one has to write all. Groups that run have none.
     #[serde(deserialize_with = "null_as_default")]
-    scheduling_conditions: Vec<SchedulingCondition<'a>>,
+    scheduling_conditions: Vec<SchedulingCondition>,
+    resources_status: Option<Box<RawResourcesStatus>>,
 }
 
+/// A tenth of the size of its maps, of which every group has three.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct SchedulingCondition<'a> {
-    node_pool: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct RawResourcesStatus {
+    allocated: RawResources,
+    allocated_non_preemptible: RawResources,
+    requested: RawResources,
 }
 
-impl PodGroup<'_> {
+impl PodGroup {
     /// The queue it names.
     pub fn queue(&self) -> &str {
         self.spec.queue.as_deref().unwrap_or_default()
+    }
+
+    /// Whether pods that don't fit get a condition that says so.
+    pub fn marks_unschedulable(&self) -> bool {
+        self.spec.mark_unschedulable.unwrap_or(true)
+    }
+
+    /// Whether it is tried only once per node pool.
+    pub fn backs_off(&self) -> bool {
+        self.spec.scheduling_backoff.unwrap_or(NO_BACKOFF) != NO_BACKOFF
+    }
+
+    /// Whether others may take its place, and its priority.
+    pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
+        let priority = classes.priority(self.spec.priority_class_name.as_deref());
+        let preemptible = match self.spec.preemptibility.as_deref() {
+            Some(keys::PREEMPTIBLE) => true,
+            Some(keys::NON_PREEMPTIBLE) => false,
+            _ => preemptible_by_priority(priority),
+        };
+        (priority, preemptible)
+    }
+
+    /// The node pool it is in, as conditions name it.
+    pub fn node_pool(&self) -> &str {
+        self.metadata.node_pool().unwrap_or(keys::DEFAULT_SHARD)
+    }
+
+    /// Its spec as it stands.
+    pub fn as_written(&self) -> PodGroupSpec {
+        let text = |text: &Option<Text>| text.as_deref().map(str::to_owned);
+        let constraint = |raw: &RawConstraint| crate::crd::TopologyConstraint {
+            topology: text(&raw.topology),
+            required_topology_level: text(&raw.required_topology_level),
+            preferred_topology_level: text(&raw.preferred_topology_level),
+        };
+        PodGroupSpec {
+            min_member: self.spec.min_member,
+            min_sub_group: self.spec.min_sub_group,
+            queue: text(&self.spec.queue),
+            priority_class_name: text(&self.spec.priority_class_name),
+            preemptibility: match self.spec.preemptibility.as_deref() {
+                Some(keys::PREEMPTIBLE) => Some(Preemptibility::Preemptible),
+                Some(keys::NON_PREEMPTIBLE) => Some(Preemptibility::NonPreemptible),
+                _ => None,
+            },
+            topology_constraint: self.spec.topology_constraint.as_ref().map(constraint),
+            sub_groups: self
+                .spec
+                .sub_groups
+                .iter()
+                .map(|group| crate::crd::SubGroup {
+                    name: text(&group.name).unwrap_or_default(),
+                    min_member: group.min_member,
+                    min_sub_group: group.min_sub_group,
+                    parent: text(&group.parent),
+                    topology_constraint: group.topology_constraint.as_ref().map(constraint),
+                })
+                .collect(),
+            mark_unschedulable: self.spec.mark_unschedulable,
+            scheduling_backoff: self.spec.scheduling_backoff,
+            preemption_delay: text(&self.spec.preemption_delay),
+            staleness_grace_period: text(&self.spec.staleness_grace_period),
+        }
+    }
+
+    /// Why it does not run, as last written.
+    pub fn scheduling_conditions(&self) -> &[SchedulingCondition] {
+        &self.status.scheduling_conditions
+    }
+
+    /// What its pods ask for and have, as last written.
+    pub fn resources_status(&self) -> Option<ResourcesStatus> {
+        let raw = self.status.resources_status.as_deref()?;
+        Some(ResourcesStatus {
+            allocated: raw.allocated.to_resource_list(),
+            allocated_non_preemptible: raw.allocated_non_preemptible.to_resource_list(),
+            requested: raw.requested.to_resource_list(),
+        })
     }
 
     /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of groups without one.
@@ -109,20 +203,17 @@ impl PodGroup<'_> {
             namespace: self.metadata.namespace().to_owned(),
             name: self.metadata.required_name()?.to_owned(),
         };
-        let priority = classes.priority(self.spec.priority_class_name.as_deref());
-        let preemptible = match self.spec.preemptibility.as_deref() {
-            Some("preemptible") => true,
-            Some("non-preemptible") => false,
-            None | Some("") => preemptible_by_priority(priority),
+        let (priority, preemptible) = self.rank(classes);
+        match self.spec.preemptibility.as_deref() {
+            None | Some("" | keys::PREEMPTIBLE | keys::NON_PREEMPTIBLE) => {}
             Some(other) => {
                 let error = Error::Unknown {
                     text: other.to_owned(),
                     known: "preemptible and non-preemptible",
                 };
                 ignore(FieldError::new("spec.preemptibility", error));
-                preemptible_by_priority(priority)
             }
-        };
+        }
         let mut annotated = |annotation: &str| {
             let parsed = parse_time(self.metadata.annotations.text(annotation)?);
             let error = |error| ignore(FieldError::new(format!("metadata.annotations.{annotation}"), error));
@@ -131,7 +222,7 @@ impl PodGroup<'_> {
         let last_start = annotated(keys::LAST_START);
         let last_eviction = annotated(keys::LAST_EVICTION);
         let stale_since = annotated(keys::STALE_SINCE);
-        let mut duration = |text: &Option<Text<'_>>, field: &str| {
+        let mut duration = |text: &Option<Text>, field: &str| {
             let parsed = parse_duration(text.as_deref()?);
             parsed.map_err(|error| ignore(FieldError::new(field, error))).ok()
         };
@@ -162,7 +253,7 @@ impl PodGroup<'_> {
     }
 
     fn sub_groups(&self) -> Result<Vec<SubGroupSpec>, FieldError> {
-        let read = |(at, group): (usize, &SubGroup<'_>)| {
+        let read = |(at, group): (usize, &SubGroup)| {
             let field = |part: &str| format!("spec.subGroups[{at}].{part}");
             let min = |min: Option<i32>, part: &str| min.map(|min| count(min, &field(part))).transpose();
             let Some(name) = group.name.as_deref().filter(|name| !name.is_empty()) else {
@@ -186,14 +277,8 @@ impl PodGroup<'_> {
 
     /// A group that asked for it is tried once per partition: its newest condition says where that was.
     fn backed_off(&self) -> bool {
-        let backoff = self.spec.scheduling_backoff.unwrap_or(NO_BACKOFF);
-        let own = self.metadata.node_pool().unwrap_or(DEFAULT_NODE_POOL);
-        let newest = self
-            .status
-            .scheduling_conditions
-            .last()
-            .and_then(|condition| condition.node_pool.as_deref());
-        backoff != NO_BACKOFF && newest == Some(own)
+        let newest = self.status.scheduling_conditions.last();
+        self.backs_off() && newest.is_some_and(|condition| condition.node_pool == self.node_pool())
     }
 }
 
@@ -201,8 +286,8 @@ fn count(value: i32, field: &str) -> Result<u32, FieldError> {
     u32::try_from(value).map_err(|_| FieldError::new(field, Error::Negative(value.to_string())))
 }
 
-fn constraint(raw: &Option<RawConstraint<'_>>) -> Option<TopologyConstraint> {
-    let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+fn constraint(raw: &Option<RawConstraint>) -> Option<TopologyConstraint> {
+    let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
     let raw = raw.as_ref()?;
     Some(TopologyConstraint {
         topology: given(&raw.topology)?,
@@ -217,7 +302,7 @@ mod tests {
 
     fn group(rest: &str) -> Result<Read<GangSpec>, String> {
         let text = format!(r#"{{"metadata":{{"name":"g","namespace":"ns"}},{rest}}}"#);
-        let group: PodGroup<'_> = serde_json::from_str(&text).unwrap();
+        let group: PodGroup = serde_json::from_str(&text).unwrap();
         group
             .read(&PriorityClasses::installed(), Millis(0))
             .map_err(|problem| problem.to_string())

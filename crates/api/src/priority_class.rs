@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::keys;
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 
@@ -14,18 +15,27 @@ const NON_PREEMPTIBLE_FROM: i32 = 100;
 
 /// A PriorityClass.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-pub struct PriorityClass<'a> {
+#[serde(default, rename_all = "camelCase")]
+pub struct PriorityClass {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     /// Priority.
     pub value: i32,
     /// Whether it is the cluster's default.
     pub global_default: Option<bool>,
 }
+
+crate::object::object!(
+    PriorityClass,
+    "scheduling.k8s.io",
+    "v1",
+    "PriorityClass",
+    "priorityclasses",
+    Cluster
+);
 
 /// All priority classes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,14 +47,11 @@ pub struct PriorityClasses {
 impl PriorityClasses {
     /// The classes that an installation brings along.
     pub fn installed() -> PriorityClasses {
-        let named = [
-            ("train", 50),
-            ("interactive-preemptible", 75),
-            ("build", 100),
-            ("inference", 125),
-        ];
-        let values = named
+        // An older name of `build-preemptible`, which many test clusters still use.
+        let old_name = ("interactive-preemptible", 75);
+        let values = keys::PRIORITY_CLASSES
             .into_iter()
+            .chain([old_name])
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
         PriorityClasses {
@@ -54,7 +61,7 @@ impl PriorityClasses {
     }
 
     /// Adds or replaces a class.
-    pub fn insert(&mut self, class: &PriorityClass<'_>) {
+    pub fn insert(&mut self, class: &PriorityClass) {
         self.values.insert(class.metadata.plain_name().to_owned(), class.value);
         if class.global_default == Some(true) {
             self.global_default = Some(class.value);
@@ -86,7 +93,7 @@ mod tests {
     fn priority_falls_back_to_the_default_class_and_then_to_50() {
         let mut classes = PriorityClasses::default();
         assert_eq!(classes.priority(Some("gone")), 50);
-        let class = |text| serde_json::from_str::<PriorityClass<'_>>(text).unwrap();
+        let class = |text| serde_json::from_str::<PriorityClass>(text).unwrap();
         classes.insert(&class(r#"{"metadata":{"name":"high"},"value":200}"#));
         classes.insert(&class(
             r#"{"metadata":{"name":"usual"},"value":70,"globalDefault":true}"#,

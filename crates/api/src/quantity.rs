@@ -99,34 +99,50 @@ pub(crate) fn shorten(text: &str) -> String {
 
 /// A quantity as written; JSON and YAML numbers are quantities too. It is read later, where the field has a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RawQuantity<'a>(pub(crate) Text<'a>);
+pub struct QuantityText(pub(crate) Text);
+
+impl QuantityText {
+    /// What is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<Text>> From<T> for QuantityText {
+    fn from(text: T) -> QuantityText {
+        QuantityText(text.into())
+    }
+}
+
+impl serde::Serialize for QuantityText {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
 
 struct RawVisitor;
 
-impl<'de> Visitor<'de> for RawVisitor {
-    type Value = RawQuantity<'de>;
+impl Visitor<'_> for RawVisitor {
+    type Value = QuantityText;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a quantity")
     }
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(RawQuantity(Text::from(text)))
-    }
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(RawQuantity(Text::from(text.to_owned())))
+        Ok(QuantityText(Text::from(text)))
     }
     fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-        Ok(RawQuantity(Text::from(number.to_string())))
+        Ok(QuantityText(Text::from(number.to_string())))
     }
     fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-        Ok(RawQuantity(Text::from(number.to_string())))
+        Ok(QuantityText(Text::from(number.to_string())))
     }
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        Ok(RawQuantity(Text::from(number.to_string())))
+        Ok(QuantityText(Text::from(number.to_string())))
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for RawQuantity<'a> {
+impl<'de> Deserialize<'de> for QuantityText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(RawVisitor)
     }
@@ -198,7 +214,7 @@ mod tests {
 
     #[test]
     fn numbers_are_quantities_too() {
-        let raw: Vec<RawQuantity<'_>> = serde_json::from_str(r#"[1, "2", 0.5, 1e3]"#).unwrap();
+        let raw: Vec<QuantityText> = serde_json::from_str(r#"[1, "2", 0.5, 1e3]"#).unwrap();
         let texts: Vec<&str> = raw.iter().map(|raw| &*raw.0).collect();
         assert_eq!(texts, ["1", "2", "0.5", "1000"]);
     }

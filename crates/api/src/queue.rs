@@ -3,6 +3,7 @@
 use engine::model::{Gpus, Millis, QueueSpec, Quota, ResourceQuota};
 use serde::Deserialize;
 
+use crate::crd::{QueueResource, QueueResources, QueueStatus};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
@@ -26,26 +27,30 @@ const WEIGHT_MAX: f64 = 1e9;
 
 /// A Queue.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Queue<'a> {
+#[serde(default)]
+pub struct Queue {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
+    #[serde(deserialize_with = "null_as_default")]
+    status: QueueStatus,
 }
 
+crate::object::object!(Queue, "scheduling.run.ai", "v2", "Queue", "queues", Cluster);
+
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
-    display_name: Option<Text<'a>>,
-    parent_queue: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    display_name: Option<Text>,
+    parent_queue: Option<Text>,
     priority: Option<i32>,
     resources: Option<Resources>,
-    preempt_min_runtime: Option<Text<'a>>,
-    reclaim_min_runtime: Option<Text<'a>>,
+    preempt_min_runtime: Option<Text>,
+    reclaim_min_runtime: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -71,12 +76,45 @@ struct Resource {
     over_quota_weight: f64,
 }
 
-impl Queue<'_> {
+impl Queue {
+    /// The queue it is part of.
+    pub fn parent(&self) -> Option<&str> {
+        self.spec.parent_queue.as_deref().filter(|parent| !parent.is_empty())
+    }
+
+    /// The name that people are shown.
+    pub fn display_name(&self) -> &str {
+        match self.spec.display_name.as_deref() {
+            Some(name) if !name.is_empty() => name,
+            _ => self.metadata.plain_name(),
+        }
+    }
+
+    /// What it is promised, as written.
+    pub fn resources(&self) -> QueueResources {
+        let promised = |resource: Resource| QueueResource {
+            quota: resource.quota,
+            over_quota_weight: resource.over_quota_weight,
+            limit: resource.limit,
+        };
+        let resources = self.spec.resources.clone().unwrap_or_default();
+        QueueResources {
+            gpu: promised(resources.gpu),
+            cpu: promised(resources.cpu),
+            memory: promised(resources.memory),
+        }
+    }
+
+    /// What it uses, as last written. There are few queues, so all of it is kept.
+    pub fn status(&self) -> &QueueStatus {
+        &self.status
+    }
+
     /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of queues without one.
     pub fn read(&self, now: Millis) -> Result<Read<QueueSpec>, Problem> {
         let object = || format!("Queue {}", self.metadata.plain_name());
         let mut problems = Vec::new();
-        let mut runtime = |text: &Option<Text<'_>>, field: &str| {
+        let mut runtime = |text: &Option<Text>, field: &str| {
             let parsed = parse_duration(text.as_deref()?);
             parsed
                 .map(|runtime| runtime.max(Millis(0)))
@@ -108,7 +146,7 @@ impl Queue<'_> {
                 gpu: resources.gpu.read("gpu", GPU_UNIT)?,
             },
         };
-        let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+        let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         Ok(QueueSpec {
             display_name: given(&self.spec.display_name).unwrap_or_default(),
             parent: given(&self.spec.parent_queue),
@@ -164,7 +202,7 @@ mod tests {
 
     fn queue(spec: &str) -> Result<Read<QueueSpec>, String> {
         let text = format!(r#"{{"metadata":{{"name":"q"}},"spec":{spec}}}"#);
-        let queue: Queue<'_> = serde_json::from_str(&text).unwrap();
+        let queue: Queue = serde_json::from_str(&text).unwrap();
         queue.read(Millis(7)).map_err(|problem| problem.to_string())
     }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::quantity::{Quantity, RawQuantity, shorten};
+use crate::quantity::{Quantity, QuantityText, shorten};
 use crate::text::TextMap;
 use crate::{Error, keys};
 
@@ -20,14 +20,14 @@ pub(crate) const MEMORY: &str = "memory";
 pub(crate) const PODS: &str = "pods";
 
 /// A resource list as written.
-pub(crate) type RawResources<'a> = TextMap<'a, RawQuantity<'a>>;
+pub(crate) type RawResources = TextMap<QuantityText>;
 
 /// `resources` of a container or pod.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub(crate) struct ResourceRequirements<'a> {
-    pub(crate) requests: RawResources<'a>,
-    pub(crate) limits: RawResources<'a>,
+#[serde(default)]
+pub(crate) struct ResourceRequirements {
+    pub(crate) requests: RawResources,
+    pub(crate) limits: RawResources,
 }
 
 /// Which way parts of a unit go: what is asked for is rounded up, what there is is rounded down.
@@ -107,7 +107,7 @@ impl<'a> Amounts<'a> {
 
     /// What a container or pod asks for. A limit without a request is a request, as the API server has it.
     pub(crate) fn asked(
-        resources: &'a ResourceRequirements<'_>,
+        resources: &'a ResourceRequirements,
         field: impl Fn() -> String,
         errors: &mut Vec<FieldError>,
     ) -> Amounts<'a> {
@@ -130,7 +130,7 @@ impl<'a> Amounts<'a> {
     }
 
     /// A plain list: overhead of a pod.
-    pub(crate) fn listed(list: &'a RawResources<'_>, field: &str, errors: &mut Vec<FieldError>) -> Amounts<'a> {
+    pub(crate) fn listed(list: &'a RawResources, field: &str, errors: &mut Vec<FieldError>) -> Amounts<'a> {
         let mut amounts = Amounts::default();
         for (name, raw) in list.iter() {
             match amount(name, &raw.0, Rounding::Asked) {

@@ -1,63 +1,65 @@
-//! Strings and string maps that borrow from the input where they can.
+//! Strings and small string maps as objects hold them: owned, and no larger than they need to be.
 //!
-//! `Cow<str>` inside `Option` or `Vec` is always owned by serde; with 80,000 pods in one file that is most of the time
-//! of loading. These types borrow wherever the format allows it (JSON strings without escapes).
+//! A cluster's mirror keeps many thousands of objects; a boxed string is a third smaller than a growable one.
 
-use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Deref;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A string that borrows from the input where it can.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text<'a>(pub Cow<'a, str>);
+/// A string that is not going to grow.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text(Box<str>);
 
-impl Deref for Text<'_> {
+impl Deref for Text {
     type Target = str;
     fn deref(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl<'a> From<&'a str> for Text<'a> {
-    fn from(text: &'a str) -> Text<'a> {
-        Text(Cow::Borrowed(text))
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
     }
 }
 
-impl From<String> for Text<'_> {
-    fn from(text: String) -> Self {
-        Text(Cow::Owned(text))
+impl From<&str> for Text {
+    fn from(text: &str) -> Text {
+        Text(text.into())
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Text {
+        Text(text.into())
     }
 }
 
 struct TextVisitor;
 
-impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Text<'de>;
+impl Visitor<'_> for TextVisitor {
+    type Value = Text;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
     }
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-        Ok(Text(Cow::Borrowed(text)))
+    fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+        Ok(text.into())
     }
-    fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-        Ok(Text(Cow::Owned(text.to_owned())))
-    }
-    fn visit_string<E>(self, text: String) -> Result<Text<'de>, E> {
-        Ok(Text(Cow::Owned(text)))
+    fn visit_string<E>(self, text: String) -> Result<Text, E> {
+        Ok(text.into())
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(TextVisitor)
     }
@@ -65,17 +67,17 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// A small map with string keys: labels, annotations, resource lists. Linear look-up, since it holds a handful.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TextMap<'a, V = Text<'a>> {
-    entries: Vec<(Text<'a>, V)>,
+pub struct TextMap<V = Text> {
+    entries: Vec<(Text, V)>,
 }
 
-impl<V> Default for TextMap<'_, V> {
+impl<V> Default for TextMap<V> {
     fn default() -> Self {
         TextMap { entries: Vec::new() }
     }
 }
 
-impl<'a, V> TextMap<'a, V> {
+impl<V> TextMap<V> {
     /// The value of the key; the last one if it was written twice, as in Kubernetes.
     pub fn get(&self, key: &str) -> Option<&V> {
         self.entries
@@ -96,12 +98,12 @@ impl<'a, V> TextMap<'a, V> {
     }
 
     /// A map of these entries.
-    pub fn from_entries(entries: Vec<(Text<'a>, V)>) -> TextMap<'a, V> {
+    pub fn from_entries(entries: Vec<(Text, V)>) -> TextMap<V> {
         TextMap { entries }
     }
 }
 
-impl TextMap<'_> {
+impl TextMap {
     /// The text of the key.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key).map(|text| &**text)
@@ -116,10 +118,20 @@ impl TextMap<'_> {
     }
 }
 
-struct MapVisitor<'a, V>(std::marker::PhantomData<(&'a (), V)>);
+impl TextMap<crate::QuantityText> {
+    /// As bodies hold it.
+    pub fn to_resource_list(&self) -> crate::crd::ResourceList {
+        self.entries
+            .iter()
+            .map(|(name, quantity)| (name.to_string(), quantity.clone()))
+            .collect()
+    }
+}
 
-impl<'de: 'a, 'a, V: Deserialize<'de>> Visitor<'de> for MapVisitor<'a, V> {
-    type Value = TextMap<'a, V>;
+struct MapVisitor<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for MapVisitor<V> {
+    type Value = TextMap<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a map")
@@ -142,10 +154,10 @@ impl<'de: 'a, 'a, V: Deserialize<'de>> Visitor<'de> for MapVisitor<'a, V> {
     }
 }
 
-impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for TextMap<'a, V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for TextMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // Through `option`, because `labels: null` is common in manifests and means none.
-        deserializer.deserialize_option(MapVisitor(std::marker::PhantomData))
+        deserializer.deserialize_option(MapVisitor(PhantomData))
     }
 }
 
@@ -163,18 +175,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_borrow_unless_escaped() {
-        let map: TextMap<'_> = serde_json::from_str(r#"{"a":"x","b":"tab\t"}"#).unwrap();
-        assert!(matches!(map.get("a"), Some(Text(Cow::Borrowed("x")))));
-        assert!(matches!(map.get("b"), Some(Text(Cow::Owned(_)))));
-        let many: Vec<Option<Text<'_>>> = serde_json::from_str(r#"["x",null]"#).unwrap();
-        assert!(matches!(many[0], Some(Text(Cow::Borrowed("x")))));
-    }
-
-    #[test]
     fn null_is_an_empty_map_and_the_last_of_two_keys_wins() {
-        assert!(serde_json::from_str::<TextMap<'_>>("null").unwrap().is_empty());
-        let map: TextMap<'_> = serde_json::from_str(r#"{"a":"1","a":"2"}"#).unwrap();
+        assert!(serde_json::from_str::<TextMap>("null").unwrap().is_empty());
+        let map: TextMap = serde_json::from_str(r#"{"a":"1","a":"2"}"#).unwrap();
         assert_eq!(map.text("a"), Some("2"));
         assert_eq!(map.to_labels().get("a").map(String::as_str), Some("2"));
     }

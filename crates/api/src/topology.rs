@@ -12,32 +12,34 @@ const SKIPPED: &str = "the topology is skipped";
 
 /// A Topology.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Topology<'a> {
+#[serde(default)]
+pub struct Topology {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
+}
+
+crate::object::object!(Topology, "kai.scheduler", "v1alpha1", "Topology", "topologies", Cluster);
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(deserialize_with = "null_as_default")]
+    levels: Vec<Level>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct Spec<'a> {
-    #[serde(deserialize_with = "null_as_default")]
-    levels: Vec<Level<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Level {
+    node_label: Option<Text>,
+    alias: Option<Text>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Level<'a> {
-    node_label: Option<Text<'a>>,
-    alias: Option<Text<'a>>,
-}
-
-impl Topology<'_> {
+impl Topology {
     /// As the engine takes it; `Err` if it can't take part.
     pub fn read(&self) -> Result<Read<TopologySpec>, Problem> {
         let object = || format!("Topology {}", self.metadata.plain_name());
@@ -84,9 +86,9 @@ mod tests {
     fn a_level_needs_its_label() {
         let good =
             r#"{"metadata":{"name":"t"},"spec":{"levels":[{"nodeLabel":"rack"},{"nodeLabel":"host","alias":"node"}]}}"#;
-        let topology: Topology<'_> = serde_json::from_str(good).unwrap();
+        let topology: Topology = serde_json::from_str(good).unwrap();
         assert_eq!(topology.read().unwrap().value.levels.len(), 2);
-        let topology: Topology<'_> =
+        let topology: Topology =
             serde_json::from_str(r#"{"metadata":{"name":"t"},"spec":{"levels":[{"alias":"rack"}]}}"#).unwrap();
         assert_eq!(
             topology.read().unwrap_err().to_string(),

@@ -1,11 +1,16 @@
 //! How to reach the API server. One place, so that TLS and credentials are set up once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::Resource;
 
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::Error;
+use crate::{Claim, Error};
 
 /// Where the API server is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +28,14 @@ pub enum Access {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) kube: kube::Client,
+    /// Writes are refused once it has ended.
+    claim: Option<Claim>,
+    /// What kinds the API serves, as far as it was asked. A plain lock: held for map operations only.
+    pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
 }
+
+/// A call that takes longer has failed. Watches are not calls.
+pub(crate) const CALL_SECONDS_MAX: Duration = Duration::from_secs(30);
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -50,6 +62,38 @@ impl Client {
             Access::Url(url) => Config::new(url.parse().map_err(|error| refuse(format!("{url}: {error}")))?),
         };
         let kube = kube::Client::try_from(config).map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { kube })
+        Ok(Self::new(kube))
+    }
+
+    /// A client of an API server within this process.
+    pub fn in_process<S, B>(service: S) -> Self
+    where
+        S: tower::Service<http::Request<kube::client::Body>, Response = http::Response<B>> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<tower::BoxError>,
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<tower::BoxError>,
+    {
+        Self::new(kube::Client::new(service, "default"))
+    }
+
+    fn new(kube: kube::Client) -> Self {
+        Client {
+            kube,
+            claim: None,
+            resources: Arc::default(),
+        }
+    }
+
+    /// A client that writes only while the claim is held.
+    pub fn guarded(&self, claim: &Claim) -> Self {
+        Client {
+            claim: Some(claim.clone()),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn may_write(&self) -> bool {
+        self.claim.as_ref().is_none_or(Claim::is_held)
     }
 }

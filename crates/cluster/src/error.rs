@@ -11,6 +11,12 @@ pub enum Error {
         /// What is missing.
         message: String,
     },
+    /// Another replica leads now.
+    #[error("{attempt}: another replica leads now; it does this")]
+    NotLeader {
+        /// What was attempted.
+        attempt: String,
+    },
     /// The API server refused or did not answer.
     #[error("{attempt}: {message}; {}", remedy(*code))]
     Call {
@@ -43,6 +49,32 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Call { code: Some(404), .. })
     }
+
+    /// Whether somebody else was faster: the object exists already, or has changed.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Error::Call { code: Some(409), .. })
+    }
+
+    /// Whether the API server refuses it for good: forbidden or invalid. Trying again won't help until something else changes.
+    pub fn is_refused(&self) -> bool {
+        matches!(
+            self,
+            Error::Call {
+                code: Some(400 | 403 | 422),
+                ..
+            }
+        )
+    }
+
+    /// Whether we may not do this.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Error::Call { code: Some(403), .. })
+    }
+
+    /// Whether our credentials are no longer good.
+    pub fn is_unauthorized(&self) -> bool {
+        matches!(self, Error::Call { code: Some(401), .. })
+    }
 }
 
 /// The client wraps the interesting words (connection refused, certificate expired) several times over.
@@ -61,7 +93,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 fn remedy(code: Option<u16>) -> &'static str {
     match code {
-        Some(401 | 403) => "grant the service account the permissions listed in docs/node-agent.md",
+        Some(401 | 403) => "grant the service account the permissions that the manifests give it",
         Some(404) => "check the object's name and that it exists",
         Some(409) => "another writer was faster; it is tried again",
         Some(422 | 400) => "report this as a bug: the api server does not accept what was sent",

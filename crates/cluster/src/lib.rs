@@ -4,12 +4,30 @@
 //! Writes are server-side apply, merge patches or creations of what we own: an object read here is never written back whole, since
 //! fields newer than our types would be lost.
 
+mod calls;
 mod client;
+mod clock;
+mod discovery;
+mod election;
 mod error;
+mod events;
+mod feed;
+mod feeds;
 mod node;
 mod pods;
+mod role;
+mod watched;
+mod work_queue;
 
+pub use calls::{Deletion, Part, Patch, Selection, Target};
 pub use client::{Access, Client};
+pub use clock::{Clock, whole_seconds};
+pub use election::{Candidate, Claim, Election, LeaseSpec, Step, Times};
 pub use error::Error;
+pub use events::{About, Events, Note};
+pub use feed::{Feed, Key, Subscription};
+pub use feeds::Feeds;
 pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
 pub use pods::{PodChange, PodMeta};
+pub use role::{Context, Health, Metrics};
+pub use work_queue::{Backoff, Outcome, WorkQueue};

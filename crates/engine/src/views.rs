@@ -19,25 +19,34 @@ impl Cluster {
     /// Pods that are ours to place, by namespace and name.
     pub fn pods(&self) -> Vec<PodView<'_>> {
         let mut holders = Holders::default();
-        let rows = self.ledger.pods.iter().enumerate();
-        let ours = rows.filter(|(_, row)| row.kind == PodKind::Workload);
-        let mut views: Vec<PodView<'_>> = ours
-            .map(|(at, row)| PodView {
-                uid: &row.uid,
-                namespace: self.ledger.symbols.text(row.namespace),
-                name: &row.name,
-                gang: row.gang.map(|gang| &self.ledger.gang(gang).key),
-                status: row.place.status,
-                node: match row.place.node {
-                    Some(node) => Some(&*self.ledger.node(node).name),
-                    None => row.world_node.map(|name| self.ledger.symbols.text(name)),
-                },
-                gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
-                reason: self.reason(PodId::new(at), &mut holders),
-            })
-            .collect();
+        let all = (0..self.ledger.pods.len()).map(PodId::new);
+        let mut views: Vec<PodView<'_>> = all.filter_map(|pod| self.view(pod, &mut holders)).collect();
         views.sort_by(|a, b| (a.namespace, a.name, a.uid).cmp(&(b.namespace, b.name, b.uid)));
         views
+    }
+
+    /// The same for these pods only, in the order of their uids as given: costs what they are, not what the cluster is.
+    pub fn pods_of<'u>(&self, uids: impl IntoIterator<Item = &'u str>) -> Vec<PodView<'_>> {
+        let mut holders = Holders::default();
+        let known = uids.into_iter().filter_map(|uid| self.pod_ids.get(uid).copied());
+        known.filter_map(|pod| self.view(pod, &mut holders)).collect()
+    }
+
+    fn view(&self, pod: PodId, holders: &mut Holders) -> Option<PodView<'_>> {
+        let row = self.ledger.pod(pod);
+        (row.kind == PodKind::Workload).then(|| PodView {
+            uid: &row.uid,
+            namespace: self.ledger.symbols.text(row.namespace),
+            name: &row.name,
+            gang: row.gang.map(|gang| &self.ledger.gang(gang).key),
+            status: row.place.status,
+            node: match row.place.node {
+                Some(node) => Some(&*self.ledger.node(node).name),
+                None => row.world_node.map(|name| self.ledger.symbols.text(name)),
+            },
+            gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
+            reason: self.reason(pod, holders),
+        })
     }
 
     /// Why a pod waits or was evicted; `None` for one that does neither.

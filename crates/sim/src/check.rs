@@ -11,7 +11,7 @@ use crate::run::Facts;
 use crate::scenario::{Expectation, ExpectedNode, ExpectedTotals, Scenario};
 
 /// Each difference as a line, without the name of the case.
-pub(crate) fn differences(facts: &Facts<'_>, scenario: &Scenario) -> Vec<String> {
+pub(crate) fn differences(facts: &Facts, scenario: &Scenario) -> Vec<String> {
     let Some(expectation) = &scenario.expectation else {
         return Vec::new();
     };
@@ -27,7 +27,7 @@ pub(crate) fn differences(facts: &Facts<'_>, scenario: &Scenario) -> Vec<String>
     found
 }
 
-fn check_pods(facts: &Facts<'_>, expectation: &Expectation, found: &mut Vec<String>) {
+fn check_pods(facts: &Facts, expectation: &Expectation, found: &mut Vec<String>) {
     let mut by_name: FxHashMap<&str, &PodOutcome> = FxHashMap::default();
     if !expectation.pods.is_empty() {
         by_name = facts.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
@@ -76,7 +76,7 @@ struct WholeGpus {
     groups: BTreeMap<String, bool>,
 }
 
-fn check_node(facts: &Facts<'_>, name: &str, expected: &ExpectedNode, found: &mut Vec<String>) {
+fn check_node(facts: &Facts, name: &str, expected: &ExpectedNode, found: &mut Vec<String>) {
     let Some(node) = facts.nodes.iter().find(|node| node.name == name) else {
         found.push(format!("node {name}: there is no such node"));
         return;
@@ -142,7 +142,7 @@ impl WholeGpus {
     }
 }
 
-fn check_totals(facts: &Facts<'_>, expected: &ExpectedTotals, found: &mut Vec<String>) {
+fn check_totals(facts: &Facts, expected: &ExpectedTotals, found: &mut Vec<String>) {
     let totals = &facts.totals;
     let exact = [
         ("bound", expected.bound, totals.bound),
@@ -183,7 +183,7 @@ pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
     (gang.key.clone(), minimum)
 }
 
-fn check_gangs(facts: &Facts<'_>, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
+fn check_gangs(facts: &Facts, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
     let mut placed: FxHashMap<&GangKey, u32> = FxHashMap::default();
     for view in &facts.views {
         let has_place = matches!(

@@ -1,8 +1,9 @@
-//! What keeps a scenario from being loaded. Each message names the file and, where there is one, the object and field.
+//! What keeps a scenario from being loaded, or the embedded API server from listening. Each message names the file or the
+//! address and, where there is one, the object and field.
 
 use std::path::PathBuf;
 
-/// A scenario that can't be loaded.
+/// A scenario that can't be loaded, or a server that can't listen.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file or folder can't be read.
@@ -63,5 +64,19 @@ pub enum Error {
         path: PathBuf,
         /// The kinds.
         known: &'static str,
+    },
+    /// The embedded API server can't listen.
+    #[error("can't listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The embedded API server would let everybody in.
+    #[error("{address} can be reached from other machines; that needs a token")]
+    OpenToAll {
+        /// Where it was to listen.
+        address: std::net::SocketAddr,
     },
 }

@@ -6,10 +6,14 @@
 
 mod check;
 mod error;
+pub mod invariants;
+pub mod kubelet;
 pub mod memory;
 pub mod outcome;
 pub mod run;
 pub mod scenario;
+pub mod server;
+pub mod workloads;
 mod world;
 
 pub use error::Error;

@@ -13,116 +13,116 @@ use crate::node::{TAINT_EFFECTS, taint_effect};
 use crate::text::{Text, TextMap, null_as_default};
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-pub(super) struct RawAffinity<'a> {
-    node_affinity: Option<RawNodeAffinity<'a>>,
-    pod_affinity: Option<RawPodAffinity<'a>>,
-    pod_anti_affinity: Option<RawPodAffinity<'a>>,
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct RawAffinity {
+    node_affinity: Option<RawNodeAffinity>,
+    pod_affinity: Option<RawPodAffinity>,
+    pod_anti_affinity: Option<RawPodAffinity>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct RawNodeAffinity<'a> {
+#[serde(default)]
+struct RawNodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
-    required: Option<RawNodeSelector<'a>>,
+    required: Option<RawNodeSelector>,
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "null_as_default"
     )]
-    preferred: Vec<RawWeightedNodeTerm<'a>>,
+    preferred: Vec<RawWeightedNodeTerm>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawNodeSelector<'a> {
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct RawNodeSelector {
     #[serde(deserialize_with = "null_as_default")]
-    node_selector_terms: Vec<RawNodeTerm<'a>>,
+    node_selector_terms: Vec<RawNodeTerm>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawNodeTerm<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct RawNodeTerm {
     #[serde(deserialize_with = "null_as_default")]
-    match_expressions: Vec<RawRequirement<'a>>,
+    match_expressions: Vec<RawRequirement>,
     #[serde(deserialize_with = "null_as_default")]
-    match_fields: Vec<RawRequirement<'a>>,
+    match_fields: Vec<RawRequirement>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct RawWeightedNodeTerm<'a> {
+#[serde(default)]
+struct RawWeightedNodeTerm {
     weight: i32,
     #[serde(deserialize_with = "null_as_default")]
-    preference: RawNodeTerm<'a>,
+    preference: RawNodeTerm,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct RawRequirement<'a> {
-    key: Option<Text<'a>>,
-    operator: Option<Text<'a>>,
+#[serde(default)]
+struct RawRequirement {
+    key: Option<Text>,
+    operator: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]
-    values: Vec<Text<'a>>,
+    values: Vec<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-struct RawPodAffinity<'a> {
+#[serde(default)]
+struct RawPodAffinity {
     #[serde(
         rename = "requiredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "null_as_default"
     )]
-    required: Vec<RawPodTerm<'a>>,
+    required: Vec<RawPodTerm>,
     #[serde(
         rename = "preferredDuringSchedulingIgnoredDuringExecution",
         deserialize_with = "null_as_default"
     )]
-    preferred: Vec<RawWeightedPodTerm<'a>>,
+    preferred: Vec<RawWeightedPodTerm>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawPodTerm<'a> {
-    label_selector: Option<RawSelector<'a>>,
-    namespace_selector: Option<RawSelector<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct RawPodTerm {
+    label_selector: Option<RawSelector>,
+    namespace_selector: Option<RawSelector>,
     #[serde(deserialize_with = "null_as_default")]
-    namespaces: Vec<Text<'a>>,
-    topology_key: Option<Text<'a>>,
+    namespaces: Vec<Text>,
+    topology_key: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawWeightedPodTerm<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct RawWeightedPodTerm {
     weight: i32,
     #[serde(deserialize_with = "null_as_default")]
-    pod_affinity_term: RawPodTerm<'a>,
+    pod_affinity_term: RawPodTerm,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct RawSelector<'a> {
-    match_labels: TextMap<'a>,
+#[serde(default, rename_all = "camelCase")]
+struct RawSelector {
+    match_labels: TextMap,
     #[serde(deserialize_with = "null_as_default")]
-    match_expressions: Vec<RawRequirement<'a>>,
+    match_expressions: Vec<RawRequirement>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub(super) struct RawToleration<'a> {
-    key: Option<Text<'a>>,
-    operator: Option<Text<'a>>,
-    value: Option<Text<'a>>,
-    effect: Option<Text<'a>>,
+#[serde(default)]
+pub(super) struct RawToleration {
+    key: Option<Text>,
+    operator: Option<Text>,
+    value: Option<Text>,
+    effect: Option<Text>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-pub(super) struct RawPort<'a> {
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct RawPort {
     container_port: Option<i64>,
     host_port: Option<i64>,
     #[serde(rename = "hostIP")]
-    host_ip: Option<Text<'a>>,
-    protocol: Option<Text<'a>>,
+    host_ip: Option<Text>,
+    protocol: Option<Text>,
 }
 
 const AFFINITY: &str = "spec.affinity";
@@ -131,7 +131,7 @@ const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NO_NAMESPACE_SELECTOR: &str =
     "namespaces can't be selected by their labels here; list them in namespaces, or use {} for all of them";
 
-impl Pod<'_> {
+impl Pod {
     pub(super) fn constraints(&self, namespace: &str, errors: &mut Vec<FieldError>) -> Constraints {
         let mut constraints = Constraints::default();
         for (key, value) in self.spec.node_selector.iter() {
@@ -157,7 +157,7 @@ impl Pod<'_> {
 
     fn read_tolerations(&self, constraints: &mut Constraints, errors: &mut Vec<FieldError>) {
         for (at, raw) in self.spec.tolerations.iter().enumerate() {
-            let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+            let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
             let mut unknown = |part: &str, text: &str, known| {
                 let error = Error::Unknown {
                     text: text.to_owned(),
@@ -228,6 +228,17 @@ impl Pod<'_> {
     }
 }
 
+impl RawNodeSelector {
+    /// The terms, one of which a node must satisfy.
+    pub(crate) fn terms(&self, field: &str, errors: &mut Vec<FieldError>) -> Vec<NodeSelectorTerm> {
+        let mut reader = Reader { namespace: "", errors };
+        let terms = self.node_selector_terms.iter().enumerate();
+        terms
+            .map(|(at, term)| reader.node_term(term, &format!("{field}.nodeSelectorTerms[{at}]")))
+            .collect()
+    }
+}
+
 /// Reads affinities: all of it needs the pod's namespace and a place for errors.
 struct Reader<'r> {
     namespace: &'r str,
@@ -235,13 +246,10 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    fn node_affinity(&mut self, raw: &RawNodeAffinity<'_>, constraints: &mut Constraints) {
+    fn node_affinity(&mut self, raw: &RawNodeAffinity, constraints: &mut Constraints) {
         let field = format!("{AFFINITY}.nodeAffinity");
         if let Some(required) = &raw.required {
-            let terms = required.node_selector_terms.iter().enumerate();
-            let read =
-                terms.map(|(at, term)| self.node_term(term, &format!("{field}.{REQUIRED}.nodeSelectorTerms[{at}]")));
-            constraints.required_nodes = Some(read.collect());
+            constraints.required_nodes = Some(required.terms(&format!("{field}.{REQUIRED}"), self.errors));
         }
         for (at, weighted) in raw.preferred.iter().enumerate() {
             let term = self.node_term(&weighted.preference, &format!("{field}.{PREFERRED}[{at}].preference"));
@@ -252,14 +260,14 @@ impl Reader<'_> {
         }
     }
 
-    fn node_term(&mut self, raw: &RawNodeTerm<'_>, field: &str) -> NodeSelectorTerm {
+    fn node_term(&mut self, raw: &RawNodeTerm, field: &str) -> NodeSelectorTerm {
         NodeSelectorTerm {
             labels: self.requirements(&raw.match_expressions, &format!("{field}.matchExpressions")),
             fields: self.requirements(&raw.match_fields, &format!("{field}.matchFields")),
         }
     }
 
-    fn pod_affinity(&mut self, raw: &RawPodAffinity<'_>, kind: &str) -> Affinity {
+    fn pod_affinity(&mut self, raw: &RawPodAffinity, kind: &str) -> Affinity {
         let mut affinity = Affinity::default();
         for (at, term) in raw.required.iter().enumerate() {
             affinity
@@ -277,7 +285,7 @@ impl Reader<'_> {
         affinity
     }
 
-    fn pod_term(&mut self, raw: &RawPodTerm<'_>, field: &str) -> PodAffinityTerm {
+    fn pod_term(&mut self, raw: &RawPodTerm, field: &str) -> PodAffinityTerm {
         let topology_key = raw.topology_key.as_deref().unwrap_or_default();
         if topology_key.is_empty() {
             self.errors
@@ -295,7 +303,7 @@ impl Reader<'_> {
     }
 
     /// No list and no selector: the pod's own namespace. An empty selector: everywhere.
-    fn namespaces(&mut self, raw: &RawPodTerm<'_>, field: &str) -> Option<Vec<String>> {
+    fn namespaces(&mut self, raw: &RawPodTerm, field: &str) -> Option<Vec<String>> {
         let mut listed: Vec<String> = raw.namespaces.iter().map(Text::to_string).collect();
         match &raw.namespace_selector {
             Some(selector) if selector.match_labels.is_empty() && selector.match_expressions.is_empty() => return None,
@@ -312,7 +320,7 @@ impl Reader<'_> {
         Some(listed)
     }
 
-    fn selector(&mut self, raw: &RawSelector<'_>, field: &str) -> LabelSelector {
+    fn selector(&mut self, raw: &RawSelector, field: &str) -> LabelSelector {
         let exact = raw.match_labels.iter().map(|(key, value)| Requirement {
             key: key.to_owned(),
             operator: Operator::In,
@@ -324,7 +332,7 @@ impl Reader<'_> {
         LabelSelector { requirements }
     }
 
-    fn requirements(&mut self, raw: &[RawRequirement<'_>], field: &str) -> Vec<Requirement> {
+    fn requirements(&mut self, raw: &[RawRequirement], field: &str) -> Vec<Requirement> {
         let mut requirements = Vec::with_capacity(raw.len());
         for (at, raw) in raw.iter().enumerate() {
             let operator = match raw.operator.as_deref() {
@@ -360,7 +368,7 @@ mod tests {
 
     fn read(spec: &str) -> (Constraints, Vec<String>) {
         let text = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
-        let pod: Pod<'_> = serde_json::from_str(&text).unwrap();
+        let pod: Pod = serde_json::from_str(&text).unwrap();
         let mut errors = Vec::new();
         let constraints = pod.constraints("ns", &mut errors);
         (

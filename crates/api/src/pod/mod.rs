@@ -1,7 +1,13 @@
 //! Pods.
 
-mod constraints;
+mod conditions;
+pub(crate) mod constraints;
 mod requests;
+mod usage;
+mod volumes;
+
+pub use conditions::{ConditionStatus, PodCondition};
+pub use volumes::VolumeClaim;
 
 use engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
@@ -12,7 +18,7 @@ use crate::metadata::Metadata;
 use crate::priority_class::{PriorityClasses, preemptible_by_priority};
 use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
-use crate::{Error, Problem, Read, keys};
+use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
 
 const SKIPPED: &str = "the pod is skipped";
 const REFUSED: &str = "the pod is not scheduled";
@@ -20,53 +26,68 @@ const IGNORED: &str = "the pod runs already and keeps what it has";
 
 /// A Pod.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default)]
-pub struct Pod<'a> {
+#[serde(default)]
+pub struct Pod {
     /// What it says it is; `None` where its place says so.
-    pub kind: Option<Text<'a>>,
+    pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     #[serde(deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: Spec,
     #[serde(deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: Status,
+}
+
+impl Object for Pod {
+    const RESOURCE: Resource = Resource::new("", "v1", "Pod", "pods", Scope::Namespaced);
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Pods that have ended hold nothing. In clusters with many jobs they are most of the pods.
+    fn is_of_no_interest(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Spec<'a> {
-    scheduler_name: Option<Text<'a>>,
-    node_name: Option<Text<'a>>,
-    priority_class_name: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    scheduler_name: Option<Text>,
+    node_name: Option<Text>,
+    priority_class_name: Option<Text>,
     host_network: Option<bool>,
     #[serde(deserialize_with = "null_as_default")]
-    containers: Vec<Container<'a>>,
+    containers: Vec<Container>,
     #[serde(deserialize_with = "null_as_default")]
-    init_containers: Vec<Container<'a>>,
-    overhead: RawResources<'a>,
-    resources: Option<Box<ResourceRequirements<'a>>>,
+    init_containers: Vec<Container>,
+    overhead: RawResources,
+    resources: Option<Box<ResourceRequirements>>,
     #[serde(deserialize_with = "null_as_default")]
     scheduling_gates: Vec<serde::de::IgnoredAny>,
     #[serde(deserialize_with = "null_as_default")]
     resource_claims: Vec<serde::de::IgnoredAny>,
-    node_selector: crate::text::TextMap<'a>,
-    affinity: Option<Box<constraints::RawAffinity<'a>>>,
+    node_selector: crate::text::TextMap,
+    affinity: Option<Box<constraints::RawAffinity>>,
     #[serde(deserialize_with = "null_as_default")]
-    tolerations: Vec<constraints::RawToleration<'a>>,
+    tolerations: Vec<constraints::RawToleration>,
+    #[serde(rename = "volumes", deserialize_with = "volumes::claims")]
+    volume_claims: Vec<VolumeClaim>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Container<'a> {
+#[serde(default, rename_all = "camelCase")]
+struct Container {
     #[serde(deserialize_with = "null_as_default")]
-    resources: ResourceRequirements<'a>,
-    restart_policy: Option<Text<'a>>,
+    resources: ResourceRequirements,
+    restart_policy: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]
-    ports: Vec<constraints::RawPort<'a>>,
+    ports: Vec<constraints::RawPort>,
 }
 
-impl Container<'_> {
+impl Container {
     /// A native sidecar: an init container that keeps running.
     fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
@@ -74,10 +95,12 @@ impl Container<'_> {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), default, rename_all = "camelCase")]
-struct Status<'a> {
-    phase: Option<Text<'a>>,
-    nominated_node_name: Option<Text<'a>>,
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    phase: Option<Text>,
+    nominated_node_name: Option<Text>,
+    #[serde(deserialize_with = "conditions::of_interest")]
+    conditions: Vec<PodCondition>,
 }
 
 /// What a pod says about itself as a workload of one pod.
@@ -126,7 +149,7 @@ impl Default for PodIdentity {
     }
 }
 
-impl Pod<'_> {
+impl Pod {
     /// The pod group it names.
     pub fn pod_group(&self) -> Option<&str> {
         self.metadata
@@ -155,6 +178,71 @@ impl Pod<'_> {
     /// The scheduler it asks for.
     pub fn scheduler_name(&self) -> &str {
         self.spec.scheduler_name.as_deref().unwrap_or("default-scheduler")
+    }
+
+    /// The node it is bound to.
+    pub fn node_name(&self) -> Option<&str> {
+        self.spec.node_name.as_deref().filter(|node| !node.is_empty())
+    }
+
+    /// How far it is; a phase that nobody knows counts as unknown.
+    pub fn phase(&self) -> PodPhase {
+        self.read_phase(&mut Vec::new())
+    }
+
+    /// Whether deletion was asked for.
+    pub fn is_terminating(&self) -> bool {
+        self.metadata.is_terminating()
+    }
+
+    /// How many gates keep it from being scheduled.
+    pub fn scheduling_gates(&self) -> usize {
+        self.spec.scheduling_gates.len()
+    }
+
+    /// The priority class in its spec.
+    pub fn priority_class_name(&self) -> Option<&str> {
+        self.spec.priority_class_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The node that a scheduler has promised it.
+    pub fn nominated_node(&self) -> Option<&str> {
+        self.status
+            .nominated_node_name
+            .as_deref()
+            .filter(|node| !node.is_empty())
+    }
+
+    /// The condition of this type, one of the `PodCondition::*` types; others are not kept.
+    pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
+        self.status
+            .conditions
+            .iter()
+            .find(|condition| &*condition.type_ == type_)
+    }
+
+    /// The volume claims it mounts; volumes that need no claim are not kept.
+    pub fn volume_claims(&self) -> &[VolumeClaim] {
+        &self.spec.volume_claims
+    }
+
+    /// Whether it asks for devices through resource claims.
+    pub fn has_resource_claims(&self) -> bool {
+        !self.spec.resource_claims.is_empty()
+    }
+
+    /// The GPU groups it is labelled with, one per device.
+    pub fn gpu_groups(&self) -> Vec<&str> {
+        // Several devices are named by one label each, a single one by the plain label; pods with both kinds occur, and
+        // every device they name is theirs.
+        let labels = &self.metadata.labels;
+        let several = labels
+            .iter()
+            .filter_map(|(key, _)| key.strip_prefix(keys::GPU_GROUP_PREFIX));
+        let mut groups: Vec<&str> = several.chain(labels.text(keys::GPU_GROUP)).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
     }
 
     /// What the pod is to the scheduler.
@@ -188,7 +276,7 @@ impl Pod<'_> {
     fn spec(&self, identity: &PodIdentity, now: Millis, errors: &mut Vec<FieldError>) -> Result<PodSpec, FieldError> {
         let name = self.metadata.required_name()?.to_owned();
         let namespace = self.metadata.namespace().to_owned();
-        let given = |text: &Option<Text<'_>>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
+        let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         let node = given(&self.spec.node_name);
         let (mut requests, ask) = self.requests(errors);
         requests.gpu = match gpu_request(&ask) {
@@ -211,10 +299,10 @@ impl Pod<'_> {
                 name: gang.to_owned(),
             }),
             sub_group: self.metadata.labels.text(keys::SUB_GROUP_NAME).map(str::to_owned),
-            phase: self.phase(errors),
+            phase: self.read_phase(errors),
             deletion: self.metadata.deletion()?,
             gated: !self.spec.scheduling_gates.is_empty(),
-            gpu_groups: self.gpu_groups(),
+            gpu_groups: self.gpu_groups().into_iter().map(str::to_owned).collect(),
             bind_in_flight: None,
             requests,
             constraints,
@@ -228,7 +316,7 @@ impl Pod<'_> {
         })
     }
 
-    fn phase(&self, errors: &mut Vec<FieldError>) -> PodPhase {
+    fn read_phase(&self, errors: &mut Vec<FieldError>) -> PodPhase {
         match self.status.phase.as_deref() {
             None | Some("" | "Pending") => PodPhase::Pending,
             Some("Running") => PodPhase::Running,
@@ -247,20 +335,6 @@ impl Pod<'_> {
                 PodPhase::Unknown
             }
         }
-    }
-
-    /// One group per device. Several devices are named by one label each, a single one by the plain label; pods with
-    /// both kinds occur, and every device they name is theirs.
-    fn gpu_groups(&self) -> Vec<String> {
-        let labels = &self.metadata.labels;
-        let several = labels
-            .iter()
-            .filter_map(|(key, _)| key.strip_prefix(keys::GPU_GROUP_PREFIX));
-        let mut groups: Vec<String> = several.map(str::to_owned).collect();
-        groups.extend(labels.text(keys::GPU_GROUP).map(str::to_owned));
-        groups.sort();
-        groups.dedup();
-        groups
     }
 
     fn rank(&self) -> TaskRank {
@@ -283,7 +357,7 @@ mod tests {
     use super::*;
 
     fn pod(text: &str) -> Read<PodSpec> {
-        let pod: Pod<'_> = serde_json::from_str(text).unwrap();
+        let pod: Pod = serde_json::from_str(text).unwrap();
         pod.read(&PodIdentity::default(), Millis(0)).unwrap()
     }
 

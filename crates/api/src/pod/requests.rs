@@ -10,7 +10,7 @@ use crate::gpu_request::GpuAsk;
 use crate::keys;
 use crate::resources::{Amounts, CPU, MEMORY, PODS};
 
-impl Pod<'_> {
+impl Pod {
     /// Everything but the GPU request, and what is needed to read that.
     pub(super) fn requests(&self, errors: &mut Vec<FieldError>) -> (Requests, GpuAsk<'_>) {
         let amounts = self.folded(errors);
@@ -45,7 +45,7 @@ impl Pod<'_> {
     /// The most that is needed at any time of the pod's life: init containers run one after the other, each beside the
     /// sidecars started before it; then the containers run beside all sidecars.
     fn folded<'a>(&'a self, errors: &mut Vec<FieldError>) -> Amounts<'a> {
-        let mut asked = |list: &str, at: usize, container: &'a Container<'_>| {
+        let mut asked = |list: &str, at: usize, container: &'a Container| {
             Amounts::asked(&container.resources, || format!("spec.{list}[{at}].resources"), errors)
         };
         let mut containers = self.spec.containers.iter().enumerate();
@@ -95,7 +95,7 @@ mod tests {
 
     fn check(spec: &str, cpu_milli: i64, memory_bytes: i64, whole: i64) {
         let text = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
-        let pod: Pod<'_> = serde_json::from_str(&text).unwrap();
+        let pod: Pod = serde_json::from_str(&text).unwrap();
         let mut errors = Vec::new();
         let (requests, ask) = pod.requests(&mut errors);
         assert_eq!(errors, []);
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_bad_amount_names_its_container() {
         let text = r#"{"spec":{"containers":[{},{"resources":{"requests":{"cpu":"-1"}}}]}}"#;
-        let pod: Pod<'_> = serde_json::from_str(text).unwrap();
+        let pod: Pod = serde_json::from_str(text).unwrap();
         let mut errors = Vec::new();
         pod.requests(&mut errors);
         assert_eq!(errors[0].field, "spec.containers[1].resources.requests.cpu");

@@ -22,18 +22,18 @@ const NOW_DEFAULT: Millis = Millis(0);
 const CYCLES_MAX: u32 = 1_000_000;
 
 #[derive(Debug, Deserialize)]
-#[serde(bound(deserialize = "'de: 'a"), rename_all = "camelCase")]
-struct Case<'a> {
-    id: Option<Text<'a>>,
-    group: Option<Text<'a>>,
-    now: Option<Text<'a>>,
-    actions: Option<Vec<Text<'a>>>,
+#[serde(rename_all = "camelCase")]
+struct Case {
+    id: Option<Text>,
+    group: Option<Text>,
+    now: Option<Text>,
+    actions: Option<Vec<Text>>,
     cycles: Option<u32>,
     settle_cycles: Option<u32>,
     #[serde(default)]
     params: Params,
-    hold_releasing: Option<Vec<Text<'a>>>,
-    objects: Option<Collector<'a>>,
+    hold_releasing: Option<Vec<Text>>,
+    objects: Option<Collector>,
     expect: Option<RawExpect>,
     expect_totals: Option<ExpectedTotals>,
 }
@@ -41,7 +41,7 @@ struct Case<'a> {
 pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     if format_of_text(path, text) == Format::Json {
         // The way of nearly all cases: straight from the text, borrowing from it.
-        if let Ok(case) = serde_json::from_str::<Case<'_>>(text) {
+        if let Ok(case) = serde_json::from_str::<Case>(text) {
             return scenario(path, case);
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     let [document] = documents.as_slice() else {
         return Err(Error::NoScenario { path: path.to_owned() });
     };
-    let case = typed::<Case<'_>>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
+    let case = typed::<Case>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
     scenario(path, case)
 }
 
@@ -84,7 +84,7 @@ fn locate(path: &Path, document: &Value, field: &str, problem: String) -> Error 
     in_object().unwrap_or_else(|| error("case".to_owned(), field))
 }
 
-fn scenario(path: &Path, case: Case<'_>) -> Result<Scenario, Error> {
+fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
     let Some(collector) = case.objects else {
         return Err(Error::NoScenario { path: path.to_owned() });
     };
@@ -100,7 +100,7 @@ fn scenario(path: &Path, case: Case<'_>) -> Result<Scenario, Error> {
     };
     let mut config = Config::default();
     if let Some(names) = &case.actions {
-        let read = |name: &Text<'_>| {
+        let read = |name: &Text| {
             Action::by_name(name).ok_or_else(|| {
                 invalid(
                     "actions",

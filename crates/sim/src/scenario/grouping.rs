@@ -18,7 +18,7 @@ pub(super) struct BarePod {
 
 impl BarePod {
     /// Makes the pod a member of a gang of its own.
-    pub(super) fn new(pod: &Pod<'_>, spec: &mut PodSpec) -> BarePod {
+    pub(super) fn new(pod: &Pod, spec: &mut PodSpec) -> BarePod {
         let key = GangKey {
             namespace: spec.namespace.clone(),
             name: format!("pg-{}", spec.name),

@@ -84,12 +84,7 @@ impl Place<'_> {
 }
 
 /// `of_list` is the kind of the list that the object is in: items of a typed list need not repeat it.
-fn collect<'v>(
-    collector: &mut Collector<'v>,
-    document: &'v Value,
-    of_list: Option<&str>,
-    place: &Place<'_>,
-) -> Result<(), Error> {
+fn collect(collector: &mut Collector, document: &Value, of_list: Option<&str>, place: &Place<'_>) -> Result<(), Error> {
     let field = |object: String, field: String, problem: String| {
         let field = if field.is_empty() { ".".to_owned() } else { field };
         Error::Field {

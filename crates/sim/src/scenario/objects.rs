@@ -35,20 +35,20 @@ enum BarePods {
 
 /// Objects on their way into a scenario.
 #[derive(Debug, Default)]
-pub(super) struct Collector<'a> {
+pub(super) struct Collector {
     pub(super) warnings: Warnings,
     classes: PriorityClasses,
     bare_pods: BarePods,
     identity: PodIdentity,
     objects: Objects,
-    groups: Vec<PodGroup<'a>>,
-    bind_requests: Vec<BindRequest<'a>>,
+    groups: Vec<PodGroup>,
+    bind_requests: Vec<BindRequest>,
     bare: Vec<BarePod>,
 }
 
-impl<'a> Collector<'a> {
+impl Collector {
     /// Manifests are written by hand: what an installation and its pod grouper would add is added.
-    pub(super) fn of_manifests() -> Collector<'a> {
+    pub(super) fn of_manifests() -> Collector {
         Collector {
             classes: PriorityClasses::installed(),
             bare_pods: BarePods::GetAGang,
@@ -56,7 +56,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    pub(super) fn node(&mut self, node: Node<'_>) {
+    pub(super) fn node(&mut self, node: Node) {
         if !self.takes("Node", &node.kind, &node.metadata, Scope::Cluster) {
             return;
         }
@@ -65,7 +65,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    pub(super) fn queue(&mut self, queue: Queue<'_>) {
+    pub(super) fn queue(&mut self, queue: Queue) {
         if !self.takes("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
             return;
         }
@@ -74,7 +74,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    pub(super) fn topology(&mut self, topology: Topology<'_>) {
+    pub(super) fn topology(&mut self, topology: Topology) {
         if !self.takes("Topology", &topology.kind, &topology.metadata, Scope::Cluster) {
             return;
         }
@@ -83,25 +83,25 @@ impl<'a> Collector<'a> {
         }
     }
 
-    pub(super) fn priority_class(&mut self, class: PriorityClass<'_>) {
+    pub(super) fn priority_class(&mut self, class: PriorityClass) {
         if self.takes("PriorityClass", &class.kind, &class.metadata, Scope::Cluster) {
             self.classes.insert(&class);
         }
     }
 
-    pub(super) fn bind_request(&mut self, request: BindRequest<'a>) {
+    pub(super) fn bind_request(&mut self, request: BindRequest) {
         if self.takes("BindRequest", &request.kind, &request.metadata, Scope::Namespace) {
             self.bind_requests.push(request);
         }
     }
 
-    pub(super) fn pod_group(&mut self, group: PodGroup<'a>) {
+    pub(super) fn pod_group(&mut self, group: PodGroup) {
         if self.takes("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
             self.groups.push(group);
         }
     }
 
-    pub(super) fn pod(&mut self, pod: Pod<'_>) {
+    pub(super) fn pod(&mut self, pod: Pod) {
         if !self.takes("Pod", &pod.kind, &pod.metadata, Scope::Namespace) {
             return;
         }
@@ -126,7 +126,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Whether the object is what its place says, and in the partition that is run here.
-    fn takes(&mut self, kind: &str, stated: &Option<Text<'_>>, metadata: &Metadata<'_>, scope: Scope) -> bool {
+    fn takes(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
         let name = || match scope {
             Scope::Cluster => metadata.plain_name().to_owned(),
             Scope::Namespace => metadata.qualified_name(),
@@ -345,24 +345,24 @@ enum Scope {
 }
 
 /// The lists of `objects` in a case.
-impl<'de: 'a, 'a> Deserialize<'de> for Collector<'a> {
+impl<'de> Deserialize<'de> for Collector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(CollectorVisitor(PhantomData))
+        deserializer.deserialize_map(CollectorVisitor)
     }
 }
 
-struct CollectorVisitor<'a>(PhantomData<&'a ()>);
+struct CollectorVisitor;
 
-impl<'de: 'a, 'a> Visitor<'de> for CollectorVisitor<'a> {
-    type Value = Collector<'a>;
+impl<'de> Visitor<'de> for CollectorVisitor {
+    type Value = Collector;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("lists of objects by kind")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Collector<'a>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Collector, A::Error> {
         let mut all = Collector::default();
-        while let Some(list) = map.next_key::<Text<'de>>()? {
+        while let Some(list) = map.next_key::<Text>()? {
             match &*list {
                 "nodes" => map.next_value_seed(Each::new(|node| all.node(node)))?,
                 "queues" => map.next_value_seed(Each::new(|queue| all.queue(queue)))?,

@@ -17,14 +17,9 @@ pub(super) struct Params(Option<BTreeMap<String, Value>>);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum RawPlacement<'a> {
-    Same(#[serde(bound(deserialize = "'de: 'a"))] Text<'a>),
-    PerKind {
-        #[serde(bound(deserialize = "'de: 'a"))]
-        gpu: Option<Text<'a>>,
-        #[serde(bound(deserialize = "'de: 'a"))]
-        cpu: Option<Text<'a>>,
-    },
+enum RawPlacement {
+    Same(Text),
+    PerKind { gpu: Option<Text>, cpu: Option<Text> },
 }
 
 #[derive(Default, Deserialize)]
@@ -63,7 +58,7 @@ fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -
         "defaultPreemptMinRuntime" => config.preempt_min_runtime = duration(value)?.max(Millis(0)),
         "defaultReclaimMinRuntime" => config.reclaim_min_runtime = duration(value)?.max(Millis(0)),
         "reclaimResolveMethod" => {
-            config.reclaim_min_runtime_resolve = match read::<Text<'_>>(value)?.as_ref() {
+            config.reclaim_min_runtime_resolve = match read::<Text>(value)?.as_ref() {
                 "lca" => MinRuntimeResolve::LowestCommonAncestor,
                 "queue" => MinRuntimeResolve::Queue,
                 other => return Err(format!("{other:?} is unknown; known are lca and queue")),
@@ -87,7 +82,7 @@ fn read<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, String> {
 }
 
 fn duration(value: &Value) -> Result<Millis, String> {
-    parse_duration(&read::<Text<'_>>(value)?).map_err(|error| error.to_string())
+    parse_duration(&read::<Text>(value)?).map_err(|error| error.to_string())
 }
 
 /// A number of a case in the engine's integers; what is below zero counts as zero, as KAI has it.
@@ -108,7 +103,7 @@ pub(super) fn strategy(name: &str) -> Result<PlacementStrategy, String> {
 }
 
 fn placement(before: Placement, value: &Value) -> Result<Placement, String> {
-    match read::<RawPlacement<'_>>(value)? {
+    match read::<RawPlacement>(value)? {
         RawPlacement::Same(name) => {
             let strategy = strategy(&name)?;
             Ok(Placement {
@@ -125,7 +120,7 @@ fn placement(before: Placement, value: &Value) -> Result<Placement, String> {
 
 fn queue_depth(value: &Value) -> Result<Vec<(Action, u32)>, String> {
     let mut depths = Vec::new();
-    for (name, depth) in read::<TextMap<'_, u32>>(value)?.iter() {
+    for (name, depth) in read::<TextMap<u32>>(value)?.iter() {
         let action = Action::by_name(name).ok_or_else(|| format!("{name:?} is not an action"))?;
         depths.push((action, *depth));
     }
@@ -141,7 +136,7 @@ fn queue_usage(value: &Value) -> Result<Vec<Usage>, String> {
             .ok_or_else(|| format!("{share} is not a share; write one from 0 to 1"))
     };
     let mut all = Vec::new();
-    for (queue, raw) in read::<TextMap<'_, RawUsage>>(value)?.iter() {
+    for (queue, raw) in read::<TextMap<RawUsage>>(value)?.iter() {
         all.push(Usage {
             queue: queue.to_owned(),
             cpu_billionths: billionths(raw.cpu)?,

@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn the_field_is_named() {
         let value: Value = serde_json::json!({"metadata": {"annotations": {"gpu-fraction": 0.5}}});
-        let (field, problem) = typed::<api::Pod<'_>>(&value).unwrap_err();
+        let (field, problem) = typed::<api::Pod>(&value).unwrap_err();
         assert_eq!(field, "metadata.annotations.gpu-fraction");
         assert_eq!(
             problem,

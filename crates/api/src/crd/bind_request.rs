@@ -1,0 +1,133 @@
+//! The BindRequest kind: what the scheduler decided about one pod, for the binder to carry out.
+
+use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ResourceList, schema};
+
+/// What was decided.
+#[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "scheduling.run.ai",
+    version = "v1alpha2",
+    kind = "BindRequest",
+    plural = "bindrequests",
+    singular = "bindrequest",
+    namespaced,
+    status = "BindRequestStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "A decision about one pod, for the binder to carry out."
+)]
+#[serde(rename_all = "camelCase")]
+pub struct BindRequestSpec {
+    /// The pod, in the same namespace.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod_name: String,
+    /// The node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub selected_node: String,
+    /// What the pod gets: Regular, Fraction or MigInstance.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub received_resource_type: String,
+    /// How many GPUs, and how much of each.
+    #[serde(rename = "receivedGPU", skip_serializing_if = "Option::is_none")]
+    pub received_gpu: Option<ReceivedGpu>,
+    /// The shared GPUs, one group each.
+    #[serde(rename = "selectedGPUGroups", default, skip_serializing_if = "Vec::is_empty")]
+    pub selected_gpu_groups: Vec<String>,
+    /// Devices for the pod's resource claims.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resource_claim_allocations: Vec<ResourceClaimAllocation>,
+    /// Devices for extended resources that are served by a driver of resource claims.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extended_resource_claim_allocation: Option<ExtendedResourceClaimAllocation>,
+    /// The NUMA zones that the node is expected to choose.
+    #[serde(rename = "predictedNUMAZones", default, skip_serializing_if = "Vec::is_empty")]
+    pub predicted_numa_zones: Vec<NumaZone>,
+    /// How many attempts may fail; if unset, the first failure ends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff_limit: Option<i32>,
+}
+
+/// How many GPUs a pod gets, and how much of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub struct ReceivedGpu {
+    /// How many.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub count: i32,
+    /// The part of each, with two decimals: 1.00 is a whole one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub portion: String,
+}
+
+/// Devices for one resource claim.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+pub struct ResourceClaimAllocation {
+    /// The claim's name in the pod's spec.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// An AllocationResult of resource.k8s.io/v1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::embedded::<AllocationResult>")]
+    pub allocation: Option<AllocationResult>,
+}
+
+/// Devices for extended resources.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExtendedResourceClaimAllocation {
+    /// An AllocationResult of resource.k8s.io/v1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::embedded::<AllocationResult>")]
+    pub allocation: Option<AllocationResult>,
+    /// The requests of the claim that has to be made, DeviceRequests of resource.k8s.io/v1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::embedded::<Vec<DeviceRequest>>")]
+    pub device_requests: Vec<DeviceRequest>,
+    /// Which request serves which resource of which container.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::embedded::<Vec<ContainerExtendedResourceRequest>>")]
+    pub container_mappings: Vec<ContainerExtendedResourceRequest>,
+}
+
+/// Part of a pod's resources in one NUMA zone.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+pub struct NumaZone {
+    /// The zone.
+    pub zone: String,
+    /// How much of what.
+    #[schemars(schema_with = "schema::resource_list")]
+    pub amount: ResourceList,
+}
+
+/// What became of a bind request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BindRequestStatus {
+    /// Pending, Succeeded or Failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// How many attempts failed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_attempts: i32,
+}
+
+impl BindRequestStatus {
+    /// Phase: under way.
+    pub const PENDING: &str = "Pending";
+    /// Phase: the pod is bound.
+    pub const SUCCEEDED: &str = "Succeeded";
+    /// Phase: the last attempt failed.
+    pub const FAILED: &str = "Failed";
+}
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,109 @@
+//! Conditions of a pod. Only those that somebody here reads are kept: every pod of a cluster has several.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+
+use crate::text::Text;
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PodCondition {
+    /// Type, one of the constants.
+    #[serde(rename = "type")]
+    pub type_: Text,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// One word.
+    pub reason: Option<Text>,
+    /// A sentence.
+    pub message: Option<Text>,
+}
+
+impl PodCondition {
+    /// A scheduler found a node.
+    pub const SCHEDULED: &str = "PodScheduled";
+    /// The binder is done.
+    pub const BOUND: &str = "PodBound";
+    /// It is about to be evicted.
+    pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+    const OF_INTEREST: [&str; 3] = [Self::SCHEDULED, Self::BOUND, Self::DISRUPTION_TARGET];
+}
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum ConditionStatus {
+    /// It does.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// For `#[serde(deserialize_with)]`.
+pub(super) fn of_interest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
+    deserializer.deserialize_option(Conditions)
+}
+
+struct Conditions;
+
+impl<'de> Visitor<'de> for Conditions {
+    type Value = Vec<PodCondition>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of conditions")
+    }
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Vec::new())
+    }
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(Vec::new())
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut kept = Vec::new();
+        while let Some(condition) = list.next_element::<PodCondition>()? {
+            if PodCondition::OF_INTEREST.contains(&&*condition.type_) {
+                // Most pods keep exactly one; room for four would be three times what is needed.
+                kept.reserve_exact(1);
+                kept.push(condition);
+            }
+        }
+        Ok(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Pod;
+    use super::*;
+
+    #[test]
+    fn only_what_is_read_is_kept() {
+        let pod: Pod = serde_json::from_str(
+            r#"{"status":{"conditions":[{"type":"Ready","status":"True"},
+                {"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"no"},
+                {"type":"PodBound","status":"Maybe"}]}}"#,
+        )
+        .unwrap();
+        assert_eq!(pod.status.conditions.len(), 2);
+        let scheduled = pod.condition(PodCondition::SCHEDULED).unwrap();
+        assert_eq!(scheduled.status, ConditionStatus::False);
+        assert_eq!(scheduled.reason.as_deref(), Some("Unschedulable"));
+        assert_eq!(
+            pod.condition(PodCondition::BOUND).unwrap().status,
+            ConditionStatus::Unknown
+        );
+        assert_eq!(pod.condition("Ready"), None);
+        let none: Pod = serde_json::from_str(r#"{"status":{"conditions":null}}"#).unwrap();
+        assert!(none.status.conditions.is_empty());
+    }
+}

@@ -1,0 +1,92 @@
+//! The binder's metrics.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+/// How a bind ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum BindResult {
+    /// The pod is bound.
+    Bound,
+    /// It failed.
+    Failed,
+}
+
+/// What was done with a reservation pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Deed {
+    /// Made for a bind.
+    Created,
+    /// Made for pods that had lost theirs.
+    Restored,
+    /// Removed, since nobody used it or it was of no use.
+    Removed,
+    /// Found to hold another GPU than its pods use.
+    Mismatched,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: BindResult,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeedLabel {
+    deed: Deed,
+}
+
+/// The metrics. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    binds: Family<ResultLabel, Counter>,
+    reservations: Family<DeedLabel, Counter>,
+    /// Seconds from the first look at a reservation pod to its GPU.
+    pub(crate) wait_seconds: Histogram,
+    /// Bind requests that wait or are in work.
+    pub(crate) queue_length: Gauge,
+}
+
+/// Upper bounds in seconds: a kubelet takes about one, the usual deadline is 40.
+const WAIT_BUCKETS_SECONDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0];
+
+impl Metrics {
+    /// New metrics, registered.
+    pub(crate) fn new(registered: &cluster::Metrics) -> Metrics {
+        let metrics = Metrics {
+            binds: Family::default(),
+            reservations: Family::default(),
+            wait_seconds: Histogram::new(WAIT_BUCKETS_SECONDS),
+            queue_length: Gauge::default(),
+        };
+        let mut registry = registered.registry();
+        let registry = registry.sub_registry_with_prefix("kai_binder");
+        registry.register("binds", "Bind requests by how they ended", metrics.binds.clone());
+        registry.register(
+            "reservations",
+            "What was done with reservation pods",
+            metrics.reservations.clone(),
+        );
+        registry.register(
+            "reservation_wait_seconds",
+            "From a reservation pod's creation to its GPU",
+            metrics.wait_seconds.clone(),
+        );
+        registry.register(
+            "queue_length",
+            "Bind requests that wait or are in work",
+            metrics.queue_length.clone(),
+        );
+        metrics
+    }
+
+    pub(crate) fn bind(&self, result: BindResult) {
+        self.binds.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    pub(crate) fn reservation(&self, deed: Deed) {
+        self.reservations.get_or_create(&DeedLabel { deed }).inc();
+    }
+}

@@ -1,0 +1,155 @@
+//! What is said about a bind: the request's status, the pod's condition and event. Success is said only of pods that are bound.
+
+use api::{BindRequest, Object, Pod};
+use cluster::{About, Events, Note, Part, Patch, Severity, Target};
+use serde_json::{Value, json};
+
+use crate::run::Binder;
+
+/// Component of the events.
+pub(crate) const COMPONENT: &str = "binder";
+/// Characters of a reason that are kept: it is repeated in status, condition and event.
+const REASON_CHARS_MAX: usize = 512;
+
+/// How the request's status goes on after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempts {
+    /// Failures so far.
+    pub(crate) failed: i32,
+    /// Whether there will be another attempt.
+    pub(crate) another: bool,
+}
+
+/// Counts a failure. Without a limit the first one is the last; `for_good` spends what the limit leaves.
+pub(crate) fn attempts(request: &BindRequest, for_good: bool) -> Attempts {
+    let failed = request.failed_attempts().saturating_add(1).max(1);
+    match request.backoff_limit() {
+        None => Attempts { failed, another: false },
+        Some(limit) if for_good => Attempts {
+            failed: failed.max(limit),
+            another: false,
+        },
+        Some(limit) => Attempts {
+            failed,
+            another: failed < limit,
+        },
+    }
+}
+
+impl Binder {
+    /// The pod is bound.
+    pub(crate) async fn say_bound(&self, request: &BindRequest, pod: &Pod) -> Result<(), cluster::Error> {
+        let message = format!("Pod bound to node {}", request.selected_node());
+        self.write_status(request, json!({ "phase": "Succeeded", "reason": "" }))
+            .await?;
+        self.tell(pod, true, message).await;
+        Ok(())
+    }
+
+    /// The attempt failed, and nothing of it is left.
+    pub(crate) async fn say_failed(
+        &self,
+        request: &BindRequest,
+        pod: Option<&Pod>,
+        reason: &str,
+        attempts: Attempts,
+    ) -> Result<(), cluster::Error> {
+        let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+        let status = json!({ "phase": "Failed", "reason": reason, "failedAttempts": attempts.failed });
+        self.write_status(request, status).await?;
+        tracing::warn!(request = %cluster::Key::of(request), node = request.selected_node(), reason, "a bind failed");
+        if let Some(pod) = pod {
+            let message = format!("Failed to bind to node {}: {reason}", request.selected_node());
+            self.tell(pod, false, message).await;
+        }
+        Ok(())
+    }
+
+    async fn write_status(&self, request: &BindRequest, status: Value) -> Result<(), cluster::Error> {
+        let target = Target::of::<BindRequest>(request.metadata.namespace(), request.metadata.plain_name());
+        // The uid keeps the words off a successor of the same name.
+        let body = json!({ "metadata": { "uid": request.metadata.uid.as_deref() }, "status": status });
+        match self.client.patch(target, Part::Status, Patch::Merge(body)).await {
+            Ok(_) => Ok(()),
+            // It went with its pod.
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Condition and event are for people: a failure to write them is logged and forgotten.
+    async fn tell(&self, pod: &Pod, bound: bool, message: String) {
+        let (status, reason, severity) = match bound {
+            true => ("True", "Bound", Severity::Normal),
+            false => ("False", "BindingError", Severity::Warning),
+        };
+        let condition = json!({
+            "type": api::PodCondition::BOUND, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": self.clock.now_text(),
+        });
+        let body =
+            json!({ "metadata": { "uid": pod.metadata.uid.as_deref() }, "status": { "conditions": [condition] } });
+        let target = Target::of::<Pod>(pod.metadata.namespace(), pod.metadata.plain_name());
+        let write = self.client.patch(target, Part::Status, Patch::Strategic(body));
+        let note = Note {
+            about: about(pod),
+            severity,
+            reason,
+            message,
+            annotations: Vec::new(),
+        };
+        let (written, ()) = tokio::join!(write, self.events.record(note));
+        if let Err(error) = written {
+            tracing::debug!(%error, "a pod condition was lost");
+        }
+    }
+
+    /// Warns the pods of a group that its GPU is not held for them.
+    pub(crate) async fn warn(events: &Events, pod: About, message: String) {
+        let note = Note {
+            about: pod,
+            severity: Severity::Warning,
+            reason: "GPUReservationMismatch",
+            message,
+            annotations: Vec::new(),
+        };
+        events.record(note).await;
+    }
+}
+
+pub(crate) fn about(pod: &Pod) -> About {
+    About {
+        api_version: Pod::RESOURCE.api_version(),
+        kind: Pod::RESOURCE.kind.to_string(),
+        namespace: pod.metadata.namespace().to_owned(),
+        name: pod.metadata.plain_name().to_owned(),
+        uid: pod.metadata.uid.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(limit: Option<i32>, failed_before: i32, for_good: bool, failed: i32, another: bool) {
+        let request = json!({ "spec": { "backoffLimit": limit }, "status": { "failedAttempts": failed_before } });
+        let request: BindRequest = serde_json::from_value(request).unwrap();
+        let found = attempts(&request, for_good);
+        assert_eq!(
+            found,
+            Attempts { failed, another },
+            "{limit:?} {failed_before} {for_good}"
+        );
+    }
+
+    #[test]
+    fn attempts_count_up_to_the_limit() {
+        check(None, 0, false, 1, false);
+        check(Some(3), 0, false, 1, true);
+        check(Some(3), 1, false, 2, true);
+        check(Some(3), 2, false, 3, false);
+        check(Some(3), 0, true, 3, false);
+        check(Some(0), 0, false, 1, false);
+        check(Some(i32::MAX), i32::MAX, false, i32::MAX, false);
+    }
+}

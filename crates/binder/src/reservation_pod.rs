@@ -1,0 +1,196 @@
+//! The manifest of a reservation pod. Pure.
+//!
+//! Where our agent serves the node the pod only sleeps: no privileges, no token, no driver. Elsewhere it finds its GPU itself, and on
+//! Jetsons it needs the driver's libraries and device nodes for that.
+
+use api::keys;
+use serde_json::{Map, Value, json};
+
+use crate::devices::NodeFacts;
+use crate::{GroupKey, Settings, reservation_name};
+
+/// Nobody, as most systems number it.
+const NOBODY: u32 = 65534;
+/// The sleeper has nothing to tidy up; the kubelet still gets to say that it is gone.
+const END_SECONDS: u32 = 1;
+
+/// The pod that holds a GPU for the group.
+pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, settings: &Settings) -> Value {
+    let sleeps = facts.agent_annotates(settings);
+    let tegra = !sleeps && facts.needs_tegra(settings);
+    let mut pod = json!({
+        "metadata": {
+            "name": reservation_name(key),
+            "labels": { keys::APP: settings.reservation_app_label, keys::GPU_GROUP: key.group },
+            "annotations": { keys::KARPENTER_DO_NOT_DISRUPT: "true" },
+        },
+        "spec": {
+            // No scheduler is asked: the decision is made.
+            "nodeName": key.node,
+            // It has to stay as long as any of its users does, whatever taint drives some of them away.
+            "tolerations": [{ "operator": "Exists" }],
+            "serviceAccountName": settings.reservation_service_account,
+            "terminationGracePeriodSeconds": END_SECONDS,
+            "containers": [container(sleeps, tegra, settings)],
+        },
+    });
+    let spec = &mut pod["spec"];
+    if sleeps {
+        spec["automountServiceAccountToken"] = false.into();
+        spec["enableServiceLinks"] = false.into();
+    } else if !settings.runtime_class.is_empty() {
+        spec["runtimeClassName"] = (&*settings.runtime_class).into();
+    }
+    let nobody =
+        || json!({ "runAsNonRoot": true, "runAsUser": NOBODY, "seccompProfile": { "type": "RuntimeDefault" } });
+    if let Some(context) = settings.pod_security_context.clone().or_else(|| sleeps.then(nobody)) {
+        spec["securityContext"] = context;
+    }
+    if tegra {
+        spec["volumes"] = tegra_volumes(settings)
+            .map(|(name, path, _)| json!({ "name": name, "hostPath": { "path": path } }))
+            .collect();
+    }
+    pod
+}
+
+fn container(sleeps: bool, tegra: bool, settings: &Settings) -> Value {
+    let own = |field: &str| json!({ "name": format!("POD_{}", field.to_uppercase()), "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.{field}") } } });
+    let mut container = json!({
+        "name": keys::RESERVATION_CONTAINER,
+        "image": settings.reservation_image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": if sleeps { &settings.sleeper_arguments } else { &settings.reservation_arguments },
+        "env": [own("name"), own("namespace")],
+        "resources": resources(&settings.reservation_resources),
+    });
+    let locked = || json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] } });
+    let mut context = settings
+        .container_security_context
+        .clone()
+        .or_else(|| sleeps.then(locked));
+    if tegra {
+        context = Some(json!({ "privileged": true }));
+        let paths = settings.tegra_library_paths.join(":");
+        let env = container["env"].as_array_mut().expect("it was made a list above");
+        env.push(json!({ "name": keys::ENV_DRIVER_CAPABILITIES, "value": "utility" }));
+        env.push(json!({ "name": "LD_LIBRARY_PATH", "value": paths }));
+        container["volumeMounts"] = tegra_volumes(settings)
+            .map(|(name, path, read_only)| json!({ "name": name, "mountPath": path, "readOnly": read_only }))
+            .collect();
+    }
+    if let Some(context) = context {
+        container["securityContext"] = context;
+    }
+    container
+}
+
+/// Name, path and whether it is only read.
+fn tegra_volumes(settings: &Settings) -> impl Iterator<Item = (String, &str, bool)> {
+    let libraries = settings.tegra_library_paths.iter().enumerate();
+    let libraries = libraries.map(|(at, path)| (format!("libraries-{at}"), path.as_str(), true));
+    libraries.chain([("devices".to_owned(), settings.tegra_device_path.as_str(), false)])
+}
+
+/// One GPU, and what was configured of anything else.
+fn resources(configured: &Value) -> Value {
+    let part = |name: &str| {
+        let entries = configured[name].as_object().into_iter().flatten();
+        let mut kept: Map<String, Value> = entries
+            .filter(|(resource, _)| !keys::is_gpu_resource(resource))
+            .map(|(resource, amount)| (resource.clone(), amount.clone()))
+            .collect();
+        kept.insert(keys::RESOURCE_GPU.to_owned(), "1".into());
+        kept
+    };
+    json!({ "requests": part("requests"), "limits": part("limits") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::tests_settings;
+
+    fn pod(facts: &NodeFacts, flags: &[&str]) -> Value {
+        reservation_pod(&GroupKey::new("n", "g"), facts, &tests_settings(flags))
+    }
+
+    #[test]
+    fn on_a_server_without_the_agent_it_is_the_contracts() {
+        let pod = pod(&NodeFacts::default(), &["--runtime-class-name=nvidia"]);
+        assert_eq!(
+            pod["metadata"]["labels"],
+            json!({ "app": "kai-resource-reservation", "runai-gpu-group": "g" })
+        );
+        assert_eq!(pod["spec"]["nodeName"], "n");
+        assert_eq!(pod["spec"]["runtimeClassName"], "nvidia");
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(container["args"], json!(["resource-reservation"]));
+        assert_eq!(container["resources"]["limits"], json!({ "nvidia.com/gpu": "1" }));
+        assert_eq!(
+            container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"],
+            "metadata.name"
+        );
+        assert_eq!(container["env"].as_array().unwrap().len(), 2);
+        for part in ["volumes", "securityContext"] {
+            assert!(pod["spec"][part].is_null(), "{part}");
+        }
+        assert!(container["securityContext"].is_null() && container["volumeMounts"].is_null());
+    }
+
+    #[test]
+    fn with_the_agent_it_sleeps_without_rights_on_a_jetson_too() {
+        let facts = NodeFacts {
+            agent: true,
+            tegra: true,
+            ..NodeFacts::default()
+        };
+        let pod = pod(&facts, &["--runtime-class-name=nvidia"]);
+        assert_eq!(pod["spec"]["automountServiceAccountToken"], false);
+        assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
+        assert!(pod["spec"]["runtimeClassName"].is_null() && pod["spec"]["volumes"].is_null());
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(container["args"], json!(["resource-reservation", "--sleep"]));
+        assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+    }
+
+    #[test]
+    fn jetsons_without_the_agent_get_libraries_and_devices() {
+        let facts = NodeFacts {
+            tegra: true,
+            ..NodeFacts::default()
+        };
+        let found = pod(&facts, &["--tegra-library-path=/a,/b"]);
+        let container = &found["spec"]["containers"][0];
+        assert_eq!(container["securityContext"], json!({ "privileged": true }));
+        assert_eq!(
+            container["env"][2],
+            json!({ "name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility" })
+        );
+        assert_eq!(
+            container["env"][3],
+            json!({ "name": "LD_LIBRARY_PATH", "value": "/a:/b" })
+        );
+        assert_eq!(
+            container["volumeMounts"][1],
+            json!({ "name": "libraries-1", "mountPath": "/b", "readOnly": true })
+        );
+        assert_eq!(
+            found["spec"]["volumes"][2],
+            json!({ "name": "devices", "hostPath": { "path": "/dev" } })
+        );
+        let never = pod(&facts, &["--tegra=never"]);
+        assert!(never["spec"]["volumes"].is_null());
+        let always = pod(&NodeFacts::default(), &["--tegra=always"]);
+        assert_eq!(always["spec"]["volumes"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn configured_resources_keep_the_gpu_at_one() {
+        let json = r#"--resource-reservation-pod-resources={"requests":{"cpu":"1m","nvidia.com/gpu":"4"},"limits":{"memory":"10Mi"}}"#;
+        let pod = pod(&NodeFacts::default(), &[json]);
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        assert_eq!(resources["requests"], json!({ "cpu": "1m", "nvidia.com/gpu": "1" }));
+        assert_eq!(resources["limits"], json!({ "memory": "10Mi", "nvidia.com/gpu": "1" }));
+    }
+}

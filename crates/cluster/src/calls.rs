@@ -1,0 +1,342 @@
+//! The calls to the API that roles make, at the level of values: read, list, create, patch, delete, bind. Each call says in its error
+//! what was attempted. Writes are refused here once the client's claim to lead has ended.
+
+use api::{Metadata, Object, Resource, Scope};
+use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Value, json};
+
+use crate::{Client, Error};
+
+/// One page of a list. The API server suggests the same.
+const PAGE_MAX: u32 = 500;
+
+/// One object, by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// Its resource.
+    pub resource: &'a Resource,
+    /// Its namespace; empty for resources without one.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl<'a> Target<'a> {
+    /// The object of type `T` of this name.
+    pub fn of<T: Object>(namespace: &'a str, name: &'a str) -> Target<'a> {
+        Target {
+            resource: const { &T::RESOURCE },
+            namespace,
+            name,
+        }
+    }
+}
+
+impl std::fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.resource.scope {
+            Scope::Namespaced => write!(f, "{} {}/{}", self.resource.kind, self.namespace, self.name),
+            Scope::Cluster => write!(f, "{} {}", self.resource.kind, self.name),
+        }
+    }
+}
+
+/// A change of an object.
+#[derive(Clone, Debug)]
+pub enum Patch {
+    /// RFC 7386. Works for every resource.
+    Merge(Value),
+    /// Lists are merged by their keys. Built-in resources only.
+    Strategic(Value),
+    /// RFC 6902. With `test` operations it is a change on a condition.
+    Json(Vec<Value>),
+    /// Server-side apply: the whole set of fields that this manager wants.
+    Apply {
+        /// Field manager.
+        manager: &'static str,
+        /// The fields; apiVersion and kind are added.
+        fields: Value,
+    },
+}
+
+/// Which part of an object a patch is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Metadata and spec.
+    Object,
+    /// The status subresource.
+    Status,
+}
+
+/// Which objects of a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selection {
+    /// Only in this namespace.
+    pub namespace: Option<String>,
+    /// Label selector; empty for all.
+    pub labels: String,
+    /// Field selector; empty for all.
+    pub fields: String,
+}
+
+/// How to delete.
+#[derive(Clone, Debug, Default)]
+pub struct Deletion {
+    /// Only if it still is this object and not a successor of the same name.
+    pub uid: Option<String>,
+    /// Only if it has not changed since.
+    pub resource_version: Option<String>,
+    /// Seconds to end in; `None` = what the object says.
+    pub grace_seconds: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PageMetadata {
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+impl Client {
+    /// An object; `None` if it is not there.
+    pub async fn get<T: Object>(&self, namespace: &str, name: &str) -> Result<Option<T>, Error> {
+        self.read(Target::of::<T>(namespace, name)).await
+    }
+
+    /// An object with all its fields; `None` if it is not there.
+    pub async fn get_value(&self, target: Target<'_>) -> Result<Option<Value>, Error> {
+        self.read(target).await
+    }
+
+    /// The metadata of an object of any kind; `None` if it is not there. The rest does not leave the API server.
+    pub async fn get_metadata(&self, target: Target<'_>) -> Result<Option<Metadata>, Error> {
+        #[derive(Deserialize)]
+        struct Partial {
+            metadata: Metadata,
+        }
+        let request = Request::new(path(target.resource, target.namespace)).get_metadata(target.name, &GetParams::default());
+        match self.call::<Partial>(&format!("reading {target}"), request).await {
+            Ok(object) => Ok(Some(object.metadata)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, target: Target<'_>) -> Result<Option<T>, Error> {
+        let request = Request::new(path(target.resource, target.namespace)).get(target.name, &GetParams::default());
+        match self.call(&format!("reading {target}"), request).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All objects of the selection, read page by page.
+    pub async fn list<T: Object>(&self, selection: &Selection) -> Result<Vec<T>, Error> {
+        self.list_of(&T::RESOURCE, selection).await
+    }
+
+    /// All objects of the selection with all their fields.
+    pub async fn list_values(&self, resource: &Resource, selection: &Selection) -> Result<Vec<Value>, Error> {
+        self.list_of(resource, selection).await
+    }
+
+    async fn list_of<T: DeserializeOwned>(&self, resource: &Resource, selection: &Selection) -> Result<Vec<T>, Error> {
+        let attempt = format!("listing {}", resource.plural);
+        let requests = Request::new(path(resource, selection.namespace.as_deref().unwrap_or_default()));
+        let mut parameters = ListParams::default()
+            .labels(&selection.labels)
+            .fields(&selection.fields)
+            .limit(PAGE_MAX);
+        let mut all = Vec::new();
+        loop {
+            let page: Page<T> = self.call(&attempt, requests.list(&parameters)).await?;
+            all.extend(page.items);
+            match page.metadata.next.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Creates an object; apiVersion, kind and namespace are filled in. Answers with the object as created.
+    pub async fn create(&self, resource: &Resource, namespace: &str, mut body: Value) -> Result<Value, Error> {
+        body["apiVersion"] = resource.api_version().into();
+        body["kind"] = (&*resource.kind).into();
+        if resource.scope == Scope::Namespaced {
+            body["metadata"]["namespace"] = namespace.into();
+        }
+        let name = body["metadata"]["name"].as_str().unwrap_or("(generated)").to_owned();
+        let attempt = format!("creating {} {name} in {namespace}", resource.kind);
+        let request = Request::new(path(resource, namespace)).create(&PostParams::default(), body.to_string().into());
+        self.write(&attempt, request).await
+    }
+
+    /// Replaces an object as a whole. Only for kinds whose fields are all ours, with a resourceVersion in the body: others lose fields
+    /// that are newer than our types.
+    pub async fn replace(&self, target: Target<'_>, body: &Value) -> Result<Value, Error> {
+        let request = Request::new(path(target.resource, target.namespace)).replace(
+            target.name,
+            &PostParams::default(),
+            body.to_string().into(),
+        );
+        self.write(&format!("replacing {target}"), request).await
+    }
+
+    /// Changes an object. Answers with the object as changed.
+    pub async fn patch(&self, target: Target<'_>, part: Part, patch: Patch) -> Result<Value, Error> {
+        let mut parameters = PatchParams::default();
+        let patch = match patch {
+            Patch::Merge(body) => KubePatch::Merge(body),
+            Patch::Strategic(body) => KubePatch::Strategic(body),
+            Patch::Json(operations) => {
+                // The client's own type checks the operations; the server does it as well and says it better.
+                return self.json_patch(target, part, &operations).await;
+            }
+            Patch::Apply { manager, mut fields } => {
+                parameters = PatchParams::apply(manager).force();
+                fields["apiVersion"] = target.resource.api_version().into();
+                fields["kind"] = (&*target.resource.kind).into();
+                KubePatch::Apply(fields)
+            }
+        };
+        let requests = Request::new(path(target.resource, target.namespace));
+        let request = match part {
+            Part::Object => requests.patch(target.name, &parameters, &patch),
+            Part::Status => requests.patch_subresource("status", target.name, &parameters, &patch),
+        };
+        self.write(&format!("changing {target}"), request).await
+    }
+
+    async fn json_patch(&self, target: Target<'_>, part: Part, operations: &[Value]) -> Result<Value, Error> {
+        let attempt = format!("changing {target}");
+        let part = match part {
+            Part::Object => "",
+            Part::Status => "/status",
+        };
+        let uri = format!("{}/{}{part}", path(target.resource, target.namespace), target.name);
+        let body = Value::from(operations).to_string().into_bytes();
+        let request = http::Request::patch(uri)
+            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+            .header(http::header::ACCEPT, "application/json")
+            .body(body)
+            .map_err(kube::core::request::Error::BuildRequest);
+        self.write(&attempt, request).await
+    }
+
+    /// Deletes an object. One that is gone already counts as deleted.
+    pub async fn delete(&self, target: Target<'_>, deletion: &Deletion) -> Result<(), Error> {
+        let parameters = DeleteParams {
+            grace_period_seconds: deletion.grace_seconds,
+            preconditions: (deletion.uid.is_some() || deletion.resource_version.is_some()).then(|| Preconditions {
+                uid: deletion.uid.clone(),
+                resource_version: deletion.resource_version.clone(),
+            }),
+            ..DeleteParams::background()
+        };
+        let request = Request::new(path(target.resource, target.namespace)).delete(target.name, &parameters);
+        match self.write::<IgnoredAny>(&format!("deleting {target}"), request).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a pod its node.
+    pub async fn bind(&self, namespace: &str, name: &str, uid: &str, node: &str) -> Result<(), Error> {
+        // With the uid a successor of the same name is not bound by mistake.
+        let metadata = json!({ "name": name, "namespace": namespace, "uid": uid });
+        self.post_binding(namespace, name, node, metadata).await
+    }
+
+    /// Gives a pod its node, unless it has changed since `resource_version`: a call that was given up can't take effect late, once
+    /// the pod was changed.
+    pub async fn bind_unchanged(
+        &self,
+        pod: Target<'_>,
+        uid: &str,
+        resource_version: &str,
+        node: &str,
+    ) -> Result<(), Error> {
+        let Target { namespace, name, .. } = pod;
+        let metadata = json!({ "name": name, "namespace": namespace, "uid": uid, "resourceVersion": resource_version });
+        self.post_binding(namespace, name, node, metadata).await
+    }
+
+    async fn post_binding(&self, namespace: &str, name: &str, node: &str, metadata: Value) -> Result<(), Error> {
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+        });
+        let request = Request::new(path(&api::Pod::RESOURCE, namespace)).create_subresource(
+            "binding",
+            name,
+            &PostParams::default(),
+            body.to_string().into(),
+        );
+        let attempt = format!("binding Pod {namespace}/{name} to node {node}");
+        self.write::<IgnoredAny>(&attempt, request).await.map(|_| ())
+    }
+
+    async fn write<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
+        if !self.may_write() {
+            return Err(Error::NotLeader {
+                attempt: attempt.to_owned(),
+            });
+        }
+        self.call(attempt, request).await
+    }
+
+    pub(crate) async fn call<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
+        let fail = |error| Error::call(attempt.to_owned(), error);
+        let request = request.map_err(|error| fail(kube::Error::BuildRequest(error)))?;
+        let answer = tokio::time::timeout(crate::client::CALL_SECONDS_MAX, self.kube.request(request)).await;
+        match answer {
+            Ok(answer) => answer.map_err(fail),
+            Err(_) => Err(Error::Call {
+                attempt: attempt.to_owned(),
+                code: None,
+                message: "no answer in time".to_owned(),
+            }),
+        }
+    }
+}
+
+type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+
+/// The path of a resource's collection.
+pub(crate) fn path(resource: &Resource, namespace: &str) -> String {
+    let root = match &*resource.group {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    match resource.scope {
+        Scope::Namespaced if !namespace.is_empty() => format!("{root}/namespaces/{namespace}/{}", resource.plural),
+        Scope::Namespaced | Scope::Cluster => format!("{root}/{}", resource.plural),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_follow_group_and_scope() {
+        assert_eq!(path(&api::Pod::RESOURCE, "a"), "/api/v1/namespaces/a/pods");
+        assert_eq!(path(&api::Pod::RESOURCE, ""), "/api/v1/pods");
+        assert_eq!(path(&api::Node::RESOURCE, ""), "/api/v1/nodes");
+        assert_eq!(path(&api::Queue::RESOURCE, ""), "/apis/scheduling.run.ai/v2/queues");
+    }
+}

@@ -1,0 +1,387 @@
+//! One watch, shared: the present state of the selected objects, and which of them changed since a reader last looked.
+//!
+//! Readers are told keys, not events. What happened to an object between two looks does not matter to any of them, so a slow reader
+//! costs one entry per object and nothing more, and nobody can miss a change. Feeds decide nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use api::Object;
+use futures_util::StreamExt;
+use rustc_hash::FxHashSet;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+use crate::watched::Change;
+use crate::{Client, Error, Selection};
+
+/// Name of an object within its resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace; empty for resources without one.
+    pub namespace: Box<str>,
+    /// Name.
+    pub name: Box<str>,
+}
+
+impl Key {
+    /// A key.
+    pub fn new(namespace: &str, name: &str) -> Key {
+        Key {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The key of an object.
+    pub fn of<T: Object>(object: &T) -> Key {
+        let metadata = object.metadata();
+        Key {
+            namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
+            name: metadata.name.as_deref().unwrap_or_default().into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &*self.namespace {
+            "" => f.write_str(&self.name),
+            namespace => write!(f, "{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// The present state of the selected objects. Cheap to clone; the watch ends with the last clone.
+#[derive(Clone, Debug)]
+pub struct Feed<T> {
+    shared: Arc<Shared<T>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    /// A plain lock: it is held for map operations only, never across an await, and readers are few.
+    state: Mutex<State<T>>,
+    synced: watch::Sender<bool>,
+    /// Differences that audits found.
+    drift: std::sync::atomic::AtomicU64,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    objects: BTreeMap<Key, Arc<T>>,
+    readers: Vec<Weak<Reader>>,
+}
+
+/// What one reader has not looked at yet.
+#[derive(Debug)]
+struct Reader {
+    changed: Mutex<FxHashSet<Key>>,
+    wake: Arc<Notify>,
+}
+
+/// A reader's side of a feed.
+#[derive(Debug)]
+pub struct Subscription<T> {
+    feed: Feed<T>,
+    reader: Arc<Reader>,
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        if let Some(task) = lock(&self.task).take() {
+            task.abort();
+        }
+    }
+}
+
+impl<T: Object> Feed<T> {
+    /// Starts to watch. Must be called within a runtime.
+    pub fn start(client: &Client, selection: &Selection) -> Feed<T> {
+        let feed = Feed::unconnected();
+        let mut changes = client.changes::<T>(selection);
+        // The task must not keep the feed alive, or it would never end.
+        let shared = Arc::downgrade(&feed.shared);
+        let task = tokio::spawn(async move {
+            let mut listed = FxHashSet::default();
+            while let Some(change) = changes.next().await {
+                let Some(shared) = shared.upgrade() else { return };
+                Feed { shared }.take(change, &mut listed);
+            }
+        });
+        *lock(&feed.shared.task) = Some(task.abort_handle());
+        feed
+    }
+
+    /// A feed that is filled by hand with [`Feed::put`] and [`Feed::remove`], for tests.
+    pub fn unconnected() -> Feed<T> {
+        Feed {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State {
+                    objects: BTreeMap::new(),
+                    readers: Vec::new(),
+                }),
+                synced: watch::Sender::new(false),
+                drift: std::sync::atomic::AtomicU64::new(0),
+                task: Mutex::new(None),
+            }),
+        }
+    }
+
+    /// Waits until the first list is complete.
+    pub async fn synced(&self) {
+        // The sender lives in `self`, so this can't fail.
+        let _ = self.shared.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    /// Whether the first list is complete.
+    pub fn is_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+
+    /// The object of this key.
+    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+        lock(&self.shared.state).objects.get(key).cloned()
+    }
+
+    /// All objects, by key.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        lock(&self.shared.state).objects.values().cloned().collect()
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        lock(&self.shared.state).objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A new reader. It is told of all present objects first. `wake` is notified of each change; several subscriptions may share one.
+    pub fn subscribe(&self, wake: &Arc<Notify>) -> Subscription<T> {
+        let mut state = lock(&self.shared.state);
+        let reader = Arc::new(Reader {
+            changed: Mutex::new(state.objects.keys().cloned().collect()),
+            wake: Arc::clone(wake),
+        });
+        state.readers.retain(|reader| reader.strong_count() > 0);
+        state.readers.push(Arc::downgrade(&reader));
+        drop(state);
+        wake.notify_one();
+        Subscription {
+            feed: self.clone(),
+            reader,
+        }
+    }
+
+    /// Puts an object in, as the watch does.
+    pub fn put(&self, object: T) {
+        self.set(Key::of(&object), Some(object));
+        self.shared.synced.send_replace(true);
+    }
+
+    /// Takes an object out, as the watch does.
+    pub fn remove(&self, key: &Key) {
+        self.set(key.clone(), None);
+    }
+
+    /// Compares with a fresh list and counts objects that differ although the watch had every chance to tell of them. Such objects
+    /// are put right. Differences mean lost events: the counter should stay at zero for ever.
+    pub async fn audit(
+        &self,
+        client: &Client,
+        selection: &Selection,
+        settle: std::time::Duration,
+    ) -> Result<u64, Error> {
+        let listed: Vec<T> = client.list(selection).await?;
+        // What changed a moment ago is still on its way through the watch.
+        tokio::time::sleep(settle).await;
+        let again: Vec<T> = client.list(selection).await?;
+        let version = |object: &T| object.metadata().resource_version.clone();
+        let before: BTreeMap<Key, T> = listed.into_iter().map(|object| (Key::of(&object), object)).collect();
+        let after: BTreeMap<Key, T> = again.into_iter().map(|object| (Key::of(&object), object)).collect();
+        let mut differences = 0;
+        for (key, object) in &after {
+            // Only what stood still between both lists can be judged.
+            let still = before
+                .get(key)
+                .is_some_and(|earlier| version(earlier) == version(object));
+            let kept = self.get(key);
+            let same = match &kept {
+                Some(kept) => version(kept) == version(object),
+                None => object.is_of_no_interest(),
+            };
+            if still && !same {
+                differences += 1;
+                self.set(key.clone(), Some(object.clone()));
+            }
+        }
+        for kept in self.all() {
+            let key = Key::of(&*kept);
+            if !after.contains_key(&key)
+                && !before.contains_key(&key)
+                && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
+            {
+                // Newer than the second list, or long gone; the server knows.
+                if client.get::<T>(&key.namespace, &key.name).await?.is_none()
+                    && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
+                {
+                    differences += 1;
+                    self.set(key, None);
+                }
+            }
+        }
+        let drift = &self.shared.drift;
+        drift.fetch_add(differences, std::sync::atomic::Ordering::Relaxed);
+        Ok(differences)
+    }
+
+    /// Differences that audits found so far.
+    pub fn drift(&self) -> u64 {
+        self.shared.drift.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn take(&self, change: Change<T>, listed: &mut FxHashSet<Key>) {
+        match change {
+            Change::Restarted => listed.clear(),
+            Change::Listed(object) => {
+                let key = Key::of(&object);
+                listed.insert(key.clone());
+                self.set(key, Some(object));
+            }
+            Change::Complete => {
+                let gone: Vec<Key> = {
+                    let state = lock(&self.shared.state);
+                    state
+                        .objects
+                        .keys()
+                        .filter(|key| !listed.contains(*key))
+                        .cloned()
+                        .collect()
+                };
+                gone.into_iter().for_each(|key| self.set(key, None));
+                *listed = FxHashSet::default();
+                self.shared.synced.send_replace(true);
+                // Readers that wait for the first list may have nothing else to wake them.
+                let state = lock(&self.shared.state);
+                state
+                    .readers
+                    .iter()
+                    .filter_map(Weak::upgrade)
+                    .for_each(|reader| reader.wake.notify_one());
+            }
+            Change::Seen(object) => self.set(Key::of(&object), Some(object)),
+            Change::Gone(object) => self.set(Key::of(&object), None),
+        }
+    }
+
+    fn set(&self, key: Key, object: Option<T>) {
+        let object = object.filter(|object| !object.is_of_no_interest());
+        let mut state = lock(&self.shared.state);
+        let changed = match object {
+            Some(object) => {
+                let version = object.metadata().resource_version.clone();
+                let before = state.objects.insert(key.clone(), Arc::new(object));
+                before.is_none_or(|before| version.is_none() || before.metadata().resource_version != version)
+            }
+            None => state.objects.remove(&key).is_some(),
+        };
+        if !changed {
+            return;
+        }
+        for reader in state.readers.iter().filter_map(Weak::upgrade) {
+            lock(&reader.changed).insert(key.clone());
+            reader.wake.notify_one();
+        }
+    }
+}
+
+impl<T: Object> Subscription<T> {
+    /// The keys that changed since the last call, sorted; each with its object, or `None` if it is gone.
+    pub fn take(&self) -> Vec<(Key, Option<Arc<T>>)> {
+        let mut keys: Vec<Key> = std::mem::take(&mut *lock(&self.reader.changed)).into_iter().collect();
+        keys.sort_unstable();
+        let state = lock(&self.feed.shared.state);
+        keys.into_iter()
+            .map(|key| {
+                let object = state.objects.get(&key).cloned();
+                (key, object)
+            })
+            .collect()
+    }
+
+    /// Waits for changes and takes them. For readers of one feed only: others wait on their shared `wake`.
+    pub async fn changed(&self) -> Vec<(Key, Option<Arc<T>>)> {
+        loop {
+            let changes = self.take();
+            if !changes.is_empty() {
+                return changes;
+            }
+            self.reader.wake.notified().await;
+        }
+    }
+
+    /// The feed that it reads.
+    pub fn feed(&self) -> &Feed<T> {
+        &self.feed
+    }
+}
+
+/// A panic while the lock was held can't leave a map operation half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(name: &str, version: &str) -> api::Queue {
+        let text = format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{version}"}}}}"#);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn taken(subscription: &Subscription<api::Queue>) -> Vec<(String, bool)> {
+        let changes = subscription.take().into_iter();
+        changes
+            .map(|(key, object)| (key.to_string(), object.is_some()))
+            .collect()
+    }
+
+    #[test]
+    fn a_reader_learns_the_present_then_each_changed_key_once() {
+        let feed = Feed::unconnected();
+        feed.put(queue("a", "1"));
+        let reader = feed.subscribe(&Arc::default());
+        assert_eq!(taken(&reader), [("a".to_owned(), true)]);
+        assert_eq!(taken(&reader), []);
+        feed.put(queue("b", "2"));
+        feed.put(queue("b", "3"));
+        feed.remove(&Key::new("", "a"));
+        assert_eq!(taken(&reader), [("a".to_owned(), false), ("b".to_owned(), true)]);
+        feed.put(queue("b", "3"));
+        assert_eq!(taken(&reader), [], "the same version again is no change");
+    }
+
+    #[test]
+    fn a_new_list_replaces_what_it_does_not_mention() {
+        let feed = Feed::unconnected();
+        feed.put(queue("a", "1"));
+        feed.put(queue("b", "1"));
+        let reader = feed.subscribe(&Arc::default());
+        reader.take();
+        let mut listed = FxHashSet::default();
+        for change in [
+            Change::Restarted,
+            Change::Listed(queue("b", "1")),
+            Change::Listed(queue("c", "5")),
+            Change::Complete,
+        ] {
+            feed.take(change, &mut listed);
+        }
+        assert_eq!(taken(&reader), [("a".to_owned(), false), ("c".to_owned(), true)]);
+    }
+}

@@ -1,0 +1,318 @@
+//! Keys that wait to be worked on: each at most once at a time, later again if it changed meanwhile, with growing pauses after
+//! failures. What the work is, it does not know.
+
+use std::collections::BTreeSet;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long to wait after failures of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first failure; doubled with each one more.
+    pub first: Duration,
+    /// Never longer than this.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// The pause after this many failures in a row.
+    pub fn pause(&self, failures: u32) -> Duration {
+        let doubled = self
+            .first
+            .saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+        doubled.min(self.longest)
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff {
+            first: Duration::from_secs(1),
+            longest: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How work on a key ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing more to do.
+    Done,
+    /// It failed: again after the back-off.
+    Retry,
+    /// Look again after this time; no failure.
+    Again(Duration),
+}
+
+/// Keys that wait to be worked on. Cheap to clone.
+#[derive(Debug)]
+pub struct WorkQueue<K> {
+    shared: Arc<Shared<K>>,
+}
+
+impl<K> Clone for WorkQueue<K> {
+    fn clone(&self) -> Self {
+        WorkQueue {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared<K> {
+    /// A plain lock: held for map operations only, never across an await.
+    state: Mutex<State<K>>,
+    wake: Notify,
+    backoff: Backoff,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    /// When each waiting key is due.
+    due: FxHashMap<K, Instant>,
+    by_time: BTreeSet<(Instant, K)>,
+    in_work: FxHashSet<K>,
+    /// Keys that were added while in work.
+    again: FxHashSet<K>,
+    failures: FxHashMap<K, u32>,
+}
+
+impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
+    /// An empty queue.
+    pub fn new(backoff: Backoff) -> WorkQueue<K> {
+        WorkQueue {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State {
+                    due: FxHashMap::default(),
+                    by_time: BTreeSet::new(),
+                    in_work: FxHashSet::default(),
+                    again: FxHashSet::default(),
+                    failures: FxHashMap::default(),
+                }),
+                wake: Notify::new(),
+                backoff,
+            }),
+        }
+    }
+
+    /// The key has to be worked on now. A key that waits out a failure goes on waiting.
+    pub fn add(&self, key: K) {
+        let mut state = self.lock();
+        if state.in_work.contains(&key) {
+            state.again.insert(key);
+            return;
+        }
+        if state.failures.contains_key(&key) && state.due.contains_key(&key) {
+            return;
+        }
+        state.schedule(key, Instant::now());
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
+    /// The key has to be worked on after a while, unless it is due sooner.
+    pub fn add_after(&self, key: K, pause: Duration) {
+        let mut state = self.lock();
+        state.schedule(key, Instant::now() + pause);
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
+    /// Forgets former failures of the key, so that it is tried at once.
+    pub fn forgive(&self, key: &K) {
+        self.lock().failures.remove(key);
+    }
+
+    /// The next key that is due; it is in work until [`WorkQueue::finish`].
+    pub async fn next(&self) -> K {
+        loop {
+            let wait_until = {
+                let mut state = self.lock();
+                match state.by_time.first().cloned() {
+                    Some((due, key)) if due <= Instant::now() => {
+                        state.by_time.pop_first();
+                        state.due.remove(&key);
+                        state.in_work.insert(key.clone());
+                        if !state.by_time.is_empty() {
+                            self.shared.wake.notify_one();
+                        }
+                        return key;
+                    }
+                    Some((due, _)) => Some(due),
+                    None => None,
+                }
+            };
+            match wait_until {
+                Some(due) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(due) => {}
+                        () = self.shared.wake.notified() => {}
+                    }
+                }
+                None => self.shared.wake.notified().await,
+            }
+        }
+    }
+
+    /// The work on the key ended.
+    pub fn finish(&self, key: K, outcome: Outcome) {
+        let mut state = self.lock();
+        state.in_work.remove(&key);
+        let added = state.again.remove(&key);
+        let now = Instant::now();
+        match outcome {
+            Outcome::Done => {
+                state.failures.remove(&key);
+                if added {
+                    state.schedule(key, now);
+                }
+            }
+            Outcome::Again(pause) => {
+                state.failures.remove(&key);
+                state.schedule(key, if added { now } else { now + pause });
+            }
+            Outcome::Retry => {
+                let failures = state.failures.entry(key.clone()).or_insert(0);
+                *failures = failures.saturating_add(1);
+                let pause = self.shared.backoff.pause(*failures);
+                state.schedule(key, now + pause);
+            }
+        }
+        drop(state);
+        self.shared.wake.notify_one();
+    }
+
+    /// Keys that wait or are in work.
+    pub fn len(&self) -> usize {
+        let state = self.lock();
+        state.due.len() + state.in_work.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Works on keys for ever, up to `workers_max` of them at a time. A panic of `work` counts as a failure of that key alone.
+    pub async fn run<F, W>(&self, workers_max: usize, work: W)
+    where
+        K: Send + Sync + std::fmt::Debug + 'static,
+        W: Fn(K) -> F + Send + Sync + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let work = Arc::new(work);
+        let mut running = tokio::task::JoinSet::new();
+        let mut names: FxHashMap<tokio::task::Id, K> = FxHashMap::default();
+        loop {
+            tokio::select! {
+                key = self.next(), if running.len() < workers_max => {
+                    let task = running.spawn(work(key.clone()));
+                    names.insert(task.id(), key);
+                }
+                Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
+                    let (id, outcome) = match ended {
+                        Ok((id, outcome)) => (id, outcome),
+                        Err(error) => {
+                            tracing::error!(%error, key = ?names.get(&error.id()), "work on one object panicked; it is tried again");
+                            (error.id(), Outcome::Retry)
+                        }
+                    };
+                    if let Some(key) = names.remove(&id) {
+                        self.finish(key, outcome);
+                    }
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        // A panic while the lock was held can't leave a map operation half done.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Clone + Eq + Hash + Ord> State<K> {
+    /// Makes the key due then, unless it is sooner.
+    fn schedule(&mut self, key: K, due: Instant) {
+        match self.due.get(&key) {
+            Some(present) if *present <= due => return,
+            Some(present) => {
+                self.by_time.remove(&(*present, key.clone()));
+            }
+            None => {}
+        }
+        self.due.insert(key.clone(), due);
+        self.by_time.insert((due, key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> WorkQueue<&'static str> {
+        WorkQueue::new(Backoff::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_in_work_once_and_comes_again_if_it_changed() {
+        let queue = queue();
+        queue.add("a");
+        queue.add("a");
+        assert_eq!(queue.next().await, "a");
+        queue.add("a");
+        queue.add("b");
+        assert_eq!(queue.next().await, "b");
+        queue.finish("a", Outcome::Done);
+        assert_eq!(queue.next().await, "a");
+        queue.finish("a", Outcome::Done);
+        queue.finish("b", Outcome::Done);
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_wait_longer_each_time_and_changes_do_not_cut_the_wait_short() {
+        let queue = queue();
+        queue.add("a");
+        assert_eq!(queue.next().await, "a");
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let before = Instant::now();
+            queue.finish("a", Outcome::Retry);
+            queue.add("a");
+            queue.next().await;
+            waits.push((Instant::now() - before).as_secs());
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_a_failure_of_one_key() {
+        let queue = queue();
+        queue.add("bad");
+        queue.add("good");
+        let (done, mut seen) = tokio::sync::mpsc::unbounded_channel();
+        let running = queue.clone();
+        let task = tokio::spawn(async move {
+            running
+                .run(4, move |key| {
+                    let done = done.clone();
+                    async move {
+                        assert_ne!(key, "bad");
+                        let _ = done.send(key);
+                        Outcome::Done
+                    }
+                })
+                .await;
+        });
+        assert_eq!(seen.recv().await, Some("good"));
+        queue.add("also good");
+        assert_eq!(seen.recv().await, Some("also good"));
+        task.abort();
+    }
+}

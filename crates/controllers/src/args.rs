@@ -1,0 +1,198 @@
+//! What was typed, and what it means.
+
+use std::collections::BTreeMap;
+
+use api::keys;
+use clap::ArgAction::Set;
+
+use crate::grouper::{self, Rules};
+use crate::{Error, status};
+
+/// Flags of the controllers: those of KAI's pod grouper, pod-group controller and queue controller.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Give pods their pod groups.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub pod_grouper: bool,
+    /// Keep the status of pod groups.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub pod_group_controller: bool,
+    /// Keep the status and metrics of queues.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub queue_controller: bool,
+    /// Create the default queues if there is no queue, and the priority classes that are missing.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub create_defaults: bool,
+    /// Pods that ask for this scheduler are ours.
+    #[arg(long, default_value = keys::SCHEDULER_NAME)]
+    pub scheduler_name: String,
+    /// Label that names the node pool.
+    #[arg(long, default_value = keys::NODE_POOL)]
+    pub nodepool_label_key: String,
+    /// Label that names the queue.
+    #[arg(long, default_value = keys::QUEUE)]
+    pub queue_label_key: String,
+    /// Objects worked on at a time.
+    #[arg(long, default_value_t = 10)]
+    pub max_concurrent_reconciles: usize,
+    /// Keep pod groups that older versions named otherwise.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub search_legacy_pg: bool,
+    /// Treat the pods of a Knative revision as a gang.
+    #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub knative_gang_schedule: bool,
+    /// ConfigMap with priority classes and preemptibility by kind.
+    #[arg(long, default_value = "")]
+    pub default_priorities_configmap_name: String,
+    /// Namespace of that ConfigMap.
+    #[arg(long, default_value = "")]
+    pub default_priorities_configmap_namespace: String,
+    /// Group only pods with these labels: key=value,key=value.
+    #[arg(long, default_value = "")]
+    pub pod_label_selector: String,
+    /// Group only pods in namespaces with these labels: key=value,key=value.
+    #[arg(long, default_value = "")]
+    pub namespace_label_selector: String,
+    /// How the names of metrics begin.
+    #[arg(long, default_value = "kai")]
+    pub metrics_namespace: String,
+    /// Labels of queues that become labels of metrics: queue-label=metric_label,...
+    #[arg(long, default_value = "")]
+    pub queue_label_to_metric_label: String,
+    /// Values of these metric labels where a queue lacks the label: queue-label=value,...
+    #[arg(long, default_value = "")]
+    pub queue_label_to_default_metric_value: String,
+    /// Accepted and ignored: there is no Karta support.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub generic_karta_fallback: Option<bool>,
+    /// Accepted and ignored.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub skip_controller_name_validation: Option<bool>,
+}
+
+/// What the controllers do.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The pod grouper, if it runs.
+    pub grouper: Option<grouper::Settings>,
+    /// The pod-group controller, if it runs.
+    pub pod_groups: Option<status::pod_groups::Settings>,
+    /// The queue controller, if it runs.
+    pub queues: Option<status::queues::Settings>,
+    /// Whether default queues and priority classes are created.
+    pub create_defaults: bool,
+}
+
+impl Settings {
+    /// All parts with their defaults.
+    pub fn all() -> Settings {
+        Settings {
+            grouper: Some(grouper::Settings::default()),
+            pod_groups: Some(status::pod_groups::Settings::default()),
+            queues: Some(status::queues::Settings::default()),
+            create_defaults: true,
+        }
+    }
+}
+
+impl Args {
+    /// What they mean.
+    pub fn settings(&self) -> Result<Settings, Error> {
+        Ok(Settings {
+            grouper: self.pod_grouper.then(|| self.grouper()).transpose()?,
+            pod_groups: self.pod_group_controller.then(|| status::pod_groups::Settings {
+                scheduler_name: self.scheduler_name.clone(),
+                workers_max: self.max_concurrent_reconciles.max(1),
+            }),
+            queues: self.queue_controller.then(|| self.queues()).transpose()?,
+            create_defaults: self.create_defaults,
+        })
+    }
+
+    fn grouper(&self) -> Result<grouper::Settings, Error> {
+        let (name, namespace) = (
+            &self.default_priorities_configmap_name,
+            &self.default_priorities_configmap_namespace,
+        );
+        Ok(grouper::Settings {
+            scheduler_name: self.scheduler_name.clone(),
+            rules: Rules {
+                queue_label: self.queue_label_key.clone(),
+                node_pool_label: self.nodepool_label_key.clone(),
+                search_legacy: self.search_legacy_pg,
+                knative_gang: self.knative_gang_schedule,
+                ..Rules::default()
+            },
+            workers_max: self.max_concurrent_reconciles.max(1),
+            pod_labels: pairs("pod-label-selector", &self.pod_label_selector)?,
+            namespace_labels: pairs("namespace-label-selector", &self.namespace_label_selector)?,
+            kind_defaults: (!name.is_empty() && !namespace.is_empty()).then(|| (namespace.clone(), name.clone())),
+        })
+    }
+
+    fn queues(&self) -> Result<status::queues::Settings, Error> {
+        let labels = pairs("queue-label-to-metric-label", &self.queue_label_to_metric_label)?;
+        let defaults = pairs(
+            "queue-label-to-default-metric-value",
+            &self.queue_label_to_default_metric_value,
+        )?;
+        Ok(status::queues::Settings {
+            metrics_namespace: self.metrics_namespace.clone(),
+            metric_labels: labels,
+            metric_label_defaults: defaults.into_iter().collect::<BTreeMap<_, _>>(),
+        })
+    }
+}
+
+fn pairs(flag: &'static str, text: &str) -> Result<Vec<(String, String)>, Error> {
+    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    let pair = |entry: &str| match entry.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Error::Flag {
+            flag,
+            reason: format!("{entry:?} is not key=value; write key=value,key=value"),
+        }),
+    };
+    entries.map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn settings(flags: &[&str]) -> Result<Settings, Error> {
+        let command = ["controllers"].into_iter().chain(flags.iter().copied());
+        Command::try_parse_from(command).unwrap().args.settings()
+    }
+
+    #[test]
+    fn all_parts_run_unless_switched_off() {
+        let all = settings(&[]).unwrap();
+        assert!(all.grouper.is_some() && all.pod_groups.is_some() && all.queues.is_some() && all.create_defaults);
+        let some = settings(&["--pod-grouper=false", "--queue-controller", "--create-defaults=false"]).unwrap();
+        assert!(some.grouper.is_none() && some.queues.is_some() && !some.create_defaults);
+    }
+
+    #[test]
+    fn selectors_are_pairs() {
+        let grouper = settings(&["--namespace-label-selector", "a=b, c="])
+            .unwrap()
+            .grouper
+            .unwrap();
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(grouper.namespace_labels, [pair("a", "b"), pair("c", "")]);
+        let refused = settings(&["--pod-label-selector", "a"]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "--pod-label-selector: \"a\" is not key=value; write key=value,key=value"
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! From a plan to the writes that bring it about. Pure: who writes is the shell.
+
+use api::{Pod, PodGroup, keys};
+use serde_json::{Map, Value, json};
+
+use super::plan::{OwnedBy, Plan};
+use super::workload::Rules;
+use crate::merge_patch::difference;
+
+/// The body of a new pod group.
+pub(super) fn body(plan: &Plan) -> Value {
+    json!({
+        "metadata": {
+            "name": plan.name,
+            "labels": plan.labels,
+            "annotations": plan.annotations,
+            "ownerReferences": [reference(&plan.owner)],
+        },
+        "spec": plan.spec,
+    })
+}
+
+/// What has to change about a pod group that is there; `None` if nothing. Queue, node pool and how it is tried belong to others once
+/// the group exists, and so do all labels and annotations that the plan does not name.
+pub(super) fn change(plan: &Plan, present: &PodGroup, rules: &Rules) -> Option<Value> {
+    let mut change = Map::new();
+    let mut metadata = Map::new();
+    let labels = &present.metadata.labels;
+    let kept = |key: &str| key == rules.node_pool_label || (key == rules.queue_label && labels.get(key).is_some());
+    let new_labels = plan
+        .labels
+        .iter()
+        .filter(|(key, value)| !kept(key) && labels.text(key) != Some(value.as_str()));
+    set(&mut metadata, "labels", new_labels);
+    let annotations = &present.metadata.annotations;
+    let new_annotations = plan
+        .annotations
+        .iter()
+        .filter(|(key, value)| annotations.text(key) != Some(value.as_str()));
+    set(&mut metadata, "annotations", new_annotations);
+    if !is_owned_by(present, &plan.owner) {
+        metadata.insert("ownerReferences".to_owned(), json!([reference(&plan.owner)]));
+    }
+    if !metadata.is_empty() {
+        change.insert("metadata".to_owned(), Value::Object(metadata));
+    }
+
+    let before = present.as_written();
+    let mut spec = plan.spec.clone();
+    spec.queue.clone_from(&before.queue);
+    spec.mark_unschedulable = before.mark_unschedulable;
+    spec.scheduling_backoff = before.scheduling_backoff;
+    let names_topology = spec
+        .topology_constraint
+        .as_ref()
+        .is_some_and(|new| new.topology.is_some());
+    if !names_topology {
+        spec.topology_constraint.clone_from(&before.topology_constraint);
+    }
+    if let Some(spec) = difference(&json!(before), &json!(spec)) {
+        change.insert("spec".to_owned(), spec);
+    }
+    (!change.is_empty()).then_some(Value::Object(change))
+}
+
+/// What has to change about the pod; `None` if nothing.
+pub(super) fn pod_change(plan: &Plan, pod: &Pod) -> Option<Value> {
+    let labels = &pod.metadata.labels;
+    let sub_group = plan
+        .sub_group
+        .as_deref()
+        .filter(|name| labels.text(keys::SUB_GROUP_NAME) != Some(name));
+    if pod.pod_group() == Some(&plan.name) && sub_group.is_none() {
+        return None;
+    }
+    // With the uid a successor of the same name is not changed by mistake.
+    let mut metadata = json!({
+        "uid": pod.metadata.uid.as_deref(),
+        "annotations": { keys::POD_GROUP_NAME: plan.name },
+    });
+    if let Some(name) = sub_group {
+        metadata["labels"] = json!({ keys::SUB_GROUP_NAME: name });
+    }
+    Some(json!({ "metadata": metadata }))
+}
+
+fn set<'a>(metadata: &mut Map<String, Value>, key: &str, entries: impl Iterator<Item = (&'a String, &'a String)>) {
+    let entries: Map<String, Value> = entries
+        .map(|(key, value)| (key.clone(), Value::from(value.as_str())))
+        .collect();
+    if !entries.is_empty() {
+        metadata.insert(key.to_owned(), Value::Object(entries));
+    }
+}
+
+fn reference(owner: &OwnedBy) -> Value {
+    json!({ "apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid })
+}
+
+fn is_owned_by(group: &PodGroup, owner: &OwnedBy) -> bool {
+    match group.metadata.owner_references.as_slice() {
+        [only] => {
+            *only.api_version == owner.api_version
+                && *only.kind == owner.kind
+                && *only.name == owner.name
+                && *only.uid == owner.uid
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::crd::{PodGroupSpec, TopologyConstraint};
+
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            namespace: "ns".to_owned(),
+            name: "pg".to_owned(),
+            owner: OwnedBy {
+                api_version: "batch/v1".to_owned(),
+                kind: "Job".to_owned(),
+                name: "j".to_owned(),
+                uid: "u".to_owned(),
+            },
+            labels: [
+                ("kai.scheduler/queue", "b"),
+                ("kai.scheduler/node-pool", "p"),
+                ("team", "x"),
+            ]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+            annotations: [("note".to_owned(), "n".to_owned())].into(),
+            spec: PodGroupSpec {
+                min_member: Some(2),
+                queue: Some("b".to_owned()),
+                priority_class_name: Some("train".to_owned()),
+                ..PodGroupSpec::default()
+            },
+            sub_group: None,
+        }
+    }
+
+    fn change_of(present: Value) -> Option<Value> {
+        let present: PodGroup = serde_json::from_value(present).unwrap();
+        change(&plan(), &present, &Rules::default())
+    }
+
+    #[test]
+    fn a_group_as_planned_stays_untouched() {
+        let mut present = body(&plan());
+        assert_eq!(change_of(present.clone()), None);
+        present["metadata"]["annotations"]["kai.scheduler/last-start-timestamp"] = "2026-01-01T00:00:00Z".into();
+        present["spec"]["topologyConstraint"] = json!({});
+        assert_eq!(change_of(present), None);
+    }
+
+    #[test]
+    fn what_others_decide_is_kept() {
+        let present = json!({
+            "metadata": {
+                "labels": { "kai.scheduler/queue": "moved", "team": "x", "more": "y" },
+                "annotations": { "note": "n" },
+                "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true }],
+            },
+            "spec": {
+                "minMember": 2, "queue": "moved", "priorityClassName": "train", "markUnschedulable": false,
+                "schedulingBackoff": 1, "topologyConstraint": { "topology": "t", "requiredTopologyLevel": "rack" },
+            },
+        });
+        assert_eq!(change_of(present), None);
+    }
+
+    #[test]
+    fn the_rest_is_put_right() {
+        let present = json!({
+            "metadata": { "labels": { "team": "old" }, "annotations": { "note": "n" },
+                          "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "v" }] },
+            "spec": { "minSubGroup": 1, "queue": "moved", "priorityClassName": "train", "preemptionDelay": "1m",
+                      "subGroups": [{ "name": "a", "minMember": 1 }] },
+        });
+        let expect = json!({
+            "metadata": { "labels": { "team": "x", "kai.scheduler/queue": "b" },
+                          "ownerReferences": [{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u" }] },
+            "spec": { "minMember": 2, "minSubGroup": null, "preemptionDelay": null, "subGroups": null },
+        });
+        assert_eq!(change_of(present), Some(expect));
+    }
+
+    #[test]
+    fn a_named_topology_wins_over_the_present_one() {
+        let mut plan = plan();
+        plan.spec.topology_constraint = Some(TopologyConstraint {
+            topology: Some("new".to_owned()),
+            ..TopologyConstraint::default()
+        });
+        let mut present = body(&plan);
+        present["spec"]["topologyConstraint"] = json!({ "topology": "t", "requiredTopologyLevel": "rack" });
+        let present: PodGroup = serde_json::from_value(present).unwrap();
+        let expect = json!({ "spec": { "topologyConstraint": { "topology": "new", "requiredTopologyLevel": null } } });
+        assert_eq!(change(&plan, &present, &Rules::default()), Some(expect));
+    }
+
+    #[test]
+    fn a_pod_is_written_once() {
+        let pod = |metadata: Value| -> Pod { serde_json::from_value(json!({ "metadata": metadata })).unwrap() };
+        let mut plan = plan();
+        plan.sub_group = Some("worker".to_owned());
+        let expect = json!({ "metadata": {
+            "uid": "u",
+            "annotations": { "pod-group-name": "pg" },
+            "labels": { "kai.scheduler/subgroup-name": "worker" },
+        }});
+        assert_eq!(pod_change(&plan, &pod(json!({ "uid": "u" }))), Some(expect));
+        let done =
+            json!({ "annotations": { "pod-group-name": "pg" }, "labels": { "kai.scheduler/subgroup-name": "worker" } });
+        assert_eq!(pod_change(&plan, &pod(done.clone())), None);
+        plan.sub_group = None;
+        assert_eq!(pod_change(&plan, &pod(done)), None);
+    }
+}

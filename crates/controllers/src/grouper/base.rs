@@ -1,0 +1,153 @@
+//! The rules that all kinds begin with: names, owner, labels, queue, priority. A kind's own file says what differs.
+
+use std::collections::BTreeMap;
+
+use api::crd::{PodGroupSpec, Preemptibility};
+use api::keys;
+
+use super::kind_defaults::parse_preemptibility;
+use super::plan::{OwnedBy, Plan, constraint};
+use super::workload::{Owner, Workload};
+
+/// Annotations of owners that mean something else on a pod group: what the scheduler writes there, and what `kubectl apply` keeps.
+const NOT_INHERITED: [&str; 4] = [
+    keys::LAST_START,
+    keys::LAST_EVICTION,
+    keys::STALE_SINCE,
+    "kubectl.kubernetes.io/last-applied-configuration",
+];
+
+/// The plan of a workload without rules of its own. `owners` are asked for priority and the like, the nearest first.
+pub(super) fn plan(workload: &Workload<'_>, base: &Owner, owners: &[Owner], priority_class: &str) -> Plan {
+    let annotated = |key: &str| base.annotations.get(key).map(String::as_str);
+    Plan {
+        namespace: workload.namespace().to_owned(),
+        name: name_of(base),
+        owner: owned_by(base),
+        labels: labels(workload, base),
+        annotations: annotations(workload, base),
+        spec: PodGroupSpec {
+            min_member: Some(1),
+            queue: Some(queue(workload, base)),
+            priority_class_name: Some(priority(workload, owners, priority_class)),
+            preemptibility: preemptibility(workload, owners),
+            topology_constraint: constraint(
+                annotated(keys::TOPOLOGY),
+                annotated(keys::TOPOLOGY_REQUIRED),
+                annotated(keys::TOPOLOGY_PREFERRED),
+            ),
+            preemption_delay: duration(workload, owners, keys::PREEMPTION_DELAY, |millis| millis >= 0),
+            staleness_grace_period: duration(workload, owners, keys::STALENESS_GRACE_PERIOD, |_| true),
+            ..PodGroupSpec::default()
+        },
+        sub_group: None,
+    }
+}
+
+/// `pg-<name>-<uid>`.
+pub(super) fn name_of(owner: &Owner) -> String {
+    format!("{}-{}-{}", keys::POD_GROUP_PREFIX, owner.name, owner.uid)
+}
+
+/// The reference that ties a pod group to this owner.
+pub(super) fn owned_by(owner: &Owner) -> OwnedBy {
+    OwnedBy {
+        api_version: owner.api_version.clone(),
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+    }
+}
+
+/// The owner's label, the pod's, the old project label, or the default queue.
+pub(super) fn queue(workload: &Workload<'_>, base: &Owner) -> String {
+    let label = |key: &str| {
+        let own = base.labels.get(key).map(String::as_str);
+        own.or_else(|| workload.label(key)).filter(|text| !text.is_empty())
+    };
+    if let Some(queue) = label(&workload.rules.queue_label) {
+        return queue.to_owned();
+    }
+    match (label(keys::PROJECT), workload.label(&workload.rules.node_pool_label)) {
+        (Some(project), Some(pool)) => format!("{project}-{pool}"),
+        (Some(project), None) => project.to_owned(),
+        (None, _) => keys::DEFAULT_QUEUE.to_owned(),
+    }
+}
+
+/// The first class that exists: what owners and pod say, then what the administrator says of their kinds.
+pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], otherwise: &str) -> String {
+    let exists = |name: &&str| workload.view.has_priority_class(name);
+    let of_pod = workload
+        .label(keys::PRIORITY_CLASS_NAME)
+        .or_else(|| workload.pod.priority_class_name());
+    let said = owners.iter().filter_map(|owner| {
+        let label = owner.labels.get(keys::PRIORITY_CLASS_NAME).map(String::as_str);
+        label.or(of_pod)
+    });
+    let defaults = &workload.rules.kind_defaults;
+    let by_kind = owners
+        .iter()
+        .filter_map(|owner| defaults.priority_class(&owner.kind, owner.group()));
+    let found = said.chain(by_kind).find(exists);
+    found.unwrap_or(otherwise).to_owned()
+}
+
+fn preemptibility(workload: &Workload<'_>, owners: &[Owner]) -> Option<Preemptibility> {
+    let of_owners = owners
+        .iter()
+        .filter_map(|owner| owner.labels.get(keys::PREEMPTIBILITY).map(String::as_str));
+    let said = of_owners.chain(workload.label(keys::PREEMPTIBILITY));
+    let by_kind = || {
+        let defaults = &workload.rules.kind_defaults;
+        let mut all = owners.iter();
+        all.find_map(|owner| defaults.preemptibility(&owner.kind, owner.group()))
+    };
+    said.into_iter().find_map(parse_preemptibility).or_else(by_kind)
+}
+
+/// The first duration that can be read and is allowed, as it was written.
+fn duration(workload: &Workload<'_>, owners: &[Owner], key: &str, allowed: impl Fn(i64) -> bool) -> Option<String> {
+    let of_owners = owners
+        .iter()
+        .filter_map(|owner| owner.annotations.get(key).map(String::as_str));
+    let mut said = of_owners.chain(workload.annotation(key));
+    let valid = |text: &&str| api::parse_duration(text).is_ok_and(|duration| allowed(duration.0));
+    said.find(valid).map(str::to_owned)
+}
+
+pub(super) fn labels(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, String> {
+    let mut labels = base.labels.clone();
+    if let Some(user) = workload.label(keys::USER) {
+        labels.entry(keys::USER.to_owned()).or_insert_with(|| user.to_owned());
+    }
+    labels
+}
+
+/// What the owner says wins over what is derived.
+pub(super) fn annotations(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::new();
+    if let Some(user) = workload.annotation(keys::USER) {
+        annotations.insert(keys::USER.to_owned(), user.to_owned());
+    }
+    annotations.insert(keys::TOP_OWNER_METADATA.to_owned(), owner_yaml(base));
+    let inherited = base
+        .annotations
+        .iter()
+        .filter(|(key, _)| !NOT_INHERITED.contains(&key.as_str()));
+    annotations.extend(inherited.map(|(key, value)| (key.clone(), value.clone())));
+    annotations
+}
+
+/// JSON strings are YAML strings, so that a name such as `true` or `1e3` stays a name.
+fn owner_yaml(owner: &Owner) -> String {
+    let parts = [
+        ("name", owner.name.as_str()),
+        ("uid", &owner.uid),
+        ("group", owner.group()),
+        ("version", owner.version()),
+        ("kind", &owner.kind),
+    ];
+    let line = |(key, value): (&str, &str)| format!("{key}: {}\n", serde_json::Value::from(value));
+    parts.into_iter().map(line).collect()
+}

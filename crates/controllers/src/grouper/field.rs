@@ -1,0 +1,113 @@
+//! Fields of objects whose kinds are not ours: read one by one, and what is wrong is said with the field's path.
+
+use serde_json::Value;
+
+use super::workload::{Refusal, Stop};
+
+/// A place in an object, whether or not something is there.
+#[derive(Clone, Debug)]
+pub(super) struct Field<'a> {
+    object: String,
+    path: String,
+    value: Option<&'a Value>,
+}
+
+impl<'a> Field<'a> {
+    /// The whole object.
+    pub(super) fn of(object: &'a Value) -> Field<'a> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
+        Field {
+            object: format!(
+                "{} {}/{}",
+                text(&object["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"])
+            ),
+            path: String::new(),
+            value: Some(object),
+        }
+    }
+
+    /// A field of this one.
+    pub(super) fn at(&self, key: &str) -> Field<'a> {
+        let path = match &*self.path {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        };
+        Field {
+            object: self.object.clone(),
+            path,
+            value: self
+                .value
+                .and_then(|value| value.get(key))
+                .filter(|value| !value.is_null()),
+        }
+    }
+
+    pub(super) fn exists(&self) -> bool {
+        self.value.is_some()
+    }
+
+    /// A whole number of zero or more.
+    pub(super) fn count(&self) -> Result<Option<i32>, Stop> {
+        let Some(value) = self.value else { return Ok(None) };
+        match value.as_i64().and_then(|number| i32::try_from(number).ok()) {
+            Some(count) if count >= 0 => Ok(Some(count)),
+            _ => Err(self.refuse(format!(
+                "{value} is not a number of pods; write a whole number of zero or more"
+            ))),
+        }
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&self) -> Result<Option<&'a str>, Stop> {
+        match self.value {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+            Some(value) => Err(self.refuse(format!("{value} is not a text; quote it"))),
+        }
+    }
+
+    pub(super) fn flag(&self) -> Result<bool, Stop> {
+        match self.value {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(value) => Err(self.refuse(format!("{value} is neither true nor false"))),
+        }
+    }
+
+    /// The entries of a list; none if there is no list.
+    pub(super) fn items(&self) -> Result<Vec<Field<'a>>, Stop> {
+        match self.value {
+            None => Ok(Vec::new()),
+            Some(Value::Array(items)) => Ok(items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| Field {
+                    object: self.object.clone(),
+                    path: format!("{}[{index}]", self.path),
+                    value: Some(item),
+                })
+                .collect()),
+            Some(_) => Err(self.refuse("it is not a list")),
+        }
+    }
+
+    /// The entries of a map by name.
+    pub(super) fn entries(&self) -> Vec<(&'a str, Field<'a>)> {
+        let map = self.value.and_then(Value::as_object);
+        map.into_iter()
+            .flat_map(|map| map.keys())
+            .map(|key| (key.as_str(), self.at(key)))
+            .collect()
+    }
+
+    pub(super) fn refuse(&self, reason: impl Into<String>) -> Stop {
+        Stop::Refused(Refusal {
+            object: self.object.clone(),
+            field: self.path.clone(),
+            reason: reason.into(),
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! Jobs and cron jobs: one group per Job. How many pods have to start together, an annotation says; a single one otherwise, since
+//! the pods of a Job need not run at the same time.
+
+use api::keys;
+
+use super::super::base;
+use super::super::plan::Plan;
+use super::super::workload::{Owner, Stop, Workload};
+use super::begin;
+
+pub(super) fn plan(workload: &Workload<'_>, job: &Owner) -> Result<Plan, Stop> {
+    let mut plan = begin(workload, job);
+    if let Some(legacy) = legacy_name(workload, job) {
+        plan.name = legacy;
+        return Ok(plan);
+    }
+    if let Some(text) = job.annotations.get(keys::BATCH_MIN_MEMBER) {
+        let field = || format!("metadata.annotations.{}", keys::BATCH_MIN_MEMBER);
+        let min = super::parse_count(text).ok_or_else(|| {
+            let reason = format!("{text:?} is not a number of pods; write a whole number of zero or more");
+            workload.refuse_owner(job, field(), reason)
+        })?;
+        plan.min_member(min);
+    }
+    Ok(plan)
+}
+
+/// A group by each Job that the cron job starts, without the Job's own rules.
+pub(super) fn plan_of_cron_job(workload: &Workload<'_>, top: &Owner, owners: &[Owner]) -> Result<Plan, Stop> {
+    let job = owners.iter().find(|owner| owner.kind == "Job").ok_or_else(|| {
+        let field = "metadata.ownerReferences".to_owned();
+        workload.refuse_pod(field, format!("no Job stands between it and CronJob {}", top.name))
+    })?;
+    Ok(begin(workload, job))
+}
+
+/// Older versions made a group per pod. Where that exists it is kept, so that an upgrade moves no running pod.
+fn legacy_name(workload: &Workload<'_>, job: &Owner) -> Option<String> {
+    let of_pod = Owner {
+        name: workload.pod_name().to_owned(),
+        ..job.clone()
+    };
+    let name = base::name_of(&of_pod);
+    let exists = || workload.view.pod_group(workload.namespace(), &name).is_some();
+    (workload.rules.search_legacy && name != base::name_of(job) && exists()).then_some(name)
+}

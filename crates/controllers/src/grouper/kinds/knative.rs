@@ -1,0 +1,80 @@
+//! Knative services: the pods that a revision always has are a gang, or each pod stands alone.
+
+use std::collections::BTreeSet;
+
+use api::crd::PodGroupSpec;
+use api::keys;
+
+use super::super::base;
+use super::super::plan::Plan;
+use super::super::workload::{ObjectRef, Owner, Stop, Workload};
+use super::parse_count;
+
+pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
+    let Some(name) = workload.label(keys::KNATIVE_REVISION) else {
+        let field = format!("metadata.labels.{}", keys::KNATIVE_REVISION);
+        return Err(workload.refuse_pod(field, "it is missing; Knative writes it"));
+    };
+    let reference = ObjectRef {
+        api_version: "serving.knative.dev/v1".to_owned(),
+        kind: "Revision".to_owned(),
+        name: name.to_owned(),
+    };
+    let object = workload.object(reference)?;
+    let Some(mut revision) = Owner::of_object(object) else {
+        return Err(workload.refuse_pod("metadata.labels".to_owned(), format!("Revision {name} can't be read")));
+    };
+    // Single objects of a list carry no kind.
+    revision.api_version = "serving.knative.dev/v1".to_owned();
+    revision.kind = "Revision".to_owned();
+
+    let gang = workload.rules.knative_gang && !has_groups_per_pod(workload, name);
+    let owner = if gang {
+        revision.clone()
+    } else {
+        Owner::of_pod(workload.pod)
+    };
+    let min = revision.annotations.get(keys::KNATIVE_MIN_SCALE);
+    let min = min.and_then(|text| parse_count(text)).unwrap_or(1);
+    let priority_owners: &[Owner] = if gang { std::slice::from_ref(&revision) } else { &[] };
+    Ok(Plan {
+        namespace: workload.namespace().to_owned(),
+        name: base::name_of(&owner),
+        owner: base::owned_by(&owner),
+        labels: base::labels(workload, &revision),
+        annotations: base::annotations(workload, &revision),
+        spec: PodGroupSpec {
+            min_member: Some(if gang { min } else { 1 }),
+            queue: Some(base::queue(workload, &revision)),
+            priority_class_name: Some(base::priority(workload, priority_owners, keys::PRIORITY_INFERENCE)),
+            ..PodGroupSpec::default()
+        },
+        sub_group: None,
+    })
+}
+
+/// Whether pods of the revision were grouped one by one; then the others are, too.
+fn has_groups_per_pod(workload: &Workload<'_>, revision: &str) -> bool {
+    let pods = workload
+        .view
+        .pods_labelled(workload.namespace(), keys::KNATIVE_REVISION, revision);
+    let names: Vec<&str> = pods.iter().filter_map(|pod| pod.pod_group()).collect();
+    let different: BTreeSet<&str> = names.iter().copied().collect();
+    if different.len() < names.len() {
+        return false;
+    }
+    match different.first() {
+        Some(_) if different.len() > 1 => true,
+        Some(only) => {
+            let group = workload.view.pod_group(workload.namespace(), only);
+            group.is_some_and(|group| {
+                group
+                    .metadata
+                    .owner_references
+                    .first()
+                    .is_some_and(|owner| &*owner.kind == "Pod")
+            })
+        }
+        None => false,
+    }
+}

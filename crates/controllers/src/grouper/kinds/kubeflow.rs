@@ -1,0 +1,65 @@
+//! Kubeflow's training jobs: all replicas start together, or as many as the job's scheduling policy says.
+
+use super::super::field::Field;
+use super::super::plan::Plan;
+use super::super::workload::{Owner, Stop, Workload};
+use super::begin;
+
+/// Where a kind lists its replicas, and which it can't do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Replicas {
+    pub(super) field: &'static str,
+    pub(super) mandatory: &'static [&'static str],
+}
+
+pub(super) const TENSORFLOW: Replicas = Replicas {
+    field: "tfReplicaSpecs",
+    mandatory: &[],
+};
+pub(super) const XGBOOST: Replicas = Replicas {
+    field: "xgbReplicaSpecs",
+    mandatory: &["Master", "Worker"],
+};
+pub(super) const JAX: Replicas = Replicas {
+    field: "jaxReplicaSpecs",
+    mandatory: &["Worker"],
+};
+
+pub(super) fn plan(workload: &Workload<'_>, top: &Owner, replicas: &Replicas) -> Result<Plan, Stop> {
+    let job = Field::of(workload.object(top.reference())?);
+    let mut plan = begin(workload, top);
+    plan.min_member(match min_available(&job)? {
+        Some(min) => min,
+        None => total(&job, replicas)?,
+    });
+    Ok(plan)
+}
+
+/// What the job's scheduling policy says.
+pub(super) fn min_available(job: &Field<'_>) -> Result<Option<i32>, Stop> {
+    let policy = job.at("spec").at("runPolicy").at("schedulingPolicy");
+    policy.at("minAvailable").count()
+}
+
+/// All pods of the job.
+pub(super) fn total(job: &Field<'_>, replicas: &Replicas) -> Result<i32, Stop> {
+    let specs = job.at("spec").at(replicas.field);
+    for name in replicas.mandatory {
+        if !specs.at(name).exists() {
+            return Err(specs.at(name).refuse("it is missing, and jobs of this kind need it"));
+        }
+    }
+    let mut total = 0_i32;
+    for (_, spec) in specs.entries() {
+        let field = spec.at("replicas");
+        let count = field.count()?.filter(|count| *count > 0);
+        let count = count.ok_or_else(|| field.refuse("it has to be 1 or more"))?;
+        total = total
+            .checked_add(count)
+            .ok_or_else(|| field.refuse("so many pods are no job"))?;
+    }
+    match total {
+        0 => Err(specs.refuse("it names no pods; add a replica spec")),
+        total => Ok(total),
+    }
+}

@@ -1,0 +1,230 @@
+//! Leader-worker sets: each replica of the set is a group of a leader and its workers, which may be cut into segments that each stay
+//! close together.
+
+use api::crd::{SubGroup, TopologyConstraint};
+use api::keys;
+
+use super::super::field::Field;
+use super::super::plan::{Plan, constraint, leaf, parent};
+use super::super::workload::{Owner, Stop, Workload};
+use super::{SUB_GROUPS_MAX, begin, parse_count};
+
+const LEADER: &str = "leader";
+const WORKERS: &str = "workers";
+
+pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+    let set = Field::of(workload.object(top.reference())?);
+    let template = set.at("spec").at("leaderWorkerTemplate");
+    let field = template.at("size");
+    let size = field.count()?.filter(|size| *size > 0);
+    let size = size.ok_or_else(|| field.refuse("it has to be 1 or more"))?;
+    let place = Place::of(workload)?;
+
+    let policy = set.at("spec").at("startupPolicy");
+    let min = match policy.text()? {
+        None | Some("LeaderCreated") => size,
+        Some("LeaderReady") => size_of_ready(workload, &place, size),
+        Some(other) => return Err(policy.refuse(format!("{other:?} is neither LeaderCreated nor LeaderReady"))),
+    };
+    let mut plan = begin(workload, top);
+    plan.min_member(min);
+    if let Some(group) = workload.label(keys::LEADER_WORKER_GROUP_INDEX).and_then(parse_count) {
+        plan.name = format!("{}-group-{group}", plan.name);
+    }
+    match segment_size(&template, top, min)? {
+        None => whole(&mut plan, &place, min),
+        Some(segment) => {
+            let topology = segment_topology(&template, workload, top)?;
+            Segments { size: min, segment }.add_to(&mut plan, &template, &place, topology)?;
+        }
+    }
+    Ok(plan)
+}
+
+/// Workers come only when the leader is ready, so until it has a node it is all there is.
+fn size_of_ready(workload: &Workload<'_>, place: &Place, size: i32) -> i32 {
+    match (place, workload.pod.node_name()) {
+        (Place::Leader, None) => 1,
+        _ => workload
+            .annotation(keys::LEADER_WORKER_SIZE)
+            .and_then(parse_count)
+            .filter(|size| *size > 0)
+            .unwrap_or(size),
+    }
+}
+
+/// Which pod of its group it is.
+enum Place {
+    Leader,
+    Worker(i32),
+    /// Its label is missing.
+    Unknown,
+}
+
+impl Place {
+    fn of(workload: &Workload<'_>) -> Result<Place, Stop> {
+        let Some(text) = workload.label(keys::LEADER_WORKER_INDEX) else {
+            return Ok(Place::Unknown);
+        };
+        match parse_count(text) {
+            Some(0) => Ok(Place::Leader),
+            Some(index) => Ok(Place::Worker(index)),
+            None => {
+                let field = format!("metadata.labels.{}", keys::LEADER_WORKER_INDEX);
+                Err(workload.refuse_pod(field, format!("{text:?} is not the number of a worker")))
+            }
+        }
+    }
+}
+
+fn whole(plan: &mut Plan, place: &Place, size: i32) {
+    plan.spec.sub_groups.push(leaf(LEADER, 1));
+    if size > 1 {
+        plan.spec.sub_groups.push(leaf(WORKERS, size - 1));
+    }
+    plan.sub_group = match place {
+        Place::Leader => Some(LEADER.to_owned()),
+        Place::Worker(_) | Place::Unknown => (size > 1).then(|| WORKERS.to_owned()),
+    };
+}
+
+struct Segments {
+    /// Pods of a group.
+    size: i32,
+    /// Pods of a segment.
+    segment: i32,
+}
+
+impl Segments {
+    fn add_to(
+        &self,
+        plan: &mut Plan,
+        template: &Field<'_>,
+        place: &Place,
+        topology: Option<TopologyConstraint>,
+    ) -> Result<(), Stop> {
+        let last = self.of_worker(self.size - 1);
+        if i64::from(last) >= SUB_GROUPS_MAX {
+            let reason = format!("more than {SUB_GROUPS_MAX} segments; make segments larger");
+            return Err(template.at("size").refuse(reason));
+        }
+        let policy = template.at("subGroupPolicy").at("subGroupPolicyType");
+        let leader_excluded = match policy.text()? {
+            None | Some("LeaderWorker") => false,
+            Some("LeaderExcluded") if self.leader_is_extra() => true,
+            Some("LeaderExcluded") => {
+                let reason = format!("{} workers can't be divided by {}", self.size - 1, self.segment);
+                return Err(template.at("size").refuse(reason));
+            }
+            Some(other) => return Err(policy.refuse(format!("{other:?} is neither LeaderWorker nor LeaderExcluded"))),
+        };
+        let of_segment = |segment: i32, group: SubGroup| SubGroup {
+            name: segment_name(segment),
+            topology_constraint: topology.clone(),
+            ..group
+        };
+        let groups = &mut plan.spec.sub_groups;
+        if leader_excluded {
+            groups.push(leaf(LEADER, 1));
+        }
+        for segment in 0..=last {
+            let workers = self.workers_in(segment);
+            groups.push(match segment {
+                0 if !leader_excluded => of_segment(0, parent("", 2)),
+                _ => of_segment(segment, leaf("", workers)),
+            });
+        }
+        if !leader_excluded {
+            for (name, min) in [(LEADER, 1), (WORKERS, self.workers_in(0))] {
+                groups.push(SubGroup {
+                    parent: Some(segment_name(0)),
+                    ..leaf(name, min)
+                });
+            }
+        }
+        plan.sub_group = match place {
+            Place::Leader => Some(LEADER.to_owned()),
+            Place::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
+            Place::Worker(index) => match self.of_worker(*index).min(last) {
+                0 if !leader_excluded => Some(WORKERS.to_owned()),
+                segment => Some(segment_name(segment)),
+            },
+        };
+        Ok(())
+    }
+
+    /// Whether the workers alone fill the segments, so that the leader comes on top in the first one.
+    fn leader_is_extra(&self) -> bool {
+        (self.size - 1) % self.segment == 0
+    }
+
+    fn of_worker(&self, index: i32) -> i32 {
+        match (index, self.leader_is_extra()) {
+            (0, _) => 0,
+            (index, true) => (index - 1) / self.segment,
+            (index, false) => index / self.segment,
+        }
+    }
+
+    /// Workers, without the leader, of a segment.
+    fn workers_in(&self, segment: i32) -> i32 {
+        let (first, end) = match self.leader_is_extra() {
+            true => (segment * self.segment + 1, (segment + 1) * self.segment + 1),
+            false => ((segment * self.segment).max(1), (segment + 1) * self.segment),
+        };
+        end.min(self.size) - first
+    }
+}
+
+fn segment_name(segment: i32) -> String {
+    format!("segment-{segment}")
+}
+
+fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i32>, Stop> {
+    let in_policy = template.at("subGroupPolicy").at("subGroupSize");
+    let on_template = template
+        .at("workerTemplate")
+        .at("metadata")
+        .at("annotations")
+        .at(keys::SEGMENT_SIZE);
+    let annotated = match top.annotations.get(keys::SEGMENT_SIZE) {
+        Some(text) => Some(text.as_str()),
+        None => on_template.text()?,
+    };
+    let (segment, field) = match (in_policy.count()?, annotated) {
+        (Some(segment), _) => (segment, in_policy),
+        (None, Some(text)) => match parse_count(text) {
+            Some(segment) => (segment, on_template),
+            None => return Err(on_template.refuse(format!("{text:?} is not a size; write a whole number above 1"))),
+        },
+        (None, None) => return Ok(None),
+    };
+    // A leader that waits alone for its workers is not cut.
+    if size == 1 {
+        return Ok(None);
+    }
+    if segment <= 1 || segment > size {
+        let reason = format!("segments of {segment} pods make no sense in a group of {size}; write 2 to {size}");
+        return Err(field.refuse(reason));
+    }
+    Ok(Some(segment))
+}
+
+fn segment_topology(
+    template: &Field<'_>,
+    workload: &Workload<'_>,
+    top: &Owner,
+) -> Result<Option<TopologyConstraint>, Stop> {
+    let annotations = template.at("workerTemplate").at("metadata").at("annotations");
+    let said = |key: &str| -> Result<Option<String>, Stop> {
+        let of_pod = workload.annotation(key).filter(|text| !text.is_empty());
+        Ok(of_pod.or(annotations.at(key).text()?).map(str::to_owned))
+    };
+    let topology = said(keys::TOPOLOGY)?.or_else(|| top.annotations.get(keys::TOPOLOGY).cloned());
+    let (required, preferred) = (
+        said(keys::SEGMENT_TOPOLOGY_REQUIRED)?,
+        said(keys::SEGMENT_TOPOLOGY_PREFERRED)?,
+    );
+    let complete = topology.is_some() && (required.is_some() || preferred.is_some());
+    Ok(constraint(topology.as_deref(), required.as_deref(), preferred.as_deref()).filter(|_| complete))
+}

@@ -1,0 +1,35 @@
+//! MPI jobs. A launcher that comes only when all workers are ready can't be waited for before.
+
+use api::keys;
+
+use super::super::field::Field;
+use super::super::plan::Plan;
+use super::super::workload::{Owner, Stop, Workload};
+use super::kubeflow::{self, Replicas};
+
+const REPLICAS: Replicas = Replicas {
+    field: "mpiReplicaSpecs",
+    mandatory: &["Launcher", "Worker"],
+};
+const LAUNCHER_ROLE: &str = "launcher";
+
+pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+    let mut plan = kubeflow::plan(workload, top, &REPLICAS)?;
+    let job = Field::of(workload.object(top.reference())?);
+    let late = job.at("spec").at("launcherCreationPolicy").text()? == Some("WaitForWorkersReady");
+    if late && !has_launcher(workload, top) {
+        let launchers = job.at("spec").at(REPLICAS.field).at("Launcher").at("replicas");
+        let launchers = launchers.count()?.unwrap_or(1);
+        let min = plan.spec.min_member.unwrap_or_default();
+        plan.min_member((min - launchers).max(0));
+    }
+    Ok(plan)
+}
+
+fn has_launcher(workload: &Workload<'_>, job: &Owner) -> bool {
+    let pods = workload
+        .view
+        .pods_labelled(workload.namespace(), keys::KUBEFLOW_JOB_NAME, &job.name);
+    pods.iter()
+        .any(|pod| pod.metadata.labels.text(keys::KUBEFLOW_JOB_ROLE) == Some(LAUNCHER_ROLE) && !pod.is_terminating())
+}

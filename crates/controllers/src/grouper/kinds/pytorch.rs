@@ -1,0 +1,152 @@
+//! PyTorch jobs: a subgroup for the master and one for the workers, which may be cut into segments that each stay close together.
+//! An elastic job starts with its minimum.
+
+use api::crd::{SubGroup, TopologyConstraint};
+use api::keys;
+
+use super::super::field::Field;
+use super::super::plan::{Plan, constraint, leaf, parent};
+use super::super::workload::{Owner, Stop, Workload};
+use super::kubeflow::{self, Replicas};
+use super::{SUB_GROUPS_MAX, begin};
+
+const REPLICAS: Replicas = Replicas {
+    field: "pytorchReplicaSpecs",
+    mandatory: &[],
+};
+const MASTER: &str = "master";
+const WORKER: &str = "worker";
+
+pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+    let job = Field::of(workload.object(top.reference())?);
+    let elastic = job.at("spec").at("elasticPolicy").at("minReplicas").count()?;
+    let min = match kubeflow::min_available(&job)? {
+        Some(min) => min,
+        None => {
+            let total = kubeflow::total(&job, &REPLICAS)?;
+            elastic.unwrap_or(total)
+        }
+    };
+    let mut plan = begin(workload, top);
+    plan.min_member(min);
+
+    let specs = job.at("spec").at(REPLICAS.field);
+    let masters = specs.at("Master").at("replicas").count()?.unwrap_or(0);
+    if masters > 0 {
+        plan.spec.sub_groups.push(leaf(MASTER, masters));
+    }
+    let role = workload.label(keys::KUBEFLOW_REPLICA_TYPE);
+    if role == Some(MASTER) && masters > 0 {
+        plan.sub_group = Some(MASTER.to_owned());
+    }
+    if specs.at("Worker").exists() {
+        let workers = Workers {
+            spec: specs.at("Worker"),
+            min: (min - masters).max(0),
+            is_one: role == Some(WORKER),
+        };
+        workers.add_to(&mut plan, workload, top)?;
+    }
+    Ok(plan)
+}
+
+struct Workers<'a> {
+    spec: Field<'a>,
+    /// How many have to start.
+    min: i32,
+    /// Whether the pod is one of them.
+    is_one: bool,
+}
+
+impl Workers<'_> {
+    fn add_to(&self, plan: &mut Plan, workload: &Workload<'_>, top: &Owner) -> Result<(), Stop> {
+        let count = self.spec.at("replicas").count()?.unwrap_or(1);
+        let size = self.segment_size(workload)?;
+        let (Some(size), true) = (size, count > 0) else {
+            plan.spec.sub_groups.push(leaf(WORKER, self.min));
+            plan.sub_group = plan.sub_group.take().or(self.is_one.then(|| WORKER.to_owned()));
+            return Ok(());
+        };
+        let segments = segments_of(count, size);
+        if i64::from(segments) > SUB_GROUPS_MAX {
+            let reason = format!("{segments} segments are more than {SUB_GROUPS_MAX}; make segments larger");
+            return Err(self.spec.at("replicas").refuse(reason));
+        }
+        let topology = self.topology(workload, top)?;
+        plan.spec.sub_groups.push(parent(WORKER, segments));
+        let mandatory = segments_of(self.min, size);
+        for segment in 0..segments {
+            let members = match segment {
+                _ if segment >= mandatory => 0,
+                _ if segment == segments - 1 => count - segment * size,
+                _ => size,
+            };
+            plan.spec.sub_groups.push(SubGroup {
+                parent: Some(WORKER.to_owned()),
+                topology_constraint: topology.clone(),
+                ..leaf(segment_name(segment), members)
+            });
+        }
+        if self.is_one {
+            // Workers that were scaled up beyond the count known here come with a new version of the job.
+            let segment = (index(workload)? / size).min(segments - 1);
+            plan.sub_group = Some(segment_name(segment));
+        }
+        Ok(())
+    }
+
+    /// The pod's annotation comes before that of the template, which may have been edited since.
+    fn annotation<'w>(&'w self, workload: &Workload<'w>, key: &str) -> Result<Option<&'w str>, Stop> {
+        let of_template = self
+            .spec
+            .at("template")
+            .at("metadata")
+            .at("annotations")
+            .at(key)
+            .text()?;
+        Ok(workload.annotation(key).filter(|text| !text.is_empty()).or(of_template))
+    }
+
+    fn segment_size(&self, workload: &Workload<'_>) -> Result<Option<i32>, Stop> {
+        let Some(text) = self.annotation(workload, keys::SEGMENT_SIZE)? else {
+            return Ok(None);
+        };
+        match super::parse_count(text).filter(|size| *size > 0) {
+            Some(size) => Ok(Some(size)),
+            None => {
+                let field = self
+                    .spec
+                    .at("template")
+                    .at("metadata")
+                    .at("annotations")
+                    .at(keys::SEGMENT_SIZE);
+                Err(field.refuse(format!("{text:?} is not a size; write a whole number of 1 or more")))
+            }
+        }
+    }
+
+    fn topology(&self, workload: &Workload<'_>, top: &Owner) -> Result<Option<TopologyConstraint>, Stop> {
+        let of_job = top.annotations.get(keys::TOPOLOGY).map(String::as_str);
+        let topology = self.annotation(workload, keys::TOPOLOGY)?.or(of_job);
+        let required = self.annotation(workload, keys::SEGMENT_TOPOLOGY_REQUIRED)?;
+        let preferred = self.annotation(workload, keys::SEGMENT_TOPOLOGY_PREFERRED)?;
+        let complete = topology.is_some() && (required.is_some() || preferred.is_some());
+        Ok(constraint(topology, required, preferred).filter(|_| complete))
+    }
+}
+
+fn segments_of(pods: i32, size: i32) -> i32 {
+    pods / size + i32::from(pods % size > 0)
+}
+
+fn segment_name(segment: i32) -> String {
+    format!("{WORKER}-{segment}")
+}
+
+fn index(workload: &Workload<'_>) -> Result<i32, Stop> {
+    let text = workload.label(keys::KUBEFLOW_REPLICA_INDEX).unwrap_or_default();
+    super::parse_count(text).ok_or_else(|| {
+        let field = format!("metadata.labels.{}", keys::KUBEFLOW_REPLICA_INDEX);
+        workload.refuse_pod(field, format!("{text:?} is not the number of a worker"))
+    })
+}

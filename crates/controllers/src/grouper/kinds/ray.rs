@@ -1,0 +1,114 @@
+//! Ray: a subgroup for the head and one per worker group. Jobs and services take the numbers from the cluster that they started.
+
+use api::crd::{SubGroup, TopologyConstraint};
+use api::keys;
+
+use super::super::field::Field;
+use super::super::plan::{Plan, constraint, leaf};
+use super::super::workload::{ObjectRef, Owner, Stop, Workload};
+use super::begin;
+
+/// Where the status of an owner names its cluster; the first that is there counts.
+type Paths = &'static [&'static [&'static str]];
+
+pub(super) const OF_JOB: Paths = &[&["status", "rayClusterName"]];
+pub(super) const OF_SERVICE: Paths = &[
+    &["status", "activeServiceStatus", "rayClusterName"],
+    &["status", "pendingServiceStatus", "rayClusterName"],
+];
+const HEAD_GROUP: &str = "headgroup";
+
+/// `paths` is empty for a cluster itself.
+pub(super) fn plan(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<Plan, Stop> {
+    let cluster = match paths {
+        [] => workload.object(top.reference())?,
+        paths => workload.object(cluster_of(workload, top, paths)?)?,
+    };
+    let mut plan = begin(workload, top);
+    if let Some(class) = top.labels.get(keys::RAY_PRIORITY_CLASS_NAME) {
+        plan.spec.priority_class_name = Some(class.clone());
+    }
+    let groups = groups(&Field::of(cluster))?;
+    let total: i64 = groups.iter().filter_map(|group| group.min_member).map(i64::from).sum();
+    plan.min_member(i32::try_from(total).unwrap_or(i32::MAX));
+    // A group that older versions made goes on as it began.
+    let present = workload.view.pod_group(&plan.namespace, &plan.name);
+    if present.is_none_or(|present| !present.as_written().sub_groups.is_empty()) {
+        let of_pod = workload.label(keys::RAY_GROUP);
+        plan.sub_group = of_pod
+            .filter(|name| groups.iter().any(|group| group.name == *name))
+            .map(str::to_owned);
+        plan.spec.sub_groups = groups;
+    }
+    Ok(plan)
+}
+
+fn cluster_of(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<ObjectRef, Stop> {
+    let owner = Field::of(workload.object(top.reference())?);
+    for path in paths {
+        let field = path.iter().fold(owner.clone(), |field, key| field.at(key));
+        if let Some(name) = field.text()? {
+            return Ok(ObjectRef {
+                api_version: top.api_version.clone(),
+                kind: "RayCluster".to_owned(),
+                name: name.to_owned(),
+            });
+        }
+    }
+    let reason = "it names no RayCluster yet; check that the Ray operator runs";
+    Err(workload.refuse_owner(top, paths[0].join("."), reason))
+}
+
+fn groups(cluster: &Field<'_>) -> Result<Vec<SubGroup>, Stop> {
+    let spec = cluster.at("spec");
+    let mut groups = vec![SubGroup {
+        topology_constraint: topology(&spec.at("headGroupSpec"))?,
+        ..leaf(HEAD_GROUP, 1)
+    }];
+    for (index, group) in spec.at("workerGroupSpecs").items()?.iter().enumerate() {
+        let Some(pods) = pods_of(group)? else { continue };
+        let name = match group.at("groupName").text()? {
+            Some(name) => name.to_owned(),
+            None => format!("worker-group-{index}"),
+        };
+        groups.push(SubGroup {
+            topology_constraint: topology(group)?,
+            ..leaf(name, pods)
+        });
+    }
+    Ok(groups)
+}
+
+/// How many pods of a worker group have to start; `None` if it has none at present.
+fn pods_of(group: &Field<'_>) -> Result<Option<i32>, Stop> {
+    if group.at("suspended").flag()? || group.at("suspend").flag()? {
+        return Ok(None);
+    }
+    let replicas = group.at("replicas").count()?.unwrap_or(0);
+    let min = group.at("minReplicas").count()?.unwrap_or(0);
+    if min > replicas {
+        let reason = format!("{replicas} is less than minReplicas, which is {min}; raise it");
+        return Err(group.at("replicas").refuse(reason));
+    }
+    if replicas == 0 {
+        return Ok(None);
+    }
+    let hosts = group.at("numOfHosts");
+    let hosts_count = hosts.count()?.unwrap_or(1);
+    let pods = if min > 0 { min } else { replicas }.checked_mul(hosts_count);
+    pods.map(Some)
+        .ok_or_else(|| hosts.refuse("so many pods are no cluster"))
+}
+
+fn topology(group: &Field<'_>) -> Result<Option<TopologyConstraint>, Stop> {
+    let template = group.at("template").at("metadata").at("annotations");
+    let field = template.at(keys::TOPOLOGY);
+    let topology = field.text()?;
+    let required = template.at(keys::TOPOLOGY_REQUIRED).text()?;
+    let preferred = template.at(keys::TOPOLOGY_PREFERRED).text()?;
+    match (topology, required.or(preferred)) {
+        (_, None) => Ok(None),
+        (None, Some(_)) => Err(field.refuse("it is missing beside a placement annotation; name the topology")),
+        (Some(_), Some(_)) => Ok(constraint(topology, required, preferred)),
+    }
+}

@@ -1,0 +1,51 @@
+//! Owners that only start other workloads, such as Argo workflows: the owner below decides, with the labels and annotations of the
+//! skipped one where it has none.
+
+use api::crd::Preemptibility;
+use api::keys;
+
+use super::super::plan::Plan;
+use super::super::workload::{Owner, Stop, Workload};
+use super::{Family, by};
+
+pub(super) fn plan(workload: &Workload<'_>, skipped: &Owner, owners: &[Owner]) -> Result<Plan, Stop> {
+    let below = &owners[..owners.len().saturating_sub(1)];
+    let mut base = below.last().cloned().unwrap_or_else(|| Owner::of_pod(workload.pod));
+    inherit(workload, &mut base, skipped);
+    let mut chain = below.to_vec();
+    if let Some(last) = chain.last_mut() {
+        last.clone_from(&base);
+    }
+    // One level is skipped, never two: what such an owner starts is the workload.
+    let family = match Family::of(&base) {
+        Family::SkipTop => Family::Base,
+        family => family,
+    };
+    by(family, workload, &base, &chain)
+}
+
+fn inherit(workload: &Workload<'_>, base: &mut Owner, skipped: &Owner) {
+    let defaults = &workload.rules.kind_defaults;
+    let class = defaults.priority_class(&skipped.kind, skipped.group());
+    let class = class.filter(|class| workload.view.has_priority_class(class));
+    let preemptibility = defaults
+        .preemptibility(&skipped.kind, skipped.group())
+        .map(|preemptibility| match preemptibility {
+            Preemptibility::Preemptible => keys::PREEMPTIBLE,
+            Preemptibility::NonPreemptible => keys::NON_PREEMPTIBLE,
+        });
+    for (key, value) in &skipped.labels {
+        base.labels.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    for (key, value) in [
+        (keys::PRIORITY_CLASS_NAME, class),
+        (keys::PREEMPTIBILITY, preemptibility),
+    ] {
+        if let Some(value) = value {
+            base.labels.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+    for (key, value) in &skipped.annotations {
+        base.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+}

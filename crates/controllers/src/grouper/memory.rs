@@ -1,0 +1,73 @@
+//! What the grouper remembers of a pod, so that changes which can't matter (a phase, a condition) cost no calls.
+
+use std::hash::{Hash, Hasher};
+
+use api::{Pod, keys};
+use rustc_hash::FxHasher;
+
+use super::plan::Plan;
+
+/// How a pod was grouped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Grouped {
+    /// It was left alone.
+    Left { looks: u64 },
+    /// It was put here.
+    Put {
+        looks: u64,
+        group: String,
+        sub_group: Option<String>,
+    },
+}
+
+impl Grouped {
+    pub(super) fn left(pod: &Pod) -> Grouped {
+        Grouped::Left { looks: looks(pod) }
+    }
+
+    pub(super) fn put(pod: &Pod, plan: &Plan) -> Grouped {
+        Grouped::Put {
+            looks: looks(pod),
+            group: plan.name.clone(),
+            sub_group: plan.sub_group.clone(),
+        }
+    }
+
+    /// Whether the pod has nothing new to say, and still says what was written.
+    pub(super) fn holds_for(&self, pod: &Pod) -> bool {
+        match self {
+            Grouped::Left { looks: before } => *before == looks(pod),
+            Grouped::Put {
+                looks: before,
+                group,
+                sub_group,
+            } => {
+                let said = pod.metadata.labels.text(keys::SUB_GROUP_NAME);
+                *before == looks(pod)
+                    && pod.pod_group() == Some(group)
+                    && sub_group.as_deref().is_none_or(|sub_group| said == Some(sub_group))
+            }
+        }
+    }
+}
+
+/// All that grouping reads of a pod, but what it writes itself and what the scheduler does.
+fn looks(pod: &Pod) -> u64 {
+    let mut hasher = FxHasher::default();
+    let metadata = &pod.metadata;
+    metadata.uid.hash(&mut hasher);
+    let ours = |key: &str| keys::is_scheduler_owned(key) || key == keys::POD_GROUP_NAME || key == keys::SUB_GROUP_NAME;
+    for map in [&metadata.labels, &metadata.annotations] {
+        for (key, value) in map.iter().filter(|(key, _)| !ours(key)) {
+            (key, value).hash(&mut hasher);
+        }
+        0xff_u8.hash(&mut hasher);
+    }
+    for owner in &metadata.owner_references {
+        owner.uid.hash(&mut hasher);
+    }
+    // Which node does not matter; that a leader has one does.
+    pod.node_name().is_some().hash(&mut hasher);
+    pod.is_terminating().hash(&mut hasher);
+    hasher.finish()
+}

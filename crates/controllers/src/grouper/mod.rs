@@ -1,0 +1,123 @@
+//! The pod grouper: every pod of ours belongs to a pod group, which says what starts together, for which queue and how urgently.
+//!
+//! The rules are functions ([`group`]) of the pod, its owners' metadata and a few objects; the shell here reads those, writes the pod
+//! group first and the pod then. It never schedules, and never writes what others own once a group exists.
+
+mod apply;
+mod base;
+mod field;
+mod kind_defaults;
+mod kinds;
+mod memory;
+mod owners;
+mod plan;
+mod reconcile;
+mod view;
+mod workload;
+
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::keys;
+use cluster::{Backoff, Context, Key, Outcome, WorkQueue};
+use tokio::sync::Notify;
+
+pub use kind_defaults::{KindDefaults, TYPES_KEY};
+pub use kinds::group;
+pub use plan::{OwnedBy, Plan};
+pub use workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, View, Workload};
+
+use crate::Error;
+use reconcile::Grouper;
+
+/// The name of the part in health reports, metrics and events.
+const NAME: &str = "pod-grouper";
+/// Nobody changed anything for this long: say that all is well, and look for new kind defaults.
+const QUIET: Duration = Duration::from_secs(15);
+/// Far more than a batch of changes takes to hand out.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// An owner that is about to be filled in by its operator is looked at again soon; a broken one every minute.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    longest: Duration::from_secs(60),
+};
+
+/// What the grouper does.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Pods that ask for this scheduler are ours.
+    pub scheduler_name: String,
+    /// How to group.
+    pub rules: Rules,
+    /// Pods worked on at a time.
+    pub workers_max: usize,
+    /// Only pods with these labels.
+    pub pod_labels: Vec<(String, String)>,
+    /// Only pods in namespaces with these labels.
+    pub namespace_labels: Vec<(String, String)>,
+    /// Namespace and name of the ConfigMap with defaults by kind.
+    pub kind_defaults: Option<(String, String)>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            scheduler_name: keys::SCHEDULER_NAME.to_owned(),
+            rules: Rules::default(),
+            workers_max: 10,
+            pod_labels: Vec::new(),
+            namespace_labels: Vec::new(),
+            kind_defaults: None,
+        }
+    }
+}
+
+/// Groups pods until it is dropped.
+pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+    context.health.announce(NAME, SILENCE_MAX);
+    let (pods, groups) = (context.feeds.pods().clone(), context.feeds.pod_groups().clone());
+    let wake = Arc::new(Notify::new());
+    let (changed_pods, changed_groups) = (pods.subscribe(&wake), groups.subscribe(&wake));
+    // Without the classes every priority would look unknown, without the groups each would look new.
+    context.feeds.priority_classes().synced().await;
+    groups.synced().await;
+
+    let grouper = Arc::new(Grouper::new(&context, settings));
+    grouper.read_kind_defaults().await;
+    let queue: WorkQueue<Key> = WorkQueue::new(BACKOFF);
+    let hand_out = async {
+        loop {
+            for (key, pod) in changed_pods.take() {
+                if grouper.has_work(&key, pod.as_deref()) {
+                    queue.add(key);
+                }
+            }
+            let gone = changed_groups.take().into_iter().filter(|(_, group)| group.is_none());
+            for key in grouper.members_of(gone.map(|(key, _)| key).collect()) {
+                queue.add(key);
+            }
+            context.health.alive(NAME);
+            if tokio::time::timeout(QUIET, wake.notified()).await.is_err() {
+                grouper.read_kind_defaults().await;
+            }
+        }
+    };
+    let work = {
+        let grouper = Arc::clone(&grouper);
+        queue.run(grouper.workers_max(), move |key| {
+            let grouper = Arc::clone(&grouper);
+            async move { grouper.reconcile(&key).await }
+        })
+    };
+    tokio::select! {
+        never = hand_out => never,
+        () = work => Err(Error::Ended { part: NAME }),
+    }
+}
+
+/// Another writer was faster; what it wrote is on its way here.
+const SOON: Outcome = Outcome::Again(Duration::from_millis(200));

@@ -1,0 +1,85 @@
+//! The walk from a pod up to its top owner, by metadata alone.
+
+use api::{OwnerReference, Pod};
+use cluster::{Client, Target};
+
+use super::workload::Owner;
+
+/// No real chain of owners is longer; a circle of references is.
+const OWNERS_MAX: usize = 16;
+
+/// Why the walk came to no end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WalkError {
+    #[error(
+        "Pod {pod}: metadata.ownerReferences: {kind} {name} of uid {uid} is not there (any more); the pod is grouped if it appears"
+    )]
+    Gone {
+        pod: String,
+        kind: String,
+        name: String,
+        uid: String,
+    },
+    #[error(
+        "{kind} {name}: metadata.ownerReferences: it has several owners; leave one, or annotate it with kai.scheduler/skip-podgrouper=true"
+    )]
+    Several { kind: String, name: String },
+    #[error("Pod {pod}: metadata.ownerReferences: its owners have more than 16 owners above them")]
+    Endless { pod: String },
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+}
+
+/// The owners of a pod, the nearest first. It ends below an owner that we may not read.
+pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, WalkError> {
+    let mut owners = Vec::new();
+    let mut next = pod.metadata.owner_references.first().cloned();
+    while let Some(reference) = next {
+        if owners.len() == OWNERS_MAX {
+            return Err(WalkError::Endless {
+                pod: pod.metadata.qualified_name(),
+            });
+        }
+        let metadata = match read(client, pod, &reference).await {
+            Ok(metadata) => metadata,
+            Err(error) if error.is_forbidden() => {
+                tracing::debug!(%error, "the owner above counts as none");
+                return Ok(owners);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let metadata = metadata.filter(|metadata| metadata.uid.as_ref() == Some(&reference.uid));
+        let Some(metadata) = metadata else {
+            return Err(WalkError::Gone {
+                pod: pod.metadata.qualified_name(),
+                kind: reference.kind.to_string(),
+                name: reference.name.to_string(),
+                uid: reference.uid.to_string(),
+            });
+        };
+        owners.push(Owner::new(&reference.api_version, &reference.kind, &metadata));
+        next = match metadata.owner_references.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            _ => {
+                return Err(WalkError::Several {
+                    kind: reference.kind.to_string(),
+                    name: format!("{}/{}", pod.metadata.namespace(), reference.name),
+                });
+            }
+        };
+    }
+    Ok(owners)
+}
+
+async fn read(client: &Client, pod: &Pod, reference: &OwnerReference) -> Result<Option<api::Metadata>, cluster::Error> {
+    let Some(resource) = client.resource_of(&reference.api_version, &reference.kind).await? else {
+        return Ok(None);
+    };
+    let target = Target {
+        resource: &resource,
+        namespace: pod.metadata.namespace(),
+        name: &reference.name,
+    };
+    client.get_metadata(target).await
+}

@@ -1,0 +1,144 @@
+//! What a pod group should look like and where in it a pod belongs. Plans are values: nothing here writes them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use api::crd::{PodGroupSpec, SubGroup, TopologyConstraint};
+
+/// A pod group for a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Namespace of both.
+    pub namespace: String,
+    /// Name of the pod group.
+    pub name: String,
+    /// Whose end is the pod group's end.
+    pub owner: OwnedBy,
+    /// Labels of the pod group.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod group.
+    pub annotations: BTreeMap<String, String>,
+    /// Spec of the pod group.
+    pub spec: PodGroupSpec,
+    /// The subgroup that the pod is of.
+    pub sub_group: Option<String>,
+}
+
+/// An owner reference.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedBy {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Unique id.
+    pub uid: String,
+}
+
+impl Plan {
+    /// So many pods start together.
+    pub(super) fn min_member(&mut self, min: i32) {
+        self.spec.min_member = Some(min);
+        self.spec.min_sub_group = None;
+    }
+
+    /// So many subgroups start together.
+    pub(super) fn min_sub_group(&mut self, min: i32) {
+        self.spec.min_sub_group = Some(min);
+        self.spec.min_member = None;
+    }
+}
+
+/// A subgroup that pods are in.
+pub(super) fn leaf(name: impl Into<String>, min_member: i32) -> SubGroup {
+    SubGroup {
+        name: name.into(),
+        min_member: Some(min_member),
+        ..SubGroup::default()
+    }
+}
+
+/// A subgroup of subgroups.
+pub(super) fn parent(name: impl Into<String>, min_sub_group: i32) -> SubGroup {
+    SubGroup {
+        name: name.into(),
+        min_sub_group: Some(min_sub_group),
+        ..SubGroup::default()
+    }
+}
+
+/// A constraint, if there is something to constrain.
+pub(super) fn constraint(
+    topology: Option<&str>,
+    required: Option<&str>,
+    preferred: Option<&str>,
+) -> Option<TopologyConstraint> {
+    let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    let constraint = TopologyConstraint {
+        topology: given(topology),
+        required_topology_level: given(required),
+        preferred_topology_level: given(preferred),
+    };
+    (constraint != TopologyConstraint::default()).then_some(constraint)
+}
+
+/// One line, for logs and tests.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spec = &self.spec;
+        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        write!(f, "{} of {}/{}", self.name, self.owner.kind, self.owner.name)?;
+        write!(
+            f,
+            " queue={} priority={}",
+            text(&spec.queue),
+            text(&spec.priority_class_name)
+        )?;
+        if let Some(min) = spec.min_member {
+            write!(f, " min={min}")?;
+        }
+        if let Some(min) = spec.min_sub_group {
+            write!(f, " minSubGroup={min}")?;
+        }
+        if let Some(topology) = &spec.topology_constraint {
+            write!(f, " {}", Shown(topology))?;
+        }
+        if !spec.sub_groups.is_empty() {
+            let groups: Vec<String> = spec.sub_groups.iter().map(sub_group_text).collect();
+            write!(f, " [{}]", groups.join(", "))?;
+        }
+        match &self.sub_group {
+            Some(name) => write!(f, " -> {name}"),
+            None => Ok(()),
+        }
+    }
+}
+
+struct Shown<'a>(&'a TopologyConstraint);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (required, preferred) = (&self.0.required_topology_level, &self.0.preferred_topology_level);
+        write!(f, "{}({}/{})", text(&self.0.topology), text(required), text(preferred))
+    }
+}
+
+fn sub_group_text(group: &SubGroup) -> String {
+    let mut text = match &group.parent {
+        Some(parent) => format!("{parent}/{}", group.name),
+        None => group.name.clone(),
+    };
+    if let Some(min) = group.min_member {
+        text += &format!(":{min}");
+    }
+    if let Some(min) = group.min_sub_group {
+        text += &format!("={min}");
+    }
+    if let Some(topology) = &group.topology_constraint {
+        text += &format!(" {}", Shown(topology));
+    }
+    text
+}

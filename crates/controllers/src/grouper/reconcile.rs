@@ -1,0 +1,290 @@
+//! The shell of the grouper: reads what the rules ask for, writes what they decide.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::{Object, Pod, PodGroup, Resource, Scope, keys};
+use cluster::{About, Client, Context, Events, Feeds, Key, Note, Outcome, Part, Patch, Severity, Target};
+use rustc_hash::FxHashMap;
+
+use super::memory::Grouped;
+use super::owners::{WalkError, owners_of};
+use super::plan::Plan;
+use super::workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, Workload};
+use super::{KindDefaults, NAME, SOON, Settings, TYPES_KEY, apply, base, group};
+use crate::reconciles::Reconciles;
+
+const CONFIG_MAP: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
+const WARNING: &str = "PodGrouperWarning";
+/// No kind asks for more objects than its owner and one beside it.
+const READS_MAX: usize = 4;
+
+pub(super) struct Grouper {
+    client: Client,
+    feeds: Arc<Feeds>,
+    events: Events,
+    reconciles: Reconciles,
+    settings: Settings,
+    /// A plain lock: held for map operations only, never across an await.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    grouped: FxHashMap<Key, Grouped>,
+    kind_defaults: Option<KindDefaults>,
+}
+
+/// What became of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    Left,
+    Grouped,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Walk(#[from] WalkError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+}
+
+impl Grouper {
+    pub(super) fn new(context: &Context, settings: Settings) -> Grouper {
+        Grouper {
+            client: context.client.clone(),
+            feeds: Arc::clone(&context.feeds),
+            events: Events::new(&context.client, NAME, context.clock),
+            reconciles: Reconciles::registered(&context.metrics, "pod_grouper"),
+            settings,
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn workers_max(&self) -> usize {
+        self.settings.workers_max
+    }
+
+    /// Whether a pod that changed has to be looked at.
+    pub(super) fn has_work(&self, key: &Key, pod: Option<&Pod>) -> bool {
+        let mut state = self.lock();
+        let Some(pod) = pod else {
+            state.grouped.remove(key);
+            return false;
+        };
+        pod.scheduler_name() == self.settings.scheduler_name
+            && !state.grouped.get(key).is_some_and(|grouped| grouped.holds_for(pod))
+    }
+
+    /// The pods of groups that are gone.
+    pub(super) fn members_of(&self, groups: BTreeSet<Key>) -> Vec<Key> {
+        if groups.is_empty() {
+            return Vec::new();
+        }
+        let named = |pod: &Pod| Some(Key::new(pod.metadata.namespace(), pod.pod_group()?));
+        let is_member = |pod: &Arc<Pod>| {
+            pod.scheduler_name() == self.settings.scheduler_name
+                && named(pod).is_some_and(|group| groups.contains(&group))
+        };
+        let pods = self.feeds.pods().all().into_iter().filter(is_member);
+        pods.map(|pod| Key::of(&*pod)).collect()
+    }
+
+    /// Reads the administrator's defaults, if there are any. What can't be read leaves those of before.
+    pub(super) async fn read_kind_defaults(&self) {
+        let Some((namespace, name)) = &self.settings.kind_defaults else {
+            return;
+        };
+        let target = Target {
+            resource: &CONFIG_MAP,
+            namespace,
+            name,
+        };
+        let found = match self.client.get_value(target).await {
+            Ok(found) => found,
+            Err(error) => return tracing::warn!(%error, "defaults by kind were not read"),
+        };
+        let text = found.as_ref().and_then(|map| map["data"][TYPES_KEY].as_str());
+        match text.map(KindDefaults::parse) {
+            Some(Ok(defaults)) => self.lock().kind_defaults = Some(defaults),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "ConfigMap {namespace}/{name}: data.{TYPES_KEY}: it is no list of kinds; write a JSON list of objects with typeName, group, priorityName and preemptibility");
+            }
+            None => tracing::warn!("ConfigMap {namespace}/{name}: data.{TYPES_KEY}: it is missing"),
+        }
+    }
+
+    /// Gives one pod its group.
+    pub(super) async fn reconcile(&self, key: &Key) -> Outcome {
+        let Some(pod) = self.feeds.pods().get(key) else {
+            return Outcome::Done;
+        };
+        match self.place(key, &pod).await {
+            Ok(Done::Left) => {
+                self.reconciles.count("left");
+                Outcome::Done
+            }
+            Ok(Done::Grouped) => {
+                self.reconciles.count("grouped");
+                Outcome::Done
+            }
+            Err(Failure::Cluster(error)) if error.is_conflict() || error.is_not_found() => {
+                self.reconciles.count("conflict");
+                SOON
+            }
+            Err(Failure::Cluster(error @ cluster::Error::NotLeader { .. })) => {
+                tracing::debug!(%error);
+                Outcome::Retry
+            }
+            Err(Failure::Walk(WalkError::Gone { .. })) if pod.is_terminating() => Outcome::Done,
+            Err(error) => {
+                self.reconciles.count("failed");
+                self.warn(&pod, &error).await;
+                Outcome::Retry
+            }
+        }
+    }
+
+    async fn place(&self, key: &Key, pod: &Pod) -> Result<Done, Failure> {
+        let plan = match self.is_left_alone(pod).await? {
+            true => None,
+            false => self.plan(pod).await?,
+        };
+        let Some(plan) = plan else {
+            self.lock().grouped.insert(key.clone(), Grouped::left(pod));
+            return Ok(Done::Left);
+        };
+        self.write_group(&plan).await?;
+        if let Some(change) = apply::pod_change(&plan, pod) {
+            let target = Target::of::<Pod>(pod.metadata.namespace(), &key.name);
+            self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
+            tracing::info!(pod = %key, %plan, "grouped");
+        }
+        self.lock().grouped.insert(key.clone(), Grouped::put(pod, &plan));
+        Ok(Done::Grouped)
+    }
+
+    async fn is_left_alone(&self, pod: &Pod) -> Result<bool, cluster::Error> {
+        let metadata = &pod.metadata;
+        let labels = |wanted: &[(String, String)], labels: &api::TextMap| {
+            wanted
+                .iter()
+                .all(|(key, value)| labels.text(key) == Some(value.as_str()))
+        };
+        if metadata.annotations.text(keys::SKIP_POD_GROUPER) == Some("true")
+            || !labels(&self.settings.pod_labels, &metadata.labels)
+        {
+            return Ok(true);
+        }
+        // A bare pod that names a group was put there by its author, unless the name is ours; then a lost group is made again.
+        if metadata.owner_references.is_empty()
+            && let Some(name) = pod.pod_group()
+        {
+            let is_ours = name == base::name_of(&Owner::of_pod(pod));
+            let is_there = self
+                .feeds
+                .pod_groups()
+                .get(&Key::new(metadata.namespace(), name))
+                .is_some();
+            if !is_ours || is_there {
+                return Ok(true);
+            }
+        }
+        if self.settings.namespace_labels.is_empty() {
+            return Ok(false);
+        }
+        let namespace: Option<api::Namespace> = self.client.get("", metadata.namespace()).await?;
+        Ok(!namespace.is_some_and(|namespace| labels(&self.settings.namespace_labels, &namespace.metadata().labels)))
+    }
+
+    /// `None` for a pod whose owners want no group.
+    async fn plan(&self, pod: &Pod) -> Result<Option<Plan>, Failure> {
+        let owners = owners_of(&self.client, pod).await?;
+        if owners.iter().any(Owner::opts_out) {
+            return Ok(None);
+        }
+        let rules = Rules {
+            kind_defaults: self.lock().kind_defaults.clone().unwrap_or_default(),
+            ..self.settings.rules.clone()
+        };
+        let mut objects: Objects = BTreeMap::new();
+        loop {
+            let workload = Workload {
+                pod,
+                owners: &owners,
+                objects: &objects,
+                view: &*self.feeds,
+                rules: &rules,
+            };
+            match group(&workload) {
+                Ok(plan) => return Ok(Some(plan)),
+                Err(Stop::Refused(refusal)) => return Err(refusal.into()),
+                Err(Stop::Needs(reference)) => {
+                    assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
+                    let object = self.read(pod, &reference).await?;
+                    objects.insert(reference, object);
+                }
+            }
+        }
+    }
+
+    async fn read(&self, pod: &Pod, reference: &ObjectRef) -> Result<Option<serde_json::Value>, cluster::Error> {
+        let resource = self.client.resource_of(&reference.api_version, &reference.kind).await?;
+        let Some(resource) = resource else { return Ok(None) };
+        let target = Target {
+            resource: &resource,
+            namespace: pod.metadata.namespace(),
+            name: &reference.name,
+        };
+        self.client.get_value(target).await
+    }
+
+    async fn write_group(&self, plan: &Plan) -> Result<(), cluster::Error> {
+        let key = Key::new(&plan.namespace, &plan.name);
+        let mut present = self.feeds.pod_groups().get(&key);
+        if present.is_none() {
+            match self
+                .client
+                .create(&PodGroup::RESOURCE, &plan.namespace, apply::body(plan))
+                .await
+            {
+                Ok(_) => return Ok(()),
+                // Another pod of the group was faster; the watch has not told yet.
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(error),
+            }
+            present = self.client.get(&plan.namespace, &plan.name).await?.map(Arc::new);
+        }
+        let change = present.and_then(|present| apply::change(plan, &present, &self.settings.rules));
+        let Some(change) = change else { return Ok(()) };
+        let target = Target::of::<PodGroup>(&plan.namespace, &plan.name);
+        self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
+        Ok(())
+    }
+
+    async fn warn(&self, pod: &Pod, error: &Failure) {
+        tracing::warn!(pod = pod.metadata.qualified_name(), %error, "a pod was not grouped");
+        let metadata = &pod.metadata;
+        let note = Note {
+            about: About {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                namespace: metadata.namespace().to_owned(),
+                name: metadata.plain_name().to_owned(),
+                uid: metadata.uid.as_deref().unwrap_or_default().to_owned(),
+            },
+            severity: Severity::Warning,
+            reason: WARNING,
+            message: error.to_string(),
+            annotations: Vec::new(),
+        };
+        self.events.record(note).await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

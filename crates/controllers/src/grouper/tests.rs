@@ -1,0 +1,1 @@
+//! Tables: owner and pod in, plan out.

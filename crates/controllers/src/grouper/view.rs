@@ -1,0 +1,33 @@
+//! The groupers' view of the cluster, from the shared watches.
+
+use std::sync::Arc;
+
+use api::{Pod, PodGroup};
+use cluster::{Feeds, Key};
+
+use super::workload::View;
+
+impl View for Feeds {
+    fn has_priority_class(&self, name: &str) -> bool {
+        !name.is_empty() && self.priority_classes().get(&Key::new("", name)).is_some()
+    }
+
+    fn pod_group(&self, namespace: &str, name: &str) -> Option<Arc<PodGroup>> {
+        self.pod_groups().get(&Key::new(namespace, name))
+    }
+
+    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
+        self.pod_groups().all().iter().any(|group| {
+            let metadata = &group.metadata;
+            metadata.namespace() == namespace
+                && metadata.name.as_deref().is_some_and(name_is)
+                && group.as_written().sub_groups.is_empty()
+        })
+    }
+
+    fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>> {
+        let is_one =
+            |pod: &Arc<Pod>| pod.metadata.namespace() == namespace && pod.metadata.labels.text(label) == Some(value);
+        self.pods().all().into_iter().filter(is_one).collect()
+    }
+}

@@ -1,0 +1,28 @@
+//! Counts how work on objects ended, for metrics.
+
+use cluster::Metrics;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+/// Counter by result. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reconciles {
+    by_result: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+impl Reconciles {
+    /// Registered under `<controller>_reconciles`.
+    pub(crate) fn registered(metrics: &Metrics, controller: &str) -> Reconciles {
+        let reconciles = Reconciles::default();
+        metrics.registry().register(
+            format!("{controller}_reconciles"),
+            "Objects worked on, by result",
+            reconciles.by_result.clone(),
+        );
+        reconciles
+    }
+
+    pub(crate) fn count(&self, result: &'static str) {
+        self.by_result.get_or_create(&[("result", result)]).inc();
+    }
+}

@@ -1,0 +1,50 @@
+//! All controllers in one future.
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use cluster::Context;
+
+use crate::{Error, Settings, defaults, grouper, status};
+
+/// How long to wait before what a fresh installation needs is tried again.
+const DEFAULTS_PAUSE: Duration = Duration::from_secs(10);
+
+/// Runs the controllers until it is dropped.
+pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+    let defaults = async {
+        if settings.create_defaults {
+            create_defaults(&context).await;
+        }
+        pending().await
+    };
+    let grouper = settings.grouper.map(|settings| grouper::run(context.clone(), settings));
+    let pod_groups = settings
+        .pod_groups
+        .map(|settings| status::pod_groups::run(context.clone(), settings));
+    let queues = settings
+        .queues
+        .map(|settings| status::queues::run(context.clone(), settings));
+    tokio::select! {
+        never = defaults => never,
+        ended = or_never(grouper) => ended,
+        ended = or_never(pod_groups) => ended,
+        ended = or_never(queues) => ended,
+    }
+}
+
+/// The kinds may not be there yet when the first role starts.
+async fn create_defaults(context: &Context) {
+    while let Err(error) = defaults::create(context).await {
+        tracing::warn!(%error, "default queues and priority classes were not created");
+        tokio::time::sleep(DEFAULTS_PAUSE).await;
+    }
+}
+
+async fn or_never<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,121 @@
+//! Sums of resources by name, exact to a billionth, and their text.
+
+use std::collections::BTreeMap;
+
+use api::crd::ResourceList;
+use api::{Quantity, QuantityText, keys};
+
+const NANO_PER_MILLI: i128 = 1_000_000;
+/// Billionths in one unit.
+pub(super) const NANO: i128 = 1_000_000_000;
+
+/// Amounts in billionths by resource name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amounts {
+    nano: BTreeMap<String, i128>,
+}
+
+impl Amounts {
+    pub(super) fn add_nano(&mut self, name: &str, nano: i128) {
+        match self.nano.get_mut(name) {
+            Some(sum) => *sum = sum.saturating_add(nano),
+            None => drop(self.nano.insert(name.to_owned(), nano)),
+        }
+    }
+
+    pub(super) fn add_quantity(&mut self, name: &str, quantity: Quantity) {
+        self.add_nano(name, i128::from(quantity.milli()) * NANO_PER_MILLI);
+    }
+
+    pub(super) fn add(&mut self, other: &Amounts) {
+        other.nano.iter().for_each(|(name, nano)| self.add_nano(name, *nano));
+    }
+
+    /// Adds a list as an object has it. What can't be read counts for nothing.
+    pub(super) fn add_list(&mut self, list: &ResourceList) {
+        for (name, text) in list {
+            if let Some(nano) = parse_nano(text.as_str()) {
+                self.add_nano(name, nano);
+            }
+        }
+    }
+
+    /// As objects have it.
+    pub(super) fn to_list(&self) -> ResourceList {
+        self.nano
+            .iter()
+            .map(|(name, nano)| (name.clone(), QuantityText::from(text(name, *nano))))
+            .collect()
+    }
+
+    /// In units.
+    pub(super) fn units(&self, name: &str) -> f64 {
+        self.nano.get(name).map_or(0.0, |nano| *nano as f64 / NANO as f64)
+    }
+
+    /// Names, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.nano.keys().map(String::as_str)
+    }
+}
+
+/// Quantities are read to a thousandth, rounded up. The finer texts that are written here are read exactly, or a hundred pods with a
+/// third of a GPU would add up to more than they have.
+fn parse_nano(text: &str) -> Option<i128> {
+    let fine = |suffix: char, nano: i128| {
+        let digits = text.strip_suffix(suffix)?;
+        digits.parse::<i128>().ok()?.checked_mul(nano)
+    };
+    fine('n', 1)
+        .or_else(|| fine('u', 1_000))
+        .or_else(|| Some(i128::from(Quantity::parse(text).ok()?.milli()) * NANO_PER_MILLI))
+}
+
+/// Bytes in powers of 1024 where they come out even, all else in decimal.
+fn text(name: &str, nano: i128) -> String {
+    if is_bytes(name) && nano % NANO == 0 {
+        let mut amount = nano / NANO;
+        let mut suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
+        let mut suffix = suffixes.next().unwrap_or_default();
+        while amount != 0 && amount % 1024 == 0 {
+            let Some(next) = suffixes.next() else { break };
+            (amount, suffix) = (amount / 1024, next);
+        }
+        return format!("{amount}{suffix}");
+    }
+    for (suffix, unit) in [("", NANO), ("m", NANO_PER_MILLI), ("u", 1_000)] {
+        if nano % unit == 0 {
+            return format!("{}{suffix}", nano / unit);
+        }
+    }
+    format!("{nano}n")
+}
+
+fn is_bytes(name: &str) -> bool {
+    name == keys::RESOURCE_MEMORY || name == "ephemeral-storage" || name.starts_with("hugepages-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &str, terms: &[&str], expect: &str) {
+        let mut amounts = Amounts::default();
+        for term in terms {
+            amounts.add_list(&ResourceList::from([(name.to_owned(), QuantityText::from(*term))]));
+        }
+        assert_eq!(amounts.to_list()[name].as_str(), expect, "{name}: {terms:?}");
+    }
+
+    #[test]
+    fn sums_and_texts() {
+        check("cpu", &["1", "500m"], "1500m");
+        check("cpu", &["1500m", "500m"], "2");
+        check("memory", &["1Gi", "1073741824"], "2Gi");
+        check("memory", &["1Ki", "1"], "1025");
+        check("memory", &["0"], "0");
+        check("nvidia.com/gpu", &["333300u", "333300u", "333400u"], "1");
+        check("nvidia.com/gpu", &["333333333n"], "333333333n");
+        check("nvidia.com/gpu", &["1", "nonsense"], "1");
+    }
+}

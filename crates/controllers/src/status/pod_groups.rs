@@ -1,0 +1,378 @@
+//! The status of pod groups: what their pods ask for and have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use api::crd::ResourcesStatus;
+use api::{Node, Pod, PodGroup, PriorityClasses, keys};
+use cluster::{Backoff, Client, Context, Feeds, Key, Outcome, Part, Patch, Target, WorkQueue};
+use engine::model::GpuRequest;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::amounts::{Amounts, NANO};
+use crate::Error;
+use crate::merge_patch::difference;
+use crate::reconciles::Reconciles;
+
+/// The name of the part in health reports.
+const NAME: &str = "pod-group-controller";
+/// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
+const QUIET: Duration = Duration::from_secs(30);
+/// Far more than a batch of changes takes to hand out.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// What the controller does.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Only pods that ask for this scheduler count.
+    pub scheduler_name: String,
+    /// Pod groups worked on at a time.
+    pub workers_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            scheduler_name: keys::SCHEDULER_NAME.to_owned(),
+            workers_max: 10,
+        }
+    }
+}
+
+/// Which pods are in which group, by what they say.
+#[derive(Debug, Default)]
+struct Members {
+    group_of: BTreeMap<Key, Key>,
+    pods_of: BTreeMap<Key, BTreeSet<Key>>,
+}
+
+impl Members {
+    /// Takes note of a pod; answers with the groups that this changes.
+    fn note(&mut self, pod: &Key, group: Option<Key>) -> Vec<Key> {
+        let before = match &group {
+            Some(group) => self.group_of.insert(pod.clone(), group.clone()),
+            None => self.group_of.remove(pod),
+        };
+        if before != group {
+            if let Some(before) = &before
+                && let Some(pods) = self.pods_of.get_mut(before)
+            {
+                pods.remove(pod);
+                if pods.is_empty() {
+                    self.pods_of.remove(before);
+                }
+            }
+            if let Some(group) = &group {
+                self.pods_of.entry(group.clone()).or_default().insert(pod.clone());
+            }
+        }
+        let changed: BTreeSet<Key> = before.into_iter().chain(group).collect();
+        changed.into_iter().collect()
+    }
+
+    fn of(&self, group: &Key) -> Vec<Key> {
+        self.pods_of.get(group).into_iter().flatten().cloned().collect()
+    }
+}
+
+struct Controller {
+    client: Client,
+    feeds: Arc<Feeds>,
+    reconciles: Reconciles,
+    settings: Settings,
+    /// A plain lock: held for map operations only, never across an await.
+    members: Mutex<Members>,
+}
+
+/// Keeps the status of pod groups until it is dropped.
+pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+    context.health.announce(NAME, SILENCE_MAX);
+    let feeds = &context.feeds;
+    let wake = Arc::new(Notify::new());
+    let pods = feeds.pods().subscribe(&wake);
+    let groups = feeds.pod_groups().subscribe(&wake);
+    let classes = feeds.priority_classes().subscribe(&wake);
+    feeds.nodes().synced().await;
+    feeds.priority_classes().synced().await;
+    feeds.pods().synced().await;
+
+    let queue: WorkQueue<Key> = WorkQueue::new(Backoff::default());
+    let workers_max = settings.workers_max;
+    let controller = Arc::new(Controller {
+        client: context.client.clone(),
+        feeds: Arc::clone(feeds),
+        reconciles: Reconciles::registered(&context.metrics, "pod_group_controller"),
+        settings,
+        members: Mutex::default(),
+    });
+    let hand_out = async {
+        loop {
+            for (key, pod) in pods.take() {
+                let group = pod.and_then(|pod| controller.group_of(&pod));
+                let changed = controller.lock().note(&key, group);
+                changed.into_iter().for_each(|group| queue.add(group));
+            }
+            for (key, group) in groups.take() {
+                if group.is_some() {
+                    queue.add(key);
+                }
+            }
+            let mut all = !classes.take().is_empty();
+            context.health.alive(NAME);
+            let changed = tokio::time::timeout(QUIET, wake.notified()).await;
+            all |= changed.is_err();
+            if all {
+                let all = context.feeds.pod_groups().all();
+                all.iter().for_each(|group| queue.add(Key::of(&**group)));
+            }
+        }
+    };
+    let work = {
+        let controller = Arc::clone(&controller);
+        queue.run(workers_max, move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(&key).await }
+        })
+    };
+    tokio::select! {
+        never = hand_out => never,
+        () = work => Err(Error::Ended { part: NAME }),
+    }
+}
+
+impl Controller {
+    fn group_of(&self, pod: &Pod) -> Option<Key> {
+        let ours = pod.scheduler_name() == self.settings.scheduler_name;
+        let name = pod.pod_group().filter(|_| ours)?;
+        Some(Key::new(pod.metadata.namespace(), name))
+    }
+
+    async fn reconcile(&self, key: &Key) -> Outcome {
+        let Some(group) = self.feeds.pod_groups().get(key) else {
+            return Outcome::Done;
+        };
+        let members = self.lock().of(key);
+        let pods: Vec<Arc<Pod>> = members.iter().filter_map(|key| self.feeds.pods().get(key)).collect();
+        let (_, preemptible) = group.rank(&classes(&self.feeds));
+        let gpu_memory_mib = |node: &str| {
+            self.feeds
+                .nodes()
+                .get(&Key::new("", node))
+                .and_then(|node| gpu_memory_mib(&node))
+        };
+        let status = resources_status(&pods, gpu_memory_mib, preemptible);
+        let Some(change) = change(&group, &status) else {
+            self.reconciles.count("unchanged");
+            return Outcome::Done;
+        };
+        let target = Target::of::<PodGroup>(&key.namespace, &key.name);
+        match self.client.patch(target, Part::Status, Patch::Merge(change)).await {
+            Ok(_) => {
+                self.reconciles.count("changed");
+                Outcome::Done
+            }
+            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) => {
+                self.reconciles.count("failed");
+                tracing::warn!(%error, "the status of a pod group was not written");
+                Outcome::Retry
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn classes(feeds: &Feeds) -> PriorityClasses {
+    let mut classes = PriorityClasses::default();
+    feeds
+        .priority_classes()
+        .all()
+        .iter()
+        .for_each(|class| classes.insert(class));
+    classes
+}
+
+/// MiB of one GPU of the node.
+fn gpu_memory_mib(node: &Node) -> Option<i64> {
+    node.read().ok()?.value.gpu_memory_mib
+}
+
+fn change(group: &PodGroup, status: &ResourcesStatus) -> Option<serde_json::Value> {
+    let before = group.resources_status().unwrap_or_default();
+    let resources = difference(&json!(before), &json!(status))?;
+    Some(json!({ "status": { "resourcesStatus": resources } }))
+}
+
+/// What pods ask for and have. Pods that have ended don't count.
+pub(crate) fn resources_status(
+    pods: &[Arc<Pod>],
+    gpu_memory_mib: impl Fn(&str) -> Option<i64>,
+    preemptible: bool,
+) -> ResourcesStatus {
+    let (mut requested, mut allocated) = (Amounts::default(), Amounts::default());
+    for pod in pods {
+        let mut own = Amounts::default();
+        for (name, quantities) in pod.container_requests() {
+            quantities
+                .into_iter()
+                .for_each(|quantity| own.add_quantity(name, quantity));
+        }
+        requested.add(&own);
+        let share = Share::of(pod);
+        share.add_requested(&mut requested);
+        if let Some(node) = pod.node_name() {
+            allocated.add(&own);
+            share.add_allocated(&mut allocated, || gpu_memory_mib(node));
+        }
+    }
+    let allocated = allocated.to_list();
+    ResourcesStatus {
+        allocated_non_preemptible: if preemptible {
+            Default::default()
+        } else {
+            allocated.clone()
+        },
+        allocated,
+        requested: requested.to_list(),
+    }
+}
+
+/// The part of GPUs that a pod asks for beside its containers' resources.
+enum Share {
+    None,
+    /// Billionths of each.
+    Fraction {
+        billionths: i64,
+        devices: i64,
+    },
+    /// MiB of each.
+    Memory {
+        mib: i64,
+        devices: i64,
+    },
+}
+
+impl Share {
+    fn of(pod: &Pod) -> Share {
+        match pod.gpu_usage() {
+            GpuRequest::Fraction { billionths, devices } => Share::Fraction { billionths, devices },
+            GpuRequest::Memory { mib, devices } => Share::Memory { mib, devices },
+            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => Share::None,
+        }
+    }
+
+    fn add_requested(&self, amounts: &mut Amounts) {
+        match *self {
+            Share::None => {}
+            Share::Fraction { billionths, devices } => {
+                amounts.add_nano(keys::RESOURCE_GPU, i128::from(billionths) * i128::from(devices));
+            }
+            Share::Memory { mib, devices } => {
+                amounts.add_nano(keys::RESOURCE_GPU_MEMORY, i128::from(mib) * i128::from(devices) * NANO);
+            }
+        }
+    }
+
+    fn add_allocated(&self, amounts: &mut Amounts, gpu_memory_mib: impl FnOnce() -> Option<i64>) {
+        match *self {
+            Share::None | Share::Fraction { .. } => self.add_requested(amounts),
+            Share::Memory { mib, devices } => {
+                // Of a GPU whose size is unknown nobody can say which part it is.
+                if let Some(gpu) = gpu_memory_mib().filter(|gpu| *gpu > 0) {
+                    let nano = i128::from(mib) * i128::from(devices) * NANO / i128::from(gpu);
+                    amounts.add_nano(keys::RESOURCE_GPU, nano);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(annotations: Value, requests: Value, node: Option<&str>) -> Arc<Pod> {
+        let pod = json!({
+            "metadata": { "name": "p", "annotations": annotations },
+            "spec": { "nodeName": node, "containers": [{ "resources": { "requests": requests } }] },
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn check(pods: &[Arc<Pod>], preemptible: bool, expect: Value) {
+        let status = resources_status(pods, |_| Some(40_000), preemptible);
+        assert_eq!(json!(status), expect);
+    }
+
+    #[test]
+    fn waiting_pods_are_requested_and_placed_ones_allocated() {
+        let pods = [
+            pod(
+                json!({}),
+                json!({ "cpu": "1", "memory": "1Gi", "nvidia.com/gpu": 2 }),
+                None,
+            ),
+            pod(json!({}), json!({ "cpu": "500m", "nvidia.com/gpu": 1 }), Some("n")),
+        ];
+        let allocated = json!({ "cpu": "500m", "nvidia.com/gpu": "1" });
+        let requested = json!({ "cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "3" });
+        check(&pods, true, json!({ "allocated": allocated, "requested": requested }));
+        check(
+            &pods,
+            false,
+            json!({ "allocated": allocated, "allocatedNonPreemptible": allocated, "requested": requested }),
+        );
+    }
+
+    #[test]
+    fn shares_count_for_each_device() {
+        let fraction = json!({ "gpu-fraction": "0.3", "gpu-fraction-num-devices": "2" });
+        check(
+            &[
+                pod(fraction.clone(), json!({}), Some("n")),
+                pod(fraction, json!({}), None),
+            ],
+            true,
+            json!({ "allocated": { "nvidia.com/gpu": "600m" }, "requested": { "nvidia.com/gpu": "1200m" } }),
+        );
+        let memory = json!({ "gpu-memory": "10000", "gpu-fraction-num-devices": "2" });
+        check(
+            &[pod(memory, json!({}), Some("n"))],
+            true,
+            json!({ "allocated": { "nvidia.com/gpu": "500m" }, "requested": { "run.ai/gpu.memory": "20000" } }),
+        );
+    }
+
+    #[test]
+    fn a_status_is_cleared_of_what_ended() {
+        let group: PodGroup = serde_json::from_value(json!({
+            "status": { "resourcesStatus": {
+                "allocated": { "cpu": "1", "nvidia.com/gpu": "1" }, "allocatedNonPreemptible": { "cpu": "1" },
+                "requested": { "cpu": "1" } } },
+        }))
+        .unwrap();
+        let status = resources_status(&[pod(json!({}), json!({ "cpu": "1" }), Some("n"))], |_| None, true);
+        let expect = json!({ "status": { "resourcesStatus": {
+            "allocated": { "nvidia.com/gpu": null }, "allocatedNonPreemptible": null } } });
+        assert_eq!(change(&group, &status), Some(expect));
+    }
+
+    #[test]
+    fn a_pod_that_moves_changes_both_groups() {
+        let mut members = Members::default();
+        let (pod, a, b) = (Key::new("n", "p"), Key::new("n", "a"), Key::new("n", "b"));
+        assert_eq!(members.note(&pod, Some(a.clone())), [a.clone()]);
+        assert_eq!(members.note(&pod, Some(b.clone())), [a.clone(), b.clone()]);
+        assert_eq!((members.of(&a), members.of(&b)), (vec![], vec![pod.clone()]));
+        assert_eq!(members.note(&pod, None), [b.clone()]);
+        assert_eq!(members.of(&b), []);
+    }
+}

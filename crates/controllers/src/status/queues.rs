@@ -1,0 +1,307 @@
+//! The status of queues: what the pod groups in them and in their children ask for and have, and the metrics of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::crd::{QueueStatus, ResourcesStatus};
+use api::{PodGroup, Queue};
+use cluster::{Client, Context, Key, Part, Patch, Target};
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::amounts::Amounts;
+use super::queue_metrics::{Labelling, QueueMetrics};
+use crate::Error;
+use crate::merge_patch::difference;
+use crate::reconciles::Reconciles;
+
+/// The name of the part in health reports.
+const NAME: &str = "queue-controller";
+/// Changes come in bursts; one sum over all groups serves a whole burst.
+const COALESCE: Duration = Duration::from_millis(500);
+/// Nobody changed anything for this long: say that all is well, and try again what failed.
+const QUIET: Duration = Duration::from_secs(15);
+/// Far more than all writes of a round take, unless the API does not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(300);
+/// Writes at a time.
+const WRITES_MAX: usize = 10;
+
+/// What the controller does.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How the names of metrics begin.
+    pub metrics_namespace: String,
+    /// Metric label by queue label.
+    pub metric_labels: Vec<(String, String)>,
+    /// Value of the metric label, by queue label, where a queue does not have it.
+    pub metric_label_defaults: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            metrics_namespace: "kai".to_owned(),
+            metric_labels: Vec::new(),
+            metric_label_defaults: BTreeMap::new(),
+        }
+    }
+}
+
+/// Keeps the status of queues until it is dropped.
+pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+    context.health.announce(NAME, SILENCE_MAX);
+    let wake = Arc::new(Notify::new());
+    let queues = context.feeds.queues().subscribe(&wake);
+    let groups = context.feeds.pod_groups().subscribe(&wake);
+    // A sum over half of the groups would be written, and be wrong.
+    queues.feed().synced().await;
+    groups.feed().synced().await;
+
+    let reconciles = Reconciles::registered(&context.metrics, "queue_controller");
+    let labelling = Labelling {
+        labels: settings.metric_labels,
+        defaults: settings.metric_label_defaults,
+    };
+    let metrics = QueueMetrics::registered(&context.metrics, &settings.metrics_namespace, labelling);
+    let mut usage = GroupUsage::default();
+    loop {
+        queues.take();
+        usage.note(groups.take());
+        let present = context.feeds.queues().all();
+        let sums = usage.sums(&present);
+        metrics.show(&present, &sums);
+        let statuses = sums.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();
+        write(&context.client, &reconciles, &present, &statuses).await;
+        context.health.alive(NAME);
+        tokio::time::sleep(COALESCE).await;
+        // On time-out, what failed to be written is tried again.
+        let _ = tokio::time::timeout(QUIET, wake.notified()).await;
+    }
+}
+
+async fn write(
+    client: &Client,
+    reconciles: &Reconciles,
+    queues: &[Arc<Queue>],
+    statuses: &BTreeMap<&str, QueueStatus>,
+) {
+    let changes = queues.iter().filter_map(|queue| {
+        let name = queue.metadata.name.as_deref()?;
+        Some((name, change(queue.status(), statuses.get(name)?)?))
+    });
+    let writes = changes.map(|(name, change)| async move {
+        let target = Target::of::<Queue>("", name);
+        match client.patch(target, Part::Status, Patch::Merge(change)).await {
+            Ok(_) => reconciles.count("changed"),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => {
+                reconciles.count("failed");
+                tracing::warn!(%error, "the status of a queue was not written");
+            }
+        }
+    });
+    futures_util::stream::iter(writes)
+        .buffer_unordered(WRITES_MAX)
+        .collect::<Vec<()>>()
+        .await;
+}
+
+/// Conditions are not ours.
+fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> {
+    let now = QueueStatus {
+        conditions: before.conditions.clone(),
+        ..now.clone()
+    };
+    let change = difference(&json!(before), &json!(now))?;
+    Some(json!({ "status": change }))
+}
+
+/// What each pod group uses, read once per change of it.
+#[derive(Debug, Default)]
+struct GroupUsage {
+    by_group: BTreeMap<Key, (String, Usage)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Usage {
+    allocated: Amounts,
+    allocated_non_preemptible: Amounts,
+    requested: Amounts,
+}
+
+/// What a queue and all below it use.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sum {
+    usage: Usage,
+    children: BTreeSet<String>,
+}
+
+impl GroupUsage {
+    fn note(&mut self, changes: Vec<(Key, Option<Arc<PodGroup>>)>) {
+        for (key, group) in changes {
+            match group {
+                None => drop(self.by_group.remove(&key)),
+                Some(group) => {
+                    let usage = Usage::of(&group.resources_status().unwrap_or_default());
+                    self.by_group.insert(key, (group.queue().to_owned(), usage));
+                }
+            }
+        }
+    }
+
+    /// Sums by queue. Each group counts once in its queue and once in each queue above, also where queues name each other as parents
+    /// in a circle.
+    fn sums(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, Sum> {
+        let named = queues
+            .iter()
+            .filter_map(|queue| Some((queue.metadata.name.as_deref()?, queue)));
+        let parents: BTreeMap<&str, Option<&str>> = named.map(|(name, queue)| (name, queue.parent())).collect();
+        let mut own: BTreeMap<&str, Usage> = BTreeMap::new();
+        for (queue, usage) in self.by_group.values() {
+            own.entry(queue).or_default().add(usage);
+        }
+        let mut sums: BTreeMap<String, Sum> = parents
+            .keys()
+            .map(|name| ((*name).to_owned(), Sum::default()))
+            .collect();
+        for (name, parent) in &parents {
+            if let Some(sum) = parent.and_then(|parent| sums.get_mut(parent)) {
+                sum.children.insert((*name).to_owned());
+            }
+            let Some(usage) = own.get(name) else { continue };
+            let mut counted = BTreeSet::new();
+            let mut next = Some(*name);
+            while let Some(queue) = next.filter(|queue| counted.insert(*queue)) {
+                let Some(sum) = sums.get_mut(queue) else { break };
+                sum.usage.add(usage);
+                next = parents.get(queue).copied().flatten();
+            }
+        }
+        sums
+    }
+}
+
+impl Usage {
+    fn of(status: &ResourcesStatus) -> Usage {
+        let sum = |list| {
+            let mut amounts = Amounts::default();
+            amounts.add_list(list);
+            amounts
+        };
+        Usage {
+            allocated: sum(&status.allocated),
+            allocated_non_preemptible: sum(&status.allocated_non_preemptible),
+            requested: sum(&status.requested),
+        }
+    }
+
+    fn add(&mut self, other: &Usage) {
+        self.allocated.add(&other.allocated);
+        self.allocated_non_preemptible.add(&other.allocated_non_preemptible);
+        self.requested.add(&other.requested);
+    }
+}
+
+impl Sum {
+    pub(super) fn allocated(&self) -> &Amounts {
+        &self.usage.allocated
+    }
+
+    fn status(&self) -> QueueStatus {
+        QueueStatus {
+            conditions: Vec::new(),
+            child_queues: self.children.iter().cloned().collect(),
+            allocated: self.usage.allocated.to_list(),
+            allocated_non_preemptible: self.usage.allocated_non_preemptible.to_list(),
+            requested: self.usage.requested.to_list(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn queue(name: &str, parent: &str) -> Arc<Queue> {
+        let queue = json!({ "metadata": { "name": name }, "spec": { "parentQueue": parent } });
+        Arc::new(serde_json::from_value(queue).unwrap())
+    }
+
+    fn group(name: &str, queue: &str, gpus: &str) -> (Key, Option<Arc<PodGroup>>) {
+        let group = json!({
+            "metadata": { "name": name },
+            "spec": { "queue": queue },
+            "status": { "resourcesStatus": { "allocated": { "nvidia.com/gpu": gpus }, "requested": { "nvidia.com/gpu": "2" } } },
+        });
+        (
+            Key::new("ns", name),
+            Some(Arc::new(serde_json::from_value(group).unwrap())),
+        )
+    }
+
+    fn statuses(usage: &GroupUsage, queues: &[Arc<Queue>]) -> Value {
+        let sums = usage.sums(queues);
+        sums.into_iter()
+            .map(|(name, sum)| (name, json!(sum.status())))
+            .collect::<serde_json::Map<String, Value>>()
+            .into()
+    }
+
+    #[test]
+    fn sums_go_up_the_tree() {
+        let mut usage = GroupUsage::default();
+        usage.note(vec![
+            group("x", "a", "1"),
+            group("y", "b", "500m"),
+            group("z", "nowhere", "9"),
+        ]);
+        let queues = [
+            queue("root", ""),
+            queue("a", "root"),
+            queue("b", "root"),
+            queue("empty", "gone"),
+        ];
+        let gpus = |text: &str, asked: &str| json!({ "allocated": { "nvidia.com/gpu": text }, "requested": { "nvidia.com/gpu": asked } });
+        let mut root = gpus("1500m", "4");
+        root["childQueues"] = json!(["a", "b"]);
+        let expect = json!({ "a": gpus("1", "2"), "b": gpus("500m", "2"), "empty": {}, "root": root });
+        assert_eq!(statuses(&usage, &queues), expect);
+
+        usage.note(vec![(Key::new("ns", "y"), None), group("x", "b", "3")]);
+        let mut root = gpus("3", "2");
+        root["childQueues"] = json!(["a", "b"]);
+        let expect = json!({ "a": {}, "b": gpus("3", "2"), "empty": {}, "root": root });
+        assert_eq!(statuses(&usage, &queues), expect);
+    }
+
+    #[test]
+    fn a_circle_of_parents_ends() {
+        let mut usage = GroupUsage::default();
+        usage.note(vec![group("x", "a", "1")]);
+        let sums = usage.sums(&[queue("a", "b"), queue("b", "a"), queue("self", "self")]);
+        assert_eq!(sums["a"].allocated().units("nvidia.com/gpu"), 1.0);
+        assert_eq!(sums["b"].allocated().units("nvidia.com/gpu"), 1.0);
+    }
+
+    #[test]
+    fn only_changes_are_written_and_conditions_stay() {
+        let before: QueueStatus = serde_json::from_value(json!({
+            "conditions": [{ "type": "OverQuota", "status": "True" }],
+            "childQueues": ["a"], "allocated": { "cpu": "1" },
+        }))
+        .unwrap();
+        let mut now = QueueStatus {
+            child_queues: vec!["a".to_owned()],
+            allocated: [("cpu".to_owned(), "1".into())].into(),
+            ..QueueStatus::default()
+        };
+        assert_eq!(change(&before, &now), None);
+        now.allocated.clear();
+        assert_eq!(change(&before, &now), Some(json!({ "status": { "allocated": null } })));
+    }
+}

@@ -1,0 +1,276 @@
+//! The shard's configuration file: KAI's YAML as the engine's policy. What can't be followed becomes a remark; only what would
+//! silently schedule otherwise than written is an error.
+
+use std::collections::BTreeMap;
+
+use engine::model::{Action, Config, Millis, MinRuntimeResolve, Placement, PlacementStrategy};
+use serde::Deserialize;
+
+use crate::Error;
+
+/// What the file says.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    pub(crate) config: Config,
+    pub(crate) remarks: Vec<String>,
+    pub(crate) json: serde_json::Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Raw {
+    actions: Option<String>,
+    tiers: Option<Vec<Tier>>,
+    queue_depth_per_action: Option<BTreeMap<String, u32>>,
+    #[serde(rename = "usageDBConfig")]
+    usage_db_config: Option<serde_json::Value>,
+    scenario_search_budgets: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Tier {
+    plugins: Vec<Plugin>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Plugin {
+    name: String,
+    arguments: Option<BTreeMap<String, serde_json::Value>>,
+}
+
+/// Plugins that are part of the engine; their place in the list does not matter here.
+const BUILT_IN: [&str; 20] = [
+    "predicates",
+    "proportion",
+    "priority",
+    "nodeavailability",
+    "resourcetype",
+    "elastic",
+    "kubeflow",
+    "ray",
+    "subgrouporder",
+    "taskorder",
+    "nominatednode",
+    "dynamicresources",
+    "topology",
+    "snapshot",
+    "sg-nodelocalgreedy",
+    "sg-multinodegang",
+    "gpusharingorder",
+    "reflectjoborder",
+    "gpupack",
+    "gpuspread",
+];
+
+/// Reads the file; the defaults if there is none.
+pub(crate) fn load(path: &str) -> Result<File, Error> {
+    if path.is_empty() {
+        return read("{}").map_err(|message| fail(path, message));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| fail(path, error.to_string()))?;
+    read(&text).map_err(|message| fail(path, message))
+}
+
+fn fail(path: &str, message: String) -> Error {
+    Error::Config {
+        path: path.to_owned(),
+        message,
+    }
+}
+
+fn read(text: &str) -> Result<File, String> {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    let raw: Raw = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let json = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let mut file = File {
+        config: Config::default(),
+        remarks: Vec::new(),
+        json,
+    };
+    if let Some(actions) = &raw.actions {
+        file.config.actions = actions_of(actions)?;
+    }
+    for (name, depth) in raw.queue_depth_per_action.into_iter().flatten() {
+        file.config.queue_depth.push((action(&name)?, depth));
+    }
+    if let Some(tiers) = raw.tiers {
+        let plugins: Vec<Plugin> = tiers.into_iter().flat_map(|tier| tier.plugins).collect();
+        // With a list of plugins, one that is not in it is off.
+        file.config.score_pod_affinity = plugins.iter().any(|plugin| plugin.name == "podaffinity");
+        for plugin in &plugins {
+            plugin_of(plugin, &mut file)?;
+        }
+    }
+    if raw.usage_db_config.is_some() {
+        let remark = "usageDBConfig: usage over time is not supported yet; queues are shared by present use only";
+        file.remarks.push(remark.to_owned());
+    }
+    if raw.scenario_search_budgets.is_some() {
+        let remark = "scenarioSearchBudgets: ignored; searches are bounded in steps, not in time";
+        file.remarks.push(remark.to_owned());
+    }
+    Ok(file)
+}
+
+fn actions_of(list: &str) -> Result<Vec<Action>, String> {
+    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    names.map(action).collect()
+}
+
+fn action(name: &str) -> Result<Action, String> {
+    Action::by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Action::ALL.into_iter().map(Action::name).collect();
+        format!("{name:?} is not an action; known are {}", known.join(", "))
+    })
+}
+
+fn plugin_of(plugin: &Plugin, file: &mut File) -> Result<(), String> {
+    let empty = BTreeMap::new();
+    let arguments = Arguments {
+        plugin: &plugin.name,
+        values: plugin.arguments.as_ref().unwrap_or(&empty),
+    };
+    let config = &mut file.config;
+    match plugin.name.as_str() {
+        "proportion" => {
+            if let Some(value) = arguments.number("kValue")? {
+                config.usage_weight_millionths = millionths(value.max(0.0));
+            }
+            if let Some(value) = arguments.number("relcaimerSaturationMultiplier")? {
+                config.saturation_multiplier_millionths = millionths(value.max(1.0));
+            }
+        }
+        "minruntime" => {
+            if let Some(runtime) = arguments.span("defaultReclaimMinRuntime")? {
+                config.reclaim_min_runtime = runtime;
+            }
+            if let Some(runtime) = arguments.span("defaultPreemptMinRuntime")? {
+                config.preempt_min_runtime = runtime;
+            }
+            config.reclaim_min_runtime_resolve = match arguments.text("reclaimResolveMethod").as_deref() {
+                Some("queue") => MinRuntimeResolve::Queue,
+                None | Some("lca" | "") => MinRuntimeResolve::LowestCommonAncestor,
+                Some(other) => return Err(arguments.unknown("reclaimResolveMethod", other, "lca and queue")),
+            };
+        }
+        "nodeplacement" => {
+            config.placement = Placement {
+                gpu: arguments.strategy("gpu")?,
+                cpu: arguments.strategy("cpu")?,
+            };
+        }
+        "podaffinity" => {}
+        known if BUILT_IN.contains(&known) => {}
+        other => file
+            .remarks
+            .push(format!("plugin {other}: unknown here; it is ignored")),
+    }
+    Ok(())
+}
+
+/// Arguments of a plugin: strings by custom, but YAML makes numbers of some.
+struct Arguments<'a> {
+    plugin: &'a str,
+    values: &'a BTreeMap<String, serde_json::Value>,
+}
+
+impl Arguments<'_> {
+    fn text(&self, name: &str) -> Option<String> {
+        match self.values.get(name)? {
+            serde_json::Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<f64>, String> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        match text.parse::<f64>() {
+            Ok(number) if number.is_finite() => Ok(Some(number)),
+            _ => Err(format!("plugin {}: {name}: {text:?} is not a number", self.plugin)),
+        }
+    }
+
+    fn span(&self, name: &str) -> Result<Option<Millis>, String> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let span = api::parse_duration(&text).map_err(|error| format!("plugin {}: {name}: {error}", self.plugin))?;
+        Ok(Some(span.max(Millis(0))))
+    }
+
+    fn strategy(&self, name: &str) -> Result<PlacementStrategy, String> {
+        match self.text(name).as_deref() {
+            None | Some("" | "binpack") => Ok(PlacementStrategy::Binpack),
+            Some("spread") => Ok(PlacementStrategy::Spread),
+            Some(other) => Err(self.unknown(name, other, "binpack and spread")),
+        }
+    }
+
+    fn unknown(&self, name: &str, value: &str, known: &str) -> String {
+        format!(
+            "plugin {}: {name}: {value:?} is unknown; known are {known}",
+            self.plugin
+        )
+    }
+}
+
+/// The configuration's floats end here.
+fn millionths(value: f64) -> i64 {
+    /// Far beyond any use, and safe to multiply with.
+    const FACTOR_MAX: f64 = 1_000.0;
+    (value.min(FACTOR_MAX) * 1e6).round() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_the_operator_is_understood() {
+        let file = read(
+            r#"
+actions: "allocate, reclaim, preempt"
+queueDepthPerAction: {reclaim: 10}
+usageDBConfig: {clientType: prometheus}
+tiers:
+- plugins:
+  - name: predicates
+  - name: proportion
+    arguments: {kValue: "2.5", relcaimerSaturationMultiplier: 1.2}
+  - name: minruntime
+    arguments: {defaultReclaimMinRuntime: 5m, reclaimResolveMethod: queue}
+  - name: nodeplacement
+    arguments: {gpu: spread, cpu: binpack}
+  - name: numa
+"#,
+        )
+        .unwrap();
+        let config = file.config;
+        assert_eq!(config.actions, [Action::Allocate, Action::Reclaim, Action::Preempt]);
+        assert_eq!(config.depth(Action::Reclaim), Some(10));
+        assert_eq!(
+            (config.usage_weight_millionths, config.saturation_multiplier_millionths),
+            (2_500_000, 1_200_000)
+        );
+        assert_eq!(config.reclaim_min_runtime, Millis::seconds(300));
+        assert_eq!(config.reclaim_min_runtime_resolve, MinRuntimeResolve::Queue);
+        assert_eq!(config.placement.gpu, PlacementStrategy::Spread);
+        assert!(!config.score_pod_affinity, "not in the list of plugins");
+        assert_eq!(file.remarks.len(), 2, "{:?}", file.remarks);
+    }
+
+    #[test]
+    fn nothing_written_is_the_default() {
+        assert_eq!(read("").unwrap().config, Config::default());
+        assert_eq!(read("actions:\n").unwrap().config, Config::default());
+    }
+
+    #[test]
+    fn an_unknown_action_is_an_error() {
+        let error = read("actions: allocate, dance").unwrap_err();
+        assert_eq!(
+            error,
+            "\"dance\" is not an action; known are allocate, consolidation, reclaim, preempt, stalegangeviction"
+        );
+    }
+}

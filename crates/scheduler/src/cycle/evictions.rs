@@ -1,0 +1,67 @@
+//! The evictions of one cycle, summed up by victim: one event tells of all pods that a gang loses for the same cause.
+
+use cluster::{Key, Note, Severity};
+use engine::model::Action;
+use engine::reasons::EvictionReason;
+
+use crate::explain::note;
+use crate::metrics::Metrics;
+use crate::mirror::{Index, about};
+use crate::writers::Board;
+
+/// Pods that gangs lose in a cycle, in the order in which it was decided.
+#[derive(Debug, Default)]
+pub(super) struct Evictions {
+    losses: Vec<(Key, EvictionReason, u64)>,
+}
+
+impl Evictions {
+    pub(super) fn add(&mut self, gang: &Key, reason: &EvictionReason) {
+        // The pods of a gang are decided in a row.
+        match self.losses.last_mut() {
+            Some((of, cause, pods)) if of == gang && cause == reason => *pods += 1,
+            Some(_) | None => self.losses.push((gang.clone(), reason.clone(), 1)),
+        }
+    }
+
+    /// Tells of them.
+    pub(super) fn tell(self, index: &Index, board: &Board, metrics: &Metrics, pool: &str) {
+        for (gang, reason, pods) in self.losses {
+            let Some(group) = index.group(&gang) else { continue };
+            let about = about(&**group);
+            metrics.evicted(&about, pool, action(&reason).name(), pods);
+            board.note(event(about, &reason, pods));
+        }
+    }
+}
+
+fn action(reason: &EvictionReason) -> Action {
+    match reason {
+        EvictionReason::For { action, .. } => *action,
+        EvictionReason::StaleGang => Action::StaleGangEviction,
+    }
+}
+
+fn event(about: cluster::About, reason: &EvictionReason, pods: u64) -> Note {
+    let (evictor, together) = match reason {
+        EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
+        EvictionReason::StaleGang => (None, pods),
+    };
+    let evictor = |part: fn(&engine::model::GangKey) -> &String| evictor.map(part).cloned().unwrap_or_default();
+    let annotations = vec![
+        (api::keys::EVENT_EVICTED_PODS, together.to_string()),
+        (api::keys::EVENT_ACTION, action(reason).name().to_owned()),
+        (api::keys::EVENT_EVICTOR, evictor(|gang| &gang.name)),
+        (api::keys::EVENT_EVICTOR_NAMESPACE, evictor(|gang| &gang.namespace)),
+    ];
+    let plural = if pods == 1 { "" } else { "s" };
+    Note {
+        annotations,
+        ..note(
+            about,
+            Severity::Normal,
+            "Evict",
+            format!("{pods} pod{plural} evicted: {reason}"),
+        )
+    }
+}

@@ -1,0 +1,122 @@
+//! The watches that the scheduler reads, and their way into the index.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{Context, Subscription};
+use tokio::sync::Notify;
+
+use crate::mirror::Index;
+
+/// Pods with volume claims wait for these watches; a cluster without volumes, or without the right to see them, must not.
+const VOLUMES_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is read.
+pub(super) struct Sources {
+    pods: Subscription<api::Pod>,
+    nodes: Subscription<api::Node>,
+    queues: Subscription<api::Queue>,
+    groups: Subscription<api::PodGroup>,
+    requests: Subscription<api::BindRequest>,
+    topologies: Subscription<api::Topology>,
+    classes: Subscription<api::PriorityClass>,
+    claims: Subscription<api::PersistentVolumeClaim>,
+    volumes: Subscription<api::PersistentVolume>,
+}
+
+impl Sources {
+    pub(super) fn new(context: &Context, wake: &Arc<Notify>) -> Sources {
+        let feeds = &context.feeds;
+        Sources {
+            pods: feeds.pods().subscribe(wake),
+            nodes: feeds.nodes().subscribe(wake),
+            queues: feeds.queues().subscribe(wake),
+            groups: feeds.pod_groups().subscribe(wake),
+            requests: feeds.bind_requests().subscribe(wake),
+            topologies: feeds.topologies().subscribe(wake),
+            classes: feeds.priority_classes().subscribe(wake),
+            claims: feeds.volume_claims().subscribe(wake),
+            volumes: feeds.volumes().subscribe(wake),
+        }
+    }
+
+    /// Waits for all first lists: deciding on part of a cluster would give away what is taken.
+    pub(super) async fn synced(&self) {
+        self.nodes.feed().synced().await;
+        self.pods.feed().synced().await;
+        self.requests.feed().synced().await;
+        self.queues.feed().synced().await;
+        self.groups.feed().synced().await;
+        self.topologies.feed().synced().await;
+        self.classes.feed().synced().await;
+        let volumes = async {
+            self.claims.feed().synced().await;
+            self.volumes.feed().synced().await;
+        };
+        if tokio::time::timeout(VOLUMES_WITHIN, volumes).await.is_err() {
+            tracing::warn!("volumes can't be watched; pods with volume claims wait");
+        }
+    }
+
+    /// Takes in all that changed; what others refer to comes first.
+    pub(super) fn take_into(&self, index: &mut Index) {
+        for (key, class) in self.classes.take() {
+            match class {
+                Some(class) => index.apply_priority_class(&class),
+                None => index.remove_priority_class(&key.name),
+            }
+        }
+        for (key, topology) in self.topologies.take() {
+            match topology {
+                Some(topology) => index.apply_topology(&topology),
+                None => index.remove_topology(&key.name),
+            }
+        }
+        for (key, queue) in self.queues.take() {
+            match queue {
+                Some(queue) => index.apply_queue(&queue),
+                None => index.remove_queue(&key.name),
+            }
+        }
+        for (key, node) in self.nodes.take() {
+            match node {
+                Some(node) => index.apply_node(&node),
+                None => index.remove_node(&key.name),
+            }
+        }
+        for (key, volume) in self.volumes.take() {
+            match volume {
+                Some(volume) => index.apply_volume(&volume),
+                None => index.remove_volume(&key.name),
+            }
+        }
+        for (key, claim) in self.claims.take() {
+            match claim {
+                Some(claim) => index.apply_volume_claim(&key, &claim),
+                None => index.remove_volume_claim(&key),
+            }
+        }
+        self.take_workloads(index);
+    }
+
+    fn take_workloads(&self, index: &mut Index) {
+        for (key, group) in self.groups.take() {
+            match group {
+                Some(group) => index.apply_group(&key, &group),
+                None => index.remove_group(&key),
+            }
+        }
+        for (key, request) in self.requests.take() {
+            match request {
+                Some(request) => index.apply_bind_request(&key, &request),
+                None => index.remove_bind_request(&key),
+            }
+        }
+        for (key, pod) in self.pods.take() {
+            match pod {
+                Some(pod) => index.apply_pod(&key, &pod),
+                None => index.remove_pod(&key),
+            }
+        }
+    }
+}

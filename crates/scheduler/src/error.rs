@@ -1,0 +1,25 @@
+//! Why the scheduler can't start or go on.
+
+/// Why the scheduler can't start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration file can't be used.
+    #[error("reading the configuration {path}: {message}")]
+    Config {
+        /// The file.
+        path: String,
+        /// What is wrong with it, with the remedy.
+        message: String,
+    },
+    /// A flag has a value that means nothing.
+    #[error("flag --{flag}: {message}")]
+    Flag {
+        /// Its name.
+        flag: &'static str,
+        /// What is wrong with it, with the remedy.
+        message: String,
+    },
+    /// The API server does not know us any more. A restart brings a new token.
+    #[error("the api server no longer accepts our credentials; restart to get new ones ({0})")]
+    Unauthorized(cluster::Error),
+}

@@ -1,0 +1,143 @@
+//! A gang's reason in the form that programs read: KAI's reason words, with the numbers of the queue that stands in the way.
+
+use api::QuantityText;
+use api::crd::{QueueDetails, ReasonDetails, ResourceList, UnschedulableReason};
+use engine::reasons::{QueueBound, Reason, Resource};
+
+/// Reason of an entry per topology domain that is too small.
+const DOMAIN_TOO_SMALL: &str = "Not enough resources for the workload";
+/// Heading if there is not exactly one reason.
+const SEVERAL: &str = "Unable to schedule podgroup";
+/// Domains that are listed.
+const DOMAINS_MAX: usize = 16;
+
+/// The entries of `reasons[]`; `text` is the reason in words.
+pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
+    let entry = |word: &str, details| UnschedulableReason {
+        reason: word.to_owned(),
+        message: text.to_owned(),
+        details,
+    };
+    match reason {
+        Reason::OverLimit(bound) => vec![entry(UnschedulableReason::OVER_LIMIT, Some(over_limit(bound)))],
+        Reason::OverQuota(bound) => {
+            vec![entry(
+                UnschedulableReason::NON_PREEMPTIBLE_OVER_QUOTA,
+                Some(over_quota(bound)),
+            )]
+        }
+        Reason::QueueMissing(_) | Reason::QueueNotLeaf(_) => {
+            vec![entry(UnschedulableReason::QUEUE_DOES_NOT_EXIST, None)]
+        }
+        Reason::PreemptionDelay { .. } => vec![entry(UnschedulableReason::PREEMPTION_DELAY_NOT_ELAPSED, None)],
+        Reason::NoDomain { domains, required, .. } if !domains.is_empty() => {
+            let of = |(domain, fits): &(String, u32)| UnschedulableReason {
+                reason: DOMAIN_TOO_SMALL.to_owned(),
+                message: format!("{domain}: room for {fits} of {required} pods"),
+                details: None,
+            };
+            domains.iter().take(DOMAINS_MAX).map(of).collect()
+        }
+        Reason::GangMissing(_)
+        | Reason::UnknownSubGroup(_)
+        | Reason::Gated
+        | Reason::Refused(_)
+        | Reason::GangNotReady { .. }
+        | Reason::NoNode(_)
+        | Reason::GangShort { .. }
+        | Reason::NoDomain { .. }
+        | Reason::TopologyUnknown { .. }
+        | Reason::WaitsForRelease { .. }
+        | Reason::Evicted(_)
+        | Reason::NotTried => vec![entry(UnschedulableReason::POD_SCHEDULING_ERRORS, None)],
+    }
+}
+
+/// The condition's message: a heading and all that is said.
+pub(super) fn message(reasons: &[UnschedulableReason]) -> String {
+    let heading = match reasons {
+        [one] => one.reason.as_str(),
+        _ => SEVERAL,
+    };
+    let said: Vec<&str> = reasons.iter().map(|reason| reason.message.as_str()).collect();
+    format!("{heading}: {}", said.join(".\n"))
+}
+
+fn over_limit(bound: &QueueBound) -> ReasonDetails {
+    details(QueueDetails {
+        name: bound.queue.clone(),
+        queue_resource_limits: amount(bound.resource, bound.bound),
+        queue_allocated_resources: amount(bound.resource, bound.used),
+        pod_group_requested_resources: amount(bound.resource, bound.requested),
+        ..QueueDetails::default()
+    })
+}
+
+fn over_quota(bound: &QueueBound) -> ReasonDetails {
+    details(QueueDetails {
+        name: bound.queue.clone(),
+        queue_deserved_resources: amount(bound.resource, bound.bound),
+        queue_allocated_non_preemptible_resources: amount(bound.resource, bound.used),
+        pod_group_requested_non_preemptible_resources: amount(bound.resource, bound.requested),
+        ..QueueDetails::default()
+    })
+}
+
+fn details(queue: QueueDetails) -> ReasonDetails {
+    ReasonDetails {
+        queue_details: Some(queue),
+    }
+}
+
+/// In the units of the API.
+fn amount(resource: Resource, amount: i64) -> ResourceList {
+    let (name, text) = match resource {
+        Resource::Cpu => (api::keys::RESOURCE_CPU, format!("{amount}m")),
+        Resource::Memory => (api::keys::RESOURCE_MEMORY, amount.to_string()),
+        // Millionths; whole ones without a suffix, since that is how they are read most.
+        Resource::Gpu if amount % 1_000_000 == 0 => (api::keys::RESOURCE_GPU, (amount / 1_000_000).to_string()),
+        Resource::Gpu => (api::keys::RESOURCE_GPU, format!("{amount}u")),
+    };
+    ResourceList::from([(name.to_owned(), QuantityText::from(text.as_str()))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_in_the_way_is_named_with_its_numbers() {
+        let bound = QueueBound {
+            queue: "team".to_owned(),
+            resource: Resource::Gpu,
+            bound: 2_000_000,
+            used: 1_500_000,
+            requested: 1_000_000,
+        };
+        let said = reasons(&Reason::OverLimit(bound), "too much");
+        assert_eq!(message(&said), "OverLimit: too much");
+        let json = serde_json::to_value(&said[0].details).unwrap();
+        let expect = serde_json::json!({ "queueDetails": {
+            "name": "team",
+            "queueResourceLimits": { "nvidia.com/gpu": "2" },
+            "queueAllocatedResources": { "nvidia.com/gpu": "1500000u" },
+            "podGroupRequestedResources": { "nvidia.com/gpu": "1" },
+        }});
+        assert_eq!(json, expect);
+    }
+
+    #[test]
+    fn each_domain_has_its_entry() {
+        let reason = Reason::NoDomain {
+            topology: "t".to_owned(),
+            level: "rack".to_owned(),
+            domains: vec![("r1".to_owned(), 3), ("r2".to_owned(), 1)],
+            required: 4,
+        };
+        let said = reasons(&reason, "no rack fits");
+        assert_eq!(
+            message(&said),
+            "Unable to schedule podgroup: r1: room for 3 of 4 pods.\nr2: room for 1 of 4 pods"
+        );
+    }
+}

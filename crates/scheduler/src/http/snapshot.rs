@@ -1,0 +1,138 @@
+//! A snapshot of what the scheduler sees, in KAI's format: a zip with one JSON file. The objects are listed anew, whole, so that fields
+//! which this scheduler does not read are in it too.
+
+use std::io::{Cursor, Write};
+
+use api::{BindRequest, Metadata, Node, Object, Pod, PodGroup, PriorityClass, Queue, Resource, Topology};
+use cluster::{Client, Selection};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use zip::write::SimpleFileOptions;
+
+use crate::Settings;
+use crate::mirror::Partition;
+
+/// Kinds that are in KAI's snapshots and not read here.
+const NOT_READ: [&str; 9] = [
+    "configMaps",
+    "csiStorageCapacities",
+    "storageClasses",
+    "csiDrivers",
+    "resourceClaims",
+    "resourceSlices",
+    "deviceClasses",
+    "nodeResourceTopologies",
+    "volumeAttachments",
+];
+
+/// The zip file.
+pub(super) async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>, String> {
+    let partition = &settings.partition;
+    let list = async |resource: &Resource| {
+        let listed = client.list_values(resource, &Selection::default()).await;
+        listed.map_err(|error| error.to_string())
+    };
+    let mut objects = json!({
+        "pods": of_interest(list(&Pod::RESOURCE).await?),
+        "nodes": of(partition, list(&Node::RESOURCE).await?),
+        "queues": of(partition, list(&Queue::RESOURCE).await?),
+        "podGroups": of(partition, list(&PodGroup::RESOURCE).await?),
+        "bindRequests": list(&BindRequest::RESOURCE).await?,
+        "priorityClasses": list(&PriorityClass::RESOURCE).await?,
+        "topologies": list(&Topology::RESOURCE).await?,
+        "persistentVolumes": list(&api::PersistentVolume::RESOURCE).await.unwrap_or_default(),
+        "persistentVolumeClaims": list(&api::PersistentVolumeClaim::RESOURCE).await.unwrap_or_default(),
+    });
+    for kind in NOT_READ {
+        objects[kind] = Value::Null;
+    }
+    strip(&mut objects);
+    let snapshot = json!({
+        "config": settings.config_file,
+        "schedulerParams": parameters(settings),
+        "rawObjects": objects,
+    });
+    zipped(&snapshot).map_err(|error| format!("packing the snapshot: {error}"))
+}
+
+fn parameters(settings: &Settings) -> Value {
+    let (key, value) = settings.partition.parts();
+    let config = &settings.config;
+    let nanos = |millis: i64| millis.saturating_mul(1_000_000);
+    let period = i64::try_from(settings.schedule_period.as_nanos()).unwrap_or(i64::MAX);
+    json!({
+        "schedulerName": settings.scheduler_name,
+        "restrictSchedulingNodes": settings.restrict_nodes.is_some(),
+        "partitionParams": { "NodePoolLabelKey": key, "NodePoolLabelValue": value },
+        "maxNumberConsolidationPreemptees": config.consolidation_preemptees_max.map_or(-1, i64::from),
+        "scheduleCSIStorage": false,
+        "useSchedulingSignatures": config.use_signatures,
+        "fullHierarchyFairness": settings.full_hierarchy_fairness,
+        "allowConsolidatingReclaim": config.allow_consolidating_reclaim,
+        "numOfStatusRecordingWorkers": settings.status_workers,
+        "globalDefaultStalenessGracePeriod": config.staleness_grace.map_or(-1_000_000_000, |grace| nanos(grace.0)),
+        "schedulePeriod": period,
+        "stuckInReleasingThreshold": nanos(config.stuck_in_releasing.0),
+        "detailedFitErrors": false,
+        "updatePodEvictionCondition": settings.update_pod_eviction_condition,
+        "queueLabelKey": settings.queue_label_key,
+    })
+}
+
+fn of(partition: &Partition, mut objects: Vec<Value>) -> Vec<Value> {
+    objects.retain(|object| {
+        let metadata = Metadata::deserialize(&object["metadata"]);
+        metadata.is_ok_and(|metadata| partition.takes(&metadata))
+    });
+    objects
+}
+
+fn of_interest(mut pods: Vec<Value>) -> Vec<Value> {
+    pods.retain(|pod| pod["status"]["phase"] != "Failed");
+    pods
+}
+
+/// Who wrote which field is half of an object's size and of no use here.
+fn strip(objects: &mut Value) {
+    let lists = objects.as_object_mut().into_iter().flat_map(|lists| lists.values_mut());
+    for object in lists.filter_map(Value::as_array_mut).flatten() {
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+        }
+    }
+}
+
+fn zipped(snapshot: &Value) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let mut zip = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    zip.start_file("snapshot.json", SimpleFileOptions::default())?;
+    zip.write_all(&serde_json::to_vec(snapshot)?)?;
+    Ok(zip.finish()?.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parameters_are_those_that_the_tool_reads() {
+        let parameters = parameters(&Settings::default());
+        assert_eq!(parameters["schedulePeriod"], 1_000_000_000);
+        assert_eq!(parameters["stuckInReleasingThreshold"], 120_000_000_000_i64);
+        assert_eq!(
+            parameters["partitionParams"]["NodePoolLabelKey"],
+            "kai.scheduler/node-pool"
+        );
+    }
+
+    #[test]
+    fn only_the_partition_is_in_it_without_managed_fields() {
+        let node = |name: &str, labels: Value| json!({ "metadata": { "name": name, "labels": labels, "managedFields": [{}] } });
+        let nodes = vec![node("a", json!({})), node("b", json!({ "pool": "x" }))];
+        let mut objects = json!({ "nodes": of(&Partition::new("pool", ""), nodes) });
+        strip(&mut objects);
+        assert_eq!(
+            objects,
+            json!({ "nodes": [{ "metadata": { "name": "a", "labels": {} } }] })
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Bind requests: which pod each is for, and which are of no use any more.
+
+use std::sync::Arc;
+
+use api::{BindPhase, BindRequest, Object};
+use cluster::Key;
+
+use super::{Index, StaleRequest, uid_of};
+
+impl Index {
+    pub(crate) fn apply_bind_request(&mut self, key: &Key, request: &Arc<BindRequest>) {
+        let pod = pod_of(key, request);
+        if let Some(before) = self.requests.insert(key.clone(), Arc::clone(request)) {
+            let before = pod_of(key, &before);
+            if before != pod {
+                self.unlink(&before, key);
+            }
+        }
+        let of = self.requests_of.entry(pod.clone()).or_default();
+        if !of.contains(key) {
+            of.push(key.clone());
+        }
+        self.check_request(key);
+        self.refresh_pod(&pod);
+    }
+
+    pub(crate) fn remove_bind_request(&mut self, key: &Key) {
+        let Some(request) = self.requests.remove(key) else {
+            return;
+        };
+        let pod = pod_of(key, &request);
+        self.unlink(&pod, key);
+        self.refresh_pod(&pod);
+    }
+
+    /// The bind request that counts for a pod: one made for it and not given up.
+    pub(super) fn request_for(&self, pod: &Key, uid: &str) -> Option<&Arc<BindRequest>> {
+        let keys = self.requests_of.get(pod)?;
+        let requests = keys.iter().filter_map(|key| self.requests.get(key));
+        requests
+            .filter(|request| is_for(request, uid) && !request.failed_for_good())
+            .min_by_key(|request| request.metadata().plain_name())
+    }
+
+    /// The node left the partition: what is to be bound there won't be.
+    pub(super) fn check_requests_to(&mut self, node: &str) {
+        let there = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.selected_node() == node);
+        let keys: Vec<Key> = there.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.check_request(&key);
+            if let Some(pod) = self.requests.get(&key).map(|request| pod_of(&key, request)) {
+                self.refresh_pod(&pod);
+            }
+        }
+    }
+
+    /// Has bind requests checked again: once all lists are complete, since before that every node seems gone.
+    pub(super) fn check_all_requests(&mut self) {
+        let keys: Vec<Key> = self.requests.keys().cloned().collect();
+        for key in keys {
+            self.check_request(&key);
+        }
+    }
+
+    /// Puts it up for deletion if it is of no use. A failure is counted against its node.
+    fn check_request(&mut self, key: &Key) {
+        let Some(request) = self.requests.get(key).map(Arc::clone) else {
+            return;
+        };
+        if request.metadata().is_terminating() || !self.partition.takes(request.metadata()) {
+            return;
+        }
+        let pod_key = pod_of(key, &request);
+        let pod = self.pods.get(&pod_key);
+        let mine = pod.is_some_and(|pod| is_for(&request, &pod.uid));
+        let why = if pod.is_some() && !mine {
+            "it was for an earlier pod of the same name"
+        } else if request.failed_for_good() {
+            "it failed"
+        } else if self.ready && request.phase() != BindPhase::Succeeded && !self.has_node(request.selected_node()) {
+            "its node is not in this partition"
+        } else {
+            return;
+        };
+        if mine && request.failed_for_good() {
+            let uid = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
+            let (node, message) = (request.selected_node().to_owned(), request.reason().to_owned());
+            self.assumptions.drop_assumption(&uid);
+            self.assumptions.failed(&uid, &node, message, self.now);
+        }
+        self.outbox.to_delete.push(StaleRequest {
+            key: key.clone(),
+            uid: uid_of(&*request).to_owned(),
+            why,
+        });
+    }
+
+    fn unlink(&mut self, pod: &Key, request: &Key) {
+        if let Some(of) = self.requests_of.get_mut(pod) {
+            of.retain(|key| key != request);
+            if of.is_empty() {
+                self.requests_of.remove(pod);
+            }
+        }
+    }
+}
+
+fn pod_of(key: &Key, request: &BindRequest) -> Key {
+    Key::new(&key.namespace, request.pod_name())
+}
+
+/// Requests of KAI name their pod as owner; one without an owner is taken at its word.
+fn is_for(request: &BindRequest, uid: &str) -> bool {
+    let mut pods = request
+        .metadata()
+        .owner_references
+        .iter()
+        .filter(|owner| &*owner.kind == "Pod");
+    pods.next().is_none_or(|owner| &*owner.uid == uid)
+}

@@ -1,0 +1,199 @@
+//! Pod groups on their way into the engine, and what is known of their pods.
+//!
+//! Times that the engine noted on a gang (started, evicted, stale) are written to the object as annotations. Until the watch shows
+//! them, older annotations must not overwrite them: that would let a gang be evicted before its minimum runtime.
+
+use std::sync::Arc;
+
+use api::{Object, PodGroup};
+use cluster::Key;
+use engine::model::{Event, GangKey, GangSpec, Millis};
+
+use super::pods::Standing;
+use super::{Index, about, uid_of};
+
+/// A pod group of this partition.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) object: Arc<PodGroup>,
+    noted: Noted,
+    /// Whether the engine has it.
+    applied: bool,
+}
+
+/// Times of our own that are not in the object yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Noted {
+    last_start: Option<Millis>,
+    last_eviction: Option<Millis>,
+    stale_since: Option<Option<Millis>>,
+}
+
+/// How many pods of a gang stand how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Members {
+    counts: [u32; Standing::COUNT],
+}
+
+impl Members {
+    pub(super) fn add(&mut self, standing: Standing, change: i32) {
+        let count = &mut self.counts[standing as usize];
+        *count = count.saturating_add_signed(change);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| *count == 0)
+    }
+
+    fn count(&self, standing: Standing) -> u32 {
+        self.counts[standing as usize]
+    }
+}
+
+/// A time that the engine noted on a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// It started from nothing.
+    Started(Millis),
+    /// Pods of it were evicted for others.
+    Evicted(Millis),
+    /// It runs below its minimum since then; `None` = it is whole again.
+    Stale(Option<Millis>),
+}
+
+impl Index {
+    pub(crate) fn apply_group(&mut self, key: &Key, group: &Arc<PodGroup>) {
+        if !self.partition.takes(group.metadata()) {
+            self.remove_group(key);
+            self.foreign_groups.insert(key.clone());
+            return;
+        }
+        self.foreign_groups.remove(key);
+        let uid = uid_of(&**group);
+        if self.groups.get(key).is_some_and(|known| uid_of(&*known.object) != uid) {
+            self.remove_group(key);
+        }
+        match self.groups.get_mut(key) {
+            Some(entry) => entry.object = Arc::clone(group),
+            None => {
+                let entry = Entry {
+                    object: Arc::clone(group),
+                    noted: Noted::default(),
+                    applied: false,
+                };
+                self.groups.insert(key.clone(), entry);
+            }
+        }
+        self.refresh_gang(key);
+        self.outbox.touched_gangs.insert(key.clone());
+    }
+
+    pub(crate) fn remove_group(&mut self, key: &Key) {
+        self.foreign_groups.remove(key);
+        if let Some(entry) = self.groups.remove(key)
+            && entry.applied
+        {
+            self.outbox.events.push(Event::GangGone(gang_key(key)));
+        }
+    }
+
+    pub(super) fn refresh_gang(&mut self, key: &Key) {
+        let Some(entry) = self.groups.get_mut(key) else { return };
+        let object = Arc::clone(&entry.object);
+        match object.read(&self.classes, self.now) {
+            Ok(read) => {
+                let mut spec = read.value;
+                entry.noted.overlay(&mut spec);
+                entry.applied = true;
+                self.outbox.events.push(Event::Gang(spec));
+                for problem in read.problems {
+                    self.tell(|| about(&*object), uid_of(&*object), problem);
+                }
+            }
+            Err(problem) => {
+                if std::mem::take(&mut entry.applied) {
+                    self.outbox.events.push(Event::GangGone(gang_key(key)));
+                }
+                self.tell(|| about(&*object), uid_of(&*object), problem);
+            }
+        }
+    }
+
+    /// Remembers a time that the engine noted; it knows already. Whether it is news: staleness is noted in each cycle.
+    pub(crate) fn note(&mut self, key: &Key, mark: Mark) -> bool {
+        let Some(entry) = self.groups.get_mut(key) else {
+            return false;
+        };
+        match mark {
+            Mark::Started(at) => entry.noted.last_start = Some(at),
+            Mark::Evicted(at) => entry.noted.last_eviction = Some(at),
+            Mark::Stale(since) => {
+                let written = entry.object.metadata().annotations.text(api::keys::STALE_SINCE);
+                let written = written.and_then(|text| api::parse_time(text).ok());
+                let known = entry.noted.stale_since.unwrap_or(written);
+                if whole_seconds(known) == whole_seconds(since) {
+                    return false;
+                }
+                entry.noted.stale_since = Some(since);
+            }
+        }
+        true
+    }
+
+    /// Whether it is for us to say that the pod's gang is missing: not if it is another partition's.
+    pub(crate) fn answers_for(&self, pod: &api::Pod, gang: Option<&Key>) -> bool {
+        let foreign = gang.is_some_and(|gang| self.foreign_groups.contains(gang));
+        !foreign && self.partition.takes(pod.metadata())
+    }
+
+    /// Whether a pod of the gang has a place and is not about to leave it.
+    pub(crate) fn is_active(&self, gang: &Key) -> bool {
+        let members = self.members.get(gang);
+        members.is_some_and(|members| members.count(Standing::Active) + members.count(Standing::Starting) > 0)
+    }
+
+    /// Whether nothing of the gang waits or is on its way.
+    pub(crate) fn is_settled(&self, gang: &Key) -> bool {
+        let members = self.members.get(gang);
+        members.is_none_or(|members| members.count(Standing::Waiting) + members.count(Standing::Starting) == 0)
+    }
+}
+
+impl Noted {
+    /// What we noted, unless the object has it or newer; then it is forgotten here.
+    fn overlay(&mut self, spec: &mut GangSpec) {
+        newest(&mut self.last_start, &mut spec.last_start);
+        newest(&mut self.last_eviction, &mut spec.last_eviction);
+        match self.stale_since {
+            Some(noted) if whole_seconds(noted) == whole_seconds(spec.stale_since) => self.stale_since = None,
+            Some(noted) => spec.stale_since = noted,
+            None => {}
+        }
+    }
+}
+
+fn newest(noted: &mut Option<Millis>, written: &mut Option<Millis>) {
+    match (*noted, *written) {
+        (Some(_), Some(_)) if whole_seconds(*written) >= whole_seconds(*noted) => *noted = None,
+        (Some(ours), _) => *written = Some(ours),
+        (None, _) => {}
+    }
+}
+
+/// Annotations have whole seconds.
+fn whole_seconds(time: Option<Millis>) -> Option<i64> {
+    time.map(|time| time.0.div_euclid(1000))
+}
+
+/// A gang's name in the engine.
+pub(crate) fn gang_key(key: &Key) -> GangKey {
+    GangKey {
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+    }
+}
+
+/// A gang's name in the API.
+pub(crate) fn group_key(gang: &GangKey) -> Key {
+    Key::new(&gang.namespace, &gang.name)
+}

@@ -1,0 +1,207 @@
+//! The cluster as the scheduler sees it. [`Index`] takes in changed objects, one plain call each, and gives out engine events, things
+//! to tell people and bind requests to clean up. It does no I/O and knows no clock: tests are synchronous calls.
+//!
+//! Objects are shared with the watches; nothing of a pod is kept twice.
+
+mod assumed;
+mod bind_requests;
+mod gangs;
+mod nodes;
+mod partition;
+mod pods;
+mod queues;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use api::{BindRequest, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
+use cluster::Key;
+use engine::model::{Event, Millis};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+pub(crate) use assumed::Assumed;
+pub(crate) use gangs::{Mark, group_key};
+pub use partition::Partition;
+
+use crate::Settings;
+use crate::settings::WorkerLabels;
+
+/// Problems that were told already are remembered up to this number; beyond, they are told again.
+const TOLD_MAX: usize = 65_536;
+
+/// The mirror. See the module.
+#[derive(Debug)]
+pub(crate) struct Index {
+    identity: PodIdentity,
+    partition: Partition,
+    restrict_nodes: Option<WorkerLabels>,
+    full_hierarchy: bool,
+    now: Millis,
+    /// Whether all first lists were taken in.
+    ready: bool,
+    pods: FxHashMap<Key, pods::Entry>,
+    pods_by_uid: FxHashMap<Box<str>, Key>,
+    groups: FxHashMap<Key, gangs::Entry>,
+    /// Pod groups of other partitions.
+    foreign_groups: FxHashSet<Key>,
+    members: FxHashMap<Key, gangs::Members>,
+    nodes: FxHashMap<Box<str>, nodes::Entry>,
+    queues: FxHashMap<Box<str>, Box<str>>,
+    class_objects: std::collections::BTreeMap<Box<str>, Arc<api::PriorityClass>>,
+    classes: PriorityClasses,
+    requests: FxHashMap<Key, Arc<BindRequest>>,
+    /// Bind requests by the pod they name.
+    requests_of: FxHashMap<Key, Vec<Key>>,
+    volumes: volumes::Volumes,
+    assumptions: assumed::Assumptions,
+    told: FxHashSet<(String, String)>,
+    outbox: Outbox,
+}
+
+/// What changes came to.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// For the engine, in order.
+    pub(crate) events: Vec<Event>,
+    /// What is wrong with objects, each once.
+    pub(crate) problems: Vec<Told>,
+    /// Bind requests that are of no use any more.
+    pub(crate) to_delete: Vec<StaleRequest>,
+    /// Pod groups whose conditions may have to go.
+    pub(crate) touched_gangs: FxHashSet<Key>,
+    /// Pods that wait since now, or in another way than before.
+    pub(crate) waiting: Vec<Box<str>>,
+}
+
+/// Something to tell about an object.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) about: cluster::About,
+    pub(crate) problem: Problem,
+}
+
+/// A bind request to delete, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StaleRequest {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    pub(crate) why: &'static str,
+}
+
+impl Index {
+    pub(crate) fn new(settings: &Settings) -> Index {
+        let mut index = Index {
+            identity: PodIdentity {
+                scheduler_name: settings.scheduler_name.clone(),
+                reservation_namespace: settings.reservation.clone(),
+            },
+            partition: settings.partition.clone(),
+            restrict_nodes: settings.restrict_nodes.clone(),
+            full_hierarchy: settings.full_hierarchy_fairness,
+            now: Millis(0),
+            ready: false,
+            pods: FxHashMap::default(),
+            pods_by_uid: FxHashMap::default(),
+            groups: FxHashMap::default(),
+            foreign_groups: FxHashSet::default(),
+            members: FxHashMap::default(),
+            nodes: FxHashMap::default(),
+            queues: FxHashMap::default(),
+            class_objects: std::collections::BTreeMap::new(),
+            classes: PriorityClasses::default(),
+            requests: FxHashMap::default(),
+            requests_of: FxHashMap::default(),
+            volumes: volumes::Volumes::default(),
+            assumptions: assumed::Assumptions::default(),
+            told: FxHashSet::default(),
+            outbox: Outbox::default(),
+        };
+        index.add_common_root();
+        index
+    }
+
+    /// It is now this late. Assumptions that ran out and pauses that are over take effect. Answers with bindings that were never
+    /// seen: pod, node.
+    pub(crate) fn tick(&mut self, now: Millis) -> Vec<(Key, String)> {
+        self.now = now;
+        let mut unseen = Vec::new();
+        for (uid, in_vain) in self.assumptions.due(now) {
+            let Some(key) = self.pods_by_uid.get(&uid).cloned() else {
+                continue;
+            };
+            if let Some(Assumed::Bound(bind)) = in_vain {
+                let message = "it was not seen bound in time".to_owned();
+                self.assumptions.failed(&uid, &bind.node, message, now);
+                unseen.push((key.clone(), bind.node));
+            }
+            self.refresh_pod(&key);
+        }
+        unseen
+    }
+
+    /// It is now this late; nothing else happens.
+    pub(crate) fn tick_clock(&mut self, now: Millis) {
+        self.now = now;
+    }
+
+    /// All first lists were taken in: from now on what is not there is gone.
+    pub(crate) fn complete(&mut self) {
+        self.ready = true;
+        self.check_all_requests();
+    }
+
+    /// What the changes since the last call came to.
+    pub(crate) fn take_outbox(&mut self) -> Outbox {
+        std::mem::take(&mut self.outbox)
+    }
+
+    pub(crate) fn pod(&self, key: &Key) -> Option<&Arc<Pod>> {
+        self.pods.get(key).map(|entry| &entry.object)
+    }
+
+    pub(crate) fn pod_by_uid(&self, uid: &str) -> Option<(&Key, &Arc<Pod>)> {
+        let key = self.pods_by_uid.get(uid)?;
+        self.pods.get(key).map(|entry| (key, &entry.object))
+    }
+
+    pub(crate) fn group(&self, key: &Key) -> Option<&Arc<PodGroup>> {
+        self.groups.get(key).map(|entry| &entry.object)
+    }
+
+    /// Decisions that the cluster does not show yet.
+    pub(crate) fn assumed(&self) -> usize {
+        self.assumptions.len()
+    }
+
+    /// Notes a problem to be told, once per object and text.
+    fn tell(&mut self, about: impl FnOnce() -> cluster::About, uid: &str, problem: Problem) {
+        if self.told.len() >= TOLD_MAX {
+            self.told.clear();
+        }
+        if self.told.insert((uid.to_owned(), problem.to_string())) {
+            let about = about();
+            self.outbox.problems.push(Told { about, problem });
+        }
+    }
+}
+
+/// What an event about this object is about.
+pub(crate) fn about<T: api::Object>(object: &T) -> cluster::About {
+    let metadata = object.metadata();
+    let text = |text: &Option<api::Text>| text.as_deref().unwrap_or_default().to_owned();
+    cluster::About {
+        api_version: T::RESOURCE.api_version(),
+        kind: T::RESOURCE.kind.to_string(),
+        namespace: text(&metadata.namespace),
+        name: text(&metadata.name),
+        uid: text(&metadata.uid),
+    }
+}
+
+/// The unique id; objects of tests may have none.
+pub(crate) fn uid_of<T: api::Object>(object: &T) -> &str {
+    object.metadata().uid.as_deref().unwrap_or_default()
+}

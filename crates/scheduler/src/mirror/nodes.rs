@@ -1,0 +1,74 @@
+//! Nodes and topologies on their way into the engine.
+
+use api::{Node, Object, Topology};
+use engine::model::Event;
+
+use super::{Index, about, uid_of};
+
+/// A node that is in the engine.
+#[derive(Debug)]
+pub(super) struct Entry {
+    uid: Box<str>,
+}
+
+impl Index {
+    pub(crate) fn apply_node(&mut self, node: &Node) {
+        let name = node.metadata().plain_name();
+        if !self.takes_node(node) {
+            return self.remove_node(name);
+        }
+        let uid = uid_of(node);
+        if self.nodes.get(name).is_some_and(|known| &*known.uid != uid) {
+            self.remove_node(name);
+        }
+        match node.read() {
+            Ok(read) => {
+                for problem in read.problems {
+                    self.tell(|| about(node), uid, problem);
+                }
+                self.nodes.insert(name.into(), Entry { uid: uid.into() });
+                self.outbox.events.push(Event::Node(read.value));
+            }
+            Err(problem) => {
+                self.tell(|| about(node), uid, problem);
+                self.remove_node(name);
+            }
+        }
+    }
+
+    pub(crate) fn remove_node(&mut self, name: &str) {
+        if self.nodes.remove(name).is_some() {
+            self.outbox.events.push(Event::NodeGone(name.to_owned()));
+            self.check_requests_to(name);
+        }
+    }
+
+    /// Whether decisions may name this node.
+    pub(super) fn has_node(&self, name: &str) -> bool {
+        self.nodes.contains_key(name)
+    }
+
+    /// In the partition, and, where nodes are restricted, a worker of some kind.
+    fn takes_node(&self, node: &Node) -> bool {
+        let labels = &node.metadata().labels;
+        let works = self
+            .restrict_nodes
+            .as_ref()
+            .is_none_or(|keys| labels.get(&keys.gpu).is_some() || labels.get(&keys.cpu).is_some());
+        works && self.partition.takes(node.metadata())
+    }
+
+    pub(crate) fn apply_topology(&mut self, topology: &Topology) {
+        match topology.read() {
+            Ok(read) => self.outbox.events.push(Event::Topology(read.value)),
+            Err(problem) => {
+                self.tell(|| about(topology), uid_of(topology), problem);
+                self.remove_topology(topology.metadata().plain_name());
+            }
+        }
+    }
+
+    pub(crate) fn remove_topology(&mut self, name: &str) {
+        self.outbox.events.push(Event::TopologyGone(name.to_owned()));
+    }
+}

@@ -1,0 +1,480 @@
+//! The mirror by example: objects in, what the engine makes of them out.
+
+use std::sync::Arc;
+
+use api::Object;
+use cluster::Key;
+use engine::Cluster;
+use engine::model::{BindInFlight, Config, Event, Millis};
+use engine::report::{Decision, Status};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// An index with an engine behind it.
+struct World {
+    index: Index,
+    engine: Cluster,
+    now: Millis,
+}
+
+impl World {
+    fn new() -> World {
+        World::with(&Settings::default())
+    }
+
+    fn with(settings: &Settings) -> World {
+        let mut index = Index::new(settings);
+        index.complete();
+        let now = Millis::seconds(1_000_000);
+        index.tick(now);
+        let mut world = World {
+            index,
+            engine: Cluster::new(),
+            now,
+        };
+        world.queue("top", json!({}));
+        world.queue("q", json!({ "parentQueue": "top" }));
+        world
+    }
+
+    fn queue(&mut self, name: &str, mut spec: Value) {
+        let free = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
+        spec["resources"] = json!({ "gpu": free, "cpu": free, "memory": free });
+        self.index.apply_queue(&slim(
+            json!({ "metadata": { "name": name, "uid": name }, "spec": spec }),
+        ));
+    }
+
+    fn node(&mut self, name: &str, labels: Value) {
+        self.index.apply_node(&slim(json!({
+            "metadata": { "name": name, "uid": format!("uid-{name}"), "labels": labels },
+            "status": {
+                "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "1" },
+                "conditions": [{ "type": "Ready", "status": "True" }],
+            },
+        })));
+    }
+
+    fn group(&mut self, name: &str, rest: Value) {
+        let group: Arc<api::PodGroup> = Arc::new(slim(merged(
+            json!({ "metadata": { "name": name, "namespace": "a", "uid": format!("uid-{name}") }, "spec": { "queue": "q" } }),
+            rest,
+        )));
+        self.index.apply_group(&Key::of(&*group), &group);
+    }
+
+    fn pod(&mut self, name: &str, rest: Value) {
+        let pod: Arc<api::Pod> = Arc::new(pod(name, rest));
+        self.index.apply_pod(&Key::of(&*pod), &pod);
+    }
+
+    fn request(&mut self, pod: &str, owner: &str, node: &str, status: Value) {
+        let request: Arc<BindRequest> = Arc::new(slim(json!({
+            "metadata": { "name": pod, "namespace": "a", "uid": "br",
+                          "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": owner }] },
+            "spec": { "podName": pod, "selectedNode": node },
+            "status": status,
+        })));
+        self.index.apply_bind_request(&Key::of(&*request), &request);
+    }
+
+    /// Time passes, then a cycle; what it decided, as `bind pod node` and the like.
+    fn after(&mut self, seconds: i64) -> Vec<String> {
+        self.now = self.now + Millis::seconds(seconds);
+        self.index.tick(self.now);
+        self.sync();
+        let report = self.engine.cycle(self.now, &Config::default());
+        let mut lines = Vec::new();
+        for decision in report.decisions {
+            match decision {
+                Decision::Bind(placed) => {
+                    lines.push(format!("bind {} {}", placed.pod, placed.node));
+                    let bind = BindInFlight {
+                        node: placed.node,
+                        gpu_groups: placed.gpu_groups,
+                    };
+                    self.index.assume(&placed.pod, Assumed::Bound(bind));
+                }
+                Decision::Evict { pod, .. } => {
+                    lines.push(format!("evict {pod}"));
+                    self.index.assume(&pod, Assumed::Leaving(self.now));
+                }
+                Decision::Pipeline(_)
+                | Decision::Started(_)
+                | Decision::Evicted(_)
+                | Decision::Stale { .. }
+                | Decision::Recovered(_) => {}
+            }
+        }
+        lines
+    }
+
+    fn decide(&mut self) -> Vec<String> {
+        self.after(0)
+    }
+
+    fn sync(&mut self) -> Outbox {
+        let mut outbox = self.index.take_outbox();
+        for event in std::mem::take(&mut outbox.events) {
+            self.engine.apply(event);
+        }
+        outbox
+    }
+
+    fn status(&mut self, uid: &str) -> Option<Status> {
+        self.sync();
+        self.engine.pods_of([uid]).first().map(|view| view.status)
+    }
+
+    fn reason(&self, uid: &str) -> String {
+        let views = self.engine.pods_of([uid]);
+        views
+            .first()
+            .and_then(|view| view.reason.as_ref())
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    }
+}
+
+fn slim<T: Object>(object: Value) -> T {
+    serde_json::from_value(object).unwrap()
+}
+
+fn pod(name: &str, rest: Value) -> api::Pod {
+    slim(merged(
+        json!({
+            "metadata": { "name": name, "namespace": "a", "uid": format!("uid-{name}"), "annotations": { "pod-group-name": "g" } },
+            "spec": { "schedulerName": "kai-scheduler",
+                      "containers": [{ "resources": { "limits": { "nvidia.com/gpu": "1" }, "requests": { "cpu": "1" } } }] },
+            "status": { "phase": "Pending" },
+        }),
+        rest,
+    ))
+}
+
+fn merged(mut base: Value, patch: Value) -> Value {
+    match (base.as_object_mut(), patch) {
+        (Some(fields), Value::Object(patch)) => {
+            for (key, value) in patch {
+                let before = fields.remove(&key).unwrap_or(Value::Null);
+                fields.insert(key, merged(before, value));
+            }
+            base
+        }
+        (_, patch) => patch,
+    }
+}
+
+fn a_node_a_gang_and_a_pod() -> World {
+    let mut world = World::new();
+    world.node("n1", json!({}));
+    world.group("g", json!({}));
+    world.pod("p", json!({}));
+    world
+}
+
+#[test]
+fn a_pod_is_placed_once() {
+    let mut world = a_node_a_gang_and_a_pod();
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+    assert_eq!(world.decide(), [""; 0]);
+    // Something about the pod changes before the binding is to be seen.
+    world.pod("p", json!({ "metadata": { "labels": { "touched": "yes" } } }));
+    assert_eq!(world.decide(), [""; 0], "it is still assumed bound");
+    assert_eq!(world.status("uid-p"), Some(Status::Binding));
+    world.pod("p", json!({ "spec": { "nodeName": "n1" } }));
+    assert_eq!(world.status("uid-p"), Some(Status::Bound));
+    assert_eq!(world.index.assumed(), 0);
+}
+
+#[test]
+fn a_binding_that_is_never_seen_is_undone() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.decide();
+    world.index.written("uid-p");
+    assert_eq!(world.after(59), [""; 0]);
+    assert_eq!(world.after(1), [""; 0], "held back for a moment");
+    assert!(
+        world.reason("uid-p").starts_with("binding to node n1 failed"),
+        "{}",
+        world.reason("uid-p")
+    );
+    assert_eq!(world.after(1), [""; 0], "the node is left out for as long again");
+    assert_eq!(world.after(1), ["bind uid-p n1"]);
+}
+
+#[test]
+fn a_doomed_pod_makes_room_for_others() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.group("h", json!({}));
+    world.pod(
+        "other",
+        json!({ "metadata": { "annotations": { "pod-group-name": "h" } } }),
+    );
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+    world.index.failed("uid-p", Some(("n1", "no".to_owned())));
+    assert_eq!(world.decide(), ["bind uid-other n1"]);
+}
+
+#[test]
+fn a_pod_avoids_the_node_that_failed_it() {
+    let mut world = a_node_a_gang_and_a_pod();
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+    world.node("n2", json!({}));
+    world.index.failed("uid-p", Some(("n1", "no".to_owned())));
+    assert_eq!(world.decide(), [""; 0]);
+    assert_eq!(world.after(1), ["bind uid-p n2"]);
+}
+
+#[test]
+fn a_bind_request_counts_until_it_failed() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.request("p", "uid-p", "n1", json!({}));
+    assert_eq!(world.decide(), [""; 0]);
+    assert_eq!(world.status("uid-p"), Some(Status::Binding));
+    world.request(
+        "p",
+        "uid-p",
+        "n1",
+        json!({ "phase": "Failed", "reason": "no reservation" }),
+    );
+    let outbox = world.sync();
+    assert_eq!(
+        outbox.to_delete.iter().map(|stale| stale.why).collect::<Vec<_>>(),
+        ["it failed"]
+    );
+    assert_eq!(world.decide(), [""; 0]);
+    assert!(world.reason("uid-p").ends_with("no reservation"));
+    world.index.remove_bind_request(&Key::new("a", "p"));
+    assert_eq!(world.after(2), ["bind uid-p n1"]);
+}
+
+#[test]
+fn a_bind_request_of_an_earlier_pod_does_not_count() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.request("p", "uid-of-the-first", "n1", json!({}));
+    let outbox = world.sync();
+    assert_eq!(outbox.to_delete.len(), 1);
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+}
+
+#[test]
+fn a_bind_request_to_a_node_that_left_is_cleaned_up() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.request("p", "uid-p", "n1", json!({}));
+    assert!(world.sync().to_delete.is_empty());
+    world.index.remove_node("n1");
+    assert_eq!(world.sync().to_delete.len(), 1);
+    world.request("p", "uid-p", "n1", json!({ "phase": "Succeeded" }));
+    assert!(world.sync().to_delete.is_empty(), "done is done");
+}
+
+#[test]
+fn a_pod_made_anew_under_its_old_name_is_another_pod() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.pod(
+        "p",
+        json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }),
+    );
+    assert_eq!(world.status("uid-p"), Some(Status::Running));
+    world.pod("p", json!({ "metadata": { "uid": "second" } }));
+    assert_eq!(world.decide(), ["bind second n1"]);
+    assert_eq!(world.status("uid-p"), None);
+}
+
+#[test]
+fn an_eviction_is_assumed_until_it_shows() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.pod(
+        "p",
+        json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }),
+    );
+    world.sync();
+    world.index.assume("uid-p", Assumed::Leaving(world.now));
+    world.pod("p", json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" }, "metadata": { "labels": { "x": "y" } } }));
+    assert_eq!(world.status("uid-p"), Some(Status::Releasing));
+    world.index.failed("uid-p", None);
+    assert_eq!(world.status("uid-p"), Some(Status::Running), "the write failed");
+}
+
+#[test]
+fn only_the_partition_is_scheduled() {
+    let mut settings = Settings::default();
+    settings.partition = Partition::new("kai.scheduler/node-pool", "big");
+    let mut world = World::with(&settings);
+    let label = json!({ "kai.scheduler/node-pool": "big" });
+    world.node("small", json!({}));
+    let free = json!({ "quota": -1, "limit": -1 });
+    world
+        .index
+        .apply_queue(&slim(json!({ "metadata": { "name": "q", "uid": "q", "labels": label },
+                                          "spec": { "resources": { "gpu": free, "cpu": free, "memory": free } } })));
+    world.group("g", json!({ "metadata": { "labels": label } }));
+    world.group("h", json!({}));
+    world.pod("p", json!({}));
+    world.pod(
+        "stranger",
+        json!({ "metadata": { "annotations": { "pod-group-name": "h" } } }),
+    );
+    assert_eq!(world.decide(), [""; 0]);
+    world.node("n1", label);
+    assert_eq!(world.decide(), ["bind uid-p n1"]);
+    let stranger = pod("stranger", json!({}));
+    assert!(
+        !world.index.answers_for(&stranger, Some(&Key::new("a", "h"))),
+        "its group is another partition's"
+    );
+}
+
+#[test]
+fn a_node_that_leaves_the_partition_is_gone() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.node("n1", json!({ "kai.scheduler/node-pool": "other" }));
+    assert_eq!(world.decide(), [""; 0]);
+    assert!(world.engine.nodes().is_empty());
+}
+
+#[test]
+fn a_change_of_a_priority_class_reaches_its_gangs() {
+    let mut world = World::new();
+    world.group("g", json!({ "spec": { "priorityClassName": "high" } }));
+    world.group("h", json!({}));
+    world.sync();
+    let class = Arc::new(slim(json!({ "metadata": { "name": "high" }, "value": 200 })));
+    world.index.apply_priority_class(&class);
+    let events = world.index.take_outbox().events;
+    let [Event::Gang(gang)] = events.as_slice() else {
+        panic!("one gang is affected: {events:?}")
+    };
+    assert_eq!((gang.priority, gang.preemptible), (200, false));
+    world.index.apply_priority_class(&class);
+    assert!(world.index.take_outbox().events.is_empty(), "nothing changed");
+}
+
+#[test]
+fn times_of_a_gang_are_kept_until_they_are_written() {
+    let mut world = World::new();
+    world.group("g", json!({}));
+    world.sync();
+    let key = Key::new("a", "g");
+    assert!(world.index.note(&key, Mark::Started(Millis(2_000_500))));
+    assert!(world.index.note(&key, Mark::Stale(Some(Millis(3_000)))));
+    assert!(
+        !world.index.note(&key, Mark::Stale(Some(Millis(3_400)))),
+        "the same second"
+    );
+    let mut times = |annotations: Value| {
+        world.group("g", json!({ "metadata": { "annotations": annotations } }));
+        match world.index.take_outbox().events.as_slice() {
+            [Event::Gang(gang)] => (gang.last_start.map(|at| at.0), gang.stale_since.map(|at| at.0)),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(times(json!({})), (Some(2_000_500), Some(3_000)));
+    let written = json!({ "kai.scheduler/last-start-timestamp": "1970-01-01T00:33:20Z",
+                          "kai.scheduler/stale-podgroup-timestamp": "1970-01-01T00:00:03Z" });
+    assert_eq!(times(written), (Some(2_000_000), Some(3_000)));
+    assert_eq!(times(json!({})), (None, None), "what was written and removed is gone");
+}
+
+#[test]
+fn a_problem_is_told_once_and_is_the_reason() {
+    let mut world = a_node_a_gang_and_a_pod();
+    let bad = json!({ "metadata": { "annotations": { "gpu-fraction": "lots" } } });
+    world.pod("p", bad.clone());
+    assert_eq!(world.sync().problems.len(), 1);
+    world.pod("p", bad);
+    assert_eq!(world.sync().problems.len(), 0);
+    world.decide();
+    assert!(
+        world.reason("uid-p").contains("gpu-fraction: it can't be combined"),
+        "{}",
+        world.reason("uid-p")
+    );
+}
+
+#[test]
+fn claims_decide_where_a_pod_can_run() {
+    let mut world = World::new();
+    world.node("n1", json!({ "zone": "a" }));
+    world.node("n2", json!({ "zone": "b" }));
+    world.group("g", json!({}));
+    world.pod(
+        "p",
+        json!({ "spec": { "volumes": [{ "name": "d", "persistentVolumeClaim": { "claimName": "c" } }] } }),
+    );
+    assert_eq!(world.decide(), [""; 0]);
+    assert_eq!(world.reason("uid-p"), "persistent volume claim c does not exist");
+    let claim = |phase: &str, volume: &str| -> Arc<api::PersistentVolumeClaim> {
+        Arc::new(slim(
+            json!({ "metadata": { "name": "c", "namespace": "a" }, "spec": { "volumeName": volume },
+                              "status": { "phase": phase } }),
+        ))
+    };
+    world
+        .index
+        .apply_volume_claim(&Key::new("a", "c"), &claim("Pending", ""));
+    assert_eq!(world.decide(), [""; 0]);
+    assert!(world.reason("uid-p").contains("is not bound"));
+    world
+        .index
+        .apply_volume_claim(&Key::new("a", "c"), &claim("Bound", "v"));
+    assert_eq!(world.decide(), [""; 0], "its volume is not known yet");
+    let term = json!({ "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["b"] }] });
+    world.index.apply_volume(&Arc::new(slim(json!({
+        "metadata": { "name": "v" },
+        "spec": { "claimRef": { "namespace": "a", "name": "c" }, "nodeAffinity": { "required": { "nodeSelectorTerms": [term] } } },
+    }))));
+    assert_eq!(world.decide(), ["bind uid-p n2"]);
+}
+
+#[test]
+fn gpu_pods_stay_on_gpu_workers() {
+    let mut settings = Settings::default();
+    settings.restrict_nodes = Some(WorkerLabels {
+        gpu: "gpu-worker".to_owned(),
+        cpu: "cpu-worker".to_owned(),
+    });
+    let mut world = World::with(&settings);
+    world.node("neither", json!({}));
+    world.node("for-cpu", json!({ "cpu-worker": "" }));
+    world.group("g", json!({}));
+    world.pod("p", json!({}));
+    assert_eq!(world.decide(), [""; 0]);
+    world.node("for-gpu", json!({ "gpu-worker": "" }));
+    assert_eq!(world.decide(), ["bind uid-p for-gpu"]);
+}
+
+#[test]
+fn without_the_tree_leaves_are_equals() {
+    let mut settings = Settings::default();
+    settings.full_hierarchy_fairness = false;
+    let mut world = World::with(&settings);
+    world.sync();
+    let report = world.engine.cycle(world.now, &Config::default());
+    assert!(report.decisions.is_empty());
+    let queues: Vec<_> = world
+        .engine
+        .queues()
+        .iter()
+        .map(|queue| (queue.name, queue.parent))
+        .collect();
+    assert_eq!(queues, [("(root)", None), ("q", Some("(root)"))]);
+}
+
+#[test]
+fn a_gang_is_settled_when_nothing_of_it_waits() {
+    let mut world = a_node_a_gang_and_a_pod();
+    let gang = Key::new("a", "g");
+    assert!(!world.index.is_settled(&gang));
+    world.decide();
+    assert!(
+        world.index.is_active(&gang) && !world.index.is_settled(&gang),
+        "on its way"
+    );
+    world.pod("p", json!({ "spec": { "nodeName": "n1" } }));
+    assert!(world.index.is_active(&gang) && world.index.is_settled(&gang));
+    world.index.remove_pod(&Key::new("a", "p"));
+    assert!(!world.index.is_active(&gang) && world.index.members.is_empty());
+}

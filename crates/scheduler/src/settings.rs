@@ -1,0 +1,194 @@
+//! What the flags and the configuration file mean together.
+
+use std::time::Duration;
+
+use engine::model::{Config, Millis};
+
+use crate::mirror::Partition;
+use crate::{Args, Error, config};
+
+/// Which pods are bound through a BindRequest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum BindRequests {
+    /// Those that need preparation; others are bound directly, which is one write instead of several.
+    #[default]
+    WhenNeeded,
+    /// All, as in KAI.
+    Always,
+}
+
+/// What the scheduler does and how.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Policy of the engine.
+    pub config: Config,
+    /// Remarks on the configuration file, to be logged.
+    pub remarks: Vec<String>,
+    /// The configuration file as JSON, for snapshots.
+    pub config_file: serde_json::Value,
+    /// Pods that ask for it are placed.
+    pub scheduler_name: String,
+    /// Namespace and app label of reservation pods.
+    pub reservation: String,
+    /// The part of the cluster to schedule.
+    pub partition: Partition,
+    /// Label that names the queue, for snapshots.
+    pub queue_label_key: String,
+    /// How metrics' names begin.
+    pub metrics_namespace: String,
+    /// The labels of GPU and CPU workers, if pods are kept to them.
+    pub restrict_nodes: Option<WorkerLabels>,
+    /// Whether the tree of queues counts, or only its leaves.
+    pub full_hierarchy_fairness: bool,
+    /// Which pods get a BindRequest.
+    pub bind_requests: BindRequests,
+    /// A cycle at least so often.
+    pub schedule_period: Duration,
+    /// How long to gather changes.
+    pub gather_period: Duration,
+    /// How often watches are compared with lists; `None` = never.
+    pub audit_period: Option<Duration>,
+    /// Whether evicted pods get a condition first.
+    pub update_pod_eviction_condition: bool,
+    /// Writers of conditions and events.
+    pub status_workers: usize,
+    /// Conditions and events per second, and at once.
+    pub status_rate: (u32, u32),
+}
+
+/// Labels that say what a node is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerLabels {
+    /// For pods with GPUs.
+    pub gpu: String,
+    /// For pods without.
+    pub cpu: String,
+}
+
+impl TryFrom<Args> for Settings {
+    type Error = Error;
+
+    fn try_from(args: Args) -> Result<Settings, Error> {
+        let file = config::load(&args.scheduler_conf)?;
+        let mut config = file.config;
+        config.consolidation_preemptees_max = u32::try_from(args.max_consolidation_preemptees).ok();
+        config.use_signatures = args.use_scheduling_signatures;
+        config.allow_consolidating_reclaim = args.allow_consolidating_reclaim;
+        let grace = span("default-staleness-grace-period", &args.default_staleness_grace_period)?;
+        config.staleness_grace = (grace.0 >= 0).then_some(grace);
+        config.stuck_in_releasing = span("stuck-in-releasing-threshold", &args.stuck_in_releasing_threshold)?;
+        let audit_period = duration("audit-period", &args.audit_period)?;
+        let schedule_period = duration("schedule-period", &args.schedule_period)?;
+        Ok(Settings {
+            config,
+            remarks: file.remarks,
+            config_file: file.json,
+            scheduler_name: args.scheduler_name,
+            reservation: args.resource_reservation_app_label,
+            partition: Partition::new(&args.nodepool_label_key, &args.partition_label_value),
+            queue_label_key: args.queue_label_key,
+            metrics_namespace: args.metrics_namespace,
+            restrict_nodes: args.restrict_node_scheduling.then_some(WorkerLabels {
+                gpu: args.gpu_worker_node_label_key,
+                cpu: args.cpu_worker_node_label_key,
+            }),
+            full_hierarchy_fairness: args.full_hierarchy_fairness,
+            bind_requests: args.bind_requests,
+            // A period of zero would never let anything else run.
+            schedule_period: schedule_period.max(Duration::from_millis(1)),
+            gather_period: duration("gather-period", &args.gather_period)?,
+            audit_period: (!audit_period.is_zero()).then_some(audit_period),
+            update_pod_eviction_condition: args.update_pod_eviction_condition,
+            status_workers: args.num_of_status_recording_workers.max(1),
+            status_rate: (args.qps.max(1), args.burst.max(1)),
+        })
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let line = <Line as clap::Parser>::parse_from(["scheduler"]);
+        Settings::try_from(line.args).expect("the defaults of our own flags are valid")
+    }
+}
+
+fn span(flag: &'static str, text: &str) -> Result<Millis, Error> {
+    api::parse_duration(text).map_err(|error| Error::Flag {
+        flag,
+        message: error.to_string(),
+    })
+}
+
+fn duration(flag: &'static str, text: &str) -> Result<Duration, Error> {
+    let millis = span(flag, text)?;
+    let message = || "it is negative; write zero or more".to_owned();
+    u64::try_from(millis.0)
+        .map(Duration::from_millis)
+        .map_err(|_| Error::Flag {
+            flag,
+            message: message(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(flags: &[&str]) -> Result<Settings, String> {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let line = <Line as clap::Parser>::try_parse_from(std::iter::once("scheduler").chain(flags.iter().copied()));
+        let line = line.map_err(|error| error.to_string())?;
+        Settings::try_from(line.args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_manifest_of_kai_is_understood() {
+        let settings = parsed(&[
+            "--schedule-period=500ms",
+            "--full-hierarchy-fairness=false",
+            "--restrict-node-scheduling",
+            "--partition-label-value=a100",
+            "--default-staleness-grace-period=-1s",
+            "--max-consolidation-preemptees=-1",
+            "--v=6",
+            "--detailed-fit-errors=true",
+            "--log-json",
+        ])
+        .unwrap();
+        assert_eq!(settings.schedule_period, Duration::from_millis(500));
+        assert!(!settings.full_hierarchy_fairness);
+        assert_eq!(
+            settings.restrict_nodes.unwrap().gpu,
+            "node-role.kubernetes.io/gpu-worker"
+        );
+        assert_eq!(settings.partition.name(), "a100");
+        assert_eq!(settings.config.staleness_grace, None);
+        assert_eq!(settings.config.consolidation_preemptees_max, None);
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_kai() {
+        let settings = Settings::default();
+        assert_eq!(settings.config, Config::default());
+        assert_eq!(settings.partition.name(), "default");
+        assert_eq!(settings.audit_period, Some(Duration::from_secs(300)));
+    }
+
+    #[test]
+    fn a_bad_value_names_its_flag() {
+        let error = parsed(&["--schedule-period=soon"]).unwrap_err();
+        assert!(
+            error.starts_with("flag --schedule-period: \"soon\" is not a duration"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! Binding: plain pods directly, others by a BindRequest that the binder carries out. Both can be repeated without harm.
+
+use api::{BindRequest, Object, keys};
+use cluster::{Deletion, Error, Part, Patch, Target};
+use engine::report::{Placed, Received};
+use serde_json::{Value, json};
+
+use super::{Bind, Writer};
+use crate::settings::BindRequests;
+
+/// Values of labels can't be longer.
+const LABEL_BYTES_MAX: usize = 63;
+/// A leftover of the same name is removed and creation tried again, so often.
+const ATTEMPTS_MAX: u32 = 3;
+
+impl Writer {
+    pub(super) async fn bind(&self, bind: &Bind) -> Result<(), Error> {
+        let prepared = match self.rules.bind_requests {
+            BindRequests::Always => true,
+            BindRequests::WhenNeeded => needs_preparation(bind.placed.received),
+        };
+        if prepared {
+            return self.request(bind).await;
+        }
+        let (namespace, name, uid) = (&bind.pod.namespace, &bind.pod.name, &bind.placed.pod);
+        if let Some((key, value)) = &self.rules.label {
+            let body = json!({ "metadata": { "uid": uid, "labels": { key: value } } });
+            let target = Target::of::<api::Pod>(namespace, name);
+            self.client.patch(target, Part::Object, Patch::Merge(body)).await?;
+        }
+        match self.client.bind(namespace, name, uid, &bind.placed.node).await {
+            Err(error) if error.is_conflict() => self.is_bound_so(bind, error).await,
+            result => result,
+        }
+    }
+
+    /// A binding that timed out may have taken effect; the second one then conflicts with the first.
+    async fn is_bound_so(&self, bind: &Bind, conflict: Error) -> Result<(), Error> {
+        let pod: Option<api::Pod> = self.client.get(&bind.pod.namespace, &bind.pod.name).await?;
+        let same = pod.is_some_and(|pod| {
+            pod.metadata().uid.as_deref() == Some(&bind.placed.pod) && pod.node_name() == Some(&bind.placed.node)
+        });
+        if same { Ok(()) } else { Err(conflict) }
+    }
+
+    async fn request(&self, bind: &Bind) -> Result<(), Error> {
+        let (namespace, name) = (&*bind.pod.namespace, &*bind.pod.name);
+        let body = body(name, &bind.placed, self.rules.label.as_ref());
+        let mut attempt = 1;
+        loop {
+            let created = self
+                .client
+                .create(&BindRequest::RESOURCE, namespace, body.clone())
+                .await;
+            let conflict = match created {
+                Err(error) if error.is_conflict() => error,
+                other => return other.map(|_| ()),
+            };
+            let Some(leftover) = self.client.get::<BindRequest>(namespace, name).await? else {
+                if attempt == ATTEMPTS_MAX {
+                    return Err(conflict);
+                }
+                attempt += 1;
+                continue;
+            };
+            if says_the_same(&leftover, &bind.placed) {
+                return Ok(());
+            }
+            if attempt == ATTEMPTS_MAX {
+                return Err(conflict);
+            }
+            attempt += 1;
+            let deletion = Deletion {
+                uid: leftover.metadata().uid.as_deref().map(str::to_owned),
+                ..Deletion::default()
+            };
+            let target = Target::of::<BindRequest>(namespace, name);
+            match self.client.delete(target, &deletion).await {
+                Err(error) if !error.is_conflict() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Shared GPUs have to be reserved first.
+fn needs_preparation(received: Received) -> bool {
+    match received {
+        Received::Fraction { .. } => true,
+        Received::Regular { .. } | Received::MigInstance => false,
+    }
+}
+
+/// The BindRequest of a decision.
+fn body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
+    let (kind, count, portion_hundredths) = match placed.received {
+        Received::Regular { devices } => (keys::RECEIVED_REGULAR, devices, if devices > 0 { 100 } else { 0 }),
+        Received::Fraction { devices, hundredths } => (keys::RECEIVED_FRACTION, devices, hundredths),
+        Received::MigInstance => (keys::RECEIVED_MIG, 0, 0),
+    };
+    let portion = format!("{}.{:02}", portion_hundredths / 100, portion_hundredths % 100);
+    let mut labels = serde_json::Map::new();
+    if placed.node.len() <= LABEL_BYTES_MAX {
+        labels.insert(keys::SELECTED_NODE.to_owned(), placed.node.as_str().into());
+    }
+    if let Some((key, value)) = label {
+        labels.insert(key.clone(), value.as_str().into());
+    }
+    let mut spec = json!({
+        "podName": pod,
+        "selectedNode": placed.node,
+        "receivedResourceType": kind,
+        "receivedGPU": { "count": count, "portion": portion },
+    });
+    if !placed.gpu_groups.is_empty() {
+        spec["selectedGPUGroups"] = placed.gpu_groups.clone().into();
+    }
+    json!({
+        "metadata": {
+            "name": pod,
+            "labels": labels,
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": placed.pod }],
+        },
+        "spec": spec,
+    })
+}
+
+/// Whether it is the request that we want to make: then an earlier attempt took effect.
+fn says_the_same(request: &BindRequest, placed: &Placed) -> bool {
+    let owners = &request.metadata().owner_references;
+    let groups = request.gpu_groups().iter().map(|group| &**group);
+    owners.iter().any(|owner| *owner.uid == *placed.pod)
+        && request.selected_node() == placed.node
+        && groups.eq(placed.gpu_groups.iter().map(String::as_str))
+        && !request.failed_for_good()
+        && !request.metadata().is_terminating()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(received: Received, groups: &[&str]) -> Placed {
+        Placed {
+            pod: "u-1".to_owned(),
+            node: "n1".to_owned(),
+            gpu_groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            received,
+        }
+    }
+
+    #[test]
+    fn a_request_says_what_the_binder_needs() {
+        let half = placed(
+            Received::Fraction {
+                devices: 2,
+                hundredths: 50,
+            },
+            &["a", "b"],
+        );
+        let pool = ("kai.scheduler/node-pool".to_owned(), "big".to_owned());
+        assert_eq!(
+            body("p", &half, Some(&pool)),
+            json!({
+                "metadata": {
+                    "name": "p",
+                    "labels": { "selected-node": "n1", "kai.scheduler/node-pool": "big" },
+                    "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-1" }],
+                },
+                "spec": {
+                    "podName": "p",
+                    "selectedNode": "n1",
+                    "receivedResourceType": "Fraction",
+                    "receivedGPU": { "count": 2, "portion": "0.50" },
+                    "selectedGPUGroups": ["a", "b"],
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn portions_have_two_digits() {
+        let portion = |received| body("p", &placed(received, &[]), None)["spec"]["receivedGPU"].clone();
+        assert_eq!(
+            portion(Received::Regular { devices: 4 }),
+            json!({ "count": 4, "portion": "1.00" })
+        );
+        assert_eq!(
+            portion(Received::Regular { devices: 0 }),
+            json!({ "count": 0, "portion": "0.00" })
+        );
+        assert_eq!(portion(Received::MigInstance), json!({ "count": 0, "portion": "0.00" }));
+        let small = Received::Fraction {
+            devices: 1,
+            hundredths: 5,
+        };
+        assert_eq!(portion(small), json!({ "count": 1, "portion": "0.05" }));
+    }
+
+    #[test]
+    fn an_own_earlier_attempt_is_recognised() {
+        let half = placed(
+            Received::Fraction {
+                devices: 1,
+                hundredths: 50,
+            },
+            &["a"],
+        );
+        let stored = body("p", &half, None);
+        let request: BindRequest = serde_json::from_value(stored.clone()).unwrap();
+        assert!(says_the_same(&request, &half));
+        let other = Placed {
+            pod: "u-2".to_owned(),
+            ..half.clone()
+        };
+        assert!(!says_the_same(&request, &other), "made for another pod of this name");
+        let mut failed = stored;
+        failed["status"] = json!({ "phase": "Failed" });
+        assert!(!says_the_same(&serde_json::from_value(failed).unwrap(), &half));
+    }
+}

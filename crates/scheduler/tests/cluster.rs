@@ -1,0 +1,416 @@
+//! The scheduler against an API server: what it writes, and what it makes of failures.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use http_body_util::BodyExt;
+use scheduler::{BindRequests, Partition, Settings};
+use serde_json::{Value, json};
+use sim::server::{Fault, RequestInfo};
+use support::World;
+use tower::ServiceExt;
+
+const GROUPS: &str = "podgroups.scheduling.run.ai";
+const REQUESTS: &str = "bindrequests.scheduling.run.ai";
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_pod_is_bound_at_once() {
+    let world = World::new();
+    world.node("n1", 2);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    world
+        .until("bound", |world| world.node_of("p").as_deref() == Some("n1"))
+        .await;
+    assert!(world.get(REQUESTS, "p").is_none());
+    world
+        .until("told", |world| {
+            world.events("p").iter().any(|(reason, _)| reason == "Scheduled")
+        })
+        .await;
+    let start = |world: &World| {
+        world.get(GROUPS, "g").unwrap()["metadata"]["annotations"]["kai.scheduler/last-start-timestamp"].clone()
+    };
+    world.until("start noted", |world| start(world).is_string()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn part_of_a_gpu_goes_by_a_bind_request() {
+    let world = World::new();
+    world.node("n1", 1);
+    world.group("g", json!({ "minMember": 2 }));
+    world.fraction("p1", "g", "0.5");
+    world.fraction("p2", "g", "0.5");
+    world.until("requested", |world| world.all(REQUESTS).len() == 2).await;
+    let requests = world.all(REQUESTS);
+    let spec = &requests[0]["spec"];
+    assert_eq!(spec["selectedNode"], "n1");
+    assert_eq!(spec["receivedResourceType"], "Fraction");
+    assert_eq!(spec["receivedGPU"], json!({ "count": 1, "portion": "0.50" }));
+    assert_eq!(
+        spec["selectedGPUGroups"], requests[1]["spec"]["selectedGPUGroups"],
+        "both are on the one GPU"
+    );
+    let owner = &requests[0]["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], world.get("pods", "p1").unwrap()["metadata"]["uid"]);
+    world.pass(30).await;
+    assert_eq!(world.node_of("p1"), None, "binding is the binder's work");
+    assert_eq!(world.all(REQUESTS).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_goes_by_bind_requests_if_so_wanted() {
+    let world = World::with(Settings {
+        bind_requests: BindRequests::Always,
+        ..Settings::default()
+    });
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    world
+        .until("requested", |world| world.get(REQUESTS, "p").is_some())
+        .await;
+    let request = world.get(REQUESTS, "p").unwrap();
+    assert_eq!(request["spec"]["receivedResourceType"], "Regular");
+    assert_eq!(request["metadata"]["labels"]["selected-node"], "n1");
+    assert_eq!(world.node_of("p"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_bind_request_is_removed_and_planned_anew() {
+    let world = World::new();
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.fraction("p", "g", "0.5");
+    world
+        .until("requested", |world| world.get(REQUESTS, "p").is_some())
+        .await;
+    let first = world.get(REQUESTS, "p").unwrap()["metadata"]["uid"].clone();
+    let failed = sim::server::Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "no reservation" } }));
+    world.store.patch_status(REQUESTS, "a", "p", &failed).unwrap();
+    let again = |world: &World| {
+        world
+            .get(REQUESTS, "p")
+            .is_some_and(|request| request["metadata"]["uid"] != first)
+    };
+    world.until("requested anew", again).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leftover_of_an_earlier_pod_does_not_stand_in_the_way() {
+    let world = World::new();
+    world.put(json!({
+        "apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest",
+        "metadata": { "name": "p", "namespace": "a" },
+        "spec": { "podName": "p", "selectedNode": "gone" },
+    }));
+    world.pass(3).await;
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.fraction("p", "g", "0.5");
+    let right = |world: &World| {
+        world
+            .get(REQUESTS, "p")
+            .is_some_and(|request| request["spec"]["selectedNode"] == "n1")
+    };
+    world.until("requested", right).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_told_why_and_it_ends_with_the_waiting() {
+    let world = World::new();
+    world.group("g", json!({}));
+    world.pod("p", "g", 4);
+    world.node("n1", 1);
+    let condition = |world: &World| -> Value {
+        let pod = world.get("pods", "p").unwrap();
+        let all = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter()
+            .find(|condition| condition["type"] == "PodScheduled")
+            .unwrap_or_default()
+    };
+    let said = "no node fits: 1 node: not enough free GPUs";
+    world
+        .until("pod told", |world| condition(world)["message"] == said)
+        .await;
+    assert_eq!(
+        (&condition(&world)["status"], &condition(&world)["reason"]),
+        (&json!("False"), &json!("Unschedulable"))
+    );
+    let group = |world: &World| world.get(GROUPS, "g").unwrap()["status"]["schedulingConditions"].clone();
+    world
+        .until("group told", |world| {
+            group(world)[0]["message"] == format!("PodSchedulingErrors: {said}")
+        })
+        .await;
+    let told = &group(&world)[0];
+    assert_eq!(
+        (&told["type"], &told["status"]),
+        (&json!("UnschedulableOnNodePool"), &json!("True"))
+    );
+    assert_eq!(
+        (&told["nodePool"], &told["reasons"][0]["reason"]),
+        (&json!("default"), &json!("PodSchedulingErrors"))
+    );
+    let told = |world: &World, name: &str| world.events(name).iter().any(|(reason, _)| reason == "Unschedulable");
+    world
+        .until("events", |world| told(world, "p") && told(world, "g"))
+        .await;
+    let writes = world.store.revision();
+    world.pass(120).await;
+    assert_eq!(world.store.revision(), writes, "nothing new is nothing to write");
+
+    world.node("n2", 4);
+    world
+        .until("bound", |world| world.node_of("p").as_deref() == Some("n2"))
+        .await;
+    world
+        .until("nothing to say", |world| {
+            group(world).as_array().is_none_or(Vec::is_empty)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_does_not_want_it_has_no_marks_on_its_pods() {
+    let world = World::new();
+    world.group("g", json!({ "markUnschedulable": false }));
+    world.pod("p", "g", 1);
+    let group = |world: &World| world.get(GROUPS, "g").unwrap()["status"]["schedulingConditions"].clone();
+    world
+        .until("group told", |world| group(world)[0]["message"].is_string())
+        .await;
+    world.pass(30).await;
+    let conditions = world.get("pods", "p").unwrap()["status"]["conditions"].clone();
+    assert!(conditions.as_array().is_none_or(Vec::is_empty), "{conditions}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn higher_priority_evicts_and_gets_the_place() {
+    let world = World::with(Settings {
+        update_pod_eviction_condition: true,
+        ..Settings::default()
+    });
+    let class = |name: &str, value: i32| json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": name }, "value": value });
+    world.put(class("low", 50));
+    world.put(class("high", 90));
+    world.node("n1", 1);
+    world.group("low", json!({ "priorityClassName": "low" }));
+    world.pod("victim", "low", 1);
+    world.until("bound", |world| world.node_of("victim").is_some()).await;
+    world.runs("victim");
+    world.group("high", json!({ "priorityClassName": "high" }));
+    world.pod("winner", "high", 1);
+    let leaving = |world: &World| {
+        world
+            .get("pods", "victim")
+            .is_none_or(|pod| pod["metadata"]["deletionTimestamp"].is_string())
+    };
+    world.until("evicted", leaving).await;
+    let victim = world.get("pods", "victim").expect("it has its grace period");
+    let conditions = victim["status"]["conditions"].as_array().unwrap();
+    let target = conditions
+        .iter()
+        .find(|condition| condition["type"] == "DisruptionTarget")
+        .unwrap();
+    assert_eq!(target["reason"], "PreemptionByScheduler");
+    world
+        .until("told", |world| {
+            world.events("low").iter().any(|(reason, _)| reason == "Evict")
+        })
+        .await;
+    let event = world
+        .all("events")
+        .into_iter()
+        .find(|event| event["reason"] == "Evict")
+        .unwrap();
+    let annotations = &event["metadata"]["annotations"];
+    assert_eq!(annotations["evictor-pod-group-name"], "high");
+    assert_eq!(annotations["evictor-pod-group-namespace"], "a");
+    assert_eq!(annotations["evictor-action-type"], "preempt");
+    assert_eq!(annotations["num-evicted-pods"], "1");
+    world
+        .until("promised", |world| {
+            world.events("winner").iter().any(|(reason, _)| reason == "Pipelined")
+        })
+        .await;
+    assert_eq!(world.node_of("winner"), None, "the place is not free yet");
+    let noted =
+        world.get(GROUPS, "low").unwrap()["metadata"]["annotations"]["kai.scheduler/last-eviction-timestamp"].clone();
+    assert!(noted.is_string(), "{noted}");
+    world.remove("pods", "victim");
+    world
+        .until("bound", |world| world.node_of("winner").as_deref() == Some("n1"))
+        .await;
+}
+
+/// Fails the first so many bindings in this way.
+fn bindings(fault: Fault, times: u32) -> impl Fn(&RequestInfo) -> Fault + Send + Sync + 'static {
+    let left = AtomicU32::new(times);
+    move |request: &RequestInfo| {
+        let fails = request.subresource == "binding"
+            && left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok();
+        if fails { fault.clone() } else { Fault::Pass }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_binding_is_told_and_tried_again() {
+    let world = World::new();
+    world.faults(bindings(Fault::Fail(500), 3));
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    world
+        .until("told", |world| {
+            world.events("p").iter().any(|(reason, _)| reason == "FailedBinding")
+        })
+        .await;
+    world.until("bound", |world| world.node_of("p").is_some()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_whose_answer_is_lost_happened_once() {
+    let world = World::new();
+    world.faults(bindings(Fault::DropAnswer, 1));
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    world.until("bound", |world| world.node_of("p").is_some()).await;
+    world.group("h", json!({}));
+    world.pod("late", "h", 1);
+    world.pass(100).await;
+    assert_eq!(world.node_of("late"), None, "the GPU is taken");
+    world.runs("p");
+    world.pass(10).await;
+    assert_eq!(world.node_of("late"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_credentials_it_ends() {
+    let world = World::new();
+    world.faults(bindings(Fault::Fail(401), 1));
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    let error = world.task.await.unwrap();
+    assert!(matches!(error, scheduler::Error::Unauthorized(_)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_labels_what_it_binds() {
+    let world = World::with(Settings {
+        partition: Partition::new("kai.scheduler/node-pool", "big"),
+        ..Settings::default()
+    });
+    let label = sim::server::Patch::Merge(json!({ "metadata": { "labels": { "kai.scheduler/node-pool": "big" } } }));
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    world.pass(20).await;
+    assert_eq!(world.node_of("p"), None, "nothing is in the partition");
+    assert!(world.events("p").is_empty(), "and nothing is ours to tell");
+    for (resource, namespace, name) in [
+        ("nodes", "", "n1"),
+        (GROUPS, "a", "g"),
+        ("queues.scheduling.run.ai", "", "q"),
+    ] {
+        world.store.patch(resource, namespace, name, &label).unwrap();
+    }
+    world
+        .store
+        .patch("queues.scheduling.run.ai", "", "top", &label)
+        .unwrap();
+    world.until("bound", |world| world.node_of("p").is_some()).await;
+    assert_eq!(
+        world.get("pods", "p").unwrap()["metadata"]["labels"]["kai.scheduler/node-pool"],
+        "big"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_are_answered() {
+    let world = World::new();
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 4);
+    let ask = async |path: &str| {
+        let request = axum::http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let response = world.scheduler.router().oneshot(request).await.unwrap();
+        (
+            response.status().as_u16(),
+            response.into_body().collect().await.unwrap().to_bytes(),
+        )
+    };
+    let (status, body) = ask("/explain?pod=a/p").await;
+    assert_eq!(status, 200);
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(answer["reason"], "no node fits: 1 node: not enough free GPUs");
+    assert_eq!((&answer["queue"], &answer["status"]), (&json!("q"), &json!("Pending")));
+    assert_eq!(ask("/explain?pod=a/nobody").await.0, 404);
+    assert_eq!(ask("/explain?pod=nobody").await.0, 400);
+    let (status, zip) = ask("/get-snapshot").await;
+    assert_eq!(status, 200);
+    let mut zip = zip::ZipArchive::new(std::io::Cursor::new(zip)).unwrap();
+    let snapshot: Value = serde_json::from_reader(zip.by_name("snapshot.json").unwrap()).unwrap();
+    assert_eq!(snapshot["rawObjects"]["pods"][0]["metadata"]["name"], "p");
+    assert_eq!(snapshot["schedulerParams"]["schedulerName"], "kai-scheduler");
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_have_the_names_that_dashboards_know() {
+    let world = World::new();
+    world.node("n1", 1);
+    world.group("g", json!({}));
+    world.pod("p", "g", 1);
+    world.until("bound", |world| world.node_of("p").is_some()).await;
+    world.pass(10).await;
+    let text = world.context.metrics.text();
+    for line in [
+        "kai_e2e_scheduling_latency_milliseconds ",
+        "kai_action_scheduling_latency_milliseconds{action=\"allocate\"} ",
+        "kai_podgroups_scheduled_by_action{action=\"allocate\"} 1",
+        "kai_queue_fair_share_gpu{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"q\"} ",
+        "kai_queue_gpu_usage{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"q\"} 1",
+        "kai_task_bind_latency_milliseconds_count 1",
+        "kai_decisions_total{kind=\"bind\"} 1",
+    ] {
+        assert!(text.contains(&format!("\n{line}")), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("broken_invariants_total{"), "{text}");
+    assert!(world.context.health.not_ready().is_empty() && world.context.health.stuck().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_ends_with_every_pod_placed_once() {
+    let world = World::new();
+    let bindings = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&bindings);
+    world.faults(move |request: &RequestInfo| {
+        if request.subresource == "binding" {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        Fault::Pass
+    });
+    (0..10).for_each(|at| world.node(&format!("n{at}"), 8));
+    for at in 0..80 {
+        world.group(&format!("g{at}"), json!({}));
+        world.pod(&format!("p{at}"), &format!("g{at}"), 1);
+    }
+    let placed = |world: &World| (0..80).all(|at| world.node_of(&format!("p{at}")).is_some());
+    world.until("all bound", placed).await;
+    assert_eq!(bindings.load(Ordering::Relaxed), 80);
+    for at in 0..10 {
+        let node = format!("n{at}");
+        let there = world
+            .all("pods")
+            .iter()
+            .filter(|pod| pod["spec"]["nodeName"] == node.as_str())
+            .count();
+        assert_eq!(there, 8);
+    }
+}

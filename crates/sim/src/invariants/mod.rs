@@ -1,0 +1,274 @@
+//! What must hold at every instant of a cluster's life, whatever fails: no GPU, node or queue is promised beyond what it has. And what must
+//! hold once things have settled: gangs whole or absent, a reason for all who wait, no helper object without a user.
+//!
+//! Judged from the objects in the API alone, by arithmetic of its own: it shares no code with the scheduler's decisions.
+
+mod settled;
+mod watcher;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::keys;
+use engine::model::{GpuRequest, Gpus, Millis, PodPhase, PodSpec};
+
+pub use watcher::Watcher;
+
+/// The annotation by which a reservation pod says which GPU it holds.
+const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
+
+/// A law that does not hold, as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Violation(pub String);
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The objects that the laws are about.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Pods that have not ended.
+    pub pods: Vec<Arc<api::Pod>>,
+    /// Nodes.
+    pub nodes: Vec<Arc<api::Node>>,
+    /// Queues.
+    pub queues: Vec<Arc<api::Queue>>,
+    /// Pod groups.
+    pub pod_groups: Vec<Arc<api::PodGroup>>,
+    /// Bind requests.
+    pub bind_requests: Vec<Arc<api::BindRequest>>,
+}
+
+impl Snapshot {
+    /// The present state of the watches.
+    pub fn of(feeds: &cluster::Feeds) -> Snapshot {
+        Snapshot {
+            pods: feeds.pods().all(),
+            nodes: feeds.nodes().all(),
+            queues: feeds.queues().all(),
+            pod_groups: feeds.pod_groups().all(),
+            bind_requests: feeds.bind_requests().all(),
+        }
+    }
+
+    /// Laws of every instant that do not hold.
+    pub fn violations(&self) -> Vec<Violation> {
+        let pods = self.bound_pods();
+        let mut found = Vec::new();
+        for node in &self.nodes {
+            let on_node: Vec<&Bound> = pods.iter().filter(|pod| pod.node == node.metadata.plain_name()).collect();
+            node_holds(node, &on_node, &mut found);
+            shared_gpus_hold(node, &on_node, &mut found);
+        }
+        self.queues_hold(&pods, &mut found);
+        found
+    }
+
+    /// Laws of a settled cluster that do not hold, those of every instant included.
+    pub fn violations_when_settled(&self) -> Vec<Violation> {
+        let mut found = self.violations();
+        settled::judge(self, &self.bound_pods(), &mut found);
+        found
+    }
+
+    fn bound_pods(&self) -> Vec<Bound> {
+        self.pods.iter().filter_map(|pod| Bound::of(pod)).collect()
+    }
+
+    /// GPUs of a queue's pods, those of its children included, stay within its limit.
+    fn queues_hold(&self, pods: &[Bound], found: &mut Vec<Violation>) {
+        let mut used: BTreeMap<&str, f64> = BTreeMap::new();
+        let queue_of: BTreeMap<(&str, &str), &str> = self
+            .pod_groups
+            .iter()
+            .map(|group| ((group.metadata.namespace(), group.metadata.plain_name()), group.queue()))
+            .collect();
+        let parent_of: BTreeMap<&str, Option<&str>> = self
+            .queues
+            .iter()
+            .map(|queue| (queue.metadata.plain_name(), queue.parent()))
+            .collect();
+        for pod in pods.iter().filter(|pod| !pod.leaves) {
+            let Some(group) = &pod.spec.gang else { continue };
+            let mut queue = queue_of.get(&(&*group.namespace, &*group.name)).copied();
+            // A tree is never deeper than it has queues.
+            for _ in 0..=self.queues.len() {
+                let Some(name) = queue else { break };
+                *used.entry(name).or_default() += pod.gpus(self);
+                queue = parent_of.get(name).copied().flatten();
+            }
+        }
+        for queue in &self.queues {
+            let name = queue.metadata.plain_name();
+            let Ok(read) = queue.read(Millis(0)) else { continue };
+            let limit = read.value.quota.gpu.limit;
+            let (Some(limit), Some(used)) = (limit, used.get(name)) else { continue };
+            let limit = gpus_of(Gpus(limit));
+            // Shares are rounded to hundredths on the way.
+            if *used > limit + 0.011 {
+                found.push(Violation(format!("queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}")));
+            }
+        }
+    }
+}
+
+/// A pod with a node.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) spec: PodSpec,
+    pub(crate) node: String,
+    pub(crate) leaves: bool,
+    pub(crate) is_reservation: bool,
+    pub(crate) reserved: Option<String>,
+    pub(crate) group: Option<String>,
+}
+
+impl Bound {
+    fn of(pod: &api::Pod) -> Option<Bound> {
+        let node = pod.node_name()?.to_owned();
+        let identity = api::PodIdentity::default();
+        let spec = pod.read(&identity, Millis(0)).ok()?.value;
+        if matches!(spec.phase, PodPhase::Succeeded | PodPhase::Failed) {
+            return None;
+        }
+        let label = |key: &str| pod.metadata.labels.text(key).map(str::to_owned);
+        let is_reservation = pod.metadata.namespace() == identity.reservation_namespace
+            && label(keys::APP).as_deref() == Some(keys::RESERVATION);
+        Some(Bound {
+            node,
+            leaves: pod.metadata.deletion_timestamp.is_some(),
+            is_reservation,
+            reserved: pod.metadata.annotations.text(RESERVED_GPU).map(str::to_owned),
+            group: label(keys::GPU_GROUP),
+            spec,
+        })
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("{}/{}", self.spec.namespace, self.spec.name)
+    }
+
+    /// GPUs that it counts as.
+    fn gpus(&self, of: &Snapshot) -> f64 {
+        match &self.spec.requests.gpu {
+            GpuRequest::None | GpuRequest::Mig { .. } => 0.0,
+            GpuRequest::Whole { devices } => *devices as f64,
+            GpuRequest::Fraction { billionths, devices } => *billionths as f64 / 1e9 * *devices as f64,
+            GpuRequest::Memory { mib, devices } => {
+                let node = of.nodes.iter().find(|node| node.metadata.plain_name() == self.node);
+                let memory = node.and_then(|node| gpu_memory_mib(node)).unwrap_or(i64::MAX);
+                *mib as f64 / memory as f64 * *devices as f64
+            }
+        }
+    }
+
+    /// MiB that it takes of each GPU that it shares.
+    fn share_mib(&self, memory_mib: i64) -> Option<i64> {
+        match &self.spec.requests.gpu {
+            GpuRequest::Fraction { billionths, .. } => {
+                let share = i128::from(*billionths) * i128::from(memory_mib) / 1_000_000_000;
+                i64::try_from(share).ok()
+            }
+            GpuRequest::Memory { mib, .. } => Some(*mib),
+            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => None,
+        }
+    }
+}
+
+fn gpus_of(gpus: Gpus) -> f64 {
+    gpus.0 as f64 / Gpus::whole(1).0 as f64
+}
+
+fn gpu_memory_mib(node: &api::Node) -> Option<i64> {
+    node.metadata.labels.text(keys::NODE_GPU_MEMORY)?.parse().ok()
+}
+
+/// What is asked for on a node stays within what it has: cores, memory, pods, devices.
+fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
+    let Ok(read) = node.read() else { return };
+    let (spec, name) = (read.value, node.metadata.plain_name());
+    let sum = |of: &dyn Fn(&PodSpec) -> i64| pods.iter().map(|pod| of(&pod.spec)).sum::<i64>();
+    let mut check = |what: &str, used: i64, there: i64| {
+        if used > there {
+            found.push(Violation(format!("node {name} has {there} {what}, its pods were promised {used}")));
+        }
+    };
+    check("milli-cores", sum(&|pod| pod.requests.cpu_milli), spec.cpu_milli);
+    check("bytes of memory", sum(&|pod| pod.requests.memory_bytes), spec.memory_bytes);
+    // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
+    let devices = node.capacity("nvidia.com/gpu").unwrap_or(0);
+    let whole = |pod: &PodSpec| match pod.requests.gpu {
+        GpuRequest::Whole { devices } => devices,
+        _ => 0,
+    };
+    check("GPUs", sum(&whole), devices);
+    let mut slices: BTreeMap<&str, i64> = BTreeMap::new();
+    for pod in pods {
+        if let GpuRequest::Mig { slices: asked, .. } = &pod.spec.requests.gpu {
+            asked.iter().for_each(|(name, count)| *slices.entry(name).or_default() += count);
+        }
+    }
+    for (slice, used) in slices {
+        check(slice, used, node.capacity(slice).unwrap_or(0));
+    }
+}
+
+/// Shares of one GPU add up to no more than its memory, and no two groups hold the same GPU.
+fn shared_gpus_hold(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
+    let name = node.metadata.plain_name();
+    let Some(memory) = gpu_memory_mib(node) else { return };
+    let replicated = node.metadata.labels.text("nvidia.com/gpu.count").and_then(|text| text.parse::<i64>().ok())
+        < node.capacity("nvidia.com/gpu");
+    let mut by_group: BTreeMap<&str, i64> = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| !pod.is_reservation) {
+        let Some(share) = pod.share_mib(memory) else { continue };
+        for group in &pod.spec.gpu_groups {
+            *by_group.entry(group).or_default() += share;
+        }
+    }
+    for (group, used) in &by_group {
+        if *used > memory {
+            found.push(Violation(format!(
+                "GPU group {group} on node {name} has {memory} MiB, its pods were promised {used}"
+            )));
+        }
+    }
+    let mut by_uuid: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for pod in pods.iter().filter(|pod| pod.is_reservation && !pod.leaves) {
+        if let Some(uuid) = &pod.reserved {
+            by_uuid.entry(uuid).or_default().push(pod.name());
+        }
+    }
+    for (uuid, holders) in by_uuid.iter().filter(|(_, holders)| holders.len() > 1 && !replicated) {
+        found.push(Violation(format!("GPU {uuid} on node {name} is held by {}", holders.join(" and "))));
+    }
+    if replicated {
+        physical_gpus_hold(name, memory, pods, &by_group, &by_uuid, found);
+    }
+}
+
+/// Replicas of one GPU are one memory: groups that hold replicas of the same GPU share it.
+fn physical_gpus_hold(
+    node: &str,
+    memory: i64,
+    pods: &[&Bound],
+    by_group: &BTreeMap<&str, i64>,
+    by_uuid: &BTreeMap<&str, Vec<String>>,
+    found: &mut Vec<Violation>,
+) {
+    for (uuid, holders) in by_uuid {
+        let groups = pods.iter().filter(|pod| pod.is_reservation && holders.contains(&pod.name()));
+        let used: i64 = groups
+            .filter_map(|pod| pod.group.as_deref())
+            .filter_map(|group| by_group.get(group))
+            .sum();
+        if used > memory {
+            found.push(Violation(format!(
+                "GPU {uuid} on node {node} has {memory} MiB, pods on its replicas were promised {used}"
+            )));
+        }
+    }
+}

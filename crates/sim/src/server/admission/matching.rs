@@ -1,0 +1,111 @@
+//! Whether a webhook or a policy has a say about a write. Pure.
+
+use serde_json::Value;
+
+use super::{Attempt, Opinions};
+use crate::server::expressions;
+use crate::server::selector::Selector;
+
+/// Whether any rule of the list covers the write.
+pub(super) fn any_rule(rules: &Value, attempt: &Attempt<'_>) -> bool {
+    rules
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|rule| rule_covers(rule, attempt))
+}
+
+fn rule_covers(rule: &Value, attempt: &Attempt<'_>) -> bool {
+    let lists = |field: &str, word: &str| {
+        rule[field]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|v| v == "*" || v == word)
+    };
+    let scope = match rule["scope"].as_str() {
+        Some("Cluster") => !attempt.kind.namespaced(),
+        Some("Namespaced") => attempt.kind.namespaced(),
+        _ => true,
+    };
+    let names = rule["resourceNames"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let named = names.is_empty() || names.iter().any(|n| n == attempt.name);
+    scope
+        && named
+        && lists("operations", attempt.operation.as_str())
+        && lists("apiGroups", &attempt.kind.group)
+        && lists("apiVersions", &attempt.kind.version)
+        && rule["resources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|r| resource_covers(r.as_str().unwrap_or(""), attempt))
+}
+
+fn resource_covers(pattern: &str, attempt: &Attempt<'_>) -> bool {
+    let (resource, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
+    let resource_fits = resource == "*" || resource == attempt.kind.plural;
+    resource_fits && (sub == attempt.subresource || sub == "*")
+}
+
+/// Whether namespace and object are selected by the two selectors of `place`.
+pub(super) fn selected(place: &Value, opinions: &Opinions, attempt: &Attempt<'_>) -> bool {
+    let fits = |selector: &Value, object: &Value| {
+        selector.is_null()
+            || Selector::of_object(selector).is_some_and(|s| s.matches_labels(&object["metadata"]["labels"]))
+    };
+    let in_namespace = attempt.kind.namespaced() || attempt.kind.is("", "namespaces");
+    let namespace_fits = !in_namespace || fits(&place["namespaceSelector"], &opinions.namespace);
+    let object_selector = &place["objectSelector"];
+    let exists = |value: &Value| !value.is_null();
+    let object_fits = object_selector.is_null()
+        || (exists(attempt.object()) && fits(object_selector, attempt.object()))
+        || (exists(attempt.old_object()) && fits(object_selector, attempt.old_object()));
+    namespace_fits && object_fits
+}
+
+/// What CEL expressions may speak of.
+pub(super) struct Scope {
+    request: Value,
+    object: Value,
+    old: Value,
+    namespace: Value,
+    pub(super) variables: Value,
+}
+
+impl Scope {
+    pub(super) fn of(attempt: &Attempt<'_>, opinions: &Opinions) -> Self {
+        Self {
+            request: attempt.request(""),
+            object: attempt.object().clone(),
+            old: attempt.old_object().clone(),
+            namespace: opinions.namespace.clone(),
+            variables: Value::Object(serde_json::Map::new()),
+        }
+    }
+
+    pub(super) fn names(&self) -> [(&str, &Value); 6] {
+        [
+            ("object", &self.object),
+            ("oldObject", &self.old),
+            ("request", &self.request),
+            ("namespaceObject", &self.namespace),
+            ("variables", &self.variables),
+            ("params", &Value::Null),
+        ]
+    }
+
+    /// Whether all conditions hold. One that is false outweighs one that can't be evaluated, as in Kubernetes.
+    pub(super) fn conditions_hold(&self, conditions: &Value) -> Result<bool, String> {
+        let mut problem = None;
+        for condition in conditions.as_array().into_iter().flatten() {
+            let expression = condition["expression"].as_str().unwrap_or("");
+            match expressions::truth(expression, &self.names()) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => problem = Some(format!("expression '{expression}' resulted in error: {error}")),
+            }
+        }
+        problem.map_or(Ok(true), Err)
+    }
+}

@@ -1,0 +1,154 @@
+//! Admission: what others have to say about a write before it happens. Mutating webhooks, then policies, then validating
+//! webhooks. Reads the store for their configuration and never writes to it.
+
+mod call;
+mod matching;
+mod policies;
+mod webhooks;
+
+pub use call::Backend;
+
+use serde_json::{Value, json};
+
+use super::Server;
+use super::http::User;
+use super::kinds::Kind;
+use super::object::Object;
+use super::refusal::Refusal;
+use super::selector::Selector;
+use super::store::Store;
+
+const GROUP: &str = "admissionregistration.k8s.io";
+
+/// What a write does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// A write that asks for admission.
+#[derive(Debug, Clone)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) kind: &'a Kind,
+    /// Empty for the object itself.
+    pub(crate) subresource: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) user: &'a User,
+    pub(crate) dry_run: bool,
+    pub(crate) old: Option<&'a Value>,
+    pub(crate) new: Option<Value>,
+}
+
+/// Everything that has a say, as it was when the write was planned.
+struct Opinions {
+    mutating: Vec<Object>,
+    validating: Vec<Object>,
+    policies: Vec<Object>,
+    bindings: Vec<Object>,
+    /// The namespace of the object, or the object itself if it is one.
+    namespace: Value,
+}
+
+/// The object as admission left it. Warnings for the client are added to `warnings`.
+pub(crate) async fn admit(
+    server: &Server,
+    attempt: Attempt<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Value>, Refusal> {
+    // As in Kubernetes, nothing keeps an administrator from changing what admits.
+    if attempt.kind.group == GROUP {
+        return Ok(attempt.new);
+    }
+    let Some(opinions) = Opinions::of(&server.lock(), &attempt) else {
+        return Ok(attempt.new);
+    };
+    let attempt = webhooks::mutate(server, &opinions, attempt, warnings).await?;
+    policies::validate(&opinions, &attempt, warnings)?;
+    webhooks::validate(server, &opinions, &attempt, warnings).await?;
+    Ok(attempt.new)
+}
+
+impl Opinions {
+    /// `None` if nobody has a say about anything.
+    fn of(store: &Store, attempt: &Attempt<'_>) -> Option<Self> {
+        let all = |plural: &str| {
+            let kind = store.kinds.get(GROUP, "v1", plural).expect("a built-in kind");
+            store.list(&kind, "", &Selector::everything()).objects
+        };
+        let opinions = Self {
+            mutating: all("mutatingwebhookconfigurations"),
+            validating: all("validatingwebhookconfigurations"),
+            policies: all("validatingadmissionpolicies"),
+            bindings: all("validatingadmissionpolicybindings"),
+            namespace: namespace_of(store, attempt),
+        };
+        let silent = opinions.mutating.is_empty() && opinions.validating.is_empty() && opinions.bindings.is_empty();
+        (!silent).then_some(opinions)
+    }
+}
+
+fn namespace_of(store: &Store, attempt: &Attempt<'_>) -> Value {
+    if attempt.kind.is("", "namespaces") {
+        return attempt.new.clone().or_else(|| attempt.old.cloned()).unwrap_or_default();
+    }
+    let kind = store.kinds.get("", "v1", "namespaces").expect("a built-in kind");
+    let found = store.get(&kind, &super::object::Key::new("", attempt.namespace));
+    found.map(|o| o.to_value()).unwrap_or_default()
+}
+
+impl Attempt<'_> {
+    /// The `request` of an AdmissionReview, without the objects.
+    fn request(&self, uid: &str) -> Value {
+        let kind = json!({"group": self.kind.group, "version": self.kind.version, "kind": self.kind.kind});
+        let kind = match self.subresource {
+            "binding" => json!({"group": "", "version": "v1", "kind": "Binding"}),
+            "eviction" => json!({"group": "policy", "version": "v1", "kind": "Eviction"}),
+            _ => kind,
+        };
+        let resource = json!({"group": self.kind.group, "version": self.kind.version, "resource": self.kind.plural});
+        let mut request = json!({
+            "uid": uid,
+            "kind": kind,
+            "resource": resource,
+            "requestKind": kind,
+            "requestResource": resource,
+            "name": self.name,
+            "operation": self.operation.as_str(),
+            "userInfo": self.user.json(),
+            "dryRun": self.dry_run,
+            "options": {},
+        });
+        if !self.namespace.is_empty() {
+            request["namespace"] = json!(self.namespace);
+        } else if self.kind.is("", "namespaces") {
+            request["namespace"] = json!(self.name);
+        }
+        if !self.subresource.is_empty() {
+            request["subResource"] = json!(self.subresource);
+            request["requestSubResource"] = json!(self.subresource);
+        }
+        request
+    }
+
+    fn object(&self) -> &Value {
+        self.new.as_ref().unwrap_or(&Value::Null)
+    }
+
+    fn old_object(&self) -> &Value {
+        self.old.unwrap_or(&Value::Null)
+    }
+}

@@ -1,0 +1,235 @@
+//! The store at value level, for kubelets, controllers and tests in this process: the same rules, without HTTP, faults,
+//! webhooks or policies. Resources are named as for `kubectl`: `pods`, `queues.scheduling.run.ai`.
+
+use serde_json::{Value, json};
+
+use super::Server;
+use super::kinds::Kind;
+use super::object::{Key, Object, meta_text};
+use super::patch::Patch;
+use super::refusal::Refusal;
+use super::selector::Selector;
+use super::store::{Author, Cursor, DeleteOptions, Page, WatchEvent, Writing};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Who writes through the door, in `managedFields`.
+const MANAGER: &str = "sim";
+
+/// The store without HTTP. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Door {
+    server: Server,
+    manager: String,
+}
+
+impl Door {
+    pub(super) fn new(server: Server) -> Self {
+        Self {
+            server,
+            manager: MANAGER.to_owned(),
+        }
+    }
+
+    /// The same, with its writes booked under this name.
+    pub fn named(self, manager: &str) -> Self {
+        Self {
+            manager: manager.to_owned(),
+            ..self
+        }
+    }
+
+    /// One object.
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Object, Refusal> {
+        let store = self.server.lock();
+        let kind = store.kind_named(resource)?;
+        store.get(&kind, &key(&kind, namespace, name))
+    }
+
+    /// The objects of a namespace, or of all if `namespace` is empty.
+    pub fn list(&self, resource: &str, namespace: &str, selector: &Selector) -> Result<Page, Refusal> {
+        let store = self.server.lock();
+        let kind = store.kind_named(resource)?;
+        Ok(store.list(&kind, namespace, selector))
+    }
+
+    /// A selector from texts as in `kubectl -l ... --field-selector ...`.
+    pub fn selector(&self, resource: &str, labels: &str, fields: &str) -> Result<Selector, Refusal> {
+        let kind = self.server.lock().kind_named(resource)?;
+        Selector::parse(&kind, labels, fields)
+    }
+
+    /// Creates an object. Its namespace is `default` if it says none.
+    pub fn create(&self, object: Value) -> Result<Object, Refusal> {
+        let mut store = self.server.lock();
+        let kind = store.kind_of(&object)?;
+        let namespace = namespace_of(&kind, &object);
+        store.create(&kind, &namespace, object, &self.writing())
+    }
+
+    /// Replaces an object, except for its status if that is written apart.
+    pub fn update(&self, object: Value) -> Result<Object, Refusal> {
+        self.write(object, &self.writing())
+    }
+
+    /// Replaces an object's status.
+    pub fn update_status(&self, object: Value) -> Result<Object, Refusal> {
+        self.write(object, &self.writing().of_status())
+    }
+
+    /// Creates an object or, if it exists, replaces it whatever its revision.
+    pub fn put(&self, mut object: Value) -> Result<Object, Refusal> {
+        match self.create(object.clone()) {
+            Err(refusal) if refusal.reason == "AlreadyExists" => {
+                let kind = self.server.lock().kind_of(&object)?;
+                let old = self.server.lock().get(
+                    &kind,
+                    &key(&kind, &namespace_of(&kind, &object), meta_text(&object, "name")),
+                )?;
+                object["metadata"]["resourceVersion"] = json!(old.revision().to_string());
+                self.update(object)
+            }
+            other => other,
+        }
+    }
+
+    /// Patches an object.
+    pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<Object, Refusal> {
+        self.patch_with(resource, namespace, name, patch, self.writing())
+    }
+
+    /// Patches an object's status.
+    pub fn patch_status(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<Object, Refusal> {
+        self.patch_with(resource, namespace, name, patch, self.writing().of_status())
+    }
+
+    /// Deletes an object; gives its last state, or the state in which it waits for its end.
+    pub fn delete(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Object, Refusal> {
+        let mut store = self.server.lock();
+        let kind = store.kind_named(resource)?;
+        let deleted = store.delete(&kind, &key(&kind, namespace, name), options)?;
+        Ok(deleted.object().clone())
+    }
+
+    /// Binds a pod to a node.
+    pub fn bind(&self, namespace: &str, pod: &str, node: &str) -> Result<(), Refusal> {
+        let binding = json!({"target": {"kind": "Node", "name": node}});
+        self.server.lock().bind(namespace, pod, &binding, false).map(|_| ())
+    }
+
+    /// Watches a resource from a revision on; from now on if none is given.
+    pub fn watch(
+        &self,
+        resource: &str,
+        namespace: &str,
+        selector: Selector,
+        since: Option<u64>,
+    ) -> Result<Watch, Refusal> {
+        let store = self.server.lock();
+        let kind = store.kind_named(resource)?;
+        let since = since.unwrap_or(store.revision());
+        let cursor = store.cursor(&kind, namespace, selector, since);
+        drop(store);
+        Ok(Watch {
+            server: self.server.clone(),
+            cursor,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// The revision of the latest change.
+    pub fn revision(&self) -> u64 {
+        self.server.lock().revision()
+    }
+
+    fn writing(&self) -> Writing {
+        Writing::by(&self.manager)
+    }
+
+    fn write(&self, object: Value, writing: &Writing) -> Result<Object, Refusal> {
+        let mut store = self.server.lock();
+        let kind = store.kind_of(&object)?;
+        let key = key(&kind, &namespace_of(&kind, &object), meta_text(&object, "name"));
+        store.update(&kind, &key, object, writing)
+    }
+
+    fn patch_with(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        patch: &Patch,
+        writing: Writing,
+    ) -> Result<Object, Refusal> {
+        let mut store = self.server.lock();
+        let kind = store.kind_named(resource)?;
+        let key = key(&kind, namespace, name);
+        let Patch::Apply { config, .. } = patch else {
+            let planned = store.plan_patch(&kind, &key, patch, &writing)?;
+            return store.commit_update(&kind, planned, &writing);
+        };
+        let writing = Writing {
+            author: Author::Apply(self.manager.clone()),
+            ..writing
+        };
+        if store.get(&kind, &key).is_err() {
+            let new = store.plan_apply_create(&kind, &key, config, &writing)?;
+            return store.commit_create(&kind, new, &writing);
+        }
+        let planned = store.plan_patch(&kind, &key, patch, &writing)?;
+        store.commit_update(&kind, planned, &writing)
+    }
+}
+
+/// A running watch.
+#[derive(Debug)]
+pub struct Watch {
+    server: Server,
+    cursor: Cursor,
+    ready: VecDeque<WatchEvent>,
+}
+
+impl Watch {
+    /// The next event, waiting for it. An error means that the history no longer reaches back: list and watch again.
+    pub async fn next(&mut self) -> Result<WatchEvent, Refusal> {
+        loop {
+            // Seen before reading, so that a change in between wakes us.
+            self.cursor.head.borrow_and_update();
+            if let Some(event) = self.try_next()? {
+                return Ok(event);
+            }
+            if self.cursor.head.changed().await.is_err() {
+                return Err(Refusal::of_code(503, "the server is gone"));
+            }
+        }
+    }
+
+    /// The next event if there is one.
+    pub fn try_next(&mut self) -> Result<Option<WatchEvent>, Refusal> {
+        if self.ready.is_empty() {
+            let batch = self.server.lock().batch(&self.cursor)?;
+            self.cursor.seen = batch.seen;
+            self.ready.extend(batch.events);
+        }
+        Ok(self.ready.pop_front())
+    }
+}
+
+fn key(kind: &Arc<Kind>, namespace: &str, name: &str) -> Key {
+    Key::new(if kind.namespaced() { namespace } else { "" }, name)
+}
+
+fn namespace_of(kind: &Kind, object: &Value) -> String {
+    let own = meta_text(object, "namespace");
+    match (kind.namespaced(), own) {
+        (false, _) => String::new(),
+        (true, "") => "default".to_owned(),
+        (true, own) => own.to_owned(),
+    }
+}

@@ -1,0 +1,116 @@
+//! CEL expressions over JSON values. Compiled once per text. Never touches anything but the values it is given.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cel::{Context, Program};
+use serde_json::Value;
+
+/// Programs kept; when there are more, all are forgotten, because a cluster has few and they are cheap to make again.
+const PROGRAMS_MAX: usize = 1_000;
+
+/// Whether an expression holds.
+pub(crate) fn truth(text: &str, variables: &[(&str, &Value)]) -> Result<bool, String> {
+    match evaluate(text, variables)? {
+        cel::Value::Bool(truth) => Ok(truth),
+        other => Err(format!("expected a truth value, got {:?}", other.type_of())),
+    }
+}
+
+/// The text that an expression makes.
+pub(crate) fn text(text: &str, variables: &[(&str, &Value)]) -> Result<String, String> {
+    match evaluate(text, variables)? {
+        cel::Value::String(text) => Ok(text.to_string()),
+        other => Err(format!("expected a string, got {:?}", other.type_of())),
+    }
+}
+
+/// The value of an expression as JSON.
+pub(crate) fn value(text: &str, variables: &[(&str, &Value)]) -> Result<Value, String> {
+    let value = evaluate(text, variables)?;
+    value.json().map_err(|e| e.to_string())
+}
+
+fn evaluate(text: &str, variables: &[(&str, &Value)]) -> Result<cel::Value, String> {
+    let program = compiled(text)?;
+    let mut context = Context::default();
+    for (name, value) in variables {
+        context.add_variable_from_value(*name, to_cel(value));
+    }
+    program.execute(&context).map_err(|e| e.to_string())
+}
+
+/// The program of a text. The lock is for the cache alone and held for a lookup.
+fn compiled(text: &str) -> Result<Arc<Program>, String> {
+    static PROGRAMS: OnceLock<Mutex<HashMap<String, Arc<Program>>>> = OnceLock::new();
+    let programs = PROGRAMS.get_or_init(Mutex::default);
+    let known = programs
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(text)
+        .cloned();
+    if let Some(program) = known {
+        return Ok(program);
+    }
+    let program = Arc::new(Program::compile(text).map_err(|e| e.to_string())?);
+    let mut programs = programs.lock().unwrap_or_else(PoisonError::into_inner);
+    if programs.len() >= PROGRAMS_MAX {
+        programs.clear();
+    }
+    programs.insert(text.to_owned(), program.clone());
+    Ok(program)
+}
+
+/// JSON numbers without a fraction are CEL's signed integers, as in Kubernetes.
+fn to_cel(value: &Value) -> cel::Value {
+    match value {
+        Value::Null => cel::Value::Null,
+        Value::Bool(truth) => cel::Value::Bool(*truth),
+        Value::Number(number) => match number.as_i64() {
+            Some(integer) => cel::Value::Int(integer),
+            None => cel::Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::String(text) => cel::Value::from(text.as_str()),
+        Value::Array(items) => cel::Value::List(Arc::new(items.iter().map(to_cel).collect())),
+        Value::Object(fields) => {
+            let map: HashMap<String, cel::Value> = fields.iter().map(|(k, v)| (k.clone(), to_cel(v))).collect();
+            cel::Value::from(map)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_policies_use() {
+        let object = json!({"metadata": {"labels": {"a": "1"}}, "spec": {"schedulerName": "kai-scheduler", "n": 3}});
+        let check = |expression: &str| truth(expression, &[("object", &object)]);
+        for (expression, expect) in [
+            ("object.spec.schedulerName == 'kai-scheduler'", true),
+            (
+                "has(object.metadata.annotations) && 'x' in object.metadata.annotations",
+                false,
+            ),
+            (
+                "!has(object.metadata.labels) || !object.metadata.labels.exists(k, k.startsWith('runai-gpu-group'))",
+                true,
+            ),
+            ("object.metadata.labels.all(k, k in ['a', 'b'])", true),
+            ("object.spec.n > 2 && object.spec.n % 2 == 1", true),
+            ("object.spec.schedulerName.matches('^kai.*')", true),
+            ("size(object.metadata.labels) == 1", true),
+            ("has(object.spec.other) ? object.spec.other : true", true),
+        ] {
+            assert_eq!(check(expression), Ok(expect), "{expression}");
+        }
+        assert!(check("object.spec.missing == 1").is_err());
+        assert!(check("object.spec.(").is_err());
+        assert_eq!(
+            text("'n is ' + string(object.spec.n)", &[("object", &object)]).unwrap(),
+            "n is 3"
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! The server's HTTP side: requests in, answers and watch streams out. Decides nothing about objects; that is the
+//! store's.
+
+mod discovery;
+mod format;
+mod listen;
+mod openapi;
+mod query;
+mod request;
+mod resources;
+mod reviews;
+mod route;
+mod service;
+mod table;
+mod watching;
+mod writes;
+
+pub use listen::Listening;
+pub(crate) use listen::listen;
+pub(crate) use request::User;
+pub use service::{ConnectionLost, Service};
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use serde_json::Value;
+
+use super::refusal::Refusal;
+
+/// The body of an answer.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+fn body(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).boxed_unsync()
+}
+
+fn json_answer(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(body(bytes));
+    *response.status_mut() = code;
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn value_answer(value: &Value) -> Response<Body> {
+    json_answer(StatusCode::OK, value.to_string())
+}
+
+fn text_answer(text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(body(text));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    response
+}
+
+fn refusal_answer(refusal: &Refusal) -> Response<Body> {
+    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json_answer(code, refusal.status().to_string());
+    if refusal.code == 429 || refusal.code == 503 {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}

@@ -1,0 +1,77 @@
+//! Questions about permissions and tokens: everybody may do everything, because there is no RBAC here. Nothing is stored.
+
+use http::{Method, Response, StatusCode};
+use serde_json::json;
+
+use super::request::ApiRequest;
+use super::route::Target;
+use super::{Body, json_answer};
+use crate::server::refusal::Refusal;
+
+/// The resources answered here, for discovery: group, plural, kind, namespaced.
+pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
+    (
+        "authorization.k8s.io",
+        "selfsubjectaccessreviews",
+        "SelfSubjectAccessReview",
+        false,
+    ),
+    (
+        "authorization.k8s.io",
+        "subjectaccessreviews",
+        "SubjectAccessReview",
+        false,
+    ),
+    (
+        "authorization.k8s.io",
+        "localsubjectaccessreviews",
+        "LocalSubjectAccessReview",
+        true,
+    ),
+    (
+        "authorization.k8s.io",
+        "selfsubjectrulesreviews",
+        "SelfSubjectRulesReview",
+        false,
+    ),
+    ("authentication.k8s.io", "tokenreviews", "TokenReview", false),
+    (
+        "authentication.k8s.io",
+        "selfsubjectreviews",
+        "SelfSubjectReview",
+        false,
+    ),
+];
+
+/// The answer, if the request is such a question.
+pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, Refusal> {
+    let known = REVIEWS
+        .iter()
+        .any(|(group, plural, ..)| *group == target.group && *plural == target.plural);
+    if !known || target.version != "v1" {
+        return Ok(None);
+    }
+    if request.method != Method::POST {
+        return Err(Refusal::of_code(
+            405,
+            "the server does not allow this method on the requested resource",
+        ));
+    }
+    let mut review = request.value()?;
+    review["status"] = match target.plural.as_str() {
+        "selfsubjectrulesreviews" => json!({
+            "incomplete": false,
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+        }),
+        "selfsubjectreviews" => json!({"userInfo": request.user.json()}),
+        "tokenreviews" => {
+            let token = review["spec"]["token"].as_str().unwrap_or("");
+            let known = token.starts_with("system:");
+            let user = super::request::User::named(if known { token } else { "system:admin" });
+            json!({"authenticated": true, "user": user.json()})
+        }
+        _ => json!({"allowed": true, "reason": "everything is allowed here"}),
+    };
+    Ok(Some(json_answer(StatusCode::CREATED, review.to_string())))
+}

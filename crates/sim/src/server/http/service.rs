@@ -1,0 +1,133 @@
+//! The tower service: reads a request, consults the faults, answers. Thin.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http_body_util::{BodyExt, Limited};
+
+use super::request::{ApiRequest, User};
+use super::{Body, refusal_answer, resources};
+use crate::server::faults::Fault;
+use crate::server::refusal::Refusal;
+use crate::server::{ADMIN, Server};
+
+/// Longest body read, as in Kubernetes.
+const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// The connection broke before the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the connection was lost before the answer came")]
+pub struct ConnectionLost;
+
+/// The server as a tower service, for `kube::Client::new` or an HTTP server.
+#[derive(Debug, Clone)]
+pub struct Service {
+    server: Server,
+    /// Who asks, for a client in this process; `None` on a port, where the request says who.
+    user: Option<String>,
+}
+
+impl Service {
+    pub(crate) fn in_process(server: Server, user: &str) -> Self {
+        Self {
+            server,
+            user: Some(user.to_owned()),
+        }
+    }
+
+    pub(super) fn on_port(server: Server) -> Self {
+        Self { server, user: None }
+    }
+
+    async fn answer<B>(self, request: Request<B>) -> Result<Response<Body>, ConnectionLost>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (parts, body) = request.into_parts();
+        let user = match self.authenticate(&parts.headers) {
+            Ok(user) => user,
+            Err(refusal) => return Ok(refusal_answer(&refusal)),
+        };
+        let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => {
+                return Ok(refusal_answer(&Refusal::of_code(
+                    413,
+                    format!("reading the body: {error}"),
+                )));
+            }
+        };
+        let request = ApiRequest::new(&parts, user, body);
+        let fault = self.server.faults().request(&request.info());
+        match fault {
+            Fault::Pass | Fault::DropAnswer => {}
+            Fault::Delay(time) => tokio::time::sleep(time).await,
+            Fault::Fail(code) => return Ok(refusal_answer(&Refusal::of_code(code, "a fault that was asked for"))),
+        }
+        let mut warnings = Vec::new();
+        let answer = resources::answer(&self.server, &request, &mut warnings).await;
+        if fault == Fault::DropAnswer {
+            return Err(ConnectionLost);
+        }
+        let mut response = answer.unwrap_or_else(|refusal| refusal_answer(&refusal));
+        for warning in warnings {
+            let quoted = format!("299 - \"{}\"", warning.replace(['"', '\\', '\n'], " "));
+            if let Ok(value) = HeaderValue::from_str(&quoted) {
+                response.headers_mut().append(header::WARNING, value);
+            }
+        }
+        Ok(response)
+    }
+
+    fn authenticate(&self, headers: &HeaderMap) -> Result<User, Refusal> {
+        let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let name = match &self.user {
+            Some(user) => user.clone(),
+            None => self.name_of_token(text("authorization"))?,
+        };
+        // Everybody may impersonate: there is no RBAC here.
+        let impersonated = text("impersonate-user");
+        if impersonated.is_empty() {
+            return Ok(User::named(&name));
+        }
+        let mut user = User::named(impersonated);
+        let groups = headers
+            .get_all("impersonate-group")
+            .iter()
+            .filter_map(|v| v.to_str().ok().map(str::to_owned));
+        user.groups.extend(groups);
+        Ok(user)
+    }
+
+    fn name_of_token(&self, authorization: &str) -> Result<String, Refusal> {
+        let token = authorization.strip_prefix("Bearer ").unwrap_or("");
+        match &self.server.shared.token {
+            None if token.starts_with("system:") => Ok(token.to_owned()),
+            None => Ok(ADMIN.to_owned()),
+            Some(expect) if expect == token => Ok(ADMIN.to_owned()),
+            Some(_) => Err(Refusal::of_code(401, "Unauthorized")),
+        }
+    }
+}
+
+impl<B> tower::Service<Request<B>> for Service
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = ConnectionLost;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
+}

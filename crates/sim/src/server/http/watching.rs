@@ -1,0 +1,220 @@
+//! Watch streams: the initial state if asked for, changes as they come, bookmarks, the end. A state machine over the
+//! store's cursor; it holds no events beyond one batch.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Body;
+use super::format::{self, Format};
+use super::resources::{Subject, parse_revision};
+use super::table;
+use crate::server::Server;
+use crate::server::faults::{RequestInfo, WatchFault};
+use crate::server::kinds::Kind;
+use crate::server::refusal::Refusal;
+use crate::server::store::{Cursor, EventType, Paging, WatchEvent};
+
+/// A watch that names no end ends after this time; clients are used to it.
+const WATCH_SECONDS: u64 = 3_600;
+/// How often a quiet watch says how far it is.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// Marks the end of the initial state for clients that asked for it.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+struct Watching {
+    server: Server,
+    kind: Arc<Kind>,
+    info: RequestInfo,
+    format: Format,
+    cursor: Cursor,
+    frames: VecDeque<Bytes>,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    deadline: Instant,
+    delivered: u64,
+    /// Columns are sent with the first table only.
+    headed: bool,
+    over: bool,
+}
+
+pub(super) fn watch(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
+    let selector = subject.selector()?;
+    let query = &subject.request.query;
+    let asked = query.text("resourceVersion");
+    let since = parse_revision(asked)?;
+    let initial = query.flag("sendInitialEvents");
+    if initial && query.text("resourceVersionMatch") != "NotOlderThan" {
+        return Err(Refusal::bad_request(
+            "sendInitialEvents requires resourceVersionMatch to be NotOlderThan",
+        ));
+    }
+    let seconds = query
+        .number("timeoutSeconds")
+        .filter(|s| *s > 0)
+        .unwrap_or(WATCH_SECONDS);
+    let bookmarks = query.flag("allowWatchBookmarks");
+
+    let store = subject.server.lock();
+    let with_state = initial || since == 0;
+    let state = with_state.then(|| store.page(&subject.kind, &subject.target.namespace, &selector, &Paging::default()));
+    let state = state.transpose()?;
+    let from = state.as_ref().map_or(since, |page| page.revision);
+    let cursor = store.cursor(&subject.kind, &subject.target.namespace, selector, from);
+    drop(store);
+
+    let mut watching = Watching {
+        server: subject.server.clone(),
+        kind: subject.kind.clone(),
+        info: subject.request.info(),
+        format: subject.request.format,
+        cursor,
+        frames: VecDeque::new(),
+        bookmarks,
+        next_bookmark: Instant::now() + BOOKMARK_INTERVAL,
+        deadline: Instant::now() + Duration::from_secs(seconds),
+        delivered: 0,
+        headed: false,
+        over: false,
+    };
+    for object in state.into_iter().flat_map(|page| page.objects) {
+        watching.push(&WatchEvent {
+            event_type: EventType::Added,
+            object,
+        });
+    }
+    if initial && bookmarks {
+        watching.push_bookmark(true);
+    }
+    let frames = stream::unfold(watching, |mut watching| async move {
+        let frame = watching.next_frame().await?;
+        Some((Ok::<_, Infallible>(Frame::data(frame)), watching))
+    });
+    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+impl Watching {
+    async fn next_frame(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(frame) = self.frames.pop_front() {
+                self.delivered += 1;
+                return Some(frame);
+            }
+            if self.over {
+                return None;
+            }
+            // Seen before reading, so that a change in between wakes us.
+            self.cursor.head.borrow_and_update();
+            self.read();
+            if !self.frames.is_empty() {
+                self.suffer_faults().await;
+                continue;
+            }
+            let bookmark_at = if self.bookmarks {
+                self.next_bookmark
+            } else {
+                self.deadline
+            };
+            tokio::select! {
+                changed = self.cursor.head.changed() => self.over |= changed.is_err(),
+                () = tokio::time::sleep_until(self.deadline.min(bookmark_at)) => {
+                    if self.bookmarks {
+                        self.push_bookmark(false);
+                    }
+                    self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
+                    self.over |= Instant::now() >= self.deadline;
+                }
+            }
+        }
+    }
+
+    /// Takes the next batch of changes.
+    fn read(&mut self) {
+        let batch = self.server.lock().batch(&self.cursor);
+        match batch {
+            Ok(batch) => {
+                self.cursor.seen = batch.seen;
+                for event in &batch.events {
+                    self.push(event);
+                }
+            }
+            Err(refusal) => self.fail(&refusal),
+        }
+    }
+
+    async fn suffer_faults(&mut self) {
+        let fault = self.server.faults().watch(&self.info, self.delivered);
+        match fault {
+            WatchFault::Pass => {}
+            WatchFault::Lag(time) => tokio::time::sleep(time).await,
+            WatchFault::End => {
+                self.frames.clear();
+                self.over = true;
+            }
+            WatchFault::Gone => {
+                self.frames.clear();
+                self.fail(&Refusal::expired("a fault that was asked for"));
+            }
+        }
+    }
+
+    fn fail(&mut self, refusal: &Refusal) {
+        self.frames
+            .push_back(frame("ERROR", refusal.status().to_string().as_bytes()));
+        self.over = true;
+    }
+
+    fn push(&mut self, event: &WatchEvent) {
+        let object = match self.format {
+            Format::Object => format::in_version(&self.kind, &event.object),
+            Format::Metadata => Bytes::from(format::metadata_only(&event.object).to_string()),
+            Format::Table => {
+                let now = self.server.clock().now();
+                let metadata = json!({"resourceVersion": event.object["metadata"]["resourceVersion"]});
+                let rows = std::slice::from_ref(&event.object);
+                let table = table::table(&self.kind, rows, metadata, !self.headed, now);
+                self.headed = true;
+                Bytes::from(table.to_string())
+            }
+        };
+        self.frames.push_back(frame(event.event_type.as_str(), &object));
+    }
+
+    fn push_bookmark(&mut self, initial_end: bool) {
+        let mut metadata = json!({"resourceVersion": self.cursor.seen.to_string(), "creationTimestamp": null});
+        if initial_end {
+            metadata["annotations"] = json!({INITIAL_EVENTS_END: "true"});
+        }
+        let object: Value = match self.format {
+            Format::Object => {
+                json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
+            }
+            Format::Metadata => format::metadata_only(&json!({"metadata": metadata})),
+            Format::Table => table::table(&self.kind, &[], metadata, false, self.server.clock().now()),
+        };
+        self.frames.push_back(frame("BOOKMARK", object.to_string().as_bytes()));
+    }
+}
+
+fn frame(event_type: &str, object: &[u8]) -> Bytes {
+    let mut text = Vec::with_capacity(object.len() + 40);
+    text.extend_from_slice(b"{\"type\":\"");
+    text.extend_from_slice(event_type.as_bytes());
+    text.extend_from_slice(b"\",\"object\":");
+    text.extend_from_slice(object);
+    text.extend_from_slice(b"}\n");
+    Bytes::from(text)
+}

@@ -1,0 +1,117 @@
+//! A stored object: immutable, cheap to clone, serialised at most once however many clients read it. Also the few
+//! readers of metadata that every part of the server needs. Never changes what it holds.
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+/// An object as stored. Dereferences to its JSON value.
+#[derive(Clone)]
+pub struct Object(Arc<Inner>);
+
+struct Inner {
+    value: Value,
+    json: OnceLock<Bytes>,
+}
+
+impl Object {
+    pub(crate) fn new(value: Value) -> Self {
+        Self(Arc::new(Inner {
+            value,
+            json: OnceLock::new(),
+        }))
+    }
+
+    /// The object as JSON text.
+    pub fn json(&self) -> Bytes {
+        self.0
+            .json
+            .get_or_init(|| Bytes::from(self.0.value.to_string()))
+            .clone()
+    }
+
+    /// Its JSON value, to change and write back.
+    pub fn to_value(&self) -> Value {
+        self.0.value.clone()
+    }
+
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        meta_text(self, "name")
+    }
+
+    /// `metadata.namespace`; empty for cluster-wide objects.
+    pub fn namespace(&self) -> &str {
+        meta_text(self, "namespace")
+    }
+
+    /// `metadata.uid`.
+    pub fn uid(&self) -> &str {
+        meta_text(self, "uid")
+    }
+
+    /// `metadata.resourceVersion` as a number.
+    pub fn revision(&self) -> u64 {
+        meta_text(self, "resourceVersion").parse().unwrap_or(0)
+    }
+}
+
+impl Deref for Object {
+    type Target = Value;
+    fn deref(&self) -> &Value {
+        &self.0.value
+    }
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.value)
+    }
+}
+
+/// Where an object is within its resource. Ordered as lists are: by namespace, then name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Empty for cluster-wide objects.
+    pub namespace: String,
+    /// The object's name.
+    pub name: String,
+}
+
+impl Key {
+    /// A namespaced object, or a cluster-wide one if `namespace` is empty.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    pub(crate) fn of(value: &Value) -> Self {
+        Self::new(meta_text(value, "namespace"), meta_text(value, "name"))
+    }
+}
+
+pub(crate) fn meta_text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value["metadata"][field].as_str().unwrap_or("")
+}
+
+/// The object's metadata, made if it is missing or not an object.
+pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
+    field_mut(value, "metadata")
+}
+
+/// A field that holds an object, made if it is missing or something else.
+pub(crate) fn field_mut<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
+    map_mut(map_mut(value).entry(field).or_insert(Value::Null))
+}
+
+/// The value as an object, made one if it is something else.
+pub(crate) fn map_mut(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut().expect("made an object above")
+}

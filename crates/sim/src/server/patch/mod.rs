@@ -1,0 +1,46 @@
+//! Changes to objects as clients write them: JSON patch, merge patch, strategic merge patch and server-side apply, and
+//! who owns which field afterwards. Pure: values in, values out.
+
+pub(crate) mod apply;
+pub(crate) mod fields;
+pub(crate) mod shape;
+pub(crate) mod strategic;
+
+use serde_json::Value;
+
+use super::refusal::Refusal;
+use shape::Shape;
+
+/// A patch as it came, by its content type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Patch {
+    /// `application/json-patch+json`.
+    Json(Value),
+    /// `application/merge-patch+json`.
+    Merge(Value),
+    /// `application/strategic-merge-patch+json`.
+    Strategic(Value),
+    /// `application/apply-patch+yaml`.
+    Apply {
+        /// What the manager wants.
+        config: Value,
+        /// Whether to take fields over from other managers.
+        force: bool,
+    },
+}
+
+/// The object after a patch of one of the three kinds that know no owners.
+pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Value, Refusal> {
+    let mut new = old.clone();
+    match patch {
+        Patch::Json(operations) => {
+            let operations: json_patch::Patch = serde_json::from_value(operations.clone())
+                .map_err(|e| Refusal::bad_request(format!("error decoding patch: {e}")))?;
+            json_patch::patch(&mut new, &operations).map_err(|e| Refusal::of_code(422, e.to_string()))?;
+        }
+        Patch::Merge(merge) => json_patch::merge(&mut new, merge),
+        Patch::Strategic(merge) => strategic::merge(&mut new, merge, shape)?,
+        Patch::Apply { config, .. } => return Ok(apply::merged(old, config, shape)),
+    }
+    Ok(new)
+}

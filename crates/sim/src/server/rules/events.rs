@@ -1,0 +1,60 @@
+//! Events have two forms, one per API group, and are stored in the core one. Pure.
+
+use serde_json::{Value, json};
+
+use crate::server::object::map_mut;
+
+/// Field of `events.k8s.io` and what the core group calls it.
+const RENAMED: [(&str, &str); 6] = [
+    ("regarding", "involvedObject"),
+    ("note", "message"),
+    ("reportingController", "reportingComponent"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+];
+
+/// Into the stored form; an event that is in it already stays as it is.
+pub(crate) fn to_core(event: &mut Value) {
+    let fields = map_mut(event);
+    for (new, core) in RENAMED {
+        if let Some(value) = fields.remove(new) {
+            fields.insert(core.to_owned(), value);
+        }
+    }
+    if let Some(source) = fields.remove("deprecatedSource") {
+        fields.insert("source".to_owned(), source);
+    }
+    fields.entry("involvedObject").or_insert_with(|| json!({}));
+}
+
+/// Out of the stored form, for clients of `events.k8s.io`.
+pub(crate) fn from_core(event: &Value) -> Value {
+    let mut event = event.clone();
+    let fields = map_mut(&mut event);
+    for (new, core) in RENAMED {
+        if let Some(value) = fields.remove(core) {
+            fields.insert(new.to_owned(), value);
+        }
+    }
+    if let Some(source) = fields.remove("source") {
+        fields.insert("deprecatedSource".to_owned(), source);
+    }
+    fields.insert("apiVersion".to_owned(), json!("events.k8s.io/v1"));
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back() {
+        let new =
+            json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": {"name": "a"}, "note": "hello"});
+        let mut stored = new.clone();
+        to_core(&mut stored);
+        assert_eq!(stored["involvedObject"]["name"], "a");
+        assert_eq!(from_core(&stored), new);
+    }
+}

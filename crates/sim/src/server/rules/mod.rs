@@ -1,0 +1,90 @@
+//! What the server knows about particular kinds: defaults, checks, and what a new object gets. One file per subject.
+
+pub(crate) mod custom;
+pub(crate) mod events;
+pub(crate) mod names;
+mod pods;
+mod schema;
+mod various;
+mod workloads;
+
+use serde_json::Value;
+
+use super::kinds::Kind;
+use super::object::{Object, map_mut, meta_text};
+use super::refusal::Refusal;
+use super::store::Store;
+
+/// Fills in what clients may leave out. Doing it twice changes nothing.
+pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
+    if let Some(custom) = &kind.custom {
+        if let Some(schema) = &custom.schema {
+            schema::prune(object, schema, true);
+            schema::fill_defaults(object, schema);
+        }
+        return;
+    }
+    match (kind.group.as_str(), kind.plural.as_str()) {
+        ("", "pods") => {
+            pods::default_spec(&mut object["spec"]);
+            pods::default_status(object);
+        }
+        ("apps" | "batch", _) => workloads::default_object(kind, object),
+        _ => various::default_object(kind, object),
+    }
+}
+
+/// Built-in admission of a new object.
+pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+    if kind.is("", "pods") {
+        pods::set_priority(store, kind, object)?;
+        pods::tolerate_lost_nodes(&mut object["spec"]);
+    }
+    Ok(())
+}
+
+/// What an object gets when it has its uid.
+pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
+    match (kind.group.as_str(), kind.plural.as_str()) {
+        ("batch", "jobs") => workloads::own_pods(object),
+        ("", "services") => various::give_address(store, object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => custom::establish(object, &store.clock.now_text()),
+        _ => {}
+    }
+}
+
+/// Whether an object may be stored.
+pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), Refusal> {
+    let mut causes = names::check_labels(new);
+    if let Some(custom) = &kind.custom {
+        if let Some(schema) = &custom.schema {
+            causes.extend(schema::check(new, old.map(|o| &**o), schema));
+        }
+    } else if kind.is("", "pods") {
+        causes.extend(pods::check(old.map(|o| &**o), new));
+    } else {
+        causes.extend(various::check(kind, old.map(|o| &**o), new));
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::invalid(
+        &kind.kind,
+        &kind.group,
+        meta_text(new, "name"),
+        &causes,
+    ))
+}
+
+/// Whether a write changed what generations count.
+pub(crate) fn spec_differs(kind: &Kind, old: &Value, new: &Value) -> bool {
+    if kind.custom.is_none() {
+        return old["spec"] != new["spec"];
+    }
+    let without = |value: &Value| {
+        let mut value = value.clone();
+        map_mut(&mut value).retain(|field, _| field != "metadata" && !(kind.status && field == "status"));
+        value
+    };
+    without(old) != without(new)
+}

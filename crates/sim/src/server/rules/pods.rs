@@ -1,0 +1,281 @@
+//! Pods: defaults, priority, quality of service, and what of a pod can't be changed. Pure but for looking up a class.
+
+use serde_json::{Map, Value, json};
+
+use crate::server::kinds::Kind;
+use crate::server::object::{field_mut, map_mut, meta_text};
+use crate::server::refusal::{Cause, Refusal};
+use crate::server::store::Store;
+
+/// How long a pod stays on a node that is lost, unless it says otherwise.
+const LOST_NODE_SECONDS: i64 = 300;
+
+/// Defaults of a pod's spec, which is also the spec of a pod template.
+pub(super) fn default_spec(spec: &mut Value) {
+    let spec = map_mut(spec);
+    let mut default = |field: &str, value: Value| {
+        spec.entry(field).or_insert(value);
+    };
+    default("restartPolicy", json!("Always"));
+    default("terminationGracePeriodSeconds", json!(30));
+    default("dnsPolicy", json!("ClusterFirst"));
+    default("schedulerName", json!("default-scheduler"));
+    default("securityContext", json!({}));
+    for list in ["containers", "initContainers"] {
+        if let Some(Value::Array(containers)) = spec.get_mut(list) {
+            containers.iter_mut().for_each(default_container);
+        }
+    }
+    if let Some(account) = spec.get("serviceAccountName").cloned() {
+        spec.entry("serviceAccount").or_insert(account);
+    }
+}
+
+fn default_container(container: &mut Value) {
+    let fields = map_mut(container);
+    let image = fields.get("image").and_then(Value::as_str).unwrap_or("");
+    let last = image.rsplit('/').next().unwrap_or("");
+    let latest = !last.contains('@') && (!last.contains(':') || last.ends_with(":latest"));
+    let policy = if latest { "Always" } else { "IfNotPresent" };
+    fields.entry("imagePullPolicy").or_insert(json!(policy));
+    fields
+        .entry("terminationMessagePath")
+        .or_insert(json!("/dev/termination-log"));
+    fields.entry("terminationMessagePolicy").or_insert(json!("File"));
+    if let Some(Value::Array(ports)) = fields.get_mut("ports") {
+        for port in ports {
+            map_mut(port).entry("protocol").or_insert(json!("TCP"));
+        }
+    }
+    // What is limited and not requested is requested at its limit.
+    let resources = map_mut(fields.entry("resources").or_insert(json!({})));
+    if let Some(Value::Object(limits)) = resources.get("limits").cloned() {
+        let requests = map_mut(resources.entry("requests").or_insert(json!({})));
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    }
+}
+
+pub(super) fn default_status(pod: &mut Value) {
+    let class = quality_of_service(&pod["spec"]);
+    let gated = pod["spec"]["schedulingGates"]
+        .as_array()
+        .is_some_and(|gates| !gates.is_empty());
+    let status = field_mut(pod, "status");
+    status.entry("phase").or_insert(json!("Pending"));
+    status.entry("qosClass").or_insert(json!(class));
+    if gated && !status.contains_key("conditions") {
+        let condition = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates", "lastProbeTime": null,
+            "lastTransitionTime": null,
+        }]);
+        status.insert("conditions".to_owned(), condition);
+    }
+}
+
+/// The class by which a node's kubelet decides whom to kill first.
+fn quality_of_service(spec: &Value) -> &'static str {
+    let mut any = false;
+    let mut guaranteed = true;
+    for list in ["containers", "initContainers"] {
+        for container in spec[list].as_array().into_iter().flatten() {
+            let resources = &container["resources"];
+            for name in ["cpu", "memory"] {
+                let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
+                any |= !request.is_null() || !limit.is_null();
+                guaranteed &= !limit.is_null() && (request.is_null() || request == limit);
+            }
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// Sets the priority from the pod's class.
+pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
+    let name = pod["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
+    let class = store.priority_class(&name);
+    if class.is_none() && !name.is_empty() {
+        let why = format!("no PriorityClass with name {name} was found");
+        return Err(Refusal::forbidden(kind.about(meta_text(pod, "name")), why));
+    }
+    let priority = class.as_ref().map_or(0, |c| c["value"].as_i64().unwrap_or(0));
+    let spec = field_mut(pod, "spec");
+    let asked = spec.get("priority").and_then(Value::as_i64);
+    if let Some(asked) = asked.filter(|asked| *asked != priority) {
+        let why = format!(
+            "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller \
+             computed {priority} from the given PriorityClass name"
+        );
+        return Err(Refusal::forbidden(kind.about(meta_text(pod, "name")), why));
+    }
+    spec.insert("priority".to_owned(), json!(priority));
+    let policy = class
+        .as_ref()
+        .and_then(|c| c["preemptionPolicy"].as_str())
+        .unwrap_or("PreemptLowerPriority");
+    spec.entry("preemptionPolicy").or_insert(json!(policy));
+    if let Some(class) = class {
+        spec.insert("priorityClassName".to_owned(), json!(class.name()));
+    }
+    spec.entry("serviceAccountName").or_insert(json!("default"));
+    Ok(())
+}
+
+/// The tolerations that every pod gets.
+pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
+    let list = map_mut(spec).entry("tolerations").or_insert(json!([]));
+    let Some(tolerations) = list.as_array_mut() else { return };
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let covers = |t: &Value| {
+            (t["key"] == key || t["key"].as_str().unwrap_or("").is_empty())
+                && matches!(t["effect"].as_str(), None | Some("" | "NoExecute"))
+        };
+        if !tolerations.iter().any(covers) {
+            tolerations.push(json!({
+                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS
+            }));
+        }
+    }
+}
+
+/// What is wrong with a pod, or with a change of one.
+pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
+    let mut causes = check_containers(&new["spec"]);
+    if let Some(old) = old
+        && mutable_parts_removed(&old["spec"])
+            != mutable_parts_removed(&with_allowed_changes(&old["spec"], &new["spec"]))
+    {
+        causes.push(Cause::forbidden(
+            "spec",
+            "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
+             `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
+             `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+        ));
+    }
+    causes
+}
+
+fn check_containers(spec: &Value) -> Vec<Cause> {
+    let containers = spec["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if containers.is_empty() {
+        return vec![Cause::required("spec.containers", "")];
+    }
+    let mut causes = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for (at, container) in containers.iter().enumerate() {
+        let name = container["name"].as_str().unwrap_or("");
+        if name.is_empty() {
+            causes.push(Cause::required(format!("spec.containers[{at}].name"), ""));
+        } else if !seen.insert(name) {
+            let message = format!("Duplicate value: {name:?}");
+            causes.push(Cause {
+                reason: "FieldValueDuplicate",
+                message,
+                field: format!("spec.containers[{at}].name"),
+            });
+        }
+        if container["image"].as_str().unwrap_or("").is_empty() {
+            causes.push(Cause::required(format!("spec.containers[{at}].image"), ""));
+        }
+    }
+    causes
+}
+
+/// The new spec with every allowed change undone.
+fn with_allowed_changes(old: &Value, new: &Value) -> Value {
+    let mut new = new.clone();
+    let list = |spec: &Value, field: &str| spec[field].as_array().cloned().unwrap_or_default();
+    let (had, has) = (list(old, "tolerations"), list(&new, "tolerations"));
+    if had.iter().all(|t| has.contains(t)) {
+        restore(&mut new, old, "tolerations");
+    }
+    let (had, has) = (list(old, "schedulingGates"), list(&new, "schedulingGates"));
+    if has.iter().all(|g| had.contains(g)) {
+        restore(&mut new, old, "schedulingGates");
+    }
+    // While gated, a pod may still be narrowed to fewer nodes.
+    if !had.is_empty() {
+        restore(&mut new, old, "nodeSelector");
+        restore(&mut new, old, "affinity");
+    }
+    new
+}
+
+fn restore(new: &mut Value, old: &Value, field: &str) {
+    match old.get(field) {
+        Some(value) => new[field] = value.clone(),
+        None => {
+            map_mut(new).remove(field);
+        }
+    }
+}
+
+fn mutable_parts_removed(spec: &Value) -> Map<String, Value> {
+    let mut spec = spec.as_object().cloned().unwrap_or_default();
+    spec.remove("activeDeadlineSeconds");
+    spec.remove("ephemeralContainers");
+    spec.remove("serviceAccount");
+    for list in ["containers", "initContainers"] {
+        if let Some(Value::Array(containers)) = spec.get_mut(list) {
+            for container in containers {
+                let fields = map_mut(container);
+                fields.remove("image");
+                fields.remove("imagePullPolicy");
+            }
+        }
+    }
+    spec.retain(|_, value| !value.is_null() && *value != json!({}) && *value != json!([]));
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quality() {
+        let spec = |requests: Value, limits: Value| json!({"containers": [{"resources": {"requests": requests, "limits": limits}}]});
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        assert_eq!(quality_of_service(&spec(json!({}), json!({}))), "BestEffort");
+        assert_eq!(quality_of_service(&spec(full.clone(), full.clone())), "Guaranteed");
+        assert_eq!(quality_of_service(&spec(json!({"cpu": "1"}), json!({}))), "Burstable");
+        assert_eq!(
+            quality_of_service(&spec(json!({"nvidia.com/gpu": 1}), json!({}))),
+            "BestEffort"
+        );
+    }
+
+    #[test]
+    fn limits_become_requests() {
+        let mut spec =
+            json!({"containers": [{"name": "a", "image": "x:1", "resources": {"limits": {"nvidia.com/gpu": 1}}}]});
+        default_spec(&mut spec);
+        assert_eq!(spec["containers"][0]["resources"]["requests"]["nvidia.com/gpu"], 1);
+        assert_eq!(spec["containers"][0]["imagePullPolicy"], "IfNotPresent");
+    }
+
+    #[test]
+    fn what_may_change() {
+        let old = json!({"spec": {"containers": [{"name": "a", "image": "x"}], "schedulingGates": [{"name": "g"}]}});
+        let changed = |edit: fn(&mut Value)| {
+            let mut new = old.clone();
+            edit(&mut new["spec"]);
+            check(Some(&old), &new).is_empty()
+        };
+        assert!(changed(|s| s["containers"][0]["image"] = json!("y")));
+        assert!(changed(|s| s["tolerations"] = json!([{"key": "k"}])));
+        assert!(changed(|s| s["schedulingGates"] = json!([])));
+        assert!(changed(|s| s["activeDeadlineSeconds"] = json!(5)));
+        assert!(!changed(|s| s["nodeName"] = json!("n")));
+        assert!(!changed(|s| s["containers"][0]["command"] = json!(["x"])));
+        assert!(!changed(
+            |s| s["schedulingGates"] = json!([{"name": "g"}, {"name": "h"}])
+        ));
+    }
+}

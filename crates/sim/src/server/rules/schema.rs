@@ -1,0 +1,368 @@
+//! Custom objects against their OpenAPI schema: unknown fields are dropped, defaults filled in, the rest checked.
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::server::expressions;
+use crate::server::object::map_mut;
+use crate::server::refusal::Cause;
+
+/// Drops what the schema does not know. Identity and metadata of the object itself are always known.
+pub(super) fn prune(value: &mut Value, schema: &Value, root: bool) {
+    if schema["x-kubernetes-embedded-resource"] == true {
+        return;
+    }
+    match value {
+        Value::Object(fields) => {
+            let properties = &schema["properties"];
+            let rest = schema.get("additionalProperties").filter(|a| a.is_object());
+            let keep_all =
+                schema["x-kubernetes-preserve-unknown-fields"] == true || schema["additionalProperties"] == true;
+            if !keep_all && rest.is_none() {
+                let identity = |name: &str| root && matches!(name, "apiVersion" | "kind" | "metadata");
+                fields.retain(|name, _| identity(name) || properties.get(name).is_some());
+            }
+            for (name, child) in fields {
+                if root && name == "metadata" {
+                    continue;
+                }
+                if let Some(schema) = properties.get(name).or(rest) {
+                    prune(child, schema, false);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                items.iter_mut().for_each(|item| prune(item, schema, false));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Fills in the schema's defaults, and drops nulls where null is not allowed.
+pub(super) fn fill_defaults(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+                if fields.get(name).is_some_and(Value::is_null) && property["nullable"] != true {
+                    fields.remove(name);
+                }
+                if let Some(default) = property.get("default").filter(|_| !fields.contains_key(name)) {
+                    fields.insert(name.clone(), default.clone());
+                }
+                if let Some(child) = fields.get_mut(name) {
+                    fill_defaults(child, property);
+                }
+            }
+            if let Some(rest) = schema.get("additionalProperties").filter(|a| a.is_object()) {
+                fields.values_mut().for_each(|child| fill_defaults(child, rest));
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                items.iter_mut().for_each(|item| fill_defaults(item, schema));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is wrong with an object; `old` is what it was before, for rules about changes.
+pub(super) fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    // Metadata has rules of its own.
+    let mut shown = new.clone();
+    map_mut(&mut shown).remove("metadata");
+    let mut bare = schema.clone();
+    if let Some(properties) = bare["properties"].as_object_mut() {
+        properties.remove("metadata");
+    }
+    check_value(&shown, &bare, "", &mut causes);
+    if causes.is_empty() {
+        check_rules(new, old, schema, "", &mut causes);
+    }
+    causes
+}
+
+fn check_value(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    if value.is_null() && schema["nullable"] == true {
+        return;
+    }
+    if !has_type(value, schema) {
+        let expect = schema["type"].as_str().unwrap_or("integer or string");
+        let message = format!(
+            "Invalid value: {:?}: {} in body must be of type {expect}: {value}",
+            type_name(value),
+            named(path)
+        );
+        causes.push(Cause {
+            reason: "FieldValueTypeInvalid",
+            message,
+            field: named(path),
+        });
+        return;
+    }
+    if let Some(allowed) = schema["enum"].as_array().filter(|allowed| !allowed.contains(value)) {
+        let list: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        let message = format!("Unsupported value: {value}: supported values: {}", list.join(", "));
+        causes.push(Cause {
+            reason: "FieldValueNotSupported",
+            message,
+            field: named(path),
+        });
+    }
+    match value {
+        Value::Object(fields) => check_object(fields, schema, path, causes),
+        Value::Array(items) => {
+            check_count(items.len(), schema, ["minItems", "maxItems"], path, causes);
+            for (at, item) in items.iter().enumerate() {
+                if let Some(schema) = schema.get("items") {
+                    check_value(item, schema, &format!("{path}[{at}]"), causes);
+                }
+            }
+        }
+        Value::String(text) => {
+            check_count(text.chars().count(), schema, ["minLength", "maxLength"], path, causes);
+            check_pattern(text, schema, path, causes);
+        }
+        Value::Number(number) => check_number(number.as_f64().unwrap_or(0.0), value, schema, path, causes),
+        Value::Null | Value::Bool(_) => {}
+    }
+    check_alternatives(value, schema, path, causes);
+}
+
+fn check_object(fields: &serde_json::Map<String, Value>, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for name in schema["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        if !fields.contains_key(name) {
+            causes.push(Cause::required(join(path, name), ""));
+        }
+    }
+    check_count(fields.len(), schema, ["minProperties", "maxProperties"], path, causes);
+    for (name, child) in fields {
+        let known = schema["properties"].get(name);
+        let schema = known.or_else(|| schema.get("additionalProperties").filter(|a| a.is_object()));
+        if let Some(schema) = schema {
+            check_value(child, schema, &join(path, name), causes);
+        }
+    }
+}
+
+fn check_count(count: usize, schema: &Value, [min, max]: [&str; 2], path: &str, causes: &mut Vec<Cause>) {
+    if let Some(bound) = schema[min].as_u64().filter(|bound| (count as u64) < *bound) {
+        causes.push(Cause::invalid(named(path), &json!(count), format!("{min} is {bound}")));
+    }
+    if let Some(bound) = schema[max].as_u64().filter(|bound| count as u64 > *bound) {
+        causes.push(Cause::invalid(named(path), &json!(count), format!("{max} is {bound}")));
+    }
+}
+
+fn check_number(number: f64, value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let (min, max) = (schema["minimum"].as_f64(), schema["maximum"].as_f64());
+    let too_low = min.is_some_and(|min| number < min || (schema["exclusiveMinimum"] == true && number == min));
+    let too_high = max.is_some_and(|max| number > max || (schema["exclusiveMaximum"] == true && number == max));
+    if too_low {
+        let why = format!(
+            "{} in body should be greater than or equal to {}",
+            named(path),
+            schema["minimum"]
+        );
+        causes.push(Cause::invalid(named(path), value, why));
+    }
+    if too_high {
+        let why = format!(
+            "{} in body should be less than or equal to {}",
+            named(path),
+            schema["maximum"]
+        );
+        causes.push(Cause::invalid(named(path), value, why));
+    }
+}
+
+fn check_pattern(text: &str, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let Some(pattern) = schema["pattern"].as_str() else {
+        return;
+    };
+    // A pattern that we can't read is not held against the object.
+    let matches = Regex::new(pattern).map_or(true, |regex| regex.is_match(text));
+    if !matches {
+        let why = format!("{} in body should match '{pattern}'", named(path));
+        causes.push(Cause::invalid(named(path), &json!(text), why));
+    }
+}
+
+fn check_alternatives(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let passes = |schema: &Value| {
+        let mut found = Vec::new();
+        check_value(value, schema, path, &mut found);
+        found.is_empty()
+    };
+    let list = |field: &str| schema[field].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut fail = |why: &str| causes.push(Cause::invalid(named(path), value, why));
+    if !list("anyOf").is_empty() && !list("anyOf").iter().any(passes) {
+        fail("must validate at least one schema (anyOf)");
+    }
+    if !list("oneOf").is_empty() && list("oneOf").iter().filter(|s| passes(s)).count() != 1 {
+        fail("must validate one and only one schema (oneOf)");
+    }
+    if !list("allOf").iter().all(passes) {
+        fail("must validate all the schemas (allOf)");
+    }
+    if schema.get("not").is_some_and(passes) {
+        fail("must not validate the schema (not)");
+    }
+}
+
+/// The CEL rules of a schema, at every place where it has some.
+fn check_rules(new: &Value, old: Option<&Value>, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
+    for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
+        let Some(text) = rule["rule"].as_str() else { continue };
+        // A rule about a change does not apply where there was nothing.
+        if text.contains("oldSelf") && old.is_none() {
+            continue;
+        }
+        let mut variables = vec![("self", new)];
+        variables.extend(old.map(|old| ("oldSelf", old)));
+        let problem = match expressions::truth(text, &variables) {
+            Ok(true) => continue,
+            Ok(false) => rule_message(rule, text, &variables),
+            Err(error) => format!("rule evaluation error: {error}"),
+        };
+        let shown = if new.is_object() { json!("object") } else { new.clone() };
+        causes.push(Cause::invalid(named(path), &shown, problem));
+    }
+    match new {
+        Value::Object(fields) => {
+            for (name, child) in fields {
+                let known = schema["properties"].get(name);
+                if let Some(schema) = known.or_else(|| schema.get("additionalProperties").filter(|a| a.is_object())) {
+                    check_rules(child, old.and_then(|o| o.get(name)), schema, &join(path, name), causes);
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                if let Some(schema) = schema.get("items") {
+                    // Items have no counterpart among the old ones unless the list has keys; rules about their change
+                    // are left out.
+                    check_rules(item, None, schema, &format!("{path}[{at}]"), causes);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn rule_message(rule: &Value, text: &str, variables: &[(&str, &Value)]) -> String {
+    let computed = rule["messageExpression"]
+        .as_str()
+        .and_then(|e| expressions::text(e, variables).ok());
+    let fixed = || rule["message"].as_str().map(str::to_owned);
+    computed
+        .or_else(fixed)
+        .unwrap_or_else(|| format!("failed rule: {text}"))
+}
+
+fn has_type(value: &Value, schema: &Value) -> bool {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return value.is_string() || value.is_i64() || value.is_u64();
+    }
+    match schema["type"].as_str() {
+        None => true,
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|f| f.fract() == 0.0),
+        Some("number") => value.is_number(),
+        Some(_) => true,
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
+}
+
+fn named(path: &str) -> String {
+    if path.is_empty() {
+        "<nil>".to_owned()
+    } else {
+        path.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema() -> Value {
+        json!({"type": "object", "required": ["spec"], "properties": {"spec": {
+        "type": "object",
+        "required": ["size"],
+        "x-kubernetes-validations": [
+            {"rule": "self.size <= 5 || has(self.mode)", "message": "large ones need a mode"},
+            {"rule": "self.size >= oldSelf.size", "messageExpression": "'was ' + string(oldSelf.size)"}],
+        "properties": {
+            "size": {"type": "integer", "minimum": 1, "maximum": 9},
+            "mode": {"type": "string", "enum": ["a", "b"]},
+            "name": {"type": "string", "pattern": "^[a-z]+$", "default": "x"},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "amount": {"x-kubernetes-int-or-string": true},
+        }}}})
+    }
+
+    fn problems(spec: Value, old: Option<Value>) -> Vec<String> {
+        let old = old.map(|spec| json!({"spec": spec}));
+        check(&json!({"spec": spec}), old.as_ref(), &schema())
+            .iter()
+            .map(|c| format!("{}: {}", c.field, c.message))
+            .collect()
+    }
+
+    #[test]
+    fn unknown_fields_go_and_defaults_come() {
+        let mut object = json!({"apiVersion": "v", "metadata": {"name": "a"}, "bad": 1, "spec": {"size": 1, "no": 2, "free": {"any": 1}}});
+        prune(&mut object, &schema(), true);
+        fill_defaults(&mut object, &schema());
+        let expect =
+            json!({"apiVersion": "v", "metadata": {"name": "a"}, "spec": {"size": 1, "name": "x", "free": {"any": 1}}});
+        assert_eq!(object, expect);
+    }
+
+    #[test]
+    fn types_bounds_and_words() {
+        assert!(problems(json!({"size": 3, "mode": "a", "amount": "1Gi"}), None).is_empty());
+        assert_eq!(problems(json!({}), None), ["spec.size: Required value"]);
+        assert!(problems(json!({"size": "3"}), None)[0].contains("must be of type integer"));
+        assert!(problems(json!({"size": 0}), None)[0].contains("greater than or equal to 1"));
+        assert!(problems(json!({"size": 1, "mode": "c"}), None)[0].contains("supported values: \"a\", \"b\""));
+        assert!(problems(json!({"size": 1, "name": "X"}), None)[0].contains("should match"));
+    }
+
+    #[test]
+    fn rules_in_cel() {
+        assert!(problems(json!({"size": 6}), None)[0].ends_with("large ones need a mode"));
+        assert!(problems(json!({"size": 6, "mode": "a"}), None).is_empty());
+        assert!(problems(json!({"size": 1}), Some(json!({"size": 2})))[0].ends_with("was 2"));
+    }
+}

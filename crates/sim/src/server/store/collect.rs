@@ -1,0 +1,217 @@
+//! What follows when objects go: dependents are collected, owners that waited for them go, emptied namespaces and
+//! definitions go. A real cluster does this a little later in controllers; here it is part of the write, so that tests
+//! see one outcome.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::delete::{DeleteOptions, FOREGROUND, finalizers, is_finished};
+use super::{Place, Store, owner_uids};
+use crate::server::kinds::Kind;
+use crate::server::object::{Object, metadata_mut};
+
+/// Something left to do.
+#[derive(Debug)]
+pub(super) enum Chore {
+    /// An object went: see to its dependents, its owners, its namespace.
+    Removed(Object),
+    /// The dependents of this uid have to go.
+    DeleteDependents(String),
+    /// The contents of a namespace or a definition have to go.
+    Empty { table: usize, name: String },
+}
+
+impl Store {
+    /// Does everything that follows from the writes so far. Ends, because each chore removes or marks an object, and no
+    /// object is marked twice.
+    pub(super) fn settle(&mut self) {
+        while let Some(chore) = self.chores.pop_front() {
+            match chore {
+                Chore::Removed(object) => self.after_removal(&object),
+                Chore::DeleteDependents(uid) => {
+                    self.delete_dependents(&uid);
+                    self.finish_foreground(&uid);
+                }
+                Chore::Empty { table, name } => self.empty(table, &name),
+            }
+        }
+    }
+
+    pub(super) fn has_dependents(&self, uid: &str) -> bool {
+        self.dependents.contains_key(uid)
+    }
+
+    /// Takes the owner out of its dependents.
+    pub(super) fn orphan_dependents(&mut self, uid: &str) {
+        for place in self.dependents_of(uid) {
+            self.drop_owner(&place, uid);
+        }
+    }
+
+    /// Deletes a new object whose owners are all gone.
+    pub(super) fn collect_if_ownerless(&mut self, kind: &Arc<Kind>, object: &Object) {
+        let mut owners = owner_uids(object).peekable();
+        if owners.peek().is_some() && owners.all(|uid| !self.places.contains_key(uid)) {
+            self.delete_unchecked(kind, object, &DeleteOptions::default());
+        }
+    }
+
+    /// What a namespace or a definition contains; nothing for other kinds.
+    pub(super) fn contents(&self, kind: &Kind, name: &str) -> Vec<Place> {
+        if kind.is("", "namespaces") {
+            let of_table = |(table, t): (usize, &super::Table)| {
+                let inside = t.objects.keys().filter(|key| key.namespace == name);
+                inside
+                    .map(move |key| Place {
+                        table,
+                        key: key.clone(),
+                    })
+                    .collect::<Vec<_>>()
+            };
+            return self.tables.iter().enumerate().flat_map(of_table).collect();
+        }
+        if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
+            let Some((plural, group)) = name.split_once('.') else {
+                return Vec::new();
+            };
+            let Some(custom) = self.kinds.preferred(group, plural).filter(|k| k.custom.is_some()) else {
+                return Vec::new();
+            };
+            let keys = self.tables[custom.table].objects.keys();
+            return keys
+                .map(|key| Place {
+                    table: custom.table,
+                    key: key.clone(),
+                })
+                .collect();
+        }
+        Vec::new()
+    }
+
+    fn after_removal(&mut self, gone: &Object) {
+        self.delete_dependents(gone.uid());
+        for owner in owner_uids(gone) {
+            self.finish_foreground(owner);
+        }
+        if !gone.namespace().is_empty() {
+            self.finish_container("", "namespaces", gone.namespace());
+        }
+        let (group, _) = gone["apiVersion"]
+            .as_str()
+            .unwrap_or("")
+            .split_once('/')
+            .unwrap_or(("", ""));
+        let custom = self.kind_of(gone).ok().filter(|k| k.custom.is_some());
+        if let Some(kind) = custom {
+            let name = format!("{}.{group}", kind.plural);
+            self.finish_container("apiextensions.k8s.io", "customresourcedefinitions", &name);
+        }
+        if gone["kind"] == "CustomResourceDefinition" && group == "apiextensions.k8s.io" {
+            let names = &gone["spec"]["names"];
+            let group = gone["spec"]["group"].as_str().unwrap_or("");
+            self.kinds.remove(group, names["plural"].as_str().unwrap_or(""));
+        }
+    }
+
+    fn delete_dependents(&mut self, uid: &str) {
+        for place in self.dependents_of(uid) {
+            let Some(object) = self.object_at(&place).cloned() else {
+                continue;
+            };
+            let others_live = owner_uids(&object).any(|other| other != uid && self.places.contains_key(other));
+            if others_live {
+                self.drop_owner(&place, uid);
+            } else if let Some(kind) = self.kind_of_table(place.table)
+                && object["metadata"]["deletionTimestamp"].is_null()
+            {
+                self.delete_unchecked(&kind, &object, &DeleteOptions::default());
+            }
+        }
+    }
+
+    fn empty(&mut self, table: usize, name: &str) {
+        let Some(kind) = self.kind_of_table(table) else { return };
+        for place in self.contents(&kind, name) {
+            let (Some(object), Some(kind)) = (self.object_at(&place).cloned(), self.kind_of_table(place.table)) else {
+                continue;
+            };
+            if object["metadata"]["deletionTimestamp"].is_null() {
+                self.delete_unchecked(&kind, &object, &DeleteOptions::default());
+            }
+        }
+    }
+
+    /// Removes a namespace or definition that only waited for its contents.
+    fn finish_container(&mut self, group: &str, plural: &str, name: &str) {
+        let Some(kind) = self.kinds.preferred(group, plural) else {
+            return;
+        };
+        let place = Place {
+            table: kind.table,
+            key: crate::server::object::Key::new("", name),
+        };
+        let finished = self.object_at(&place).is_some_and(|object| is_finished(object));
+        if finished && self.contents(&kind, name).is_empty() {
+            self.remove(&place);
+        }
+    }
+
+    fn finish_foreground(&mut self, owner: &str) {
+        let Some(place) = self.places.get(owner).cloned() else {
+            return;
+        };
+        let Some(object) = self.object_at(&place).cloned() else {
+            return;
+        };
+        let waits = finalizers(&object).iter().any(|f| f == FOREGROUND);
+        if !waits || self.dependents_of(owner).iter().any(|d| self.blocks(d, owner)) {
+            return;
+        }
+        let mut new = object.to_value();
+        if let Some(list) = metadata_mut(&mut new)
+            .get_mut("finalizers")
+            .and_then(Value::as_array_mut)
+        {
+            list.retain(|f| f != FOREGROUND);
+        }
+        if is_finished(&new) {
+            self.remove(&place);
+        } else if let Some(kind) = self.kind_of_table(place.table) {
+            self.put(&kind, new);
+        }
+    }
+
+    fn blocks(&self, dependent: &Place, owner: &str) -> bool {
+        let Some(object) = self.object_at(dependent) else {
+            return false;
+        };
+        let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        references
+            .into_iter()
+            .any(|r| r["uid"] == owner && r["blockOwnerDeletion"] == true)
+    }
+
+    fn drop_owner(&mut self, place: &Place, uid: &str) {
+        let Some(kind) = self.kind_of_table(place.table) else {
+            return;
+        };
+        let Some(mut new) = self.object_at(place).map(Object::to_value) else {
+            return;
+        };
+        if let Some(list) = metadata_mut(&mut new)
+            .get_mut("ownerReferences")
+            .and_then(Value::as_array_mut)
+        {
+            list.retain(|r| r["uid"] != uid);
+        }
+        if new["metadata"]["ownerReferences"] == json!([]) {
+            metadata_mut(&mut new).remove("ownerReferences");
+        }
+        self.put(&kind, new);
+    }
+
+    fn dependents_of(&self, uid: &str) -> Vec<Place> {
+        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! Deleting: preconditions, grace, finalizers, propagation. What follows for others is in `collect`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::collect::Chore;
+use super::{Place, Store};
+use crate::server::kinds::Kind;
+use crate::server::object::{Key, Object, metadata_mut};
+use crate::server::refusal::Refusal;
+
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+
+/// What becomes of an object's dependents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Propagation {
+    /// They are deleted after it.
+    #[default]
+    Background,
+    /// It stays until they are gone.
+    Foreground,
+    /// They stay and lose their owner.
+    Orphan,
+}
+
+/// How to delete.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeleteOptions {
+    /// For pods: how long the containers get; `None` for what the pod says.
+    pub grace_seconds: Option<i64>,
+    /// Only an object with this uid.
+    pub uid: Option<String>,
+    /// Only an object with this resourceVersion.
+    pub resource_version: Option<String>,
+    /// What becomes of dependents.
+    pub propagation: Propagation,
+    /// Only pretend.
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// At once, without grace.
+    pub fn now() -> Self {
+        Self {
+            grace_seconds: Some(0),
+            ..Self::default()
+        }
+    }
+}
+
+/// What a deletion did.
+#[derive(Debug, Clone)]
+pub(crate) enum Deleted {
+    /// The object is gone.
+    Gone(Object),
+    /// It is marked and goes when its grace is over and its finalizers are done.
+    Going(Object),
+}
+
+impl Deleted {
+    pub(crate) fn object(&self) -> &Object {
+        match self {
+            Self::Gone(object) | Self::Going(object) => object,
+        }
+    }
+}
+
+impl Store {
+    pub(crate) fn delete(&mut self, kind: &Arc<Kind>, key: &Key, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+        let old = self.get(kind, key)?;
+        check_preconditions(kind, &old, options)?;
+        if options.dry_run {
+            return Ok(Deleted::Gone(old));
+        }
+        let deleted = self.delete_unchecked(kind, &old, options);
+        self.settle();
+        Ok(deleted)
+    }
+
+    /// Deletes what matches, each as `delete` would; gives what was there before.
+    pub(crate) fn delete_all(&mut self, kind: &Arc<Kind>, objects: &[Object], options: &DeleteOptions) {
+        for object in objects {
+            // Gone already if it depended on one before it.
+            let _ = self.delete(kind, &Key::of(object), options);
+        }
+    }
+
+    pub(super) fn delete_unchecked(&mut self, kind: &Arc<Kind>, old: &Object, options: &DeleteOptions) -> Deleted {
+        let place = Place {
+            table: kind.table,
+            key: Key::of(old),
+        };
+        if options.propagation == Propagation::Orphan {
+            self.orphan_dependents(old.uid());
+        }
+        let mut new = old.to_value();
+        if options.propagation == Propagation::Foreground && self.has_dependents(old.uid()) {
+            add_finalizer(&mut new, FOREGROUND);
+            self.chores.push_back(Chore::DeleteDependents(old.uid().to_owned()));
+        }
+        let empties = self.empties(kind, &place);
+        let grace = grace_seconds(kind, old, options.grace_seconds);
+        if grace == 0 && finalizers(&new).is_empty() && !empties {
+            let gone = self.remove(&place).unwrap_or_else(|| old.clone());
+            return Deleted::Gone(gone);
+        }
+        self.mark(&mut new, grace);
+        if kind.is("", "namespaces") {
+            new["status"]["phase"] = json!("Terminating");
+        }
+        let object = if new == **old { old.clone() } else { self.put(kind, new) };
+        Deleted::Going(object)
+    }
+
+    /// Namespaces and definitions go after their contents; whether there are any.
+    fn empties(&mut self, kind: &Kind, place: &Place) -> bool {
+        let contents = self.contents(kind, &place.key.name);
+        if contents.is_empty() {
+            return false;
+        }
+        self.chores.push_back(Chore::Empty {
+            table: kind.table,
+            name: place.key.name.clone(),
+        });
+        true
+    }
+
+    fn mark(&self, new: &mut Value, grace: i64) {
+        let now = self.clock.later_text(Duration::from_secs(grace.unsigned_abs()));
+        let metadata = metadata_mut(new);
+        let marked = metadata.get("deletionTimestamp").is_some_and(|t| !t.is_null());
+        let longer = metadata
+            .get("deletionGracePeriodSeconds")
+            .and_then(Value::as_i64)
+            .unwrap_or(i64::MAX);
+        if marked && longer <= grace {
+            return;
+        }
+        metadata.insert("deletionTimestamp".to_owned(), json!(now));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(grace));
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), json!(generation + 1));
+        }
+    }
+}
+
+fn check_preconditions(kind: &Kind, old: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
+    let conflict = |what: &str, asked: &str, is: &str| {
+        let why = format!("the {what} in the precondition ({asked}) does not match the {what} in record ({is})");
+        Err(Refusal::conflict(kind.about(old.name()), why))
+    };
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != old.uid()) {
+        return conflict("UID", uid, old.uid());
+    }
+    let revision = old.revision().to_string();
+    if let Some(asked) = options.resource_version.as_deref().filter(|r| *r != revision) {
+        return conflict("ResourceVersion", asked, &revision);
+    }
+    Ok(())
+}
+
+fn grace_seconds(kind: &Kind, old: &Value, asked: Option<i64>) -> i64 {
+    if !kind.is("", "pods") {
+        return 0;
+    }
+    let unbound = old["spec"]["nodeName"].as_str().unwrap_or("").is_empty();
+    let over = matches!(old["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if unbound || over {
+        return 0;
+    }
+    let usual = old["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    // A negative grace means one second, as in Kubernetes.
+    let grace = asked.unwrap_or(usual);
+    if grace < 0 { 1 } else { grace }
+}
+
+pub(super) fn finalizers(object: &Value) -> &[Value] {
+    object["metadata"]["finalizers"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+fn add_finalizer(object: &mut Value, finalizer: &str) {
+    let list = metadata_mut(object).entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut().filter(|list| !list.iter().any(|f| f == finalizer)) {
+        list.push(json!(finalizer));
+    }
+}
+
+/// Whether a marked object has nothing left to wait for.
+pub(super) fn is_finished(object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    !metadata["deletionTimestamp"].is_null()
+        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && finalizers(object).is_empty()
+}

@@ -1,0 +1,139 @@
+//! What is done to pods by subresource: binding to a node, eviction.
+
+use serde_json::{Value, json};
+
+use super::{DeleteOptions, Deleted, Store, Writing};
+use crate::server::object::{Key, Object, field_mut, map_mut, metadata_mut};
+use crate::server::refusal::{Cause, Refusal};
+use crate::server::selector::Selector;
+
+impl Store {
+    /// Binds a pod to the node that a `Binding` names.
+    pub(crate) fn bind(
+        &mut self,
+        namespace: &str,
+        pod: &str,
+        binding: &Value,
+        dry_run: bool,
+    ) -> Result<Object, Refusal> {
+        let kind = self.kinds.get("", "v1", "pods").expect("a built-in kind");
+        let old = self.get(&kind, &Key::new(namespace, pod))?;
+        let about = kind.about(pod);
+        let target = binding["target"]["name"].as_str().unwrap_or("");
+        if target.is_empty() {
+            return Err(Refusal::invalid(
+                "Binding",
+                "",
+                pod,
+                &[Cause::required("target.name", "")],
+            ));
+        }
+        let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
+        if !uid.is_empty() && uid != old.uid() {
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                old.uid()
+            );
+            return Err(Refusal::conflict(about, why));
+        }
+        if !old["metadata"]["deletionTimestamp"].is_null() {
+            return Err(Refusal::conflict(
+                about,
+                format!("pod {pod} is being deleted, cannot be assigned to a host"),
+            ));
+        }
+        let bound_to = old["spec"]["nodeName"].as_str().unwrap_or("");
+        if !bound_to.is_empty() {
+            return Err(Refusal::conflict(
+                about,
+                format!("pod {pod} is already assigned to node {bound_to:?}"),
+            ));
+        }
+        if old["spec"]["schedulingGates"]
+            .as_array()
+            .is_some_and(|gates| !gates.is_empty())
+        {
+            return Err(Refusal::conflict(
+                about,
+                format!("pod {pod} has non-empty .spec.schedulingGates"),
+            ));
+        }
+        let new = bound(&old, binding, target, &self.clock.now_text());
+        if dry_run {
+            return Ok(Object::new(new));
+        }
+        let mut new = new;
+        let writing = Writing {
+            subresource: "binding",
+            ..Writing::by("kube-scheduler")
+        };
+        self.book(&kind, &old, &mut new, &writing);
+        Ok(self.put(&kind, new))
+    }
+
+    /// Deletes a pod unless a disruption budget forbids it.
+    pub(crate) fn evict(&mut self, namespace: &str, pod: &str, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+        let kind = self.kinds.get("", "v1", "pods").expect("a built-in kind");
+        let key = Key::new(namespace, pod);
+        let old = self.get(&kind, &key)?;
+        let over = matches!(
+            old["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed" | "Pending")
+        );
+        if !over && old["metadata"]["deletionTimestamp"].is_null() {
+            self.check_budgets(namespace, &old)?;
+        }
+        self.delete(&kind, &key, options)
+    }
+
+    fn check_budgets(&self, namespace: &str, pod: &Object) -> Result<(), Refusal> {
+        let kind = self
+            .kinds
+            .get("policy", "v1", "poddisruptionbudgets")
+            .expect("a built-in kind");
+        let covers = |budget: &&Object| {
+            Selector::of_object(&budget["spec"]["selector"])
+                .is_some_and(|s| s.matches_labels(&pod["metadata"]["labels"]))
+        };
+        let budgets = self.list(&kind, namespace, &Selector::everything()).objects;
+        // A budget that nobody has counted yet forbids, as in Kubernetes.
+        let spent = |budget: &&Object| budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0;
+        let Some(budget) = budgets.iter().filter(covers).find(spent) else {
+            return Ok(());
+        };
+        let cause = Cause {
+            reason: "DisruptionBudget",
+            message: format!(
+                "The disruption budget {} does not allow evicting pods currently",
+                budget.name()
+            ),
+            field: String::new(),
+        };
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        Err(Refusal::too_many_requests(message, &[cause]))
+    }
+}
+
+fn bound(old: &Object, binding: &Value, target: &str, now: &str) -> Value {
+    let mut new = old.to_value();
+    new["spec"]["nodeName"] = json!(target);
+    for field in ["annotations", "labels"] {
+        for (name, value) in binding["metadata"][field].as_object().into_iter().flatten() {
+            map_mut(metadata_mut(&mut new).entry(field).or_insert(json!({}))).insert(name.clone(), value.clone());
+        }
+    }
+    let scheduled = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now
+    });
+    let conditions = field_mut(&mut new, "status").entry("conditions").or_insert(json!([]));
+    if let Some(list) = conditions.as_array_mut() {
+        match list.iter_mut().find(|c| c["type"] == "PodScheduled") {
+            Some(condition) => *condition = scheduled,
+            None => list.push(scheduled),
+        }
+    }
+    if let Some(generation) = new["metadata"]["generation"].as_i64() {
+        metadata_mut(&mut new).insert("generation".to_owned(), json!(generation + 1));
+    }
+    new
+}

@@ -1,0 +1,142 @@
+//! Reading the store: one object, lists in pages, lists as they were at an earlier revision.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::Store;
+use crate::server::kinds::Kind;
+use crate::server::object::{Key, Object};
+use crate::server::refusal::Refusal;
+use crate::server::selector::Selector;
+
+/// Where a list goes on after a page.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Position {
+    /// The revision of the whole list.
+    pub revision: u64,
+    /// The last object of the page before.
+    pub after: Key,
+}
+
+/// A list or a page of it.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// In the order of namespace and name.
+    pub objects: Vec<Object>,
+    /// The state of the store that it shows.
+    pub revision: u64,
+    /// Where the next page begins, if there is one.
+    pub next: Option<Position>,
+    /// How many objects are after this page.
+    pub remaining: usize,
+}
+
+/// Which page of a list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Paging {
+    pub(crate) limit: Option<usize>,
+    pub(crate) from: Option<Position>,
+    /// The list as it was at this revision.
+    pub(crate) exactly_at: Option<u64>,
+}
+
+impl Store {
+    pub(crate) fn get(&self, kind: &Kind, key: &Key) -> Result<Object, Refusal> {
+        let found = self.tables[kind.table].objects.get(key).cloned();
+        found.ok_or_else(|| Refusal::not_found(kind.about(&key.name)))
+    }
+
+    /// A list of a namespace, or of all if it is empty.
+    pub(crate) fn list(&self, kind: &Kind, namespace: &str, selector: &Selector) -> Page {
+        let objects = matching(&self.tables[kind.table].objects, namespace, None, selector)
+            .cloned()
+            .collect();
+        Page {
+            objects,
+            revision: self.revision,
+            next: None,
+            remaining: 0,
+        }
+    }
+
+    pub(crate) fn page(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        selector: &Selector,
+        paging: &Paging,
+    ) -> Result<Page, Refusal> {
+        let revision = paging
+            .from
+            .as_ref()
+            .map(|p| p.revision)
+            .or(paging.exactly_at)
+            .unwrap_or(self.revision);
+        if revision > self.revision {
+            return Err(too_large(revision, self.revision));
+        }
+        let table = &self.tables[kind.table];
+        let earlier;
+        let objects = if table.history.back().is_none_or(|newest| newest.revision <= revision) {
+            &table.objects
+        } else {
+            earlier = self.as_of(kind.table, revision)?;
+            &earlier
+        };
+        let after = paging.from.as_ref().map(|p| &p.after);
+        let mut found = matching(objects, namespace, after, selector);
+        let limit = paging.limit.unwrap_or(usize::MAX);
+        let page: Vec<Object> = found.by_ref().take(limit).cloned().collect();
+        let remaining = found.count();
+        let last = page.last().map(|o| Key::of(o));
+        let next = last.filter(|_| remaining > 0).map(|after| Position { revision, after });
+        Ok(Page {
+            objects: page,
+            revision,
+            next,
+            remaining,
+        })
+    }
+
+    fn as_of(&self, table: usize, revision: u64) -> Result<BTreeMap<Key, Object>, Refusal> {
+        let table = &self.tables[table];
+        if revision < table.forgotten {
+            return Err(Refusal::expired(format!(
+                "The provided continue parameter is too old to display a consistent list result: revision {revision} \
+                 has been compacted"
+            )));
+        }
+        let mut objects = table.objects.clone();
+        for change in table.history.iter().rev().take_while(|c| c.revision > revision) {
+            let key = Key::of(&change.object);
+            match &change.before {
+                Some(before) => objects.insert(key, before.clone()),
+                None => objects.remove(&key),
+            };
+        }
+        Ok(objects)
+    }
+}
+
+pub(crate) fn too_large(asked: u64, current: u64) -> Refusal {
+    let mut refusal = Refusal::of_code(504, format!("Too large resource version: {asked}, current: {current}"));
+    *refusal.details = serde_json::json!({
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1
+    });
+    refusal
+}
+
+fn matching<'a>(
+    objects: &'a BTreeMap<Key, Object>,
+    namespace: &'a str,
+    after: Option<&Key>,
+    selector: &'a Selector,
+) -> impl Iterator<Item = &'a Object> {
+    let first = Key::new(namespace, "");
+    let start = after.map_or(Bound::Included(first), |key| Bound::Excluded(key.clone()));
+    objects
+        .range((start, Bound::Unbounded))
+        .take_while(move |(key, _)| namespace.is_empty() || key.namespace == namespace)
+        .map(|(_, object)| object)
+        .filter(move |object| selector.matches(object))
+}

@@ -1,0 +1,536 @@
+//! Creating and changing objects, in two steps: `plan_*` says what the object would become, `commit_*` checks it once
+//! more and puts it in place. Admission, which may wait for others, happens between the two and outside the lock; a plan
+//! made from an outdated object does not commit.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::delete::{finalizers, is_finished};
+use super::{Place, Store};
+use crate::server::kinds::Kind;
+use crate::server::object::{Key, Object, map_mut, meta_text, metadata_mut};
+use crate::server::patch::apply::{self, apply};
+use crate::server::patch::shape::Shape;
+use crate::server::patch::{Patch, patched};
+use crate::server::refusal::{Cause, Refusal};
+use crate::server::rules;
+
+/// Attempts at a free generated name. Names have 27^5 endings; as many collisions in a row mean something is wrong.
+const GENERATED_NAME_ATTEMPTS: usize = 8;
+
+/// Which part of an object a write is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Everything but the status, if that is apart.
+    Main,
+    /// The status alone.
+    Status,
+}
+
+/// How a write is booked in `managedFields`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Author {
+    /// By a manager that changed something.
+    Update(String),
+    /// By a manager that applied; the books are made already.
+    Apply(String),
+}
+
+/// How to write.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Writing {
+    pub(crate) author: Author,
+    pub(crate) part: Part,
+    /// The subresource as it stands in the books.
+    pub(crate) subresource: &'static str,
+    pub(crate) dry_run: bool,
+}
+
+impl Writing {
+    pub(crate) fn by(manager: &str) -> Self {
+        Self {
+            author: Author::Update(manager.to_owned()),
+            part: Part::Main,
+            subresource: "",
+            dry_run: false,
+        }
+    }
+
+    pub(crate) fn of_status(self) -> Self {
+        Self {
+            part: Part::Status,
+            subresource: "status",
+            ..self
+        }
+    }
+
+    fn manager(&self) -> &str {
+        match &self.author {
+            Author::Update(manager) | Author::Apply(manager) => manager,
+        }
+    }
+}
+
+/// A change that has not happened yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Planned {
+    pub(crate) old: Object,
+    pub(crate) new: Value,
+}
+
+impl Store {
+    /// Plans and commits at once, without admission.
+    pub(crate) fn create(
+        &mut self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        body: Value,
+        writing: &Writing,
+    ) -> Result<Object, Refusal> {
+        let new = self.plan_create(kind, namespace, body)?;
+        self.commit_create(kind, new, writing)
+    }
+
+    /// Plans and commits at once, without admission.
+    pub(crate) fn update(
+        &mut self,
+        kind: &Arc<Kind>,
+        key: &Key,
+        body: Value,
+        writing: &Writing,
+    ) -> Result<Object, Refusal> {
+        let planned = self.plan_update(kind, key, body, writing.part)?;
+        self.commit_update(kind, planned, writing)
+    }
+
+    pub(crate) fn plan_create(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, Refusal> {
+        let mut new = self.adopt(kind, namespace, body)?;
+        if kind.namespaced() {
+            self.check_namespace(kind, &new, namespace)?;
+        }
+        let metadata = metadata_mut(&mut new);
+        if metadata
+            .get("resourceVersion")
+            .is_some_and(|r| r.as_str().is_some_and(|r| !r.is_empty()))
+        {
+            return Err(Refusal::of_code(
+                400,
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        for field in [
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "selfLink",
+        ] {
+            metadata.remove(field);
+        }
+        if kind.status {
+            map_mut(&mut new).remove("status");
+        }
+        rules::default_object(kind, &mut new);
+        rules::admit_create(self, kind, &mut new)?;
+        Ok(new)
+    }
+
+    pub(crate) fn commit_create(
+        &mut self,
+        kind: &Arc<Kind>,
+        mut new: Value,
+        writing: &Writing,
+    ) -> Result<Object, Refusal> {
+        rules::default_object(kind, &mut new);
+        self.name_it(kind, &mut new)?;
+        let key = Key::of(&new);
+        if self.tables[kind.table].objects.contains_key(&key) {
+            return Err(Refusal::already_exists(kind.about(&key.name)));
+        }
+        rules::check(kind, None, &new)?;
+        let (uid, now) = (self.random.uid(), self.clock.now_text());
+        let metadata = metadata_mut(&mut new);
+        metadata.insert("uid".to_owned(), json!(uid));
+        metadata.insert("creationTimestamp".to_owned(), json!(now));
+        if kind.status || kind.custom.is_some() {
+            metadata.insert("generation".to_owned(), json!(1));
+        }
+        rules::complete_new(self, kind, &mut new);
+        self.book(kind, &json!({}), &mut new, writing);
+        if writing.dry_run {
+            return Ok(Object::new(new));
+        }
+        let object = self.put(kind, new);
+        self.after_write(kind, &object);
+        self.collect_if_ownerless(kind, &object);
+        self.settle();
+        Ok(object)
+    }
+
+    pub(crate) fn plan_update(&self, kind: &Kind, key: &Key, body: Value, part: Part) -> Result<Planned, Refusal> {
+        let body = self.adopt(kind, &key.namespace, body)?;
+        let old = self.get(kind, key)?;
+        check_body(kind, &old, &body)?;
+        let mut new = match part {
+            Part::Main => with_old_status(kind, &old, body),
+            Part::Status => with_new_status(kind, &old, &body),
+        };
+        keep_identity(&old, &mut new);
+        rules::default_object(kind, &mut new);
+        let spec_changed = rules::spec_differs(kind, &old, &new);
+        if spec_changed && let Some(generation) = old["metadata"]["generation"].as_i64() {
+            metadata_mut(&mut new).insert("generation".to_owned(), json!(generation + 1));
+        }
+        Ok(Planned { old, new })
+    }
+
+    /// What a patch makes of an object. A missing object is an error even for apply; see `plan_create`.
+    pub(crate) fn plan_patch(
+        &self,
+        kind: &Kind,
+        key: &Key,
+        patch: &Patch,
+        writing: &Writing,
+    ) -> Result<Planned, Refusal> {
+        let old = self.get(kind, key)?;
+        let shape = shape_of(kind);
+        let body = match patch {
+            Patch::Strategic(_) if kind.custom.is_some() => {
+                return Err(Refusal::of_code(
+                    415,
+                    "the body of the request was in an unknown format - accepted media types include: \
+                     application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+                ));
+            }
+            Patch::Apply { config, force } => {
+                let config = self.applied_config(kind, key, config, writing.part)?;
+                let now = self.clock.now_text();
+                let author = book_author(kind, writing, &now);
+                apply(&old, &config, *force, &author, shape, kind.about(&key.name))?
+            }
+            Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => patched(&old, patch, shape)?,
+        };
+        self.plan_update(kind, key, body, writing.part)
+    }
+
+    /// The object that an apply creates.
+    pub(crate) fn plan_apply_create(
+        &self,
+        kind: &Kind,
+        key: &Key,
+        config: &Value,
+        writing: &Writing,
+    ) -> Result<Value, Refusal> {
+        let config = self.applied_config(kind, key, config, writing.part)?;
+        let now = self.clock.now_text();
+        let author = book_author(kind, writing, &now);
+        let new = apply(
+            &json!({}),
+            &config,
+            false,
+            &author,
+            shape_of(kind),
+            kind.about(&key.name),
+        )?;
+        self.plan_create(kind, &key.namespace, new)
+    }
+
+    pub(crate) fn commit_update(
+        &mut self,
+        kind: &Arc<Kind>,
+        planned: Planned,
+        writing: &Writing,
+    ) -> Result<Object, Refusal> {
+        let Planned { old, mut new } = planned;
+        let key = Key::of(&old);
+        if self.get(kind, &key)?.revision() != old.revision() {
+            return Err(Refusal::outdated(kind.about(&key.name)));
+        }
+        if writing.part == Part::Main {
+            check_finalizers(kind, &old, &new)?;
+        }
+        rules::check(kind, Some(&old), &new)?;
+        self.book(kind, &old, &mut new, writing);
+        if writing.dry_run || new == *old {
+            return Ok(Object::new(new));
+        }
+        if is_finished(&new) && self.contents(kind, &key.name).is_empty() {
+            let object = self.put(kind, new);
+            self.remove(&Place { table: kind.table, key });
+            self.settle();
+            return Ok(object);
+        }
+        let object = self.put(kind, new);
+        self.after_write(kind, &object);
+        self.settle();
+        Ok(object)
+    }
+
+    fn after_write(&mut self, kind: &Kind, object: &Object) {
+        if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
+            for custom in rules::custom::kinds_of(object) {
+                let custom = self.kinds.add(custom);
+                self.table_mut(custom.table);
+            }
+        }
+    }
+
+    /// Next address for a Service, in the range usual for clusters of one machine.
+    pub(crate) fn next_service_address(&mut self) -> String {
+        self.service_addresses += 1;
+        let n = self.service_addresses;
+        format!("10.96.{}.{}", (n >> 8) & 0xff, n & 0xff)
+    }
+
+    /// The class named `name`, or the default one if the name is empty.
+    pub(crate) fn priority_class(&self, name: &str) -> Option<Object> {
+        let kind = self.kinds.get("scheduling.k8s.io", "v1", "priorityclasses")?;
+        let classes = &self.tables[kind.table].objects;
+        if name.is_empty() {
+            return classes.values().find(|class| class["globalDefault"] == true).cloned();
+        }
+        classes.get(&Key::new("", name)).cloned()
+    }
+
+    /// The body as an object of this kind in the form in which it is stored.
+    fn adopt(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, Refusal> {
+        let mut new = body;
+        if !new.is_object() {
+            return Err(Refusal::bad_request("the body of the request is not an object"));
+        }
+        let expect = kind.api_version();
+        let stored = kind.stored_api_version();
+        let says = |field: &str| new[field].as_str().unwrap_or("").to_owned();
+        let (version, name) = (says("apiVersion"), says("kind"));
+        let known = version.is_empty() || version == expect || version == stored;
+        if !known || (!name.is_empty() && name != kind.kind) {
+            return Err(Refusal::bad_request(format!(
+                "the API version in the data ({version}, {name}) does not match the expected API version ({expect}, {})",
+                kind.kind
+            )));
+        }
+        new["apiVersion"] = json!(stored);
+        new["kind"] = json!(kind.kind);
+        if kind.plural == "events" {
+            rules::events::to_core(&mut new);
+        }
+        let metadata = metadata_mut(&mut new);
+        let own = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
+        if kind.namespaced() {
+            if !own.is_empty() && own != namespace {
+                return Err(Refusal::bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request",
+                ));
+            }
+            metadata.insert("namespace".to_owned(), json!(namespace));
+        } else {
+            metadata.remove("namespace");
+        }
+        Ok(new)
+    }
+
+    fn applied_config(&self, kind: &Kind, key: &Key, config: &Value, part: Part) -> Result<Value, Refusal> {
+        let mut config = self.adopt(kind, &key.namespace, config.clone())?;
+        let name = meta_text(&config, "name");
+        if !name.is_empty() && name != key.name {
+            return Err(Refusal::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                key.name
+            )));
+        }
+        metadata_mut(&mut config).insert("name".to_owned(), json!(key.name));
+        match part {
+            Part::Main if kind.status => {
+                map_mut(&mut config).remove("status");
+            }
+            Part::Main => {}
+            Part::Status => {
+                map_mut(&mut config)
+                    .retain(|field, _| matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+                metadata_mut(&mut config)
+                    .retain(|field, _| matches!(field.as_str(), "name" | "namespace" | "resourceVersion" | "uid"));
+            }
+        }
+        Ok(config)
+    }
+
+    fn check_namespace(&self, kind: &Kind, new: &Value, namespace: &str) -> Result<(), Refusal> {
+        let namespaces = self.kinds.get("", "v1", "namespaces").expect("a built-in kind");
+        let found = self.get(&namespaces, &Key::new("", namespace))?;
+        if found["metadata"]["deletionTimestamp"].is_null() {
+            return Ok(());
+        }
+        let message = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let cause = Cause {
+            reason: "NamespaceTerminating",
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        };
+        Err(Refusal::forbidden(kind.about(meta_text(new, "name")), message).with_causes(&[cause]))
+    }
+
+    fn name_it(&mut self, kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
+        let (name, prefix) = (
+            meta_text(new, "name").to_owned(),
+            meta_text(new, "generateName").to_owned(),
+        );
+        if name.is_empty() {
+            if prefix.is_empty() {
+                let cause = Cause::required("metadata.name", "name or generateName is required");
+                return Err(Refusal::invalid(&kind.kind, &kind.group, "", &[cause]));
+            }
+            // Kubernetes cuts the prefix so that the whole fits a label.
+            let prefix: String = prefix.chars().take(58).collect();
+            let namespace = meta_text(new, "namespace").to_owned();
+            let free = (0..GENERATED_NAME_ATTEMPTS)
+                .map(|_| format!("{prefix}{}", self.random.name_suffix()))
+                .find(|name| {
+                    !self.tables[kind.table]
+                        .objects
+                        .contains_key(&Key::new(&*namespace, name))
+                });
+            let made = free.ok_or_else(|| Refusal::already_exists(kind.about(&prefix)))?;
+            metadata_mut(new).insert("name".to_owned(), json!(made));
+        }
+        rules::names::check(kind, meta_text(new, "name"))
+    }
+
+    pub(super) fn book(&self, kind: &Kind, old: &Value, new: &mut Value, writing: &Writing) {
+        match &writing.author {
+            Author::Apply(_) => {}
+            Author::Update(_) => {
+                let now = self.clock.now_text();
+                apply::book_update(old, new, &book_author(kind, writing, &now), shape_of(kind));
+            }
+        }
+    }
+}
+
+fn book_author<'a>(kind: &Kind, writing: &'a Writing, now: &'a str) -> apply::Author<'a> {
+    let api_version = kind.stored_api_version();
+    apply::Author {
+        manager: writing.manager(),
+        api_version,
+        subresource: writing.subresource,
+        now,
+    }
+}
+
+/// How a kind's objects merge.
+pub(crate) fn shape_of(kind: &Kind) -> Shape<'_> {
+    match &kind.custom {
+        None => Shape::BUILT_IN,
+        Some(custom) => custom.schema.as_deref().map_or(Shape::Untyped, Shape::of_schema),
+    }
+}
+
+fn check_body(kind: &Kind, old: &Object, body: &Value) -> Result<(), Refusal> {
+    let about = kind.about(old.name());
+    let name = meta_text(body, "name");
+    if !name.is_empty() && name != old.name() {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            old.name()
+        )));
+    }
+    let uid = meta_text(body, "uid");
+    if !uid.is_empty() && uid != old.uid() {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            old.uid()
+        );
+        return Err(Refusal::conflict(about, why));
+    }
+    let revision = meta_text(body, "resourceVersion");
+    if revision.is_empty() && kind.custom.is_some() {
+        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(Refusal::invalid(&kind.kind, &kind.group, old.name(), &[cause]));
+    }
+    if !revision.is_empty() && revision != meta_text(old, "resourceVersion") {
+        return Err(Refusal::outdated(about));
+    }
+    Ok(())
+}
+
+fn with_old_status(kind: &Kind, old: &Object, body: Value) -> Value {
+    let mut new = body;
+    if kind.status {
+        match old.get("status") {
+            Some(status) => new["status"] = status.clone(),
+            None => {
+                map_mut(&mut new).remove("status");
+            }
+        }
+    }
+    new
+}
+
+fn with_new_status(kind: &Kind, old: &Object, body: &Value) -> Value {
+    let mut new = old.to_value();
+    match body.get("status") {
+        Some(status) => new["status"] = status.clone(),
+        None => {
+            map_mut(&mut new).remove("status");
+        }
+    }
+    // The status of pods and nodes may be written together with labels and annotations.
+    if kind.group.is_empty() && matches!(kind.plural.as_str(), "pods" | "nodes") {
+        for field in ["labels", "annotations"] {
+            match body["metadata"].get(field) {
+                Some(value) => metadata_mut(&mut new).insert(field.to_owned(), value.clone()),
+                None => metadata_mut(&mut new).remove(field),
+            };
+        }
+    }
+    if let Some(books) = body["metadata"].get("managedFields") {
+        metadata_mut(&mut new).insert("managedFields".to_owned(), books.clone());
+    }
+    new
+}
+
+/// What only the server sets stays as it was.
+fn keep_identity(old: &Object, new: &mut Value) {
+    let metadata = metadata_mut(new);
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+        "selfLink",
+    ] {
+        match old["metadata"].get(field) {
+            Some(value) => metadata.insert(field.to_owned(), value.clone()),
+            None => metadata.remove(field),
+        };
+    }
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let hollow = |v: &Value| v.is_null() || *v == json!({}) || *v == json!([]);
+        if metadata.get(field).is_some_and(hollow) {
+            metadata.remove(field);
+        }
+    }
+}
+
+fn check_finalizers(kind: &Kind, old: &Object, new: &Value) -> Result<(), Refusal> {
+    if old["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(());
+    }
+    let added = finalizers(new).iter().any(|f| !finalizers(old).contains(f));
+    if !added {
+        return Ok(());
+    }
+    let why = "no new finalizers can be added if the object is being deleted";
+    Err(Refusal::invalid(
+        &kind.kind,
+        &kind.group,
+        old.name(),
+        &[Cause::forbidden("metadata.finalizers", why)],
+    ))
+}
