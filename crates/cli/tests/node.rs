@@ -48,6 +48,16 @@ fn doctor_for_a_program() {
     insta::assert_snapshot!(kai(&["doctor", "--host-root", NO_GPU, "-o", "json"]));
 }
 
+/// The library is there and says what it says without the kernel module: the fake one of this repository does so without settings.
+#[test]
+fn doctor_where_the_driver_is_not_loaded() {
+    let place = tempfile::tempdir().expect("a directory");
+    let library = fake_nvml::install(place.path()).expect("the fake library is built");
+    let library = library.display().to_string();
+    let output = kai(&["doctor", "--host-root", "x86-server", "--nvml-library", &library]);
+    insta::assert_snapshot!(output.replace(&library, "libnvidia-ml.so.1"));
+}
+
 #[test]
 fn what_can_t_be_done_is_an_error_in_one_sentence() {
     let pod = ["--pod-name", "gpu-reservation-1", "--pod-namespace", "reservations"];

@@ -115,6 +115,24 @@ impl Client {
         Ok(self.node(node).await?.metadata.labels)
     }
 
+    /// The handler that a RuntimeClass names, or `None` if there is no such class.
+    pub async fn runtime_class_handler(&self, name: &str) -> Result<Option<String>, Error> {
+        #[derive(Deserialize)]
+        struct RuntimeClass {
+            handler: String,
+        }
+        let attempt = format!("reading runtime class {name}");
+        let request = Request::new("/apis/node.k8s.io/v1/runtimeclasses").get(name, &GetParams::default());
+        let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
+        match self.kube.request::<RuntimeClass>(request).await {
+            Ok(class) => Ok(Some(class.handler)),
+            Err(error) => match Error::call(attempt, error) {
+                error if error.is_not_found() => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+
     /// Sets one condition of the node; others stay.
     pub async fn apply_node_condition(&self, node: &str, manager: &str, condition: &Condition) -> Result<(), Error> {
         let status = match condition.status {

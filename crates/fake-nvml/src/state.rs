@@ -1,6 +1,7 @@
 //! The library's state in one process: how often it was initialised, the fake machine, what of it may be seen. Handles given to clients
 //! are numbers that are checked on every call, never pointers to anything.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +34,8 @@ impl Handle {
 pub(crate) struct World {
     pub(crate) machine: Machine,
     visible: Vec<VisibleGpu>,
+    /// GPUs that fell silent since the library was opened. A lock, because clients call from any thread.
+    silent: Mutex<BTreeMap<usize, GpuState>>,
 }
 
 #[derive(Debug)]
@@ -92,6 +95,7 @@ pub(crate) fn world() -> Answer<Now> {
     drop(state);
     let control = world.machine.control();
     check_library(&control)?;
+    let control = world.with_silent(control);
     Ok(Now { world, control })
 }
 
@@ -106,6 +110,26 @@ fn check_library(control: &Control) -> Answer {
 }
 
 impl World {
+    /// What clients see of `control` if a silent GPU stays silent until they open the library anew.
+    fn with_silent(&self, control: Arc<Control>) -> Arc<Control> {
+        if !control.until_opened_anew {
+            return control;
+        }
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, gpu) in self.machine.gpus().iter().enumerate() {
+            let state = gpu.picture(&control).state;
+            if matches!(state, GpuState::Lost | GpuState::Removed) {
+                silent.entry(number).or_insert(state);
+            }
+        }
+        let mut seen = Control::clone(&control);
+        for (number, state) in silent.iter() {
+            let uuid = self.machine.gpus()[*number].device.uuid.clone();
+            seen.gpus.entry(uuid).or_default().state = Some(*state);
+        }
+        Arc::new(seen)
+    }
+
     fn from_environment() -> Answer<Self> {
         let built = Environment::read().and_then(|environment| {
             let machine = environment.settings.as_ref().map(Machine::new).transpose()?;
@@ -115,6 +139,7 @@ impl World {
             Ok((Some(machine), visible)) => Ok(Self {
                 visible: visible_gpus(&machine, &visible),
                 machine,
+                silent: Mutex::default(),
             }),
             Ok((None, _)) => Err(DRIVER_NOT_LOADED),
             Err(error) => {

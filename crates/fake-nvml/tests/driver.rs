@@ -348,6 +348,44 @@ fn child_counts_anew() {
     assert_eq!(ours.devices().unwrap().devices.len(), 2);
 }
 
+/// On hardware NVML calls a GPU lost, or leaves it out, until it is opened anew. A driver that never does would never see it again.
+#[test]
+fn a_gpu_that_returns_is_seen_by_opening_the_library_anew() {
+    scenario("child_opens_anew", "t4:3", &[]);
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_opens_anew() {
+    let options = OpenOptions {
+        roots: bare_machine(),
+        reopen_after: Duration::from_millis(800),
+        ..OpenOptions::default()
+    };
+    let detection = detect(&options.roots);
+    let ours = NvmlDriver::new(options, detection);
+    let before = ours.devices().unwrap().devices;
+    assert!(ours.wait_events(Duration::from_millis(600)).unwrap().is_empty());
+    for state in ["lost", "removed"] {
+        say(&format!("{{untilOpenedAnew: true, gpus: {{0: {{state: {state}}}}}}}"));
+        let of = |uuid: &str, wanted: fn(&HealthEventKind) -> bool| {
+            let uuid = uuid.to_owned();
+            move |events: &[HealthEvent]| {
+                events
+                    .iter()
+                    .any(|event| event.uuid.as_ref() == Some(&uuid) && wanted(&event.kind))
+            }
+        };
+        let gone = &before[0].uuid;
+        wait_for(&ours, of(gone, |kind| matches!(kind, HealthEventKind::Lost { .. })));
+        assert!(ours.probe(gone).is_err());
+        say("untilOpenedAnew: true");
+        wait_for(&ours, of(gone, |kind| *kind == HealthEventKind::Recovered));
+        assert!(ours.probe(gone).is_ok());
+        assert_eq!(ours.devices().unwrap().devices, before, "after {state}");
+    }
+}
+
 #[test]
 fn the_driver_goes_is_upgraded_and_returns() {
     scenario("child_outlives_the_driver", "t4:2", &[]);
@@ -473,6 +511,50 @@ fn child_is_an_orin() {
             .unwrap()
             .is_empty()
     );
+}
+
+/// Ids outlive a restart: what was made up before NVML worked, and what NVML told before it was gone.
+#[test]
+fn an_orin_keeps_the_name_it_was_served_under() {
+    scenario("child_is_an_orin_with_a_past", "orin-agx", &[]);
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_is_an_orin_with_a_past() {
+    let start = |integrated_uuid: Option<&String>, tegra_nvml: bool| {
+        let options = OpenOptions {
+            roots: tree("jetpack6-orin-agx"),
+            integrated_uuid: integrated_uuid.cloned(),
+            tegra_nvml,
+            ..OpenOptions::default()
+        };
+        let detection = detect(&options.roots);
+        gpu::tegra::TegraDriver::new(options, detection)
+    };
+    let name = |driver: &dyn Driver| driver.devices().unwrap().devices[0].uuid.clone();
+    let made_up = name(&start(None, false));
+    let told = name(&start(None, true));
+    assert_ne!(made_up, told);
+    for (before, other) in [(&made_up, &told), (&told, &made_up)] {
+        for nvml in [false, true] {
+            let driver = start(Some(before), nvml);
+            let device = driver.devices().unwrap().devices.remove(0);
+            assert_eq!(&device.uuid, before);
+            let differs = (other == &told) == nvml;
+            assert_eq!(device.aliases.contains(other), differs, "{:?}", device.aliases);
+            assert!(driver.probe(before).is_ok());
+            assert_eq!(&driver.samples().unwrap()[0].uuid, before);
+        }
+    }
+    // NVML speaks of the GPU by its own name; we do not.
+    let driver = start(Some(&made_up), true);
+    assert_eq!(name(&driver), made_up);
+    assert!(driver.wait_events(Duration::from_millis(600)).unwrap().is_empty());
+    say("gpus: {0: {state: lost}}");
+    let events = wait_for(&driver, |events| !events.is_empty());
+    assert_eq!(events[0].uuid.as_ref(), Some(&made_up), "{events:?}");
+    assert!(matches!(driver.probe(&made_up), Err(gpu::GpuError::GpuLost { .. })));
 }
 
 #[test]

@@ -111,7 +111,8 @@ impl GpuError {
     pub fn remedy(&self) -> &'static str {
         match self {
             GpuError::LibraryNotFound { .. } => {
-                "Install the NVIDIA driver on the host, or mount its libraries into this container and point --nvml-library at \
+                "Install the NVIDIA driver on the host (Ubuntu: ubuntu-drivers install; Debian: apt-get install nvidia-driver \
+                 libnvidia-ml1), or mount its libraries into this container and point --nvml-library at \
                  libnvidia-ml.so.1; on JetPack 5 and older there is no NVML, and Tegra detection is used instead."
             }
             GpuError::LibraryUnusable { .. } => {

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::fake::{FakeDriver, Settings};
 use crate::nvml::NvmlDriver;
@@ -61,6 +62,12 @@ pub struct OpenOptions {
     pub memory_reserve: MemoryReserve,
     /// Whether NVML may be asked on Tegra. Off for recorded trees and for nodes where it misbehaves.
     pub tegra_nvml: bool,
+    /// The UUID under which this board's integrated GPU was offered before. Ids must outlive a restart, also where NVML begins or
+    /// ceases to tell a UUID of its own.
+    pub integrated_uuid: Option<String>,
+    /// NVML keeps a GPU that fell silent as lost until it is opened anew, and does not see one that came back: it is opened anew
+    /// this long after a GPU fell silent, then in doubling intervals.
+    pub reopen_after: Duration,
 }
 
 /// Environment variable that names the NVML library.
@@ -74,6 +81,8 @@ impl Default for OpenOptions {
             nvml_library: std::env::var_os(NVML_LIBRARY_ENV).map(PathBuf::from),
             memory_reserve: MemoryReserve::Auto,
             tegra_nvml: true,
+            integrated_uuid: None,
+            reopen_after: Duration::from_secs(30),
         }
     }
 }

@@ -272,7 +272,7 @@ mod tests {
             kind: HealthEventKind::Xid(48),
         });
         assert_eq!(node.event(&changes[0]).reason, "GPUUnhealthy");
-        assert_eq!(ids(&node, "Unhealthy"), [slice.uuid.clone()]);
+        assert_eq!(ids(&node, "Unhealthy"), [slice.uuid.as_str()]);
         assert_eq!(node.recover(&device.uuid).len(), 1);
         assert_eq!(ids(&node, "Healthy").len(), 3);
     }

@@ -183,6 +183,46 @@ fn the_doctor_on_every_recorded_machine() {
     }
 }
 
+/// On a Jetson all gauges are there without NVML: from sysfs, and memory from /proc/meminfo.
+#[test]
+fn metrics_of_every_jetson() {
+    use node::agent::state::Snapshot;
+    use node::metrics::{Reading, render};
+    for name in fixtures() {
+        let tree = tree(&name);
+        let options = OpenOptions {
+            roots: Roots::under(tree.path()),
+            tegra_nvml: false,
+            ..OpenOptions::default()
+        };
+        let opened = gpu::open(options).unwrap();
+        if opened.detection.platform.kind != PlatformKind::Tegra {
+            continue;
+        }
+        let snapshot = Snapshot {
+            inventory: std::sync::Arc::new(opened.driver.devices().unwrap()),
+            confirmed: true,
+            ..Snapshot::default()
+        };
+        let text = render(&Reading {
+            node: &name,
+            snapshot: &snapshot,
+            samples: &opened.driver.samples().unwrap(),
+            holdings: &[],
+            registrations: 1,
+        });
+        let gauges: String = text
+            .lines()
+            .filter(|line| line.starts_with("DCGM"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        for gauge in ["DCGM_FI_DEV_FB_USED{", "DCGM_FI_DEV_FB_FREE{"] {
+            assert!(gauges.contains(gauge), "{name} has no {gauge}");
+        }
+        insta::assert_snapshot!(format!("metrics@{name}"), gauges);
+    }
+}
+
 #[test]
 fn groups_of_restricted_nodes_are_carried() {
     use node::volume::files::{DriverFiles, Node};
@@ -217,104 +257,72 @@ fn groups_of_restricted_nodes_are_carried() {
     assert_eq!(spec.problems(), Vec::<String>::new());
 }
 
-/// The causes that people meet in the field are named, each with a command.
-#[test]
-fn the_doctor_names_the_causes_from_the_field() {
-    let field = |change: &dyn Fn(&Path), tree_name: &str, images: &[&str]| {
-        let tree = tree(tree_name);
-        change(tree.path());
-        let mut args = doctor::Args::default();
-        args.host.host_root = tree.path().to_owned();
-        args.host.machine = Some(machine(tree_name));
-        args.images = images.iter().map(|image| (*image).to_owned()).collect();
-        let report = doctor::run(args).unwrap();
-        (report.exit_code(), report.table())
-    };
-    let write = |root: &Path, path: &str, text: &str| {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
-    let check = |(code, table): (u8, String), words: &[&str]| {
-        assert_eq!(code, 1, "{table}");
-        for word in words {
-            assert!(table.contains(word), "{word} is not in:\n{table}");
-        }
-    };
-    let k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml";
-    let toolkit = "etc/nvidia-container-runtime/config.toml";
-    check(
-        field(
-            &|root| write(root, toolkit, "[nvidia-container-runtime]\nmode = \"legacy\"\n"),
-            "jetpack6-orin-agx",
-            &[],
-        ),
-        &["mode legacy", "nvidia-container-runtime.mode=csv"],
-    );
-    check(
-        field(
-            &|root| write(root, toolkit, "[nvidia-container-runtime]\nmode = \"csv\"\n"),
-            "no-gpu",
-            &[],
-        ),
-        &["mode csv", "mode=auto", "no NVIDIA GPU was found"],
-    );
-    let no_lists = |root: &Path| {
-        fs::remove_dir_all(root.join("etc/nvidia-container-runtime")).unwrap();
-        write(root, toolkit, "[nvidia-container-runtime]\n");
-    };
-    check(
-        field(&no_lists, "jetpack6-orin-agx", &[]),
-        &["mode auto", "by lists, but there are none"],
-    );
-    check(
-        field(
-            &|root| {
-                write(
-                    root,
-                    k3s,
-                    "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = false\n",
-                )
-            },
-            "jetpack7-thor",
-            &[],
-        ),
-        &["switched off", "systemctl restart k3s"],
-    );
-    check(
-        field(
-            &|root| write(root, "etc/containerd/config.toml", "version = 2\n"),
-            "jetpack7-thor",
-            &[],
-        ),
-        &["off by default in containerd before 2.0", "enable_cdi = true"],
-    );
-    let store = "var/lib/rancher/k3s/agent/containerd/io.containerd.metadata.v1.bolt/meta.db";
-    let with_store = |root: &Path| {
-        write(root, k3s, "version = 3\n");
-        write(root, store, "..docker.io/library/busybox:1..");
-    };
-    check(
-        field(
-            &with_store,
-            "jetpack6-orin-agx",
-            &["kai/kai:1", "docker.io/library/busybox:1"],
-        ),
-        &[
-            "kai/kai:1 is not imported",
-            "k3s ctr images import",
-            "docker.io/library/busybox:1 is on the node",
-        ],
-    );
-    let stale = r#"{"cdiVersion":"0.5.0","kind":"kai.scheduler/gpu","devices":[{"name":"0","containerEdits":{"env":["A=b"]}}],
-"containerEdits":{"mounts":[{"hostPath":"/usr/lib/gone.so","containerPath":"/usr/lib64/gone.so"}]}}"#;
-    let pretty = serde_json::to_string_pretty(&serde_json::from_str::<serde_json::Value>(stale).unwrap()).unwrap();
-    check(
-        field(
-            &|root| write(root, "var/run/cdi/kai.scheduler-gpu.json", &pretty),
-            "jetpack6-orin-agx",
-            &[],
-        ),
-        &["mounts files that are gone", "/usr/lib/gone.so"],
-    );
+/// NVML first works after a restart, then is gone again: the kubelet is offered the same id all the time.
+#[tokio::test]
+async fn an_orin_offers_the_same_id_after_every_restart() {
+    use node::agent::files::Identity;
+    use std::sync::Arc;
+    use support::kubelet::Kubelet;
+    /// What NVML makes of the same GPU: another UUID, unless the driver was told the one from before.
+    fn renamed(mut inventory: Inventory, served: Option<String>) -> Inventory {
+        inventory.devices[0].uuid = served.unwrap_or_else(|| "1f7d1f0e-0000-5b2c-8c7e-9a1b2c3d4e5f".to_owned());
+        inventory
+    }
+    let tree = tree("jetpack6-orin-agx");
+    let place = tempfile::tempdir().unwrap();
+    let mut settings = support::settings(place.path(), &["--no-cluster"]);
+    settings.search.roots = Roots::under(tree.path());
+    settings.search.machine = Machine::Aarch64;
+    let from_files = inventory("jetpack6-orin-agx", tree.path());
+    let made_up = from_files.devices[0].uuid.clone();
+    for nvml in [false, true, false, true] {
+        // What the agent does before it opens the driver.
+        let served = Identity::new(&settings.state_dir, &settings.search.roots).load();
+        let listed = if nvml {
+            renamed(from_files.clone(), served)
+        } else {
+            from_files.clone()
+        };
+        let mut kubelet = Kubelet::start(&settings.plugin_dir);
+        let agent = support::Agent::start(settings.clone(), Arc::new(Listing(listed)));
+        let offered = |lists: &support::kubelet::Lists| {
+            let list = lists.get("nvidia.com/gpu").and_then(Option::as_ref);
+            list.is_some_and(|list| list.len() == 1 && list[0] == (made_up.clone(), true))
+        };
+        support::until("the first id", &mut kubelet.lists, offered).await;
+        let identity = Identity::new(&settings.state_dir, &settings.search.roots);
+        support::within("the note", async {
+            while identity.load().as_ref() != Some(&made_up) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        agent.stop().await;
+    }
+    // The same disk in another board.
+    fs::write(tree.path().join("etc/machine-id"), "another\n").unwrap();
+    assert_eq!(Identity::new(&settings.state_dir, &settings.search.roots).load(), None);
+}
+
+/// A driver that lists this, and is fine.
+#[derive(Debug)]
+struct Listing(Inventory);
+
+impl Driver for Listing {
+    fn kind(&self) -> gpu::DriverKind {
+        gpu::DriverKind::Tegra
+    }
+    fn devices(&self) -> Result<Inventory, gpu::GpuError> {
+        Ok(self.0.clone())
+    }
+    fn samples(&self) -> Result<Vec<gpu::Sample>, gpu::GpuError> {
+        Ok(Vec::new())
+    }
+    fn probe(&self, _uuid: &str) -> Result<(), gpu::GpuError> {
+        Ok(())
+    }
+    fn wait_events(&self, timeout: std::time::Duration) -> Result<Vec<gpu::HealthEvent>, gpu::GpuError> {
+        std::thread::sleep(timeout);
+        Ok(Vec::new())
+    }
 }

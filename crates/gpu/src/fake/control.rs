@@ -22,6 +22,10 @@ pub struct Control {
     /// Append to this list to raise events; each client sees what was appended since it began to listen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<ControlEvent>,
+    /// The library behaves as NVML does on hardware: a GPU that fell silent or left the list stays so for a client, whatever `gpus`
+    /// says later, until the client opens the library anew.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub until_opened_anew: bool,
     /// Lines the library prints to stderr when it starts, as Tegra's libraries do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub noise: Vec<String>,

@@ -79,6 +79,19 @@ impl Settings {
         }
     }
 
+    /// The same with faults and loads: a control file's path, or its content as a YAML map in braces (`{gpus: {0: {state: lost}}}`).
+    pub fn controlled(mut self, control: &str) -> Result<Self, GpuError> {
+        if !control.trim_start().starts_with('{') {
+            self.control_file = Some(PathBuf::from(control));
+            return Ok(self);
+        }
+        self.control = serde_saphyr::from_str(control).map_err(|error| GpuError::FakeSettings {
+            origin: format!("{control:?}"),
+            detail: error.to_string(),
+        })?;
+        Ok(self)
+    }
+
     /// From a YAML document. `origin` is for messages.
     pub fn from_yaml(text: &str, origin: &str) -> Result<Self, GpuError> {
         serde_saphyr::from_str(text).map_err(|error| GpuError::FakeSettings {
@@ -163,6 +176,16 @@ mod tests {
         assert_eq!(mig, ["1g.5gb", "1g.5gb", "1g.5gb", "2g.10gb"]);
         assert_eq!((settings.gpus[1].profile.as_str(), settings.gpus[1].count), ("t4", 1));
         assert!(settings.gpus[1].mig.is_none());
+    }
+
+    #[test]
+    fn faults_come_from_a_flag_or_a_file() {
+        let settings = Settings::of("t4", 2);
+        let inline = settings.clone().controlled("{gpus: {1: {state: lost}}}").unwrap();
+        assert_eq!(inline.control.gpus["1"].state, Some(crate::fake::GpuState::Lost));
+        let file = settings.clone().controlled("/run/control.yaml").unwrap();
+        assert_eq!(file.control_file.as_deref(), Some(Path::new("/run/control.yaml")));
+        assert!(settings.controlled("{gpus: {1: {state: sad}}}").is_err());
     }
 
     #[test]

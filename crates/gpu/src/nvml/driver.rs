@@ -141,6 +141,26 @@ impl Shared {
         state.quiet_calls = 0;
     }
 
+    /// The same, if nobody else has opened another one meanwhile. NVML forgets what it knows only when its last user has let go, so
+    /// nobody may open it in between.
+    pub(super) fn let_go_of(&self, library: Arc<Library>) {
+        let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self
+            .lock()
+            .library
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, &library));
+        if current {
+            self.let_go();
+        }
+        // Ours may be the last one, and has to go before the lock does.
+        drop(library);
+    }
+
+    pub(super) fn reopen_after(&self) -> Duration {
+        self.options.reopen_after
+    }
+
     fn failed(&self, attempt: &str, error: NvmlError) -> GpuError {
         if is_driver_gone(&error) {
             self.let_go();

@@ -24,6 +24,9 @@ use crate::{Device, HealthEvent, HealthEventKind, MigInstance};
 const SLICE: Duration = Duration::from_millis(500);
 /// How often devices are counted and MIG partitions compared: rarer, since it asks many questions.
 const RECOUNT: Duration = Duration::from_secs(10);
+/// The library is opened anew for silent devices in intervals that double up to 16 times: a card that was pulled must not cost an
+/// initialisation of the driver twice a minute for ever.
+const REOPEN_DOUBLINGS: u32 = 4;
 /// The pause after failed openings doubles up to 500 ms * 2^4 = 8 s.
 const BACK_OFF_DOUBLINGS: u32 = 4;
 /// Events that nobody fetched. More means the reader is gone; what is dropped then shows again in the next probe.
@@ -48,6 +51,7 @@ impl Watch {
             trouble: BTreeMap::new(),
             driver_gone: false,
             failures: 0,
+            reopened: 0,
         };
         let spawned = std::thread::Builder::new()
             .name("gpu-events".to_owned())
@@ -91,6 +95,8 @@ struct Watcher {
     driver_gone: bool,
     /// Failed openings in a row.
     failures: u32,
+    /// How often the library was opened anew for the sake of silent devices.
+    reopened: u32,
 }
 
 /// Why a session with one opened library ended.
@@ -101,6 +107,8 @@ enum End {
     DriverGone(NvmlError),
     /// Devices changed: register anew.
     Changed,
+    /// A device is silent, and the library may only see it again after it was opened anew.
+    Stale,
 }
 
 impl Watcher {
@@ -125,6 +133,7 @@ impl Watcher {
                             self.back_off();
                         }
                         End::Changed => self.send(None, HealthEventKind::InventoryChanged),
+                        End::Stale => self.reopen(library),
                     }
                 }
                 Err(error) => {
@@ -138,7 +147,8 @@ impl Watcher {
     /// Watches the given devices until something fundamental changes.
     fn session(&mut self, library: &Library, devices: &[Device]) -> End {
         let set = register(library, devices);
-        let mut counted = Instant::now();
+        let begun = Instant::now();
+        let mut counted = begun;
         while !self.stopped() {
             let result = match &set {
                 Some(set) => raw::wait_event(set, SLICE.as_millis() as u32),
@@ -157,6 +167,11 @@ impl Watcher {
             if let Err(error) = self.probe_all(library, devices) {
                 return End::DriverGone(error);
             }
+            if self.trouble.is_empty() {
+                self.reopened = 0;
+            } else if begun.elapsed() >= self.shared.reopen_after() * (1 << self.reopened.min(REOPEN_DOUBLINGS)) {
+                return End::Stale;
+            }
             if counted.elapsed() >= RECOUNT {
                 counted = Instant::now();
                 match self.shared.inventory() {
@@ -166,6 +181,17 @@ impl Watcher {
             }
         }
         End::Stopped
+    }
+
+    /// Opens the library anew; if that brings back a device that had left the list, says so.
+    fn reopen(&mut self, library: Arc<Library>) {
+        self.reopened += 1;
+        let before = self.shared.known().unwrap_or_default();
+        self.shared.let_go_of(library);
+        match self.shared.inventory() {
+            Ok(now) if !same_devices(&before, &now.devices) => self.send(None, HealthEventKind::InventoryChanged),
+            Ok(_) | Err(_) => {}
+        }
     }
 
     fn report(&self, event: raw::RawEvent<'_>) {

@@ -8,8 +8,8 @@ use super::{igpu, sysfs};
 use crate::nvml::NvmlDriver;
 use crate::platform::{Detection, MachineMemory, discrete_gpus};
 use crate::{
-    Device, DeviceKind, Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MemoryKind, OpenOptions,
-    Sample, TegraFacts, TegraStack,
+    DeviceKind, Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MemoryKind, OpenOptions, Sample,
+    TegraFacts, TegraStack,
 };
 
 /// How often a waiting thread looks whether the GPU's device nodes are still there.
@@ -27,9 +27,9 @@ pub struct TegraDriver {
 
 #[derive(Debug)]
 struct Known {
-    /// The integrated GPU as last reported: its identity must not change when NVML comes or goes while we run.
-    igpu: Option<Device>,
-    /// NVML's name for it, where that came later than ours.
+    /// The UUID under which the integrated GPU is reported: it must not change when NVML comes or goes.
+    igpu: Option<String>,
+    /// NVML's name for it, where that is another one.
     nvml_uuid: Option<String>,
     /// Whether it answered when last looked at.
     answers: bool,
@@ -46,7 +46,7 @@ impl TegraDriver {
         let facts = detection.platform.tegra.clone().unwrap_or_default();
         let had_nodes = !igpu::visible_nodes(&options.roots, &facts).is_empty();
         let known = Mutex::new(Known {
-            igpu: None,
+            igpu: options.integrated_uuid.clone(),
             nvml_uuid: None,
             answers: true,
             had_nodes,
@@ -125,21 +125,23 @@ impl TegraDriver {
         Ok(())
     }
 
-    /// Keeps the identity of the integrated GPU what it was when first reported.
+    /// Keeps the identity of the integrated GPU what it was when first reported, now or before a restart.
     fn remember(&self, inventory: &mut Inventory) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let listed = inventory
             .devices
             .iter_mut()
             .find(|device| device.kind == DeviceKind::Integrated);
-        match (&known.igpu, listed) {
-            (None, Some(device)) => known.igpu = Some(device.clone()),
-            (Some(before), Some(device)) if before.uuid != device.uuid => {
-                device
-                    .aliases
-                    .push(std::mem::replace(&mut device.uuid, before.uuid.clone()));
-            }
-            (_, _) => {}
+        let Some(device) = listed else { return };
+        let served = known.igpu.get_or_insert_with(|| device.uuid.clone()).clone();
+        if device.uuid == served {
+            return;
+        }
+        let own = std::mem::replace(&mut device.uuid, served);
+        device.aliases = igpu::aliases(device.index, &device.uuid);
+        device.aliases.push(own.clone());
+        if own != igpu::board_uuid(&self.options.roots, &self.detection.platform) {
+            known.nvml_uuid = Some(own);
         }
     }
 
@@ -149,7 +151,7 @@ impl TegraDriver {
         known.had_nodes |= visible;
         let answers = visible || !known.had_nodes;
         let changed = answers != std::mem::replace(&mut known.answers, answers);
-        let uuid = known.igpu.as_ref().map(|device| device.uuid.clone());
+        let uuid = known.igpu.clone();
         let reason = "the device nodes of the integrated GPU are gone (Driver Not Loaded)".to_owned();
         let kind = if answers {
             HealthEventKind::Recovered
@@ -164,7 +166,7 @@ impl TegraDriver {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &known.igpu {
             Some(igpu) if event.uuid.is_some() && event.uuid == known.nvml_uuid => HealthEvent {
-                uuid: Some(igpu.uuid.clone()),
+                uuid: Some(igpu.clone()),
                 ..event
             },
             Some(_) | None => event,
@@ -229,8 +231,9 @@ impl Driver for TegraDriver {
 
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_ours = known.igpu.as_ref().is_some_and(|device| device.uuid == uuid);
-        let nvml_uuid = known.nvml_uuid.clone().unwrap_or_else(|| uuid.to_owned());
+        let is_ours = known.igpu.as_deref() == Some(uuid);
+        let own = known.nvml_uuid.clone().filter(|_| is_ours);
+        let nvml_uuid = own.unwrap_or_else(|| uuid.to_owned());
         let had_nodes = known.had_nodes;
         drop(known);
         let asked = self.nvml.as_ref().map(|nvml| nvml.probe(&nvml_uuid));

@@ -42,7 +42,7 @@ pub(super) fn from_files(
 ) -> Result<Device, GpuError> {
     let facts = platform.tegra.clone().unwrap_or_default();
     let (name, compute_capability) = soc_facts(facts.soc.as_deref());
-    let uuid = derived_uuid(roots, platform);
+    let uuid = board_uuid(roots, platform);
     let memory = MachineMemory::read(roots)?;
     Ok(Device {
         index,
@@ -70,8 +70,8 @@ pub(super) fn aliases(index: u32, uuid: &str) -> Vec<String> {
     aliases
 }
 
-/// Stable for a machine: from its machine id, else its serial number, else its model (good enough for one node).
-fn derived_uuid(roots: &Roots, platform: &Platform) -> String {
+/// The UUID of a board's integrated GPU where nobody tells one. Stable for a machine: from its machine id, else its serial number, else its model (good enough for one node).
+pub fn board_uuid(roots: &Roots, platform: &Platform) -> String {
     let machine = read_trimmed(&roots.in_host("/etc/machine-id"))
         .or_else(|| read_trimmed(&roots.device_tree.join("serial-number")))
         .or_else(|| platform.machine.clone())

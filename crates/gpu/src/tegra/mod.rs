@@ -6,4 +6,5 @@ mod igpu;
 mod sysfs;
 
 pub use driver::TegraDriver;
+pub use igpu::board_uuid;
 pub(crate) use igpu::is_integrated_name;

@@ -46,6 +46,9 @@ pub struct HostArgs {
     /// YAML file with the settings of the fake driver, instead of a list in --driver.
     #[arg(long)]
     pub fake_config: Option<PathBuf>,
+    /// Faults and loads of the fake GPUs: a control file that is read again and again, or its content in braces: `{gpus: {0: {state: lost}}}`.
+    #[arg(long, env = "KAI_FAKE_CONTROL")]
+    pub fake_control: Option<String>,
     /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 8192.
     #[arg(long)]
     pub memory_reserve_mib: Option<u64>,
@@ -65,6 +68,7 @@ impl Default for HostArgs {
             nvml_library: None,
             driver: "auto".to_owned(),
             fake_config: None,
+            fake_control: None,
             memory_reserve_mib: None,
             machine: None,
         }
@@ -97,17 +101,20 @@ impl HostArgs {
             }
             (_, text) => text.parse()?,
         };
-        if let DriverChoice::Fake(settings) = &mut driver
-            && settings.seed.is_empty()
-        {
-            settings.seed = seed.to_owned();
+        if let DriverChoice::Fake(settings) = &mut driver {
+            if settings.seed.is_empty() {
+                settings.seed = seed.to_owned();
+            }
+            if let Some(control) = &self.fake_control {
+                **settings = std::mem::take(&mut **settings).controlled(control)?;
+            }
         }
         Ok(OpenOptions {
             roots: self.roots(),
             driver,
             nvml_library: self.nvml_library.clone(),
             memory_reserve: self.memory_reserve_mib.map_or(MemoryReserve::Auto, MemoryReserve::Mib),
-            tegra_nvml: true,
+            ..OpenOptions::default()
         })
     }
 
@@ -123,6 +130,9 @@ impl HostArgs {
         search
     }
 }
+
+/// Where the agent keeps its state, if it is not told otherwise.
+pub const STATE_DIR: &str = "/var/lib/kai";
 
 /// Options of the node agent.
 #[derive(Debug, Clone, clap::Args)]
@@ -155,7 +165,7 @@ pub struct Args {
     #[arg(long, default_value = CDI_DIR)]
     pub cdi_dir: PathBuf,
     /// Where the agent keeps the last inventory and driver volumes; the same path here and on the host.
-    #[arg(long, default_value = "/var/lib/kai")]
+    #[arg(long, default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// How MIG devices are offered.
     #[arg(long, value_enum, default_value_t)]

@@ -1,8 +1,10 @@
-//! Ticks when something changes in a directory, and keeps the last inventory on disk. Small shells around the file system.
+//! Ticks when something changes in a directory, and keeps the last inventory and the name of a Tegra's GPU on disk. Small shells around
+//! the file system.
 
 use std::path::{Path, PathBuf};
 
-use gpu::Inventory;
+use gpu::platform::detect;
+use gpu::{DeviceKind, Inventory, PlatformKind, Roots};
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::watch;
 
@@ -49,6 +51,59 @@ impl LastInventory {
         if std::fs::read(&self.path).is_ok_and(|current| current == bytes) {
             return Ok(());
         }
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
+        saved.map_err(|source| Error::State {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+/// The UUID under which the integrated GPU of a Tegra is offered. NVML may begin or cease to tell one of its own (another JetPack, a
+/// library that is mounted later), but the kubelet's books and reservation pods hold the one that was served first.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    path: PathBuf,
+    /// Tells boards apart, so that a disk moved to another board does not take the name along.
+    board: String,
+}
+
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Kept {
+    board: String,
+    uuid: String,
+}
+
+impl Identity {
+    /// Kept in `state_dir`, for the board that `roots` show.
+    pub fn new(state_dir: &Path, roots: &Roots) -> Self {
+        Self {
+            path: state_dir.join("identity.json"),
+            board: gpu::tegra::board_uuid(roots, &detect(roots).platform),
+        }
+    }
+
+    /// The UUID that was served before on this board.
+    pub fn load(&self) -> Option<String> {
+        let kept: Kept = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
+        (kept.board == self.board).then_some(kept.uuid)
+    }
+
+    /// Keeps what is served now, on a Tegra with its own GPU; elsewhere UUIDs are the hardware's.
+    pub fn save(&self, inventory: &Inventory) -> Result<(), Error> {
+        let integrated = |device: &&gpu::Device| device.kind == DeviceKind::Integrated;
+        let Some(device) = inventory.devices.iter().find(integrated) else {
+            return Ok(());
+        };
+        if inventory.platform.kind != PlatformKind::Tegra || self.load().as_ref() == Some(&device.uuid) {
+            return Ok(());
+        }
+        let kept = Kept {
+            board: self.board.clone(),
+            uuid: device.uuid.clone(),
+        };
+        let bytes = serde_json::to_vec(&kept).expect("two strings are JSON");
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
         saved.map_err(|source| Error::State {

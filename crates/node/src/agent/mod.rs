@@ -26,7 +26,7 @@ use crate::allocator::register::{Surroundings, remove_leftovers};
 use crate::metrics::{self, Sources};
 use crate::reservation_duty::{self, Duty};
 use crate::volume::prepare::Volume;
-use files::LastInventory;
+use files::{Identity, LastInventory};
 use state::{Input, Snapshot, State};
 use volumes::VolumeUses;
 
@@ -38,7 +38,7 @@ const EVENTS_QUEUED_MAX: usize = 64;
 /// Runs the agent until SIGTERM or SIGINT.
 pub fn run(args: Args) -> Result<(), Error> {
     let settings = args.settings()?;
-    let opened = gpu::open(args.host.open_options(&settings.node)?)?;
+    let opened = gpu::open(open_options(&args, &settings)?)?;
     tracing::info!(driver = %opened.driver.kind(), platform = %opened.detection.platform.kind, "opened the GPU driver");
     // One thread is enough for a few calls a minute, and costs the least memory.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -106,7 +106,8 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         inputs,
     ));
     tasks.spawn(with_cluster(settings.clone(), seen.clone(), told));
-    tasks.spawn(keep_last(last, seen.clone()));
+    let identity = Identity::new(&settings.state_dir, &settings.search.roots);
+    tasks.spawn(keep_last(last, identity, seen.clone()));
     if let Some(address) = settings.metrics_address.clone() {
         let sources = Sources {
             node: settings.node.clone(),
@@ -125,6 +126,16 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     // Close the kubelet's streams in order; the rest has nothing to lose.
     let _ = plugins.await;
     tasks.shutdown().await;
+}
+
+/// How to open the driver, with the names that were served before.
+fn open_options(args: &Args, settings: &Settings) -> Result<gpu::OpenOptions, Error> {
+    let options = args.host.open_options(&settings.node)?;
+    let integrated_uuid = Identity::new(&settings.state_dir, &options.roots).load();
+    Ok(gpu::OpenOptions {
+        integrated_uuid,
+        ..options
+    })
 }
 
 /// How this node injects.
@@ -195,13 +206,16 @@ async fn with_cluster(
 }
 
 /// Keeps the inventory for the next start, whenever the driver's own list changes.
-async fn keep_last(last: LastInventory, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
+async fn keep_last(last: LastInventory, identity: Identity, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     let mut kept: Option<Arc<gpu::Inventory>> = None;
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         if snapshot.confirmed && kept.as_ref() != Some(&snapshot.inventory) {
             if let Err(error) = last.save(&snapshot.inventory) {
                 tracing::warn!(%error, "the next start will not know the GPUs at once");
+            }
+            if let Err(error) = identity.save(&snapshot.inventory) {
+                tracing::warn!(%error, "the next start may give the integrated GPU another name");
             }
             kept = Some(snapshot.inventory.clone());
         }

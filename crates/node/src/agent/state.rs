@@ -217,6 +217,49 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_that_is_listed_again_returns_after_good_probes() {
+        let mut state = state(None);
+        let (all, gpu) = (inventory("t4:2"), inventory("t4:2").devices[0].uuid.clone());
+        // NVML counts anew when a card is gone: the other one takes over its index.
+        let mut rest = all.clone();
+        rest.devices.remove(0);
+        rest.devices[0].index = 0;
+        state.apply(Input::Listed(Box::new(all.clone())));
+        for _ in 0..5 {
+            let changes = state.apply(Input::Listed(Box::new(rest.clone())));
+            assert!(changes.iter().all(|change| change.gpu == gpu && !change.healthy));
+            state.apply(Input::Probed(vec![(gpu.clone(), Err("not found".into()))]));
+        }
+        let ids = |state: &State| {
+            state.snapshot().offers[GPU_RESOURCE]
+                .devices
+                .iter()
+                .map(|device| device.id.clone())
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(
+            (
+                ids(&state).len(),
+                healthy(&state).iter().filter(|healthy| **healthy).count()
+            ),
+            (4, 2)
+        );
+        let before = ids(&state);
+        state.apply(Input::Listed(Box::new(all)));
+        assert_eq!(
+            healthy(&state),
+            [false, false, true, true],
+            "being listed is not enough"
+        );
+        for _ in 0..2 {
+            assert!(state.apply(Input::Probed(vec![(gpu.clone(), Ok(()))])).is_empty());
+        }
+        assert_eq!(state.apply(Input::Probed(vec![(gpu, Ok(()))])).len(), 1);
+        assert_eq!(healthy(&state), [true; 4]);
+        assert_eq!(ids(&state), before, "the ids are the same");
+    }
+
+    #[test]
     fn a_node_without_gpus_offers_no_resource_and_has_no_labels() {
         let mut state = state(None);
         assert!(state.snapshot().offers.is_empty());

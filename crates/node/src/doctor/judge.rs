@@ -2,13 +2,16 @@
 
 use gpu::{Inventory, MemoryKind, PlatformKind};
 
-use super::look::{ClusterView, Facts};
+use super::look::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass};
 use super::report::Report;
 use super::toml;
 use crate::volume::spec;
 
 /// More missing entries of Tegra's lists than this share (in percent) mean that the lists are for another L4T.
 const MISSING_PERCENT_MAX: usize = 50;
+
+/// The agent writes its spec anew at every start.
+const RESTART_AGENT: &str = "kubectl -n kai-scheduler rollout restart daemonset/kai-node-agent";
 
 /// The whole report.
 pub fn judge(facts: &Facts) -> Report {
@@ -157,14 +160,13 @@ fn runtime(facts: &Facts, report: &mut Report) {
         return;
     };
     let bundled = facts.k3s.as_deref();
-    let version = match (bundled, &facts.runtime_version) {
-        (Some(name), _) => format!("containerd of {name}"),
-        (None, Some(version)) => format!("containerd {version}"),
-        (None, None) => "containerd".to_owned(),
-    };
-    report.ok("container runtime", format!("{version}, {path}"));
+    let version = facts.runtime_version.as_deref().unwrap_or("of unknown version");
+    let whose = bundled.map(|name| format!(" of {name}")).unwrap_or_default();
+    report.ok("container runtime", format!("containerd {version}{whose}, {path}"));
+    templates(facts, report);
     cdi_enabled(facts, path, text, report);
-    let has_runtime = toml::has_table(text, "runtimes.nvidia");
+    let has_runtime = has_runtime(facts, RUNTIME_CLASS);
+    runtime_class(facts, report);
     match (&facts.nvidia_runtime, has_runtime) {
         (None, true) => report.problem(
             "nvidia runtime",
@@ -186,20 +188,84 @@ fn runtime(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// CDI is on by default from containerd 2.0 (config version 3), off before.
-fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
-    let said = toml::value(text, "io.containerd.grpc.v1.cri", "enable_cdi")
-        .or_else(|| toml::value(text, "io.containerd.cri.v1.runtime", "enable_cdi"));
-    let newest = toml::value(text, "", "version").as_deref() == Some("3");
-    let restart = facts.k3s.as_deref().unwrap_or("containerd");
-    let table = if newest {
-        "plugins.'io.containerd.cri.v1.runtime'"
-    } else {
-        "plugins.\"io.containerd.grpc.v1.cri\""
+/// Whether containerd's config, or a file it imports, has a runtime of this name.
+fn has_runtime(facts: &Facts, name: &str) -> bool {
+    let config = facts.containerd.iter().chain(&facts.containerd_imports);
+    let table = format!("runtimes.{name}");
+    config.into_iter().any(|(_, text)| toml::has_table(text, &table))
+}
+
+/// k3s takes one template and ignores the other; somebody who edits the wrong one waits in vain.
+fn templates(facts: &Facts, report: &mut Report) {
+    let Some((used, ignored)) = facts.templates.split_first() else {
+        return;
     };
-    let fix = format!(
-        "add enable_cdi = true to [{table}] in the config of {restart}, then: systemctl restart {restart}; or use --mode mounts"
+    let name = facts.k3s.as_deref().unwrap_or_default();
+    report.ok(
+        "  template",
+        format!("{used}: {name} makes its config from it at every start"),
     );
+    for path in ignored {
+        report.warning(
+            "  template",
+            format!("{path} is ignored, because {used} is there"),
+            format!("move what is needed into {used}, then: rm {path} && systemctl restart {name}"),
+        );
+    }
+}
+
+/// The object that pods name with `runtimeClassName`, against what this node's containerd knows.
+fn runtime_class(facts: &Facts, report: &mut Report) {
+    let ClusterView::Node { runtime_class, .. } = &facts.cluster else {
+        return;
+    };
+    let known = has_runtime(facts, RUNTIME_CLASS);
+    match runtime_class {
+        RuntimeClass::Handler(handler) if has_runtime(facts, handler) => {
+            report.ok("runtime class", format!("{RUNTIME_CLASS}, handler {handler}"));
+        }
+        RuntimeClass::Handler(handler) => report.warning(
+            "runtime class",
+            format!("the cluster has RuntimeClass {RUNTIME_CLASS}, but this node's containerd has no runtime {handler}: pods that name the class will not start here"),
+            "install nvidia-container-toolkit and restart the runtime, or leave runtimeClassName out of the pods: the agent does not need it",
+        ),
+        RuntimeClass::Missing if known => report.warning(
+            "runtime class",
+            format!("containerd has a runtime {RUNTIME_CLASS}, but the cluster has no RuntimeClass of that name: pods that name it are refused"),
+            format!(
+                "echo '{{\"apiVersion\":\"node.k8s.io/v1\",\"kind\":\"RuntimeClass\",\"metadata\":{{\"name\":\"{RUNTIME_CLASS}\"}},\"handler\":\"{RUNTIME_CLASS}\"}}' | kubectl apply -f -"
+            ),
+        ),
+        RuntimeClass::Missing => report.ok("runtime class", "none, and none is needed"),
+        RuntimeClass::Unknown(error) => report.warning(
+            "runtime class",
+            error.clone(),
+            format!("kubectl get runtimeclass {RUNTIME_CLASS}"),
+        ),
+    }
+}
+
+/// CDI is on by default from containerd 2.0, off before. Where the version is not known, the config's format tells: only 2.0 has version 3.
+fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
+    let mut config = facts
+        .containerd_imports
+        .iter()
+        .rev()
+        .map(|(path, text)| (path.as_str(), text.as_str()));
+    let said = config.by_ref().chain([(path, text)]).find_map(|(path, text)| {
+        let value = toml::value(text, "io.containerd.grpc.v1.cri", "enable_cdi")
+            .or_else(|| toml::value(text, "io.containerd.cri.v1.runtime", "enable_cdi"))?;
+        Some((path, value))
+    });
+    let newest_format = toml::value(text, "", "version").as_deref() == Some("3");
+    let major = facts
+        .runtime_version
+        .as_deref()
+        .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    let newest = major.map_or(newest_format, |major| major >= 2);
+    let path = said.as_ref().map_or(path, |(path, _)| path);
+    let said = said.as_ref().map(|(_, value)| value.clone());
+    let fix = cdi_fix(facts, path, text, said.is_some(), newest_format);
     match said.as_deref() {
         Some("true") => report.ok("cdi", format!("enabled in {path}")),
         Some(_) => report.problem(
@@ -216,6 +282,31 @@ fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
     }
 }
 
+/// The command that switches CDI on. k3s and RKE2 write their config anew at every start, so there it is the template that counts; a config
+/// they made is a template without gaps, and so the way to a first one.
+fn cdi_fix(facts: &Facts, path: &str, text: &str, said: bool, newest_format: bool) -> String {
+    let restart = facts.k3s.as_deref().unwrap_or("containerd");
+    let (table, template) = if newest_format {
+        ("io.containerd.cri.v1.runtime", "config-v3.toml.tmpl")
+    } else {
+        ("io.containerd.grpc.v1.cri", "config.toml.tmpl")
+    };
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let generated = facts.k3s.is_some() && path.ends_with("/config.toml");
+    let change = if said {
+        "s/enable_cdi = false/enable_cdi = true/".to_owned()
+    } else {
+        format!("/^\\[plugins..{table}.\\]/a enable_cdi = true")
+    };
+    let edit = match facts.templates.first() {
+        Some(template) if generated => format!("sed -i '{change}' {template}"),
+        None if generated => format!("sed '{change}' {path} > {directory}/{template}"),
+        Some(_) | None if said || toml::has_table(text, table) => format!("sed -i '{change}' {path}"),
+        Some(_) | None => format!("printf '[plugins.\"{table}\"]\\nenable_cdi = true\\n' >> {path}"),
+    };
+    format!("{edit} && systemctl restart {restart}; or run the node agent with --mode mounts")
+}
+
 fn cdi(facts: &Facts, report: &mut Report) {
     let ours = facts.specs.iter().find(|file| file.kind.as_deref() == Some(spec::KIND));
     let has_gpus = inventory(facts).is_some_and(|inventory| !inventory.devices.is_empty());
@@ -224,7 +315,7 @@ fn cdi(facts: &Facts, report: &mut Report) {
             report.problem(
                 "cdi spec",
                 format!("{}: {}", file.path, file.problems.join("; ")),
-                "restart the node agent: it writes the file anew",
+                RESTART_AGENT,
             );
         }
         Some(file) if !file.dangling.is_empty() => report.problem(
@@ -233,7 +324,7 @@ fn cdi(facts: &Facts, report: &mut Report) {
                 "{} mounts files that are gone, first {}: containers with a GPU will not start",
                 file.path, file.dangling[0]
             ),
-            "the driver was changed: restart the node agent, which writes the file anew",
+            format!("the driver was changed: {RESTART_AGENT}"),
         ),
         Some(file) => report.ok("cdi spec", file.path.clone()),
         None if has_gpus => report.warning(
@@ -268,6 +359,11 @@ fn toolkit(facts: &Facts, report: &mut Report) {
             (true, "auto") if facts.lists.is_empty() => report.problem(
                 "toolkit mode",
                 "mode auto mounts a Jetson's driver files by lists, but there are none",
+                "apt-get install --reinstall nvidia-container-toolkit nvidia-l4t-init, or let the node agent inject by CDI",
+            ),
+            (true, "csv") if facts.lists.is_empty() => report.problem(
+                "toolkit mode",
+                format!("{path} says mode csv, but there are no lists: nothing would be mounted"),
                 "apt-get install --reinstall nvidia-container-toolkit nvidia-l4t-init, or let the node agent inject by CDI",
             ),
             (false, "csv") => report.problem(
@@ -359,7 +455,7 @@ fn labels(facts: &Facts, report: &mut Report) {
                 "give a kubeconfig that works from here with --kubeconfig",
             );
         }
-        ClusterView::Labels(labels) => {
+        ClusterView::Node { labels, .. } => {
             let has_gpus = inventory(facts).is_some_and(|inventory| !inventory.devices.is_empty());
             for key in ["nvidia.com/gpu.count", "nvidia.com/gpu.memory"] {
                 match labels.get(key) {

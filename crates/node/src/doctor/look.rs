@@ -8,9 +8,10 @@ use cluster::{Access, Client};
 use gpu::platform::Detection;
 use gpu::{Inventory, PlatformKind};
 
-use super::Args;
-use super::toml;
+use super::{Args, bolt, go_build, toml};
 use crate::Error;
+use crate::agent::args::STATE_DIR;
+use crate::agent::files::Identity;
 use crate::volume::cdi::Spec;
 use crate::volume::csv::{self, BASE_FILES};
 use crate::volume::files::DriverFiles;
@@ -33,9 +34,13 @@ pub struct Facts {
     pub specs: Vec<SpecFile>,
     /// Containerd (also k3s's): config path, its text.
     pub containerd: Option<(String, String)>,
+    /// Files that it imports: path and text. What they say goes before the config itself.
+    pub containerd_imports: Vec<(String, String)>,
+    /// Templates from which k3s or RKE2 makes its config, the one in force first.
+    pub templates: Vec<String>,
     /// Whether k3s or RKE2 brings its own containerd.
     pub k3s: Option<String>,
-    /// Version of the runtime, if a file tells.
+    /// Version of containerd, if a package database or the program itself tells.
     pub runtime_version: Option<String>,
     /// NVIDIA's runtime on this host: path.
     pub nvidia_runtime: Option<String>,
@@ -74,9 +79,28 @@ pub enum ClusterView {
     NotAsked,
     /// It does not answer.
     Unreachable(String),
-    /// The node's labels.
-    Labels(BTreeMap<String, String>),
+    /// It answered.
+    Node {
+        /// The node's labels.
+        labels: BTreeMap<String, String>,
+        /// The class under which pods ask for NVIDIA's runtime.
+        runtime_class: RuntimeClass,
+    },
 }
+
+/// The RuntimeClass object `nvidia`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuntimeClass {
+    /// It names this handler.
+    Handler(String),
+    /// There is none.
+    Missing,
+    /// It can't be read, in words: often the permission is missing.
+    Unknown(String),
+}
+
+/// The class that people name in pods.
+pub(crate) const RUNTIME_CLASS: &str = "nvidia";
 
 const KUBELET_SOCKETS: [&str; 2] = [
     "/var/lib/kubelet/device-plugins/kubelet.sock",
@@ -90,6 +114,9 @@ const CONTAINERD_CONFIGS: [&str; 3] = [
     "/etc/containerd/config.toml",
 ];
 
+/// k3s's and RKE2's own templates beside the config that is made from them; the newer one goes first.
+const TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
+
 /// Looks at everything.
 pub fn look(args: &Args) -> Result<Facts, Error> {
     let roots = args.host.roots();
@@ -99,7 +126,10 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
         ..Facts::default()
     };
     let seed = args.node_name.clone().unwrap_or_default();
-    match gpu::open(args.host.open_options(&seed)?) {
+    let mut options = args.host.open_options(&seed)?;
+    // Under the name that the node agent gave it, if it ran here.
+    options.integrated_uuid = Identity::new(&roots.in_host(STATE_DIR), &roots).load();
+    match gpu::open(options) {
         Ok(opened) => {
             let listed = opened
                 .driver
@@ -185,16 +215,16 @@ fn look_at_runtime(host: &Rooted, facts: &mut Facts) {
     facts.containerd = CONTAINERD_CONFIGS
         .iter()
         .find_map(|path| Some(((*path).to_owned(), host.text(path)?)));
-    // Debian's package database tells the version without running anything.
-    facts.runtime_version = host.text("/var/lib/dpkg/status").and_then(|text| {
-        let entry = text.split("\n\n").find(|entry| {
-            entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n")
-        })?;
-        entry
-            .lines()
-            .find_map(|line| line.strip_prefix("Version: "))
-            .map(str::to_owned)
-    });
+    if let Some((path, text)) = &facts.containerd {
+        facts.containerd_imports = imports(host, path, text);
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        facts.templates = TEMPLATES
+            .iter()
+            .map(|name| format!("{directory}/{name}"))
+            .filter(|path| facts.k3s.is_some() && host.exists(path))
+            .collect();
+    }
+    facts.runtime_version = containerd_version(host, facts.k3s.as_deref());
     let places = ["/usr/bin", "/usr/local/bin", "/usr/local/nvidia/toolkit"];
     facts.nvidia_runtime = places
         .iter()
@@ -203,6 +233,65 @@ fn look_at_runtime(host: &Rooted, facts: &mut Facts) {
     facts.toolkit_mode = host
         .text("/etc/nvidia-container-runtime/config.toml")
         .map(|text| toml::value(&text, "nvidia-container-runtime", "mode").unwrap_or_else(|| "auto".to_owned()));
+}
+
+/// What containerd imports, in the order in which it goes: a file, or all of a directory (`/etc/containerd/conf.d/*.toml`).
+fn imports(host: &Rooted, config: &str, text: &str) -> Vec<(String, String)> {
+    let Some(value) = toml::value(text, "", "imports") else {
+        return Vec::new();
+    };
+    let directory = config.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let mut paths = Vec::new();
+    for pattern in value.trim_matches(['[', ']']).split(',') {
+        let pattern = pattern.trim().trim_matches(['"', '\'']);
+        let pattern = if pattern.starts_with('/') {
+            pattern.to_owned()
+        } else {
+            format!("{directory}/{pattern}")
+        };
+        match pattern.rsplit_once('/') {
+            Some((directory, name)) if name.contains('*') => {
+                let ending = name.rsplit('*').next().unwrap_or_default();
+                let names = host.list(directory).into_iter().filter(|name| name.ends_with(ending));
+                paths.extend(names.map(|name| format!("{directory}/{name}")));
+            }
+            Some(_) => paths.push(pattern),
+            None => {}
+        }
+    }
+    let read = |path: String| Some((path.clone(), host.text(&path)?));
+    paths.into_iter().filter_map(read).collect()
+}
+
+/// The version of containerd, without running anything: the distribution's package, or what the program has in itself. k3s and RKE2 bring
+/// their own, whatever package is installed beside it.
+fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
+    let in_program = |path: &str| {
+        let path = host.resolve(path)?;
+        go_build::containerd_version(&host.seen(&path))
+    };
+    if let Some(name) = bundled {
+        let base = format!("/var/lib/rancher/{name}");
+        let places = [
+            format!("{base}/data/current/bin/containerd"),
+            format!("{base}/bin/containerd"),
+        ];
+        let versions = host.list(&format!("{base}/data")).into_iter().rev();
+        let others = versions.map(|version| format!("{base}/data/{version}/bin/containerd"));
+        return places.into_iter().chain(others).find_map(|path| in_program(&path));
+    }
+    let packaged = host.text("/var/lib/dpkg/status").and_then(|text| {
+        let entry = text.split("\n\n").find(|entry| {
+            entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n")
+        })?;
+        let version = entry.lines().find_map(|line| line.strip_prefix("Version: "))?;
+        Some(version.to_owned())
+    });
+    packaged.or_else(|| {
+        ["/usr/bin/containerd", "/usr/local/bin/containerd"]
+            .into_iter()
+            .find_map(in_program)
+    })
 }
 
 /// Whether an image is on the node, as far as files tell: archives that k3s imports at start, and its store's metadata.
@@ -216,16 +305,28 @@ fn imported(host: &Rooted, image: &str) -> Option<bool> {
         .iter()
         .filter_map(|store| host.bytes(&format!("{store}/io.containerd.metadata.v1.bolt/meta.db")))
         .collect();
-    if databases.is_empty() {
-        return None;
-    }
-    // The names of images are keys of the database: plain bytes in the file.
-    let needle = image.as_bytes();
-    Some(
-        databases
-            .iter()
-            .any(|bytes| bytes.windows(needle.len().max(1)).any(|window| window == needle)),
-    )
+    let names = full_names(image);
+    let found: Vec<bool> = databases
+        .iter()
+        .filter_map(|bytes| bolt::has_key(bytes, &names))
+        .collect();
+    (!found.is_empty()).then(|| found.contains(&true))
+}
+
+/// How a runtime writes an image's name out: `busybox` is `docker.io/library/busybox:latest`.
+fn full_names(image: &str) -> Vec<String> {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    let tagged = if last.contains([':', '@']) {
+        image.to_owned()
+    } else {
+        format!("{image}:latest")
+    };
+    let full = match tagged.split_once('/') {
+        None => format!("docker.io/library/{tagged}"),
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => tagged.clone(),
+        Some(_) => format!("docker.io/{tagged}"),
+    };
+    vec![full, tagged]
 }
 
 fn look_at_cluster(args: &Args) -> ClusterView {
@@ -242,9 +343,18 @@ fn look_at_cluster(args: &Args) -> ClusterView {
         return ClusterView::NotAsked;
     };
     runtime.block_on(async {
-        let asked = async { Client::connect(&access).await?.node_labels(&node).await };
+        let asked = async {
+            let client = Client::connect(&access).await?;
+            let labels = client.node_labels(&node).await?;
+            let runtime_class = match client.runtime_class_handler(RUNTIME_CLASS).await {
+                Ok(Some(handler)) => RuntimeClass::Handler(handler),
+                Ok(None) => RuntimeClass::Missing,
+                Err(error) => RuntimeClass::Unknown(error.to_string()),
+            };
+            Ok::<_, cluster::Error>(ClusterView::Node { labels, runtime_class })
+        };
         match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
-            Ok(Ok(labels)) => ClusterView::Labels(labels),
+            Ok(Ok(view)) => view,
             Ok(Err(error)) => ClusterView::Unreachable(error.to_string()),
             Err(_) => ClusterView::Unreachable("the api server does not answer".to_owned()),
         }

@@ -25,6 +25,8 @@ pub struct World {
     /// Every call is refused with this status.
     pub fail: Option<u16>,
     pub managed_fields: Vec<Value>,
+    /// Handlers of runtime classes, by name.
+    pub runtime_classes: BTreeMap<String, String>,
 }
 
 #[derive(Clone)]
@@ -50,6 +52,7 @@ impl Api {
             .route("/api/v1/namespaces/default/events", post(event))
             .route("/api/v1/namespaces/{ns}/pods", get(pods))
             .route("/api/v1/namespaces/{ns}/pods/{name}", get(pod).patch(patch_pod))
+            .route("/apis/node.k8s.io/v1/runtimeclasses/{name}", get(runtime_class))
             .with_state(api.clone());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         api
@@ -115,6 +118,18 @@ async fn node(State(api): State<Api>, Path(name): Path<String>) -> Response {
     } })
     .to_string()
     .into_response()
+}
+
+async fn runtime_class(State(api): State<Api>, Path(name): Path<String>) -> Response {
+    if let Some(refused) = api.refused() {
+        return refused;
+    }
+    match api.world.borrow().runtime_classes.get(&name) {
+        Some(handler) => json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": name }, "handler": handler })
+            .to_string()
+            .into_response(),
+        None => status(404, "runtimeclasses.node.k8s.io not found"),
+    }
 }
 
 async fn apply_node(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>, body: Bytes) -> Response {
