@@ -8,7 +8,7 @@ use crate::intern::GroupNames;
 use crate::ledger::{Ledger, add};
 use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
-use crate::report::{Anomaly, Report, Status};
+use crate::report::{Anomaly, Decision, Report, Status};
 use crate::share::divide_tree;
 use crate::tables::{Place, Share};
 
@@ -124,6 +124,7 @@ impl Cluster {
             memory_max: self.memory_max,
             pods_by_uid: &self.pod_ids,
             bound: Vec::new(),
+            started: Vec::new(),
             report: Report::default(),
             explanations: Explanations::default(),
         };
@@ -135,10 +136,28 @@ impl Cluster {
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
         self.ledger.stop_recording();
+        self.assume_deleted(&report, now);
         self.unsettled = true;
         let nodes = self.ledger.nodes.len();
         self.ledger.touched.trim(nodes);
         report
+    }
+
+    /// The time to leave runs from the decision, should the world stay silent about the deletion.
+    fn assume_deleted(&mut self, report: &Report, now: Millis) {
+        for decision in &report.decisions {
+            let Decision::Evict { pod, .. } = decision else {
+                continue;
+            };
+            let Some(id) = self.pod_ids.get(pod.as_str()).copied() else {
+                continue;
+            };
+            let row = &mut self.ledger.pods[id.index()];
+            if row.deletion.is_none() {
+                row.deletion = Some(now);
+                self.leaving.push(id);
+            }
+        }
     }
 
     /// Takes back the promises of the last cycle: they are decided anew each time.

@@ -33,6 +33,8 @@ pub(crate) struct Cycle<'a> {
     pub(crate) pods_by_uid: &'a FxHashMap<Box<str>, PodId>,
     /// Pods bound by this cycle.
     pub(crate) bound: Vec<PodId>,
+    /// Gangs started by this cycle, and when they had started before.
+    pub(crate) started: Vec<(GangId, Option<Millis>)>,
     pub(crate) report: Report,
     pub(crate) explanations: Explanations,
 }
@@ -119,6 +121,14 @@ impl Cycle<'_> {
             }
         }
         self.ledger.commit();
+    }
+
+    /// Reports that a gang of which nothing ran starts.
+    pub(crate) fn start(&mut self, gang: GangId) {
+        let row = &mut self.ledger.gangs[gang.index()];
+        let before = row.last_start.replace(self.now);
+        self.report.decisions.push(Decision::Started(row.key.clone()));
+        self.started.push((gang, before));
     }
 
     /// Reports an eviction that is already in the ledger.

@@ -222,6 +222,11 @@ impl Gang {
         self.group_satisfied(0, PodSet::is_satisfied)
     }
 
+    /// Whether the pods that hold a place now, not counting promises, make up a whole gang.
+    pub(crate) fn holds_minimum(&self) -> bool {
+        self.group_satisfied(0, |set| set.allocated() >= set.min)
+    }
+
     /// Whether what occupies nodes makes up a whole gang, pods that are leaving included.
     pub(crate) fn is_whole(&self) -> bool {
         self.group_satisfied(0, |set| set.active_used() >= set.min)

@@ -332,12 +332,18 @@ impl Ledger {
         row.world_node = self.symbols.get(&self.nodes[node.index()].name);
     }
 
-    /// Takes back a binding of this cycle that was undone in the same cycle: the pod waits as before, or for the place it
-    /// was promised since.
-    pub(crate) fn retract(&mut self, pod: PodId) {
+    /// Believes no longer that a binding of this cycle is carried out.
+    pub(crate) fn forget_binding(&mut self, pod: PodId) {
         let row = &mut self.pods[pod.index()];
         row.observed = Place::none(Status::Pending);
         row.world_node = None;
+    }
+
+    /// Takes back a binding of this cycle that was undone in the same cycle: the pod waits as before, or for the place it
+    /// was promised since.
+    pub(crate) fn retract(&mut self, pod: PodId) {
+        self.forget_binding(pod);
+        let row = &self.pods[pod.index()];
         let (place, leaving) = (row.place.clone(), row.leaving.clone());
         if let Some(leaving) = leaving {
             self.leave(pod, &leaving);

@@ -184,7 +184,6 @@ proptest! {
 
     #[test]
     fn the_order_of_objects_and_history_do_not_matter(scene in scenes(), seed in any::<u64>()) {
-        let scene = scene.heard();
         let mut world = World::new(&scene);
         for step in &scene.steps {
             world.step(step, &mut |_, _| {});
@@ -204,7 +203,6 @@ proptest! {
 
     #[test]
     fn an_unchanged_object_changes_nothing(scene in scenes(), seed in any::<u64>()) {
-        let scene = scene.heard();
         let mut world = World::new(&scene);
         for step in &scene.steps {
             world.step(step, &mut |_, _| {});

@@ -59,6 +59,10 @@ impl PodSet {
         self.sum(Status::is_active_allocated)
     }
 
+    pub(crate) fn allocated(&self) -> u32 {
+        self.sum(Status::is_allocated)
+    }
+
     pub(crate) fn active_used(&self) -> u32 {
         self.sum(Status::is_active_used)
     }
@@ -150,6 +154,11 @@ impl Gang {
 
     pub(crate) fn active_allocated(&self) -> u32 {
         self.pod_sets.iter().map(PodSet::active_allocated).sum()
+    }
+
+    /// Whether any of its pods holds a place, as opposed to waiting for it.
+    pub(crate) fn has_started(&self) -> bool {
+        self.pod_sets.iter().any(|set| set.allocated() > 0)
     }
 
     pub(crate) fn active_used(&self) -> u32 {
