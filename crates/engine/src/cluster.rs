@@ -1,5 +1,7 @@
 //! The long-lived state of the engine and its cycle.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::cycle::{Cycle, Explanations};
@@ -23,8 +25,8 @@ pub struct Cluster {
     pub(crate) shapes: FxHashMap<(Requests, crate::model::Constraints), ShapeId>,
     pub(crate) node_ids: FxHashMap<Symbol, NodeId>,
     pub(crate) node_specs: Vec<Option<NodeSpec>>,
-    pub(crate) pod_ids: FxHashMap<Box<str>, PodId>,
-    pub(crate) gang_ids: FxHashMap<GangKey, GangId>,
+    pub(crate) pod_ids: FxHashMap<Arc<str>, PodId>,
+    pub(crate) gang_ids: FxHashMap<Arc<GangKey>, GangId>,
     pub(crate) queue_ids: FxHashMap<Box<str>, QueueId>,
     pub(crate) free_nodes: Vec<NodeId>,
     pub(crate) free_pods: Vec<PodId>,
@@ -149,7 +151,7 @@ impl Cluster {
             let Decision::Evict { pod, .. } = decision else {
                 continue;
             };
-            let Some(id) = self.pod_ids.get(pod.as_str()).copied() else {
+            let Some(id) = self.pod_ids.get(&**pod).copied() else {
                 continue;
             };
             let row = &mut self.ledger.pods[id.index()];

@@ -30,7 +30,7 @@ pub(crate) struct Cycle<'a> {
     pub(crate) memory_min: Option<i64>,
     pub(crate) memory_max: Option<i64>,
     /// Pods by uid.
-    pub(crate) pods_by_uid: &'a FxHashMap<Box<str>, PodId>,
+    pub(crate) pods_by_uid: &'a FxHashMap<std::sync::Arc<str>, PodId>,
     /// Pods bound by this cycle.
     pub(crate) bound: Vec<PodId>,
     /// Gangs started by this cycle, and when they had started before.
@@ -139,7 +139,7 @@ impl Cycle<'_> {
         if row.observed.status.is_allocated() {
             row.observed.status = Status::Releasing;
             self.report.decisions.push(Decision::Evict {
-                pod: row.uid.to_string(),
+                pod: row.uid.clone(),
                 reason: reason.clone(),
             });
         }
@@ -160,8 +160,8 @@ impl Cycle<'_> {
             GpuKind::Mig { .. } => Received::MigInstance,
         };
         Placed {
-            pod: row.uid.to_string(),
-            node: node.name.to_string(),
+            pod: row.uid.clone(),
+            node: node.name.clone(),
             gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
             received,
         }

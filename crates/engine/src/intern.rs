@@ -76,9 +76,9 @@ impl GroupNames {
     /// The id of a group named by a label.
     pub(crate) fn id(&mut self, name: &str) -> GroupId {
         if let Some(id) = parse_uuid(name) {
-            return GroupId(id);
+            return GroupId::new(id);
         }
-        let id = GroupId(hash128(&[name.as_bytes()]));
+        let id = GroupId::new(hash128(&[name.as_bytes()]));
         self.odd.entry(id).or_insert_with(|| name.into());
         id
     }
@@ -86,7 +86,7 @@ impl GroupNames {
     pub(crate) fn text(&self, id: GroupId) -> String {
         match self.odd.get(&id) {
             Some(name) => name.to_string(),
-            None => format_uuid(id.0),
+            None => format_uuid(id.bits()),
         }
     }
 }
@@ -96,7 +96,7 @@ impl GroupNames {
 pub(crate) fn fresh_group(pod_uid: &str, node: &str, ordinal: u32) -> GroupId {
     // Version 8, variant 1: a UUID whose content is the maker's own business (RFC 9562).
     let bits = hash128(&[pod_uid.as_bytes(), node.as_bytes(), &ordinal.to_le_bytes()]);
-    GroupId(bits & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62))
+    GroupId::new(bits & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62))
 }
 
 fn format_uuid(bits: u128) -> String {
@@ -167,7 +167,7 @@ mod tests {
         ];
         for (at, group) in groups.iter().enumerate() {
             let text = names.text(*group);
-            assert_eq!(parse_uuid(&text), Some(group.0));
+            assert_eq!(parse_uuid(&text), Some(group.bits()));
             assert_eq!(&text[14..15], "8");
             assert!(!groups[..at].contains(group));
         }

@@ -2,6 +2,8 @@
 //! has been carried out yet, so there is nothing to delete, and the room is free at once for those to whom it was
 //! promised. A gang that would start in part for it does not start. Of several promises to a pod the last one holds.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashSet;
 
 use crate::cycle::Cycle;
@@ -28,7 +30,7 @@ impl Cycle<'_> {
         for decision in std::mem::take(&mut self.report.decisions).into_iter().rev() {
             let superseded = match &decision {
                 Decision::Pipeline(placed) => {
-                    let pod = self.pods_by_uid[placed.pod.as_str()];
+                    let pod = self.pods_by_uid[&*placed.pod];
                     self.ledger.pod(pod).place.status != Status::Pipelined || !later.insert(pod)
                 }
                 Decision::Bind(_)
@@ -56,8 +58,8 @@ impl Cycle<'_> {
         if undone.is_empty() {
             return;
         }
-        let uid = |pod: &PodId| self.ledger.pod(*pod).uid.to_string();
-        let uids: FxHashSet<String> = undone.iter().map(uid).collect();
+        let uid = |pod: &PodId| self.ledger.pod(*pod).uid.clone();
+        let uids: FxHashSet<Arc<str>> = undone.iter().map(uid).collect();
         self.report.decisions.retain(|decision| match decision {
             Decision::Bind(placed) => !uids.contains(&placed.pod),
             Decision::Evict { pod, .. } => !uids.contains(pod),
@@ -119,7 +121,7 @@ impl Cycle<'_> {
             if let Decision::Pipeline(placed) = decision
                 && let Some(gang) = self
                     .pods_by_uid
-                    .get(placed.pod.as_str())
+                    .get(&*placed.pod)
                     .and_then(|pod| self.ledger.pod(*pod).gang)
                 && !gangs.contains(&gang)
             {

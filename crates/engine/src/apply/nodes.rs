@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId};
 use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec};
-use crate::tables::{Extended, Free, GPU, Node};
+use crate::tables::{Extended, Free, GPU, Node, add_row};
 
 /// Device memory assumed where a node does not tell: fractions are hundredths of it.
 const UNKNOWN_MEMORY_MIB: i64 = 100;
@@ -16,8 +16,8 @@ impl Cluster {
             Some(id) => *id,
             None => {
                 let id = self.free_nodes.pop().unwrap_or_else(|| {
-                    self.ledger.nodes.push(absent_node());
-                    self.node_specs.push(None);
+                    add_row(&mut self.ledger.nodes, absent_node());
+                    add_row(&mut self.node_specs, None);
                     NodeId::new(self.ledger.nodes.len() - 1)
                 });
                 self.node_ids.insert(name, id);

@@ -98,7 +98,7 @@ impl DomainTree {
             let values: Option<Vec<&String>> = spec.levels.iter().map(|level| labels.get(&level.node_label)).collect();
             // A node that lacks a level is in no domain of this topology.
             let Some(values) = values else { continue };
-            let mut at = DomainId(0);
+            let mut at = DomainId::new(0);
             domains[0].nodes.push(node);
             for (level, value) in values.into_iter().enumerate() {
                 let parent = &domains[at.index()];

@@ -383,7 +383,7 @@ impl Cycle<'_> {
         };
         // Search below the smallest domain that has all offered nodes, but not below what is asked for.
         let stop = [required, preferred].into_iter().flatten().min().unwrap_or(0);
-        let mut start = DomainId(0);
+        let mut start = DomainId::new(0);
         loop {
             let domain = tree.domain(start);
             if domain.level >= stop {

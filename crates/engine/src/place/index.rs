@@ -72,7 +72,7 @@ impl Default for ShapeIndex {
             gpu: PlacementStrategy::Binpack,
             cpu: PlacementStrategy::Binpack,
         };
-        ShapeIndex::new(ShapeId(0), placement)
+        ShapeIndex::new(ShapeId::new(0), placement)
     }
 }
 

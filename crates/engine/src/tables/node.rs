@@ -108,7 +108,7 @@ impl Free {
 /// A node.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) name: Box<str>,
+    pub(crate) name: std::sync::Arc<str>,
     /// False for a row that is free for another node.
     pub(crate) present: bool,
     /// Position among all nodes by name.
