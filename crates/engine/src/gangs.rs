@@ -26,7 +26,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Arc<[SubGroup]>, PodSets, Vec<Tree
         let pods = leaf(DEFAULT_NAME.clone(), 0, spec.min_member, None);
         let groups = match &spec.topology {
             None => PLAIN.clone(),
-            Some(topology) => [only_pods(Some(Box::new(topology.clone())))].into(),
+            Some(topology) => [only_pods(Some(Arc::new(topology.clone())))].into(),
         };
         return (groups, PodSets::from_buf([pods]), Vec::new());
     }
@@ -35,7 +35,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Arc<[SubGroup]>, PodSets, Vec<Tree
         parent: None,
         members: Vec::new(),
         min_members: spec.min_sub_group,
-        topology: spec.topology.clone().map(Box::new),
+        topology: spec.topology.clone().map(Arc::new),
     }];
     let mut pod_sets = PodSets::new();
     let mut problems = Vec::new();
@@ -78,7 +78,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Arc<[SubGroup]>, PodSets, Vec<Tree
                     parent: Some(parent),
                     members: Vec::new(),
                     min_members: spec.min_sub_group,
-                    topology: spec.topology.clone().map(Box::new),
+                    topology: spec.topology.clone().map(Arc::new),
                 });
                 placed[at] = Some(id);
                 Member::Group(id)
@@ -87,7 +87,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Arc<[SubGroup]>, PodSets, Vec<Tree
                     spec.name.as_str().into(),
                     parent,
                     spec.min_member.unwrap_or(0),
-                    spec.topology.clone().map(Box::new),
+                    spec.topology.clone().map(Arc::new),
                 ));
                 Member::Pods(pod_sets.len() as u32 - 1)
             };
@@ -120,7 +120,7 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Arc<[SubGroup]>, PodSets, Vec<Tree
 static PLAIN: LazyLock<Arc<[SubGroup]>> = LazyLock::new(|| [only_pods(None)].into());
 static DEFAULT_NAME: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_SUB_GROUP.into());
 
-fn only_pods(topology: Option<Box<TopologyConstraint>>) -> SubGroup {
+fn only_pods(topology: Option<Arc<TopologyConstraint>>) -> SubGroup {
     SubGroup {
         name: "".into(),
         parent: None,
@@ -130,7 +130,7 @@ fn only_pods(topology: Option<Box<TopologyConstraint>>) -> SubGroup {
     }
 }
 
-fn leaf(name: Arc<str>, parent: u32, min: u32, topology: Option<Box<TopologyConstraint>>) -> PodSet {
+fn leaf(name: Arc<str>, parent: u32, min: u32, topology: Option<Arc<TopologyConstraint>>) -> PodSet {
     PodSet {
         name,
         parent,

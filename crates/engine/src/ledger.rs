@@ -3,6 +3,8 @@
 //! All changes go through the few operations below and are journaled while a cycle runs, so that a what-if costs what
 //! it changes: [`Ledger::checkpoint`], try, [`Ledger::rollback`]. Nothing here decides anything.
 
+use smallvec::SmallVec;
+
 use crate::ids::{GangId, GroupId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::{Interned, Symbols};
 use crate::model::{Labels, PodKind};
@@ -62,6 +64,9 @@ enum Undo {
         at: u32,
     },
 }
+
+/// Up to so many pods a look through a list is quicker than a set.
+const FEW: usize = 16;
 
 /// A point in the journal to go back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,10 +154,8 @@ impl Ledger {
     }
 
     /// Pods changed since the checkpoint, each once, in the order of their first change.
-    pub(crate) fn changed_since(&self, checkpoint: Checkpoint) -> Vec<PodId> {
-        /// Up to so many a look through the list is quicker than a set.
-        const FEW: usize = 16;
-        let mut changed: Vec<PodId> = Vec::new();
+    pub(crate) fn changed_since(&self, checkpoint: Checkpoint) -> SmallVec<[PodId; FEW]> {
+        let mut changed: SmallVec<[PodId; FEW]> = SmallVec::new();
         let mut seen = rustc_hash::FxHashSet::default();
         for undo in &self.journal[checkpoint.0..] {
             let Undo::Pod { pod, .. } = undo else { continue };
@@ -463,6 +466,9 @@ impl Ledger {
             Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),
             _ => [0; 3],
         };
+        if accepted == [0; 3] {
+            return;
+        }
         if status.is_allocated() {
             add(&mut gang.allocated, accepted, sign);
         }

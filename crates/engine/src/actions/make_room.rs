@@ -134,7 +134,7 @@ struct Signature {
     preemptible: bool,
     pods: Vec<(Option<u32>, ShapeId)>,
     running: Option<GangId>,
-    topology: Vec<Option<Box<crate::model::TopologyConstraint>>>,
+    topology: Vec<Option<std::sync::Arc<crate::model::TopologyConstraint>>>,
 }
 
 impl Signature {

@@ -26,6 +26,8 @@ pub(crate) struct DomainTree {
 pub(crate) struct Domain {
     /// Label values from the coarsest level down, joined by dots.
     pub(crate) name: String,
+    /// Position among all domains by name.
+    pub(crate) rank: u32,
     /// 0 = everything, 1 = the coarsest level.
     pub(crate) level: usize,
     pub(crate) parent: Option<DomainId>,
@@ -82,6 +84,7 @@ impl DomainTree {
     fn build(spec: TopologySpec, ledger: &Ledger) -> DomainTree {
         let everything = Domain {
             name: String::new(),
+            rank: 0,
             level: 0,
             parent: None,
             children: Vec::new(),
@@ -111,6 +114,7 @@ impl DomainTree {
                     let id = DomainId::new(domains.len());
                     domains.push(Domain {
                         name,
+                        rank: 0,
                         level: level + 1,
                         parent: Some(at),
                         children: Vec::new(),
@@ -124,6 +128,11 @@ impl DomainTree {
                 at = id;
             }
             leaf[node.index()] = Some(at);
+        }
+        let mut by_rank: Vec<usize> = (0..domains.len()).collect();
+        by_rank.sort_by(|a, b| domains[*a].name.cmp(&domains[*b].name));
+        for (rank, at) in by_rank.into_iter().enumerate() {
+            domains[at].rank = rank as u32;
         }
         let counted = vec![[0; 4]; ledger.nodes.len()];
         DomainTree {

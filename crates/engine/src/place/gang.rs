@@ -460,17 +460,13 @@ impl Cycle<'_> {
             let above = levels.last().expect("there is a first level");
             let mut below = Vec::new();
             for domain in above {
-                let mut children: Vec<(f64, DomainId)> = tree
-                    .domain(*domain)
-                    .children
-                    .iter()
-                    .map(|child| (fullness(&demand, &tree.domain(*child).free), *child))
-                    .collect();
-                children.sort_by(|a, b| {
-                    b.0.total_cmp(&a.0)
-                        .then_with(|| tree.domain(a.1).name.cmp(&tree.domain(b.1).name))
-                });
-                below.extend(children.into_iter().map(|(_, child)| child));
+                let weigh = |child: &DomainId| {
+                    let row = tree.domain(*child);
+                    (fullness(&demand, &row.free), row.rank, *child)
+                };
+                let mut children: Vec<(f64, u32, DomainId)> = tree.domain(*domain).children.iter().map(weigh).collect();
+                children.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+                below.extend(children.into_iter().map(|(.., child)| child));
             }
             if below.is_empty() {
                 break;
@@ -533,11 +529,21 @@ impl Cycle<'_> {
 const DOMAINS_SHOWN_MAX: usize = 5;
 
 fn best_of<T>(
-    nodes: impl Iterator<Item = NodeId>,
+    nodes: impl Iterator<Item = NodeId> + Clone,
     worth: impl Fn(NodeId) -> Worth,
     mut accept: impl FnMut(NodeId) -> Option<T>,
 ) -> Option<T> {
+    // The best one is nearly always accepted: only if not is it worth to remember the others.
+    let best = nodes.clone().max_by_key(|node| worth(*node))?;
+    if worth(best) == Worth::UNFIT {
+        return None;
+    }
+    let found = accept(best);
+    if found.is_some() {
+        return found;
+    }
     let mut candidates: Vec<(Worth, NodeId)> = nodes
+        .filter(|node| *node != best)
         .map(|node| (worth(node), node))
         .filter(|(worth, _)| *worth != Worth::UNFIT)
         .collect();

@@ -15,7 +15,6 @@ pub(crate) struct Standing {
     starved: bool,
     takes_without_share: bool,
     share_with_gang: f64,
-    share: f64,
 }
 
 /// What is about to change in a queue: what its best gang asks for, or what victims taken from it would free.
@@ -37,20 +36,20 @@ impl Standing {
             starved: within_deserved(queue, with_request),
             takes_without_share: takes_without_share(queue, with_request),
             share_with_gang: dominant_share(queue, with_victims, total),
-            share: dominant_share(queue, queue.allocated, total),
         }
     }
 
     /// Who is served first (`Less` = self). Each rule decides only between those equal by the rules before it.
-    pub(crate) fn compare(&self, other: &Standing, ledger: &Ledger) -> Ordering {
+    pub(crate) fn compare(&self, other: &Standing, ledger: &Ledger, total: Share) -> Ordering {
         let (l, r) = (ledger.queue(self.queue), ledger.queue(other.queue));
+        let share = |queue: &Queue| dominant_share(queue, queue.allocated, total);
         self.over_utilised
             .cmp(&other.over_utilised)
             .then_with(|| other.starved.cmp(&self.starved))
             .then_with(|| r.priority.cmp(&l.priority))
             .then_with(|| self.takes_without_share.cmp(&other.takes_without_share))
             .then_with(|| self.share_with_gang.total_cmp(&other.share_with_gang))
-            .then_with(|| self.share.total_cmp(&other.share))
+            .then_with(|| share(l).total_cmp(&share(r)))
             .then_with(|| smaller_everywhere(l, r))
             .then_with(|| l.created.cmp(&r.created))
             .then_with(|| l.uid.cmp(&r.uid))

@@ -26,7 +26,7 @@ pub(crate) struct SubGroup {
     pub(crate) members: Vec<Member>,
     /// Members that must be satisfied; `None` = all.
     pub(crate) min_members: Option<u32>,
-    pub(crate) topology: Option<Box<TopologyConstraint>>,
+    pub(crate) topology: Option<Arc<TopologyConstraint>>,
 }
 
 impl SubGroup {
@@ -46,7 +46,7 @@ pub(crate) struct PodSet {
     pub(crate) name: Arc<str>,
     pub(crate) parent: u32,
     pub(crate) min: u32,
-    pub(crate) topology: Option<Box<TopologyConstraint>>,
+    pub(crate) topology: Option<Arc<TopologyConstraint>>,
     /// In task order: the first is started first and evicted last.
     pub(crate) pods: PodList,
     /// Pods per status.

@@ -25,20 +25,32 @@ pub(crate) struct Lists {
 
 impl Lists {
     pub(crate) fn new(ledger: &Ledger) -> Lists {
-        let mut largest = vec![Gpus::ZERO; ledger.queues.len()];
-        for gang in &ledger.gangs {
-            if let Some(queue) = gang.queue {
-                let held = &mut largest[queue.index()];
-                *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+        let mut lists = Lists {
+            largest: vec![Gpus::ZERO; ledger.queues.len()],
+            pending: ByLeaf::empty(ledger, Direction::Serve),
+            victims: ByLeaf::empty(ledger, Direction::Take),
+            room: BaseRoom::default(),
+            ranks: Vec::with_capacity(ledger.gangs.len()),
+        };
+        // All in one pass: the rows of gangs are many and far apart.
+        for (at, gang) in ledger.gangs.iter().enumerate() {
+            let (id, rank) = (GangId::new(at), GangRank::of(gang));
+            lists.ranks.push(rank);
+            let Some(queue) = gang.queue.filter(|_| gang.known) else {
+                continue;
+            };
+            let held = &mut lists.largest[queue.index()];
+            *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+            if is_pending(ledger, id) {
+                lists.pending.add(queue, rank, id);
+            }
+            if is_victim(ledger, id) {
+                lists.victims.add(queue, rank, id);
             }
         }
-        Lists {
-            largest,
-            pending: ByLeaf::build(ledger, Direction::Serve, |gang| is_pending(ledger, gang)),
-            victims: ByLeaf::build(ledger, Direction::Take, |gang| is_victim(ledger, gang)),
-            room: BaseRoom::default(),
-            ranks: ledger.gangs.iter().map(GangRank::of).collect(),
-        }
+        lists.pending.sort();
+        lists.victims.sort();
+        lists
     }
 
     /// Follows a change of these gangs and of nodes.
