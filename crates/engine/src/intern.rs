@@ -102,15 +102,19 @@ pub(crate) fn fresh_group(pod_uid: &str, node: &str, ordinal: u32) -> GroupId {
 /// By hand: every shared pod that is bound needs one, and the formatting machinery takes ten times as long.
 fn format_uuid(bits: u128) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(36);
-    for (at, byte) in bits.to_be_bytes().into_iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
+    let mut text = [b'-'; 36];
+    let mut at = 0;
+    for (count, byte) in bits.to_be_bytes().into_iter().enumerate() {
+        if matches!(count, 4 | 6 | 8 | 10) {
+            at += 1;
         }
-        text.push(DIGITS[usize::from(byte >> 4)].into());
-        text.push(DIGITS[usize::from(byte & 0xf)].into());
+        text[at] = DIGITS[usize::from(byte >> 4)];
+        text[at + 1] = DIGITS[usize::from(byte & 0xf)];
+        at += 2;
     }
-    text
+    std::str::from_utf8(&text)
+        .expect("digits and dashes are text")
+        .to_owned()
 }
 
 fn parse_uuid(text: &str) -> Option<u128> {

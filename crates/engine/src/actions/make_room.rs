@@ -72,7 +72,7 @@ impl Cycle<'_> {
                     let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
                     gangs.sort_unstable();
                     gangs.dedup();
-                    lists.follow(self.ledger, self.resources, gangs.into_iter());
+                    lists.follow(self.ledger, self.resources, &gangs);
                     walk.changed();
                     failed.clear();
                 }

@@ -192,8 +192,14 @@ impl DomainTree {
         }
     }
 
-    /// How many pods of this kind fit in each domain, by domain id; each node counted on its own.
-    pub(crate) fn capacity(&mut self, ledger: &Ledger, pod: &PodVector) -> &[i64] {
+    /// How many pods of this kind fit in each domain, by domain id, as counted last; each node counted on its own. `None`
+    /// = never counted.
+    pub(crate) fn capacity(&self, pod: &PodVector) -> Option<&[i64]> {
+        self.capacities.get(pod).map(|capacity| capacity.per_domain.as_slice())
+    }
+
+    /// Counts how many pods of this kind fit in each domain.
+    pub(crate) fn count_capacity(&mut self, ledger: &Ledger, pod: &PodVector) {
         if !self.capacities.contains_key(pod) && self.capacities.len() >= CAPACITIES_MAX {
             self.capacities.clear();
         }
@@ -203,7 +209,10 @@ impl DomainTree {
             capacities,
             ..
         } = self;
-        let capacity = capacities.entry(pod.clone()).or_default();
+        if !capacities.contains_key(pod) {
+            capacities.insert(pod.clone(), Capacity::default());
+        }
+        let capacity = capacities.get_mut(pod).expect("it was put there just now");
         if capacity.per_node.is_empty() {
             capacity.per_node = vec![0; ledger.nodes.len()];
             capacity.per_domain = vec![0; domains.len()];
@@ -227,7 +236,6 @@ impl DomainTree {
             None => (0..ledger.nodes.len()).map(NodeId::new).for_each(&mut recount),
         }
         *cursor = Some(ledger.touched.end());
-        per_domain
     }
 }
 

@@ -296,7 +296,9 @@ impl Cycle<'_> {
         let points = points_for(attempt, ledger.gang(attempt.gang), row.pod_set);
         let nominated = row.nominated.map(|name| ledger.symbols.text(name));
         let scored = points.is_some() || nominated.is_some() || neighbours.as_ref().is_some_and(Neighbours::has_points);
-        let found = if scope.domain.is_none() && !scored {
+        let found = if let (Some(nodes), false) = (scope.domain, scored) {
+            best_of(nodes.iter().copied(), |node| index.worth(node), accept)
+        } else if !scored {
             index.best(accept)
         } else {
             let worth = |node: NodeId| -> Worth {
@@ -407,21 +409,22 @@ impl Cycle<'_> {
             let Some(next) = next else { break };
             start = next;
         }
-        let capacity = homogeneous(pods.iter().map(|pod| ledger.shape_of(*pod))).map(|vector| {
-            if is_weightless(&vector) {
-                vec![i64::MAX; tree.domains.len()]
-            } else {
-                tree.capacity(ledger, &vector).to_vec()
-            }
-        });
+        let vector = homogeneous(pods.iter().map(|pod| ledger.shape_of(*pod)));
+        if let Some(vector) = vector.as_ref().filter(|vector| !is_weightless(vector)) {
+            tree.count_capacity(ledger, vector);
+        }
+        let tree = &*tree;
+        let capacity = vector.as_ref().map(|vector| tree.capacity(vector));
         let demand = total_demand(pods.iter().map(|pod| ledger.shape_of(*pod)));
         let wanted = pods.len() as i64;
-        let fits = |domain: DomainId| match &capacity {
-            Some(capacity) => capacity[domain.index()] >= wanted,
+        let capacity_of =
+            |capacity: Option<&[i64]>, domain: DomainId| capacity.map_or(i64::MAX, |all| all[domain.index()]);
+        let fits = |domain: DomainId| match capacity {
+            Some(capacity) => capacity_of(capacity, domain) >= wanted,
             None => fullness(&demand, &tree.domain(domain).free) <= 1.0,
         };
-        let room = |domain: DomainId| match &capacity {
-            Some(capacity) => u32::try_from(capacity[domain.index()].clamp(0, wanted)).unwrap_or(u32::MAX),
+        let room = |domain: DomainId| match capacity {
+            Some(capacity) => u32::try_from(capacity_of(capacity, domain).clamp(0, wanted)).unwrap_or(u32::MAX),
             None => {
                 if fits(domain) {
                     pods.len() as u32

@@ -104,12 +104,14 @@ impl ShapeIndex {
     }
 
     fn catch_up(&mut self, ledger: &Ledger) {
+        /// So far ahead a node is looked for that is touched once more: about as long as to evaluate it takes.
+        const AHEAD: usize = 16;
         let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
         match touched {
             Some(touched) if touched.len() <= self.leaves => {
                 for (at, node) in touched.iter().enumerate() {
-                    // Packing touches the same node again and again: only the last time counts.
-                    if touched.get(at + 1) != Some(node) {
+                    // Packing touches the same few nodes again and again: only the last time counts.
+                    if !touched[at + 1..].iter().take(AHEAD).any(|later| later == node) {
                         let worth = self.evaluate(ledger, *node);
                         self.set(*node, worth);
                     }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::ids::QueueId;
 use crate::ledger::Ledger;
-use crate::share::{allocatable_share, plus, within_deserved};
+use crate::share::{plus, within_deserved};
 use crate::tables::{Queue, SHARE_GPU, Share};
 
 /// What one queue brings into the comparison with its siblings: computed once, compared often.
@@ -64,7 +64,7 @@ fn over_utilised(queue: &Queue) -> bool {
 
 /// Would hold something of which it has no share at all.
 fn takes_without_share(queue: &Queue, amount: Share) -> bool {
-    (0..3).any(|resource| allocatable_share(queue, resource) == Some(0) && amount[resource] > 0)
+    (0..3).any(|resource| queue.allocatable[resource] == Some(0) && amount[resource] > 0)
 }
 
 /// The largest part that the queue has of its share of any resource.
@@ -73,7 +73,7 @@ fn dominant_share(queue: &Queue, amount: Share, total: Share) -> f64 {
     const NO_SHARE_FACTOR: f64 = 1000.0;
     let mut dominant = 0f64;
     for resource in 0..3 {
-        let share = allocatable_share(queue, resource).unwrap_or(total[resource]);
+        let share = queue.allocatable[resource].unwrap_or(total[resource]);
         let amount = amount[resource] as f64;
         let part = if share != 0 {
             amount / share as f64
@@ -90,7 +90,7 @@ fn dominant_share(queue: &Queue, amount: Share, total: Share) -> f64 {
 fn smaller_everywhere(l: &Queue, r: &Queue) -> Ordering {
     let shares: [Ordering; 3] = std::array::from_fn(|resource| {
         // No bound is more than any bound.
-        let bound = |queue| allocatable_share(queue, resource).map_or((1, 0), |share| (0, share));
+        let bound = |queue: &Queue| queue.allocatable[resource].map_or((1, 0), |share| (0, share));
         bound(l).cmp(&bound(r))
     });
     let (less, greater) = (shares.contains(&Ordering::Less), shares.contains(&Ordering::Greater));

@@ -54,8 +54,20 @@ impl Lists {
     }
 
     /// Follows a change of these gangs and of nodes.
-    pub(crate) fn follow(&mut self, ledger: &Ledger, resources: &ResourceNames, gangs: impl Iterator<Item = GangId>) {
-        for gang in gangs {
+    pub(crate) fn follow(&mut self, ledger: &Ledger, resources: &ResourceNames, gangs: &[GangId]) {
+        /// From this part of all gangs on it is quicker to list all of them anew than to take each out of long lists.
+        const ANEW_PART: usize = 64;
+        /// And from this number on.
+        const ANEW_MIN: usize = 16;
+        if gangs.len() >= (ledger.gangs.len() / ANEW_PART).max(ANEW_MIN) {
+            let room = std::mem::take(&mut self.room);
+            *self = Lists {
+                room,
+                ..Lists::new(ledger)
+            };
+            return self.room.catch_up(ledger, resources);
+        }
+        for gang in gangs.iter().copied() {
             let rank = std::mem::replace(&mut self.ranks[gang.index()], GangRank::of(ledger.gang(gang)));
             self.pending.remove(ledger, gang, rank);
             self.victims.remove(ledger, gang, rank);
