@@ -332,7 +332,7 @@ impl Ledger {
         let row = &mut self.pods[pod.index()];
         row.observed = row.place.clone();
         let node = row.place.node.expect("a bound pod has a node");
-        row.world_node = self.symbols.get(&self.nodes[node.index()].name);
+        row.world_node = Some(self.nodes[node.index()].symbol);
     }
 
     /// Believes no longer that a binding of this cycle is carried out.
