@@ -388,6 +388,21 @@ impl Ledger {
         true
     }
 
+    /// Whether a pod that was evicted within the running simulation would still fit where it was, once those who leave
+    /// are gone.
+    pub(crate) fn still_fits(&self, pod: PodId) -> bool {
+        let place = &self.pod(pod).place;
+        let Some(node) = place.node else { return false };
+        let (row, shape) = (self.node(node), self.shape_of(pod));
+        let (free, need) = (row.free.total(), shape.need_mib(row.memory_mib));
+        let nobody_else = |id: &&GroupId| row.group(**id).is_none_or(|group| group.is_emptying());
+        let opened = place.groups.iter().filter(nobody_else).count() as i64;
+        let joins = |id: &GroupId| row.group(*id).is_none_or(|group| group.room(row.memory_mib) >= need);
+        fits(row, shape, free, When::AfterRelease).is_ok()
+            && place.groups.iter().all(joins)
+            && opened <= row.openable_devices(free[GPU], When::AfterRelease)
+    }
+
     /// Puts a pod where the world has it. Only between cycles.
     pub(crate) fn observe(&mut self, pod: PodId, observed: Place) {
         debug_assert!(!self.recording);

@@ -345,7 +345,9 @@ impl Cycle<'_> {
         // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
         let at_home = |home: &Place| home.node == Some(node) && (groups.is_empty() || groups == home.groups);
         let moved_from = row.leaving.as_deref();
-        if row.evicted_from.is_some() && (at_home(&row.place) || moved_from.is_some_and(at_home)) {
+        // What it was promised when it was moved may have been given away since: the room was found elsewhere.
+        let keeps_promise = || moved_from.is_some_and(at_home) && ledger.still_fits(pod);
+        if row.evicted_from.is_some() && (at_home(&row.place) || keeps_promise()) {
             return self.ledger.keep(pod);
         }
         self.ledger.pipeline(pod, node, groups);
