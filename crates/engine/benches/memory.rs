@@ -1,5 +1,6 @@
-//! How much memory the engine keeps per node and per pod: `cargo bench -p engine --bench memory`. The figure to read is
-//! `max alloc`, the bytes alive once the cluster is built and one cycle has run.
+//! How much memory the engine keeps per node and per pod: `cargo bench -p engine --bench memory`. Bytes
+//! alive once the cluster is built and one cycle has run are `alloc` and `grow` less `dealloc` and `shrink`; `max alloc` has
+//! the report of the cycle on top.
 
 mod shapes;
 

@@ -1,5 +1,7 @@
 //! The long-lived state of the engine and its cycle.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::cycle::{Cycle, Explanations};
@@ -8,7 +10,7 @@ use crate::intern::GroupNames;
 use crate::ledger::{Ledger, add};
 use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
-use crate::report::{Anomaly, Report, Status};
+use crate::report::{Anomaly, Decision, Report, Status};
 use crate::share::divide_tree;
 use crate::tables::{Place, Share};
 
@@ -23,8 +25,8 @@ pub struct Cluster {
     pub(crate) shapes: FxHashMap<(Requests, crate::model::Constraints), ShapeId>,
     pub(crate) node_ids: FxHashMap<Symbol, NodeId>,
     pub(crate) node_specs: Vec<Option<NodeSpec>>,
-    pub(crate) pod_ids: FxHashMap<Box<str>, PodId>,
-    pub(crate) gang_ids: FxHashMap<GangKey, GangId>,
+    pub(crate) pod_ids: FxHashMap<Arc<str>, PodId>,
+    pub(crate) gang_ids: FxHashMap<Arc<GangKey>, GangId>,
     pub(crate) queue_ids: FxHashMap<Box<str>, QueueId>,
     pub(crate) free_nodes: Vec<NodeId>,
     pub(crate) free_pods: Vec<PodId>,
@@ -124,6 +126,7 @@ impl Cluster {
             memory_max: self.memory_max,
             pods_by_uid: &self.pod_ids,
             bound: Vec::new(),
+            started: Vec::new(),
             report: Report::default(),
             explanations: Explanations::default(),
         };
@@ -135,10 +138,28 @@ impl Cluster {
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
         self.ledger.stop_recording();
+        self.assume_deleted(&report, now);
         self.unsettled = true;
         let nodes = self.ledger.nodes.len();
         self.ledger.touched.trim(nodes);
         report
+    }
+
+    /// The time to leave runs from the decision, should the world stay silent about the deletion.
+    fn assume_deleted(&mut self, report: &Report, now: Millis) {
+        for decision in &report.decisions {
+            let Decision::Evict { pod, .. } = decision else {
+                continue;
+            };
+            let Some(id) = self.pod_ids.get(&**pod).copied() else {
+                continue;
+            };
+            let row = &mut self.ledger.pods[id.index()];
+            if row.deletion.is_none() {
+                row.deletion = Some(now);
+                self.leaving.push(id);
+            }
+        }
     }
 
     /// Takes back the promises of the last cycle: they are decided anew each time.

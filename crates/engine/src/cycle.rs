@@ -30,9 +30,11 @@ pub(crate) struct Cycle<'a> {
     pub(crate) memory_min: Option<i64>,
     pub(crate) memory_max: Option<i64>,
     /// Pods by uid.
-    pub(crate) pods_by_uid: &'a FxHashMap<Box<str>, PodId>,
+    pub(crate) pods_by_uid: &'a FxHashMap<std::sync::Arc<str>, PodId>,
     /// Pods bound by this cycle.
     pub(crate) bound: Vec<PodId>,
+    /// Gangs started by this cycle, and when they had started before.
+    pub(crate) started: Vec<(GangId, Option<Millis>)>,
     pub(crate) report: Report,
     pub(crate) explanations: Explanations,
 }
@@ -121,6 +123,14 @@ impl Cycle<'_> {
         self.ledger.commit();
     }
 
+    /// Reports that a gang of which nothing ran starts.
+    pub(crate) fn start(&mut self, gang: GangId) {
+        let row = &mut self.ledger.gangs[gang.index()];
+        let before = row.last_start.replace(self.now);
+        self.report.decisions.push(Decision::Started(row.key.clone()));
+        self.started.push((gang, before));
+    }
+
     /// Reports an eviction that is already in the ledger.
     pub(crate) fn report_eviction(&mut self, pod: PodId, reason: EvictionReason) {
         self.ledger.finish_eviction(pod);
@@ -129,7 +139,7 @@ impl Cycle<'_> {
         if row.observed.status.is_allocated() {
             row.observed.status = Status::Releasing;
             self.report.decisions.push(Decision::Evict {
-                pod: row.uid.to_string(),
+                pod: row.uid.clone(),
                 reason: reason.clone(),
             });
         }
@@ -150,8 +160,8 @@ impl Cycle<'_> {
             GpuKind::Mig { .. } => Received::MigInstance,
         };
         Placed {
-            pod: row.uid.to_string(),
-            node: node.name.to_string(),
+            pod: row.uid.clone(),
+            node: node.name.clone(),
             gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
             received,
         }

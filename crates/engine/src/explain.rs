@@ -89,7 +89,7 @@ pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Vec<(GangKey, Gpus)> {
     }
     let mut held: Vec<(GangKey, Gpus)> = held
         .into_iter()
-        .map(|(gang, gpus)| (ledger.gang(gang).key.clone(), gpus))
+        .map(|(gang, gpus)| ((*ledger.gang(gang).key).clone(), gpus))
         .collect();
     held.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     held.truncate(HOLDERS_MAX);

@@ -3,11 +3,12 @@
 //! Reads the ledger, never changes it.
 
 use std::cmp::Ordering;
+use std::sync::{Arc, LazyLock};
 
 use crate::ids::{GangId, PodId};
 use crate::ledger::Ledger;
-use crate::model::{GangSpec, TaskRank};
-use crate::tables::{Gang, Member, Pod, PodSet, Share, SubGroup};
+use crate::model::{GangSpec, TaskRank, TopologyConstraint};
+use crate::tables::{Gang, Member, Pod, PodList, PodSet, PodSets, Share, SubGroup};
 
 /// Name of the only leaf of a gang without subgroups.
 pub(crate) const DEFAULT_SUB_GROUP: &str = "default";
@@ -20,31 +21,24 @@ pub(crate) struct TreeProblem {
 }
 
 /// Builds the tree of a gang. Subgroups that can't be attached are left out and reported.
-pub(crate) fn build_tree(spec: &GangSpec) -> (Vec<SubGroup>, Vec<PodSet>, Vec<TreeProblem>) {
+pub(crate) fn build_tree(spec: &GangSpec) -> (Arc<[SubGroup]>, PodSets, Vec<TreeProblem>) {
+    if spec.sub_groups.is_empty() {
+        let pods = leaf(DEFAULT_NAME.clone(), 0, spec.min_member, None);
+        let groups = match &spec.topology {
+            None => PLAIN.clone(),
+            Some(topology) => [only_pods(Some(Arc::new(topology.clone())))].into(),
+        };
+        return (groups, PodSets::from_buf([pods]), Vec::new());
+    }
     let mut groups = vec![SubGroup {
         name: "".into(),
         parent: None,
         members: Vec::new(),
         min_members: spec.min_sub_group,
-        topology: spec.topology.clone().map(Box::new),
+        topology: spec.topology.clone().map(Arc::new),
     }];
-    let mut pod_sets = Vec::new();
+    let mut pod_sets = PodSets::new();
     let mut problems = Vec::new();
-    let leaf = |name: &str, parent: u32, min: u32, topology| PodSet {
-        name: name.into(),
-        parent,
-        min,
-        topology,
-        pods: Vec::new(),
-        counts: [0; crate::report::Status::COUNT],
-        refused: 0,
-    };
-    if spec.sub_groups.is_empty() {
-        groups[0].min_members = None;
-        groups[0].members.push(Member::Pods(0));
-        pod_sets.push(leaf(DEFAULT_SUB_GROUP, 0, spec.min_member, None));
-        return (groups, pod_sets, problems);
-    }
     // By name, so that the order in the list decides nothing.
     let mut order: Vec<_> = spec.sub_groups.iter().collect();
     order.sort_by(|a, b| a.name.cmp(&b.name));
@@ -84,16 +78,16 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Vec<SubGroup>, Vec<PodSet>, Vec<Tr
                     parent: Some(parent),
                     members: Vec::new(),
                     min_members: spec.min_sub_group,
-                    topology: spec.topology.clone().map(Box::new),
+                    topology: spec.topology.clone().map(Arc::new),
                 });
                 placed[at] = Some(id);
                 Member::Group(id)
             } else {
                 pod_sets.push(leaf(
-                    &spec.name,
+                    spec.name.as_str().into(),
                     parent,
                     spec.min_member.unwrap_or(0),
-                    spec.topology.clone().map(Box::new),
+                    spec.topology.clone().map(Arc::new),
                 ));
                 Member::Pods(pod_sets.len() as u32 - 1)
             };
@@ -119,12 +113,39 @@ pub(crate) fn build_tree(spec: &GangSpec) -> (Vec<SubGroup>, Vec<PodSet>, Vec<Tr
             problem,
         });
     }
-    (groups, pod_sets, problems)
+    (groups.into(), pod_sets, problems)
+}
+
+/// The tree of nearly all gangs: one set of pods and no wishes. One value serves them all.
+static PLAIN: LazyLock<Arc<[SubGroup]>> = LazyLock::new(|| [only_pods(None)].into());
+static DEFAULT_NAME: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_SUB_GROUP.into());
+
+fn only_pods(topology: Option<Arc<TopologyConstraint>>) -> SubGroup {
+    SubGroup {
+        name: "".into(),
+        parent: None,
+        members: vec![Member::Pods(0)],
+        min_members: None,
+        topology,
+    }
+}
+
+fn leaf(name: Arc<str>, parent: u32, min: u32, topology: Option<Arc<TopologyConstraint>>) -> PodSet {
+    PodSet {
+        name,
+        parent,
+        min,
+        topology,
+        pods: PodList::new(),
+        counts: [0; crate::report::Status::COUNT],
+        refused: 0,
+    }
 }
 
 /// The order in which pods of a gang start; the reverse is the order in which they are evicted.
 pub(crate) fn task_order(a: &Pod, b: &Pod) -> Ordering {
-    rank_order(a.rank, b.rank)
+    let rank = |pod: &Pod| pod.rank.as_deref().copied().unwrap_or_default();
+    rank_order(rank(a), rank(b))
         .then_with(|| a.created.cmp(&b.created))
         .then_with(|| a.uid.cmp(&b.uid))
 }
@@ -220,6 +241,11 @@ impl Gang {
     /// Whether the pods that have a place to stay make up a whole gang.
     pub(crate) fn is_satisfied(&self) -> bool {
         self.group_satisfied(0, PodSet::is_satisfied)
+    }
+
+    /// Whether the pods that hold a place now, not counting promises, make up a whole gang.
+    pub(crate) fn holds_minimum(&self) -> bool {
+        self.group_satisfied(0, |set| set.allocated() >= set.min)
     }
 
     /// Whether what occupies nodes makes up a whole gang, pods that are leaving included.

@@ -3,6 +3,8 @@
 //! All changes go through the few operations below and are journaled while a cycle runs, so that a what-if costs what
 //! it changes: [`Ledger::checkpoint`], try, [`Ledger::rollback`]. Nothing here decides anything.
 
+use smallvec::SmallVec;
+
 use crate::ids::{GangId, GroupId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::{Interned, Symbols};
 use crate::model::{Labels, PodKind};
@@ -62,6 +64,9 @@ enum Undo {
         at: u32,
     },
 }
+
+/// Up to so many pods a look through a list is quicker than a set.
+const FEW: usize = 16;
 
 /// A point in the journal to go back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,10 +154,8 @@ impl Ledger {
     }
 
     /// Pods changed since the checkpoint, each once, in the order of their first change.
-    pub(crate) fn changed_since(&self, checkpoint: Checkpoint) -> Vec<PodId> {
-        /// Up to so many a look through the list is quicker than a set.
-        const FEW: usize = 16;
-        let mut changed: Vec<PodId> = Vec::new();
+    pub(crate) fn changed_since(&self, checkpoint: Checkpoint) -> SmallVec<[PodId; FEW]> {
+        let mut changed: SmallVec<[PodId; FEW]> = SmallVec::new();
         let mut seen = rustc_hash::FxHashSet::default();
         for undo in &self.journal[checkpoint.0..] {
             let Undo::Pod { pod, .. } = undo else { continue };
@@ -329,15 +332,21 @@ impl Ledger {
         let row = &mut self.pods[pod.index()];
         row.observed = row.place.clone();
         let node = row.place.node.expect("a bound pod has a node");
-        row.world_node = self.symbols.get(&self.nodes[node.index()].name);
+        row.world_node = Some(self.nodes[node.index()].symbol);
+    }
+
+    /// Believes no longer that a binding of this cycle is carried out.
+    pub(crate) fn forget_binding(&mut self, pod: PodId) {
+        let row = &mut self.pods[pod.index()];
+        row.observed = Place::none(Status::Pending);
+        row.world_node = None;
     }
 
     /// Takes back a binding of this cycle that was undone in the same cycle: the pod waits as before, or for the place it
     /// was promised since.
     pub(crate) fn retract(&mut self, pod: PodId) {
-        let row = &mut self.pods[pod.index()];
-        row.observed = Place::none(Status::Pending);
-        row.world_node = None;
+        self.forget_binding(pod);
+        let row = &self.pods[pod.index()];
         let (place, leaving) = (row.place.clone(), row.leaving.clone());
         if let Some(leaving) = leaving {
             self.leave(pod, &leaving);
@@ -377,6 +386,21 @@ impl Ledger {
         self.enter(pod, &new);
         self.replace_row(pod, new, None, None);
         true
+    }
+
+    /// Whether a pod that was evicted within the running simulation would still fit where it was, once those who leave
+    /// are gone.
+    pub(crate) fn still_fits(&self, pod: PodId) -> bool {
+        let place = &self.pod(pod).place;
+        let Some(node) = place.node else { return false };
+        let (row, shape) = (self.node(node), self.shape_of(pod));
+        let (free, need) = (row.free.total(), shape.need_mib(row.memory_mib));
+        let nobody_else = |id: &&GroupId| row.group(**id).is_none_or(|group| group.is_emptying());
+        let opened = place.groups.iter().filter(nobody_else).count() as i64;
+        let joins = |id: &GroupId| row.group(*id).is_none_or(|group| group.room(row.memory_mib) >= need);
+        fits(row, shape, free, When::AfterRelease).is_ok()
+            && place.groups.iter().all(joins)
+            && opened <= row.openable_devices(free[GPU], When::AfterRelease)
     }
 
     /// Puts a pod where the world has it. Only between cycles.
@@ -457,6 +481,9 @@ impl Ledger {
             Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),
             _ => [0; 3],
         };
+        if accepted == [0; 3] {
+            return;
+        }
         if status.is_allocated() {
             add(&mut gang.allocated, accepted, sign);
         }

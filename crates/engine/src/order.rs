@@ -31,10 +31,12 @@ struct Node {
     /// Takes part: it, or a leaf below it, has something to offer.
     active: bool,
     children: Vec<QueueId>,
-    /// For a leaf: what its best gang would change.
+    /// What the best gang of a leaf would change; for an inner queue that of its best leaf, while `standing` is valid.
     load: Load,
+    /// The best leaf below an inner queue.
+    leaf: Option<QueueId>,
     /// The comparison values, while valid.
-    standing: Option<(Standing, Load, QueueId)>,
+    standing: Option<Standing>,
 }
 
 impl Tournament {
@@ -76,42 +78,49 @@ impl Tournament {
         let roots = std::mem::take(&mut self.roots);
         let best = self.best_of(ledger, &roots);
         self.roots = roots;
-        best.map(|(_, _, leaf)| leaf)
+        best.map(|best| self.nodes[best.index()].leaf.unwrap_or(best))
     }
 
-    fn best_of(&mut self, ledger: &Ledger, queues: &[QueueId]) -> Option<(Standing, Load, QueueId)> {
-        let mut best: Option<(Standing, Load, QueueId)> = None;
+    fn best_of(&mut self, ledger: &Ledger, queues: &[QueueId]) -> Option<QueueId> {
+        let mut best: Option<(Standing, QueueId)> = None;
         for queue in queues {
             let candidate = self.standing(ledger, *queue);
-            let better = best.as_ref().is_none_or(|best| {
-                let order = candidate.0.compare(&best.0, ledger);
+            let better = best.as_ref().is_none_or(|(best, _)| {
+                let order = candidate.compare(best, ledger, self.total);
                 match self.direction {
                     Direction::Serve => order == Ordering::Less,
                     Direction::Take => order == Ordering::Greater,
                 }
             });
             if better {
-                best = Some(candidate);
+                best = Some((candidate, *queue));
             }
         }
-        best
+        best.map(|(_, queue)| queue)
     }
 
-    fn standing(&mut self, ledger: &Ledger, queue: QueueId) -> (Standing, Load, QueueId) {
+    fn standing(&mut self, ledger: &Ledger, queue: QueueId) -> Standing {
         let node = &mut self.nodes[queue.index()];
         if let Some(known) = node.standing {
             return known;
         }
-        let children = std::mem::take(&mut node.children);
-        let (load, leaf) = match self.best_of(ledger, &children) {
-            Some((_, load, leaf)) => (load, leaf),
-            None => (self.nodes[queue.index()].load, queue),
-        };
-        let standing = (Standing::of(ledger, queue, load, self.total), load, leaf);
+        if !node.children.is_empty() {
+            let children = std::mem::take(&mut node.children);
+            let best = self.best_of(ledger, &children);
+            let best = best.map(|best| {
+                (
+                    self.nodes[best.index()].load,
+                    self.nodes[best.index()].leaf.unwrap_or(best),
+                )
+            });
+            let node = &mut self.nodes[queue.index()];
+            node.children = children;
+            if let Some((load, leaf)) = best {
+                (node.load, node.leaf) = (load, Some(leaf));
+            }
+        }
         let node = &mut self.nodes[queue.index()];
-        node.children = children;
-        node.standing = Some(standing);
-        standing
+        *node.standing.insert(Standing::of(ledger, queue, node.load, self.total))
     }
 
     fn activate(&mut self, ledger: &Ledger, leaf: QueueId) {
@@ -169,17 +178,33 @@ pub(crate) struct ByLeaf {
 impl ByLeaf {
     /// Lists the gangs that `keep` agrees to.
     pub(crate) fn build(ledger: &Ledger, direction: Direction, keep: impl Fn(GangId) -> bool) -> ByLeaf {
-        let mut lists: Vec<Vec<(Turn, GangId)>> = vec![Vec::new(); ledger.queues.len()];
+        let mut gangs = ByLeaf::empty(ledger, direction);
         for at in 0..ledger.gangs.len() {
             let id = GangId::new(at);
             let gang = ledger.gang(id);
             let Some(queue) = gang.queue.filter(|_| gang.known && keep(id)) else {
                 continue;
             };
-            lists[queue.index()].push((Turn::new(direction, GangRank::of(gang)), id));
+            gangs.add(queue, GangRank::of(gang), id);
         }
-        lists.iter_mut().for_each(|list| list.sort_unstable());
-        ByLeaf { direction, lists }
+        gangs.sort();
+        gangs
+    }
+
+    pub(crate) fn empty(ledger: &Ledger, direction: Direction) -> ByLeaf {
+        ByLeaf {
+            direction,
+            lists: vec![Vec::new(); ledger.queues.len()],
+        }
+    }
+
+    /// Adds a gang out of order; [`ByLeaf::sort`] has to follow.
+    pub(crate) fn add(&mut self, queue: QueueId, rank: GangRank, gang: GangId) {
+        self.lists[queue.index()].push((Turn::new(self.direction, rank), gang));
+    }
+
+    pub(crate) fn sort(&mut self) {
+        self.lists.iter_mut().for_each(|list| list.sort_unstable());
     }
 
     /// Keeps only the next `depth` gangs of every leaf.

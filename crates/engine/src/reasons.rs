@@ -1,5 +1,7 @@
 //! Why a pod waits and why one was evicted: data first, then the one place that turns it into text.
 
+use std::sync::Arc;
+
 use std::fmt;
 
 use crate::model::{Action, GangKey, Gpus, Millis};
@@ -254,7 +256,7 @@ pub enum EvictionReason {
         /// What evicted it.
         action: Action,
         /// Who gets the room.
-        gang: GangKey,
+        gang: Arc<GangKey>,
         /// Whether it has a new place already.
         moved: bool,
         /// Pods evicted together.

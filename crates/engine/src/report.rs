@@ -2,6 +2,8 @@
 //!
 //! Everything here is data. Text for people is made in [`crate::reasons`] and nowhere else.
 
+use std::sync::Arc;
+
 use crate::model::{Action, GangKey, Gpus, Millis, Quota};
 use crate::reasons::{EvictionReason, Reason};
 
@@ -14,7 +16,7 @@ pub struct Report {
     pub failed_scenarios: Vec<(Action, u32)>,
 }
 
-/// Something to carry out. Names, not ids: a decision outlives the cycle.
+/// Something to carry out. Names, not ids: a decision outlives the cycle. They are shared with the engine's tables.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Bind the pod.
@@ -24,32 +26,32 @@ pub enum Decision {
     /// Delete the pod.
     Evict {
         /// Uid of the pod.
-        pod: String,
+        pod: Arc<str>,
         /// Why, and for whom.
         reason: EvictionReason,
     },
     /// A gang that had nothing running was started: remember the time.
-    Started(GangKey),
+    Started(Arc<GangKey>),
     /// Pods of the gang were evicted for others: remember the time.
-    Evicted(GangKey),
+    Evicted(Arc<GangKey>),
     /// The gang runs below its minimum since then.
     Stale {
         /// The gang.
-        gang: GangKey,
+        gang: Arc<GangKey>,
         /// Since when.
         since: Millis,
     },
     /// The gang is whole again.
-    Recovered(GangKey),
+    Recovered(Arc<GangKey>),
 }
 
 /// A pod and the place chosen for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// Uid of the pod.
-    pub pod: String,
+    pub pod: Arc<str>,
     /// Name of the node.
-    pub node: String,
+    pub node: Arc<str>,
     /// One GPU group per device, for shared GPUs.
     pub gpu_groups: Vec<String>,
     /// How the GPU request was met.

@@ -38,7 +38,7 @@ impl Cluster {
             uid: &row.uid,
             namespace: self.ledger.symbols.text(row.namespace),
             name: &row.name,
-            gang: row.gang.map(|gang| &self.ledger.gang(gang).key),
+            gang: row.gang.map(|gang| &*self.ledger.gang(gang).key),
             status: row.place.status,
             node: match row.place.node {
                 Some(node) => Some(&*self.ledger.node(node).name),
@@ -73,7 +73,7 @@ impl Cluster {
         };
         let gang = self.ledger.gang(gang_id);
         if !gang.known {
-            return Reason::GangMissing(Some(gang.key.clone()));
+            return Reason::GangMissing(Some((*gang.key).clone()));
         }
         if let Some(refused) = &row.refused {
             return Reason::Refused(refused.to_string());

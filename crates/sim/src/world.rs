@@ -117,7 +117,7 @@ impl World {
 /// The pods that a cycle evicted, by uid.
 pub(crate) fn evicted_pods(report: &Report) -> FxHashSet<&str> {
     let evicted = report.decisions.iter().filter_map(|decision| match decision {
-        Decision::Evict { pod, .. } => Some(pod.as_str()),
+        Decision::Evict { pod, .. } => Some(&**pod),
         Decision::Bind(_)
         | Decision::Pipeline(_)
         | Decision::Started(_)

@@ -6,7 +6,7 @@ use crate::ids::GangId;
 use crate::model::Action;
 use crate::order::{ByLeaf, Direction};
 use crate::place::{Mode, NodeSet};
-use crate::report::{Decision, Status};
+use crate::report::Status;
 
 impl Cycle<'_> {
     pub(crate) fn allocate(&mut self) {
@@ -22,11 +22,7 @@ impl Cycle<'_> {
         let mut walk = self.walk(gangs);
         let mut pods = Vec::new();
         while let Some(gang) = walk.pop(self) {
-            let started_before = self.ledger.gang(gang).pod_sets.iter().any(|set| {
-                [Status::Binding, Status::Bound, Status::Running]
-                    .iter()
-                    .any(|status| set.counts[*status as usize] > 0)
-            });
+            let started_before = self.ledger.gang(gang).has_started();
             let checkpoint = self.ledger.checkpoint();
             self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
             if let Err(failure) = self.place_gang(gang, &pods, Mode::Real, &NodeSet::All) {
@@ -43,9 +39,7 @@ impl Cycle<'_> {
             }
             self.commit(checkpoint, Action::Allocate, gang);
             if !must_wait && !started_before {
-                let row = &mut self.ledger.gangs[gang.index()];
-                row.last_start = Some(self.now);
-                self.report.decisions.push(Decision::Started(row.key.clone()));
+                self.start(gang);
             }
             walk.served(self, gang);
             if self.ledger.gang(gang).waiting() > 0 {

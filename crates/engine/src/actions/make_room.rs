@@ -72,7 +72,7 @@ impl Cycle<'_> {
                     let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
                     gangs.sort_unstable();
                     gangs.dedup();
-                    lists.follow(self.ledger, self.resources, gangs.into_iter());
+                    lists.follow(self.ledger, self.resources, &gangs);
                     walk.changed();
                     failed.clear();
                 }
@@ -134,7 +134,7 @@ struct Signature {
     preemptible: bool,
     pods: Vec<(Option<u32>, ShapeId)>,
     running: Option<GangId>,
-    topology: Vec<Option<Box<crate::model::TopologyConstraint>>>,
+    topology: Vec<Option<std::sync::Arc<crate::model::TopologyConstraint>>>,
 }
 
 impl Signature {

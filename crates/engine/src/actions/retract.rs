@@ -1,6 +1,8 @@
 //! What later actions of a cycle made of the decisions of earlier ones. A binding that was undone is taken back: nothing
 //! has been carried out yet, so there is nothing to delete, and the room is free at once for those to whom it was
-//! promised. Of several promises to a pod the last one holds.
+//! promised. A gang that would start in part for it does not start. Of several promises to a pod the last one holds.
+
+use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
@@ -28,7 +30,7 @@ impl Cycle<'_> {
         for decision in std::mem::take(&mut self.report.decisions).into_iter().rev() {
             let superseded = match &decision {
                 Decision::Pipeline(placed) => {
-                    let pod = self.pods_by_uid[placed.pod.as_str()];
+                    let pod = self.pods_by_uid[&*placed.pod];
                     self.ledger.pod(pod).place.status != Status::Pipelined || !later.insert(pod)
                 }
                 Decision::Bind(_)
@@ -47,15 +49,17 @@ impl Cycle<'_> {
     }
 
     fn take_back_bindings(&mut self) {
-        let undone: FxHashSet<PodId> = std::mem::take(&mut self.bound)
-            .into_iter()
+        let bound = std::mem::take(&mut self.bound);
+        let undone: FxHashSet<PodId> = bound
+            .iter()
+            .copied()
             .filter(|pod| self.ledger.pod(*pod).place.status != Status::Binding)
             .collect();
         if undone.is_empty() {
             return;
         }
-        let uid = |pod: &PodId| self.ledger.pod(*pod).uid.to_string();
-        let uids: FxHashSet<String> = undone.iter().map(uid).collect();
+        let uid = |pod: &PodId| self.ledger.pod(*pod).uid.clone();
+        let uids: FxHashSet<Arc<str>> = undone.iter().map(uid).collect();
         self.report.decisions.retain(|decision| match decision {
             Decision::Bind(placed) => !uids.contains(&placed.pod),
             Decision::Evict { pod, .. } => !uids.contains(pod),
@@ -67,11 +71,47 @@ impl Cycle<'_> {
         });
         let mut order: Vec<PodId> = undone.into_iter().collect();
         order.sort_unstable();
+        let mut gangs: Vec<GangId> = Vec::new();
         for pod in order {
             self.ledger.retract(pod);
             self.explanations.evictions.remove(&pod);
+            gangs.extend(self.ledger.pod(pod).gang);
+        }
+        gangs.sort_unstable();
+        gangs.dedup();
+        for gang in gangs {
+            if !self.ledger.gang(gang).holds_minimum() {
+                self.hold_back(gang, &bound);
+            }
         }
         self.redeem();
+    }
+
+    /// Turns what is left of a gang's bindings of this cycle into promises: with the others undone it would start in part.
+    fn hold_back(&mut self, gang: GangId, bound: &[PodId]) {
+        for pod in bound.iter().copied() {
+            let row = self.ledger.pod(pod);
+            if row.gang != Some(gang) || row.place.status != Status::Binding {
+                continue;
+            }
+            self.ledger.bind_to_pipeline(pod);
+            self.ledger.forget_binding(pod);
+            let promise = Decision::Pipeline(self.placed(pod));
+            let uid = &self.ledger.pod(pod).uid;
+            let binding = |decision: &&mut Decision| matches!(decision, Decision::Bind(placed) if *placed.pod == **uid);
+            if let Some(decision) = self.report.decisions.iter_mut().find(binding) {
+                *decision = promise;
+            }
+        }
+        if let Some(at) = self.started.iter().position(|(started, _)| *started == gang) {
+            let (_, before) = self.started.swap_remove(at);
+            let row = &mut self.ledger.gangs[gang.index()];
+            row.last_start = before;
+            let key = &row.key;
+            self.report
+                .decisions
+                .retain(|decision| !matches!(decision, Decision::Started(started) if started == key));
+        }
     }
 
     /// Binds the gangs whose promised places are free now.
@@ -81,7 +121,7 @@ impl Cycle<'_> {
             if let Decision::Pipeline(placed) = decision
                 && let Some(gang) = self
                     .pods_by_uid
-                    .get(placed.pod.as_str())
+                    .get(&*placed.pod)
                     .and_then(|pod| self.ledger.pod(*pod).gang)
                 && !gangs.contains(&gang)
             {
@@ -102,7 +142,9 @@ impl Cycle<'_> {
             let free = |cycle: &mut Self, pod: PodId| {
                 cycle.ledger.pod(pod).observed.status == Status::Pending && cycle.ledger.redeem(pod)
             };
-            if pods.is_empty() || !pods.iter().all(|pod| free(self, *pod)) {
+            let ran_before = self.ledger.gang(gang).has_started();
+            let redeemed = !pods.is_empty() && pods.iter().all(|pod| free(self, *pod));
+            if !redeemed || !self.ledger.gang(gang).holds_minimum() {
                 self.ledger.rollback(checkpoint);
                 continue;
             }
@@ -114,9 +156,9 @@ impl Cycle<'_> {
                     *decision = Decision::Bind(placed);
                 }
             }
-            let row = &mut self.ledger.gangs[gang.index()];
-            row.last_start = Some(self.now);
-            self.report.decisions.push(Decision::Started(row.key.clone()));
+            if !ran_before {
+                self.start(gang);
+            }
         }
         self.ledger.commit();
     }

@@ -1,18 +1,20 @@
 //! Gangs that come, change and go, and their pods' places in them.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::gangs::{DEFAULT_SUB_GROUP, build_tree, task_order};
 use crate::ids::{GangId, PodId, Symbol};
 use crate::model::{GangKey, GangSpec, Millis};
-use crate::tables::Gang;
+use crate::tables::{Gang, PodSets, add_row};
 
 impl Cluster {
     pub(super) fn gang_id(&mut self, key: &GangKey) -> GangId {
         if let Some(id) = self.gang_ids.get(key) {
             return *id;
         }
+        let key = Arc::new(key.clone());
         let row = unknown_gang(key.clone(), self.ledger.symbols.intern(""));
         let id = match self.free_gangs.pop() {
             Some(id) => {
@@ -20,11 +22,11 @@ impl Cluster {
                 id
             }
             None => {
-                self.ledger.gangs.push(row);
+                add_row(&mut self.ledger.gangs, row);
                 GangId::new(self.ledger.gangs.len() - 1)
             }
         };
-        self.gang_ids.insert(key.clone(), id);
+        self.gang_ids.insert(key, id);
         id
     }
 
@@ -67,7 +69,7 @@ impl Cluster {
         let listed = row.known;
         let same_age = listed && (row.created, &*row.uid) == (spec.created, spec.uid.as_str());
         *row = Gang {
-            key: spec.key,
+            key: row.key.clone(),
             known: true,
             uid: spec.uid.into(),
             created: spec.created,
@@ -111,7 +113,8 @@ impl Cluster {
         let pods = self.disband(id);
         self.anomalies.remove(&format!("PodGroup {key}"));
         let empty = self.ledger.symbols.intern("");
-        self.ledger.gangs[id.index()] = unknown_gang(key.clone(), empty);
+        let key = self.ledger.gang(id).key.clone();
+        self.ledger.gangs[id.index()] = unknown_gang(key, empty);
         self.old_gangs.retain(|gang| *gang != id);
         self.young_gangs.retain(|gang| *gang != id);
         self.regroup(id, pods);
@@ -186,7 +189,7 @@ impl Cluster {
     }
 }
 
-fn unknown_gang(key: GangKey, no_queue: Symbol) -> Gang {
+fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
     Gang {
         key,
         known: false,
@@ -197,8 +200,8 @@ fn unknown_gang(key: GangKey, no_queue: Symbol) -> Gang {
         queue: None,
         priority: 0,
         preemptible: false,
-        groups: Vec::new(),
-        pod_sets: Vec::new(),
+        groups: Arc::default(),
+        pod_sets: PodSets::new(),
         strays: Vec::new(),
         last_start: None,
         last_eviction: None,

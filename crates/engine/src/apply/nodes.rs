@@ -1,9 +1,9 @@
 //! Nodes that come, change and go.
 
 use crate::cluster::Cluster;
-use crate::ids::{NodeId, PodId};
+use crate::ids::{NodeId, PodId, Symbol};
 use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec};
-use crate::tables::{Extended, Free, GPU, Node};
+use crate::tables::{Extended, Free, GPU, Node, add_row};
 
 /// Device memory assumed where a node does not tell: fractions are hundredths of it.
 const UNKNOWN_MEMORY_MIB: i64 = 100;
@@ -16,8 +16,8 @@ impl Cluster {
             Some(id) => *id,
             None => {
                 let id = self.free_nodes.pop().unwrap_or_else(|| {
-                    self.ledger.nodes.push(absent_node());
-                    self.node_specs.push(None);
+                    add_row(&mut self.ledger.nodes, absent_node());
+                    add_row(&mut self.node_specs, None);
                     NodeId::new(self.ledger.nodes.len() - 1)
                 });
                 self.node_ids.insert(name, id);
@@ -26,7 +26,7 @@ impl Cluster {
             }
         };
         let pods = self.clear_node(id);
-        self.ledger.nodes[id.index()] = self.node_row(&spec, self.ledger.nodes[id.index()].rank);
+        self.ledger.nodes[id.index()] = self.node_row(&spec, name, self.ledger.nodes[id.index()].rank);
         self.node_specs[id.index()] = Some(spec);
         self.node_changed();
         for pod in pods.into_iter().chain(self.homeless.remove(&name).unwrap_or_default()) {
@@ -99,7 +99,7 @@ impl Cluster {
         self.memory_max = known().map(|node| node.memory_mib).max();
     }
 
-    fn node_row(&mut self, spec: &NodeSpec, rank: u32) -> Node {
+    fn node_row(&mut self, spec: &NodeSpec, symbol: Symbol, rank: u32) -> Node {
         let mut extended: Vec<Extended> = spec
             .extended
             .iter()
@@ -124,6 +124,7 @@ impl Cluster {
             .unwrap_or(allocatable[GPU]);
         Node {
             name: spec.name.as_str().into(),
+            symbol,
             present: true,
             rank,
             labels: spec.labels.clone(),
@@ -169,6 +170,7 @@ impl Cluster {
 fn absent_node() -> Node {
     Node {
         name: "".into(),
+        symbol: Symbol::new(0),
         present: false,
         rank: 0,
         labels: Labels::new(),

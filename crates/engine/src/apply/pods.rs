@@ -4,7 +4,7 @@ use crate::cluster::Cluster;
 use crate::ids::{PodId, ShapeId, Symbol};
 use crate::model::{GpuRequest, Gpus, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use crate::report::Status;
-use crate::tables::{GpuKind, Groups, Place, Pod, Shape};
+use crate::tables::{GpuKind, Groups, Place, Pod, Shape, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, spec: PodSpec) {
@@ -16,13 +16,15 @@ impl Cluster {
             }
             None => {
                 let id = self.free_pods.pop().unwrap_or_else(|| {
-                    self.ledger.pods.push(absent_pod());
+                    add_row(&mut self.ledger.pods, absent_pod());
                     PodId::new(self.ledger.pods.len() - 1)
                 });
                 self.pod_ids.insert(spec.uid.as_str().into(), id);
                 id
             }
         };
+        let uid = self.pod_ids.get_key_value(spec.uid.as_str());
+        let uid = uid.expect("the pod was listed just now").0.clone();
         let (status, node, groups) = derive_place(&spec);
         let world_node = node.map(|name| self.ledger.symbols.intern(name));
         let node = world_node.and_then(|name| self.node_ids.get(&name).copied());
@@ -43,11 +45,11 @@ impl Cluster {
             self.ledger.opinionated.push(id);
         }
         let row = Pod {
-            uid: spec.uid.into(),
+            uid,
             namespace: self.ledger.symbols.intern(&spec.namespace),
             name: spec.name.into(),
             created: spec.created,
-            rank: spec.rank,
+            rank: (spec.rank != TaskRank::default()).then(|| Box::new(spec.rank)),
             kind: spec.kind,
             gang,
             sub_group: spec.sub_group.as_deref().map(|name| self.ledger.symbols.intern(name)),
@@ -187,15 +189,15 @@ fn derive_place(spec: &PodSpec) -> (Status, Option<&str>, &[String]) {
 fn absent_pod() -> Pod {
     Pod {
         uid: "".into(),
-        namespace: Symbol(0),
+        namespace: Symbol::new(0),
         name: "".into(),
         created: Millis(0),
-        rank: TaskRank::default(),
+        rank: None,
         kind: PodKind::Utility,
         gang: None,
         sub_group: None,
         pod_set: None,
-        shape: ShapeId(0),
+        shape: ShapeId::new(0),
         labels: 0,
         deletion: None,
         nominated: None,

@@ -171,5 +171,6 @@ fn absent_queue() -> Queue {
         pending: [0; 3],
         requested: [0; 3],
         fair_share: [0; 3],
+        allocatable: [None; 3],
     }
 }

@@ -1,11 +1,13 @@
 //! Which devices of a node a shared pod gets.
 
+use smallvec::SmallVec;
+
 use crate::ids::{GroupId, NodeId, PodId};
 use crate::intern::fresh_group;
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategy;
 use crate::place::fit::fits;
-use crate::tables::{GPU, Groups, When};
+use crate::tables::{GPU, Group, Groups, When};
 
 /// The devices chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +28,14 @@ pub(crate) fn choose_devices(
 ) -> Option<Devices> {
     let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
     let (need, wanted) = (shape.need_mib(row.memory_mib), shape.devices() as usize);
-    let mut shared: Vec<_> = row
+    let mut shared: SmallVec<[&Group; 16]> = row
         .groups
         .iter()
         .filter(|group| group.fits(need, row.memory_mib))
         .collect();
     match strategy {
-        PlacementStrategy::Binpack => shared.sort_by_key(|group| (std::cmp::Reverse(group.used()), group.id)),
-        PlacementStrategy::Spread => shared.sort_by_key(|group| (group.used(), group.id)),
+        PlacementStrategy::Binpack => shared.sort_unstable_by_key(|group| (std::cmp::Reverse(group.used()), group.id)),
+        PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used(), group.id)),
     }
     let openable = row
         .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)

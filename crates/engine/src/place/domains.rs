@@ -26,6 +26,8 @@ pub(crate) struct DomainTree {
 pub(crate) struct Domain {
     /// Label values from the coarsest level down, joined by dots.
     pub(crate) name: String,
+    /// Position among all domains by name.
+    pub(crate) rank: u32,
     /// 0 = everything, 1 = the coarsest level.
     pub(crate) level: usize,
     pub(crate) parent: Option<DomainId>,
@@ -82,6 +84,7 @@ impl DomainTree {
     fn build(spec: TopologySpec, ledger: &Ledger) -> DomainTree {
         let everything = Domain {
             name: String::new(),
+            rank: 0,
             level: 0,
             parent: None,
             children: Vec::new(),
@@ -98,7 +101,7 @@ impl DomainTree {
             let values: Option<Vec<&String>> = spec.levels.iter().map(|level| labels.get(&level.node_label)).collect();
             // A node that lacks a level is in no domain of this topology.
             let Some(values) = values else { continue };
-            let mut at = DomainId(0);
+            let mut at = DomainId::new(0);
             domains[0].nodes.push(node);
             for (level, value) in values.into_iter().enumerate() {
                 let parent = &domains[at.index()];
@@ -111,6 +114,7 @@ impl DomainTree {
                     let id = DomainId::new(domains.len());
                     domains.push(Domain {
                         name,
+                        rank: 0,
                         level: level + 1,
                         parent: Some(at),
                         children: Vec::new(),
@@ -124,6 +128,11 @@ impl DomainTree {
                 at = id;
             }
             leaf[node.index()] = Some(at);
+        }
+        let mut by_rank: Vec<usize> = (0..domains.len()).collect();
+        by_rank.sort_by(|a, b| domains[*a].name.cmp(&domains[*b].name));
+        for (rank, at) in by_rank.into_iter().enumerate() {
+            domains[at].rank = rank as u32;
         }
         let counted = vec![[0; 4]; ledger.nodes.len()];
         DomainTree {
@@ -183,8 +192,14 @@ impl DomainTree {
         }
     }
 
-    /// How many pods of this kind fit in each domain, by domain id; each node counted on its own.
-    pub(crate) fn capacity(&mut self, ledger: &Ledger, pod: &PodVector) -> &[i64] {
+    /// How many pods of this kind fit in each domain, by domain id, as counted last; each node counted on its own. `None`
+    /// = never counted.
+    pub(crate) fn capacity(&self, pod: &PodVector) -> Option<&[i64]> {
+        self.capacities.get(pod).map(|capacity| capacity.per_domain.as_slice())
+    }
+
+    /// Counts how many pods of this kind fit in each domain.
+    pub(crate) fn count_capacity(&mut self, ledger: &Ledger, pod: &PodVector) {
         if !self.capacities.contains_key(pod) && self.capacities.len() >= CAPACITIES_MAX {
             self.capacities.clear();
         }
@@ -194,7 +209,10 @@ impl DomainTree {
             capacities,
             ..
         } = self;
-        let capacity = capacities.entry(pod.clone()).or_default();
+        if !capacities.contains_key(pod) {
+            capacities.insert(pod.clone(), Capacity::default());
+        }
+        let capacity = capacities.get_mut(pod).expect("it was put there just now");
         if capacity.per_node.is_empty() {
             capacity.per_node = vec![0; ledger.nodes.len()];
             capacity.per_domain = vec![0; domains.len()];
@@ -218,7 +236,6 @@ impl DomainTree {
             None => (0..ledger.nodes.len()).map(NodeId::new).for_each(&mut recount),
         }
         *cursor = Some(ledger.touched.end());
-        per_domain
     }
 }
 

@@ -296,7 +296,9 @@ impl Cycle<'_> {
         let points = points_for(attempt, ledger.gang(attempt.gang), row.pod_set);
         let nominated = row.nominated.map(|name| ledger.symbols.text(name));
         let scored = points.is_some() || nominated.is_some() || neighbours.as_ref().is_some_and(Neighbours::has_points);
-        let found = if scope.domain.is_none() && !scored {
+        let found = if let (Some(nodes), false) = (scope.domain, scored) {
+            best_of(nodes.iter().copied(), |node| index.worth(node), accept)
+        } else if !scored {
             index.best(accept)
         } else {
             let worth = |node: NodeId| -> Worth {
@@ -343,7 +345,9 @@ impl Cycle<'_> {
         // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
         let at_home = |home: &Place| home.node == Some(node) && (groups.is_empty() || groups == home.groups);
         let moved_from = row.leaving.as_deref();
-        if row.evicted_from.is_some() && (at_home(&row.place) || moved_from.is_some_and(at_home)) {
+        // What it was promised when it was moved may have been given away since: the room was found elsewhere.
+        let keeps_promise = || moved_from.is_some_and(at_home) && ledger.still_fits(pod);
+        if row.evicted_from.is_some() && (at_home(&row.place) || keeps_promise()) {
             return self.ledger.keep(pod);
         }
         self.ledger.pipeline(pod, node, groups);
@@ -383,7 +387,7 @@ impl Cycle<'_> {
         };
         // Search below the smallest domain that has all offered nodes, but not below what is asked for.
         let stop = [required, preferred].into_iter().flatten().min().unwrap_or(0);
-        let mut start = DomainId(0);
+        let mut start = DomainId::new(0);
         loop {
             let domain = tree.domain(start);
             if domain.level >= stop {
@@ -407,21 +411,22 @@ impl Cycle<'_> {
             let Some(next) = next else { break };
             start = next;
         }
-        let capacity = homogeneous(pods.iter().map(|pod| ledger.shape_of(*pod))).map(|vector| {
-            if is_weightless(&vector) {
-                vec![i64::MAX; tree.domains.len()]
-            } else {
-                tree.capacity(ledger, &vector).to_vec()
-            }
-        });
+        let vector = homogeneous(pods.iter().map(|pod| ledger.shape_of(*pod)));
+        if let Some(vector) = vector.as_ref().filter(|vector| !is_weightless(vector)) {
+            tree.count_capacity(ledger, vector);
+        }
+        let tree = &*tree;
+        let capacity = vector.as_ref().map(|vector| tree.capacity(vector));
         let demand = total_demand(pods.iter().map(|pod| ledger.shape_of(*pod)));
         let wanted = pods.len() as i64;
-        let fits = |domain: DomainId| match &capacity {
-            Some(capacity) => capacity[domain.index()] >= wanted,
+        let capacity_of =
+            |capacity: Option<&[i64]>, domain: DomainId| capacity.map_or(i64::MAX, |all| all[domain.index()]);
+        let fits = |domain: DomainId| match capacity {
+            Some(capacity) => capacity_of(capacity, domain) >= wanted,
             None => fullness(&demand, &tree.domain(domain).free) <= 1.0,
         };
-        let room = |domain: DomainId| match &capacity {
-            Some(capacity) => u32::try_from(capacity[domain.index()].clamp(0, wanted)).unwrap_or(u32::MAX),
+        let room = |domain: DomainId| match capacity {
+            Some(capacity) => u32::try_from(capacity_of(capacity, domain).clamp(0, wanted)).unwrap_or(u32::MAX),
             None => {
                 if fits(domain) {
                     pods.len() as u32
@@ -460,17 +465,13 @@ impl Cycle<'_> {
             let above = levels.last().expect("there is a first level");
             let mut below = Vec::new();
             for domain in above {
-                let mut children: Vec<(f64, DomainId)> = tree
-                    .domain(*domain)
-                    .children
-                    .iter()
-                    .map(|child| (fullness(&demand, &tree.domain(*child).free), *child))
-                    .collect();
-                children.sort_by(|a, b| {
-                    b.0.total_cmp(&a.0)
-                        .then_with(|| tree.domain(a.1).name.cmp(&tree.domain(b.1).name))
-                });
-                below.extend(children.into_iter().map(|(_, child)| child));
+                let weigh = |child: &DomainId| {
+                    let row = tree.domain(*child);
+                    (fullness(&demand, &row.free), row.rank, *child)
+                };
+                let mut children: Vec<(f64, u32, DomainId)> = tree.domain(*domain).children.iter().map(weigh).collect();
+                children.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+                below.extend(children.into_iter().map(|(.., child)| child));
             }
             if below.is_empty() {
                 break;
@@ -533,11 +534,21 @@ impl Cycle<'_> {
 const DOMAINS_SHOWN_MAX: usize = 5;
 
 fn best_of<T>(
-    nodes: impl Iterator<Item = NodeId>,
+    nodes: impl Iterator<Item = NodeId> + Clone,
     worth: impl Fn(NodeId) -> Worth,
     mut accept: impl FnMut(NodeId) -> Option<T>,
 ) -> Option<T> {
+    // The best one is nearly always accepted: only if not is it worth to remember the others.
+    let best = nodes.clone().max_by_key(|node| worth(*node))?;
+    if worth(best) == Worth::UNFIT {
+        return None;
+    }
+    let found = accept(best);
+    if found.is_some() {
+        return found;
+    }
     let mut candidates: Vec<(Worth, NodeId)> = nodes
+        .filter(|node| *node != best)
         .map(|node| (worth(node), node))
         .filter(|(worth, _)| *worth != Worth::UNFIT)
         .collect();

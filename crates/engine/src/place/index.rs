@@ -1,8 +1,6 @@
 //! An index over nodes per shape: the best node is at the root of a tournament tree, and a change of one node costs the
 //! way from its leaf to the root. Indexes catch up with the ledger's touch log when they are asked.
 
-use rustc_hash::FxHashMap;
-
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{Placement, PlacementStrategy};
@@ -15,7 +13,9 @@ const INDEXES_MAX: usize = 48;
 /// The indexes of the shapes in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShapeIndexes {
-    indexes: FxHashMap<ShapeId, ShapeIndex>,
+    indexes: Vec<ShapeIndex>,
+    /// Where the index of a shape is; by shape.
+    slots: Vec<Option<u8>>,
     placement: Option<Placement>,
     clock: u64,
 }
@@ -39,30 +39,44 @@ impl ShapeIndexes {
     /// The index of a shape, up to date.
     pub(crate) fn fresh(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> &mut ShapeIndex {
         if self.placement != Some(placement) {
-            self.indexes.clear();
+            self.clear();
             self.placement = Some(placement);
         }
         self.clock += 1;
-        if !self.indexes.contains_key(&shape) && self.indexes.len() >= INDEXES_MAX {
-            let oldest = self
-                .indexes
-                .values()
-                .min_by_key(|index| index.last_use)
-                .map(|index| index.shape);
-            oldest.map(|oldest| self.indexes.remove(&oldest));
-        }
-        let index = self
-            .indexes
-            .entry(shape)
-            .or_insert_with(|| ShapeIndex::new(shape, placement));
+        let slot = match self.slots.get(shape.index()) {
+            Some(Some(slot)) => usize::from(*slot),
+            Some(None) | None => self.assign(ledger, shape, placement),
+        };
+        let index = &mut self.indexes[slot];
         index.last_use = self.clock;
         index.catch_up(ledger);
         index
     }
 
+    /// A slot for one more shape: a new one, or that of the shape asked for longest ago.
+    fn assign(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> usize {
+        let index = ShapeIndex::new(shape, placement);
+        let slot = if self.indexes.len() < INDEXES_MAX {
+            self.indexes.push(index);
+            self.indexes.len() - 1
+        } else {
+            let oldest = (0..INDEXES_MAX).min_by_key(|slot| self.indexes[*slot].last_use);
+            let slot = oldest.expect("there is at least one index");
+            let old = std::mem::replace(&mut self.indexes[slot], index);
+            self.slots[old.shape.index()] = None;
+            slot
+        };
+        if self.slots.len() < ledger.shapes.len() {
+            self.slots.resize(ledger.shapes.len(), None);
+        }
+        self.slots[shape.index()] = Some(slot as u8);
+        slot
+    }
+
     /// Forgets everything: nodes came, went or changed their spec.
     pub(crate) fn clear(&mut self) {
         self.indexes.clear();
+        self.slots.clear();
     }
 }
 
@@ -72,7 +86,7 @@ impl Default for ShapeIndex {
             gpu: PlacementStrategy::Binpack,
             cpu: PlacementStrategy::Binpack,
         };
-        ShapeIndex::new(ShapeId(0), placement)
+        ShapeIndex::new(ShapeId::new(0), placement)
     }
 }
 
@@ -90,12 +104,14 @@ impl ShapeIndex {
     }
 
     fn catch_up(&mut self, ledger: &Ledger) {
+        /// So far ahead a node is looked for that is touched once more: about as long as to evaluate it takes.
+        const AHEAD: usize = 16;
         let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
         match touched {
             Some(touched) if touched.len() <= self.leaves => {
                 for (at, node) in touched.iter().enumerate() {
-                    // Packing touches the same node again and again: only the last time counts.
-                    if touched.get(at + 1) != Some(node) {
+                    // Packing touches the same few nodes again and again: only the last time counts.
+                    if !touched[at + 1..].iter().take(AHEAD).any(|later| later == node) {
                         let worth = self.evaluate(ledger, *node);
                         self.set(*node, worth);
                     }

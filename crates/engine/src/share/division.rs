@@ -32,6 +32,19 @@ pub(crate) fn divide_tree(queues: &mut [Queue], roots: &[QueueId], total: Share,
             }
         }
     }
+    for queue in queues {
+        queue.allocatable = std::array::from_fn(|resource| allocatable_share(queue, resource));
+    }
+}
+
+/// What a queue may hold of a resource before others have a claim on it; `None` = anything.
+fn allocatable_share(queue: &Queue, resource: usize) -> Option<i64> {
+    let quota = quota_of(&queue.quota, resource);
+    let Some(deserved) = quota.deserved else {
+        return quota.limit;
+    };
+    let share = deserved.max(queue.fair_share[resource]);
+    Some(quota.limit.map_or(share, |limit| limit.min(share)))
 }
 
 /// What one queue brings to the division of one resource.

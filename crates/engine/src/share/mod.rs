@@ -20,16 +20,6 @@ pub(crate) fn quota_of(quota: &Quota, resource: usize) -> &ResourceQuota {
     [&quota.cpu, &quota.memory, &quota.gpu][resource]
 }
 
-/// What a queue may hold of a resource before others have a claim on it; `None` = anything.
-pub(crate) fn allocatable_share(queue: &Queue, resource: usize) -> Option<i64> {
-    let quota = quota_of(&queue.quota, resource);
-    let Some(deserved) = quota.deserved else {
-        return quota.limit;
-    };
-    let share = deserved.max(queue.fair_share[resource]);
-    Some(quota.limit.map_or(share, |limit| limit.min(share)))
-}
-
 /// Whether `amount` is within what the queue deserves of every resource.
 pub(crate) fn within_deserved(queue: &Queue, amount: Share) -> bool {
     (0..3).all(|resource| {

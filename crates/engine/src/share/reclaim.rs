@@ -5,7 +5,7 @@
 
 use crate::ids::{GangId, QueueId};
 use crate::ledger::{Ledger, add};
-use crate::share::{allocatable_share, plus, quota_of, within_deserved};
+use crate::share::{plus, quota_of, within_deserved};
 use crate::tables::Share;
 
 /// A gang that wants to reclaim, and what it asks for.
@@ -69,7 +69,7 @@ pub(crate) fn may_lose(ledger: &Ledger, reclaimer: &Reclaimer, victim: QueueId) 
 }
 
 fn exceeds_allocatable(queue: &crate::tables::Queue, amount: Share) -> bool {
-    (0..3).any(|resource| allocatable_share(queue, resource).is_some_and(|share| amount[resource] > share))
+    (0..3).any(|resource| queue.allocatable[resource].is_some_and(|share| amount[resource] > share))
 }
 
 /// What one victim queue loses: one entry per unit that is judged on its own.

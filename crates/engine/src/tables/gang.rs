@@ -1,5 +1,9 @@
 //! Gangs and the tree of their subgroups.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
 use crate::ids::{PodId, QueueId, Symbol};
 use crate::model::{Millis, TopologyConstraint};
 use crate::report::Status;
@@ -22,7 +26,7 @@ pub(crate) struct SubGroup {
     pub(crate) members: Vec<Member>,
     /// Members that must be satisfied; `None` = all.
     pub(crate) min_members: Option<u32>,
-    pub(crate) topology: Option<Box<TopologyConstraint>>,
+    pub(crate) topology: Option<Arc<TopologyConstraint>>,
 }
 
 impl SubGroup {
@@ -31,15 +35,20 @@ impl SubGroup {
     }
 }
 
+/// Pods of a set; up to four take no memory beside the row.
+pub(crate) type PodList = SmallVec<[PodId; 4]>;
+/// Pod sets of a gang: one in nearly all cases.
+pub(crate) type PodSets = SmallVec<[PodSet; 1]>;
+
 /// A leaf of a gang's tree.
 #[derive(Clone, Debug)]
 pub(crate) struct PodSet {
-    pub(crate) name: Box<str>,
+    pub(crate) name: Arc<str>,
     pub(crate) parent: u32,
     pub(crate) min: u32,
-    pub(crate) topology: Option<Box<TopologyConstraint>>,
+    pub(crate) topology: Option<Arc<TopologyConstraint>>,
     /// In task order: the first is started first and evicted last.
-    pub(crate) pods: Vec<PodId>,
+    pub(crate) pods: PodList,
     /// Pods per status.
     pub(crate) counts: [u32; Status::COUNT],
     /// Pods that are pending but refused by the edge.
@@ -57,6 +66,10 @@ impl PodSet {
 
     pub(crate) fn active_allocated(&self) -> u32 {
         self.sum(Status::is_active_allocated)
+    }
+
+    pub(crate) fn allocated(&self) -> u32 {
+        self.sum(Status::is_allocated)
     }
 
     pub(crate) fn active_used(&self) -> u32 {
@@ -94,7 +107,7 @@ const STATUSES: [Status; Status::COUNT] = [
 /// A gang.
 #[derive(Clone, Debug)]
 pub(crate) struct Gang {
-    pub(crate) key: crate::model::GangKey,
+    pub(crate) key: Arc<crate::model::GangKey>,
     /// False while only its pods have been seen.
     pub(crate) known: bool,
     pub(crate) uid: Box<str>,
@@ -106,8 +119,9 @@ pub(crate) struct Gang {
     pub(crate) queue: Option<QueueId>,
     pub(crate) priority: i32,
     pub(crate) preemptible: bool,
-    pub(crate) groups: Vec<SubGroup>,
-    pub(crate) pod_sets: Vec<PodSet>,
+    /// Shared by gangs without subgroups and topology.
+    pub(crate) groups: Arc<[SubGroup]>,
+    pub(crate) pod_sets: PodSets,
     /// Pods that name a subgroup which is not there.
     pub(crate) strays: Vec<PodId>,
     pub(crate) last_start: Option<Millis>,
@@ -150,6 +164,11 @@ impl Gang {
 
     pub(crate) fn active_allocated(&self) -> u32 {
         self.pod_sets.iter().map(PodSet::active_allocated).sum()
+    }
+
+    /// Whether any of its pods holds a place, as opposed to waiting for it.
+    pub(crate) fn has_started(&self) -> bool {
+        self.pod_sets.iter().any(|set| set.allocated() > 0)
     }
 
     pub(crate) fn active_used(&self) -> u32 {

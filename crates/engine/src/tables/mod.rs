@@ -9,7 +9,7 @@ mod pod;
 mod queue;
 mod shape;
 
-pub(crate) use gang::{Gang, Member, PodSet, SubGroup};
+pub(crate) use gang::{Gang, Member, PodList, PodSet, PodSets, SubGroup};
 pub(crate) use node::{Extended, Free, Group, Node, When};
 pub(crate) use pod::{Groups, Place, Pod};
 pub(crate) use queue::Queue;
@@ -36,6 +36,14 @@ pub(crate) const SHARE_GPU: usize = 2;
 
 /// MiB in bytes.
 pub(crate) const MIB: i64 = 1 << 20;
+
+/// Adds a row. A table grows by an eighth and not to twice its size: rows are what memory goes into.
+pub(crate) fn add_row<T>(table: &mut Vec<T>, row: T) {
+    if table.len() == table.capacity() {
+        table.reserve_exact(table.len() / 8 + 64);
+    }
+    table.push(row);
+}
 
 impl Status {
     /// Number of statuses, for counters.

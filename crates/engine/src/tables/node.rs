@@ -1,6 +1,6 @@
 //! Nodes, their shared devices, and what is free on them.
 
-use crate::ids::{GroupId, PodId, ResourceId};
+use crate::ids::{GroupId, PodId, ResourceId, Symbol};
 use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, Taint};
 use crate::tables::{GPU, MEMORY, MIB, Shape, Share, Vector, ceil_hundredths};
 
@@ -108,7 +108,9 @@ impl Free {
 /// A node.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) name: Box<str>,
+    pub(crate) name: std::sync::Arc<str>,
+    /// The name, interned.
+    pub(crate) symbol: Symbol,
     /// False for a row that is free for another node.
     pub(crate) present: bool,
     /// Position among all nodes by name.

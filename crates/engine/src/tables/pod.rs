@@ -1,5 +1,7 @@
 //! Pods and where they are.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::ids::{GangId, GroupId, NodeId, ShapeId, Symbol};
@@ -30,11 +32,12 @@ impl Place {
 /// A pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
-    pub(crate) uid: Box<str>,
+    pub(crate) uid: Arc<str>,
     pub(crate) namespace: Symbol,
     pub(crate) name: Box<str>,
     pub(crate) created: Millis,
-    pub(crate) rank: TaskRank,
+    /// Where it comes before or after others of its gang, if not by age.
+    pub(crate) rank: Option<Box<TaskRank>>,
     pub(crate) kind: PodKind,
     pub(crate) gang: Option<GangId>,
     /// Subgroup by name; the pod set follows from it and the gang.

@@ -32,6 +32,8 @@ pub(crate) struct Queue {
     pub(crate) requested: Share,
     /// What fair division gives it, as of the start of the cycle.
     pub(crate) fair_share: Share,
+    /// What it may hold before others have a claim on it, by quota, limit and fair share; `None` = anything.
+    pub(crate) allocatable: [Option<i64>; 3],
 }
 
 impl Queue {

@@ -51,9 +51,7 @@ impl Shape {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
             GpuKind::Whole { .. } => memory_mib,
-            GpuKind::Fraction { billionths, .. } => {
-                (i128::from(billionths) * i128::from(memory_mib) / 1_000_000_000) as i64
-            }
+            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
             GpuKind::Memory { mib, .. } => mib,
         }
     }
@@ -79,9 +77,10 @@ impl Shape {
     pub(crate) fn requested(&self, memory_mib: Option<i64>) -> Share {
         let gpus = match self.gpu {
             GpuKind::Memory { mib, devices } => match memory_mib {
-                Some(base) => Gpus(
-                    (i128::from(devices) * i128::from(mib) * i128::from(Gpus::ONE.0) / i128::from(base.max(1))) as i64,
-                ),
+                Some(base) => Gpus(match devices.checked_mul(Gpus::ONE.0) {
+                    Some(parts) => multiply_divide(parts, mib, base.max(1)),
+                    None => i64::MAX,
+                }),
                 None => Gpus::ZERO,
             },
             GpuKind::None | GpuKind::Whole { .. } | GpuKind::Fraction { .. } | GpuKind::Mig { .. } => {
@@ -110,6 +109,17 @@ impl Shape {
 
 /// `part / whole` in hundredths, rounded up.
 pub(crate) fn ceil_hundredths(part: i64, whole: i64) -> i64 {
-    let whole = i128::from(whole.max(1));
-    ((i128::from(part) * 100 + whole - 1) / whole) as i64
+    let whole = whole.max(1);
+    match part.checked_mul(100).and_then(|parts| parts.checked_add(whole - 1)) {
+        Some(parts) => parts / whole,
+        None => ((i128::from(part) * 100 + i128::from(whole) - 1) / i128::from(whole)) as i64,
+    }
+}
+
+/// `a * b / divisor`. Only products beyond 64 bits pay for a division of 128.
+fn multiply_divide(a: i64, b: i64, divisor: i64) -> i64 {
+    match a.checked_mul(b) {
+        Some(product) => product / divisor,
+        None => (i128::from(a) * i128::from(b) / i128::from(divisor)) as i64,
+    }
 }

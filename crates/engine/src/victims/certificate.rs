@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::cycle::Cycle;
 use crate::ids::{PodId, QueueId};
 use crate::model::{Action, Gpus};
-use crate::share::{allocatable_share, plus, quota_of, within_deserved};
+use crate::share::{plus, quota_of, within_deserved};
 use crate::tables::SHARE_GPU;
 use crate::victims::solve::Search;
 
@@ -65,7 +65,7 @@ impl Cycle<'_> {
             // The queue can lose while it holds more than this of some resource.
             let floor = |resource: usize| {
                 let quota = quota_of(&row.quota, resource).deserved.filter(|_| guaranteed);
-                [allocatable_share(row, resource), quota].into_iter().flatten().min()
+                [row.allocatable[resource], quota].into_iter().flatten().min()
             };
             let others_bind =
                 (0..SHARE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));

@@ -25,25 +25,49 @@ pub(crate) struct Lists {
 
 impl Lists {
     pub(crate) fn new(ledger: &Ledger) -> Lists {
-        let mut largest = vec![Gpus::ZERO; ledger.queues.len()];
-        for gang in &ledger.gangs {
-            if let Some(queue) = gang.queue {
-                let held = &mut largest[queue.index()];
-                *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+        let mut lists = Lists {
+            largest: vec![Gpus::ZERO; ledger.queues.len()],
+            pending: ByLeaf::empty(ledger, Direction::Serve),
+            victims: ByLeaf::empty(ledger, Direction::Take),
+            room: BaseRoom::default(),
+            ranks: Vec::with_capacity(ledger.gangs.len()),
+        };
+        // All in one pass: the rows of gangs are many and far apart.
+        for (at, gang) in ledger.gangs.iter().enumerate() {
+            let (id, rank) = (GangId::new(at), GangRank::of(gang));
+            lists.ranks.push(rank);
+            let Some(queue) = gang.queue.filter(|_| gang.known) else {
+                continue;
+            };
+            let held = &mut lists.largest[queue.index()];
+            *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+            if is_pending(ledger, id) {
+                lists.pending.add(queue, rank, id);
+            }
+            if is_victim(ledger, id) {
+                lists.victims.add(queue, rank, id);
             }
         }
-        Lists {
-            largest,
-            pending: ByLeaf::build(ledger, Direction::Serve, |gang| is_pending(ledger, gang)),
-            victims: ByLeaf::build(ledger, Direction::Take, |gang| is_victim(ledger, gang)),
-            room: BaseRoom::default(),
-            ranks: ledger.gangs.iter().map(GangRank::of).collect(),
-        }
+        lists.pending.sort();
+        lists.victims.sort();
+        lists
     }
 
     /// Follows a change of these gangs and of nodes.
-    pub(crate) fn follow(&mut self, ledger: &Ledger, resources: &ResourceNames, gangs: impl Iterator<Item = GangId>) {
-        for gang in gangs {
+    pub(crate) fn follow(&mut self, ledger: &Ledger, resources: &ResourceNames, gangs: &[GangId]) {
+        /// From this part of all gangs on it is quicker to list all of them anew than to take each out of long lists.
+        const ANEW_PART: usize = 64;
+        /// And from this number on.
+        const ANEW_MIN: usize = 16;
+        if gangs.len() >= (ledger.gangs.len() / ANEW_PART).max(ANEW_MIN) {
+            let room = std::mem::take(&mut self.room);
+            *self = Lists {
+                room,
+                ..Lists::new(ledger)
+            };
+            return self.room.catch_up(ledger, resources);
+        }
+        for gang in gangs.iter().copied() {
             let rank = std::mem::replace(&mut self.ranks[gang.index()], GangRank::of(ledger.gang(gang)));
             self.pending.remove(ledger, gang, rank);
             self.victims.remove(ledger, gang, rank);

@@ -63,17 +63,17 @@ pub(crate) fn decided(world: &World, before: &Seats, report: &Report) -> Seats {
             Decision::Bind(placed)
                 if seats
                     .iter()
-                    .any(|seat| seat.pod.uid == placed.pod && seat.node == placed.node) => {}
+                    .any(|seat| *seat.pod.uid == *placed.pod && *seat.node == *placed.node) => {}
             Decision::Bind(placed) => seats.push(Seat {
-                pod: world.pods[&placed.pod].clone(),
-                node: placed.node.clone(),
+                pod: world.pods[&*placed.pod].clone(),
+                node: placed.node.to_string(),
                 groups: placed.gpu_groups.clone(),
                 stay: Stay::Stays,
             }),
             Decision::Evict { pod, .. } => {
                 let seat = seats
                     .iter_mut()
-                    .find(|seat| seat.pod.uid == *pod && seat.stay == Stay::Stays);
+                    .find(|seat| *seat.pod.uid == **pod && seat.stay == Stay::Stays);
                 seat.expect("only a pod that stays can be evicted").stay = Stay::Leaves;
             }
             Decision::Pipeline(_)

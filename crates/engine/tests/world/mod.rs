@@ -214,17 +214,17 @@ impl World {
         for decision in &report.decisions {
             match decision {
                 Decision::Bind(placed) => {
-                    let pod = pods.get_mut(&placed.pod).expect("only pods that exist are bound");
+                    let pod = pods.get_mut(&*placed.pod).expect("only pods that exist are bound");
                     pod.bind_in_flight = Some(BindInFlight {
-                        node: placed.node.clone(),
+                        node: placed.node.to_string(),
                         gpu_groups: placed.gpu_groups.clone(),
                     });
-                    changed.insert(placed.pod.clone());
+                    changed.insert(placed.pod.to_string());
                 }
                 Decision::Evict { pod: uid, .. } => {
-                    let pod = pods.get_mut(uid).expect("only pods that exist are evicted");
+                    let pod = pods.get_mut(&**uid).expect("only pods that exist are evicted");
                     pod.deletion = pod.deletion.or(Some(self.now));
-                    changed.insert(uid.clone());
+                    changed.insert(uid.to_string());
                 }
                 Decision::Started(key)
                 | Decision::Evicted(key)

@@ -35,21 +35,6 @@ impl fmt::Debug for Scene {
     }
 }
 
-impl Scene {
-    /// The same where the engine hears of everything, if that could make a difference: it is the deletion time that
-    /// tells when a pod is stuck.
-    pub(crate) fn heard(mut self) -> Scene {
-        if self.steps.iter().any(|step| matches!(step, Step::Wait(_))) {
-            for step in &mut self.steps {
-                if let Step::Cycle(pace @ Pace::Silent) = step {
-                    *pace = Pace::Slow;
-                }
-            }
-        }
-        self
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     pub(crate) spread: bool,
