@@ -190,7 +190,7 @@ impl Driver {
                     };
                     let order = Evict {
                         pod: key.clone(),
-                        uid: pod.clone(),
+                        uid: pod.to_string(),
                         message: reason.to_string(),
                     };
                     if let Some(gang) = self.index.gang_of(pod) {
@@ -218,7 +218,7 @@ impl Driver {
             self.metrics.decided_after((now - created).0);
         }
         let bind = BindInFlight {
-            node: placed.node.clone(),
+            node: placed.node.to_string(),
             gpu_groups: placed.gpu_groups.clone(),
         };
         self.index.assume(&placed.pod, Assumed::Bound(bind));
@@ -268,9 +268,9 @@ impl Driver {
         match order {
             Order::Bind(bind) => {
                 self.metrics.failed("bind");
-                tracing::warn!(pod = %bind.pod, node = bind.placed.node, %error, "binding failed");
+                tracing::warn!(pod = %bind.pod, node = &*bind.placed.node, %error, "binding failed");
                 self.tell_failed_binding(&bind, &error);
-                let failed = Some((bind.placed.node.as_str(), error.to_string()));
+                let failed = Some((&*bind.placed.node, error.to_string()));
                 self.index.failed(&bind.placed.pod, failed);
                 self.rota.add(&bind.placed.pod);
             }
@@ -318,7 +318,7 @@ impl Driver {
         let event = note(about(&**pod), Severity::Warning, "FailedBinding", message.clone());
         self.board.note(event);
         let condition = NotScheduled {
-            uid: bind.placed.pod.clone(),
+            uid: bind.placed.pod.to_string(),
             reason: "BindingError",
             message,
             since: self.now(),

@@ -91,7 +91,7 @@ impl World {
                 Decision::Bind(placed) => {
                     lines.push(format!("bind {} {}", placed.pod, placed.node));
                     let bind = BindInFlight {
-                        node: placed.node,
+                        node: placed.node.to_string(),
                         gpu_groups: placed.gpu_groups,
                     };
                     self.index.assume(&placed.pod, Assumed::Bound(bind));

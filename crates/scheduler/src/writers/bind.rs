@@ -22,7 +22,7 @@ impl Writer {
         if prepared {
             return self.request(bind).await;
         }
-        let (namespace, name, uid) = (&bind.pod.namespace, &bind.pod.name, &bind.placed.pod);
+        let (namespace, name, uid) = (&bind.pod.namespace, &bind.pod.name, &*bind.placed.pod);
         if let Some((key, value)) = &self.rules.label {
             let body = json!({ "metadata": { "uid": uid, "labels": { key: value } } });
             let target = Target::of::<api::Pod>(namespace, name);
@@ -101,14 +101,14 @@ fn body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
     let portion = format!("{}.{:02}", portion_hundredths / 100, portion_hundredths % 100);
     let mut labels = serde_json::Map::new();
     if placed.node.len() <= LABEL_BYTES_MAX {
-        labels.insert(keys::SELECTED_NODE.to_owned(), placed.node.as_str().into());
+        labels.insert(keys::SELECTED_NODE.to_owned(), placed.node.to_string().into());
     }
     if let Some((key, value)) = label {
         labels.insert(key.clone(), value.as_str().into());
     }
     let mut spec = json!({
         "podName": pod,
-        "selectedNode": placed.node,
+        "selectedNode": &*placed.node,
         "receivedResourceType": kind,
         "receivedGPU": { "count": count, "portion": portion },
     });
@@ -119,7 +119,7 @@ fn body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
         "metadata": {
             "name": pod,
             "labels": labels,
-            "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": placed.pod }],
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": &*placed.pod }],
         },
         "spec": spec,
     })
@@ -130,7 +130,7 @@ fn says_the_same(request: &BindRequest, placed: &Placed) -> bool {
     let owners = &request.metadata().owner_references;
     let groups = request.gpu_groups().iter().map(|group| &**group);
     owners.iter().any(|owner| *owner.uid == *placed.pod)
-        && request.selected_node() == placed.node
+        && request.selected_node() == &*placed.node
         && groups.eq(placed.gpu_groups.iter().map(String::as_str))
         && !request.failed_for_good()
         && !request.metadata().is_terminating()
@@ -142,8 +142,8 @@ mod tests {
 
     fn placed(received: Received, groups: &[&str]) -> Placed {
         Placed {
-            pod: "u-1".to_owned(),
-            node: "n1".to_owned(),
+            pod: "u-1".into(),
+            node: "n1".into(),
             gpu_groups: groups.iter().map(|group| (*group).to_owned()).collect(),
             received,
         }
@@ -210,7 +210,7 @@ mod tests {
         let request: BindRequest = serde_json::from_value(stored.clone()).unwrap();
         assert!(says_the_same(&request, &half));
         let other = Placed {
-            pod: "u-2".to_owned(),
+            pod: "u-2".into(),
             ..half.clone()
         };
         assert!(!says_the_same(&request, &other), "made for another pod of this name");
