@@ -69,7 +69,7 @@ fn a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
             .await;
         cluster.until_only_running(&["train"]).await;
         cluster
-            .create(PodManifest::new("build").gpus(1).priority("build").build())
+            .create(PodManifest::new("build").gpus(1).priority("build-preemptible").build())
             .await;
         cluster.until_only_running(&["build"]).await;
     });

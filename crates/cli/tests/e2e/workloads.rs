@@ -9,7 +9,9 @@ use crate::harness::scenario;
 #[test]
 fn a_deployment_runs_its_replicas() {
     scenario(&[NodeTemplate::new("node", "h100:4")], async |cluster| {
-        let template = PodManifest::new("web").label("app", "web").fraction("0.5").template();
+        // Of itself a deployment is inference, which can't be preempted and so needs a quota.
+        let web = PodManifest::new("web").label("app", "web").priority("train");
+        let template = web.fraction("0.5").template();
         cluster
             .create(json!({
                 "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },

@@ -47,7 +47,8 @@ fn event(about: cluster::About, reason: &EvictionReason, pods: u64) -> Note {
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
         EvictionReason::StaleGang => (None, pods),
     };
-    let evictor = |part: fn(&engine::model::GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();
+    let evictor =
+        |part: fn(&engine::model::GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();
     let annotations = vec![
         (api::keys::EVENT_EVICTED_PODS, together.to_string()),
         (api::keys::EVENT_ACTION, action(reason).name().to_owned()),

@@ -10,6 +10,7 @@ mod nodes;
 mod partition;
 mod pods;
 mod queues;
+mod reservations;
 mod volumes;
 
 #[cfg(test)]
@@ -58,6 +59,7 @@ pub(crate) struct Index {
     judged: FxHashMap<Box<str>, bind_requests::Judged>,
     /// Bind requests to look at again, and when.
     recheck: Vec<(Millis, Key)>,
+    reservations: reservations::Reservations,
     volumes: volumes::Volumes,
     assumptions: assumed::Assumptions,
     told: FxHashSet<(String, String)>,
@@ -119,6 +121,7 @@ impl Index {
             requests_of: FxHashMap::default(),
             judged: FxHashMap::default(),
             recheck: Vec::new(),
+            reservations: reservations::Reservations::default(),
             volumes: volumes::Volumes::default(),
             assumptions: assumed::Assumptions::default(),
             told: FxHashSet::default(),

@@ -7,6 +7,7 @@ use cluster::Key;
 use engine::model::{Event, GpuRequest, NodeSelectorTerm, Operator, PodKind, PodPhase, PodSpec, Requirement};
 
 use super::assumed::Assumed;
+use super::reservations::Ties;
 use super::{Index, about, uid_of};
 
 /// A pod that is known.
@@ -17,6 +18,7 @@ pub(super) struct Entry {
     /// Its gang, if it is ours to place.
     gang: Option<Key>,
     standing: Standing,
+    ties: Ties,
     applied: bool,
 }
 
@@ -68,6 +70,7 @@ impl Index {
                     uid: uid.as_str().into(),
                     gang: None,
                     standing: Standing::Other,
+                    ties: Ties::None,
                     applied: false,
                 };
                 self.pods.insert(key.clone(), entry);
@@ -86,6 +89,7 @@ impl Index {
         if entry.applied {
             self.outbox.events.push(Event::PodGone(entry.uid.into()));
         }
+        self.tie(key, &entry.ties, &Ties::None);
     }
 
     /// Tells the engine how the pod is now.
@@ -108,7 +112,16 @@ impl Index {
         let mut spec = read.value;
         self.overlay(key, &object, &mut spec);
         self.restand(key, &spec);
+        let ties = Ties::of(&spec);
+        self.show_unused(&mut spec);
         self.outbox.events.push(Event::Pod(spec));
+        self.retie(key, ties);
+    }
+
+    fn retie(&mut self, key: &Key, ties: Ties) {
+        let Some(entry) = self.pods.get_mut(key) else { return };
+        let before = std::mem::replace(&mut entry.ties, ties.clone());
+        self.tie(key, &before, &ties);
     }
 
     fn overlay(&mut self, key: &Key, pod: &Pod, spec: &mut PodSpec) {
@@ -176,8 +189,11 @@ impl Index {
         let Some(key) = self.pods_by_uid.get(uid).cloned() else {
             return;
         };
-        let standing = match what {
-            Assumed::Bound(_) => Standing::Starting,
+        let standing = match &what {
+            Assumed::Bound(bind) => {
+                self.retie(&key, Ties::sharing(bind.gpu_groups.iter()));
+                Standing::Starting
+            }
             Assumed::Leaving(_) => Standing::Other,
         };
         self.assumptions.assume(uid, what);
@@ -220,10 +236,12 @@ impl Index {
     fn withdraw(&mut self, key: &Key) {
         let Some(entry) = self.pods.get_mut(key) else { return };
         let (gang, standing) = (entry.gang.take(), entry.standing);
+        let ties = std::mem::take(&mut entry.ties);
         entry.standing = Standing::Other;
         if std::mem::take(&mut entry.applied) {
             self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
         }
+        self.tie(key, &ties, &Ties::None);
         self.count(gang.as_ref(), standing, -1);
     }
 
