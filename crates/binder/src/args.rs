@@ -84,24 +84,6 @@ pub struct Args {
     /// Seconds to wait at most after failures of a bind request.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub rate_limiter_max_delay: u64,
-    /// Whether to work only while leading.
-    #[arg(long, default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
-    pub leader_elect: bool,
-    /// Address of /metrics.
-    #[arg(long, default_value = ":8080")]
-    pub metrics_bind_address: String,
-    /// Address of /readyz and /livez.
-    #[arg(long, default_value = ":8081")]
-    pub health_probe_bind_address: String,
-    /// Ignored.
-    #[arg(long, hide = true, default_value_t = 50)]
-    pub qps: u32,
-    /// Ignored.
-    #[arg(long, hide = true, default_value_t = 300)]
-    pub burst: u32,
-    /// Ignored.
-    #[arg(long, hide = true)]
-    pub feature_gates: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

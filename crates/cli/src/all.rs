@@ -1,6 +1,7 @@
 //! All roles of the cluster's side in one process, on one set of watches. `kai all`, the playground and the end-to-end tests are this.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 
 use anyhow::{Context as _, anyhow};
 use cluster::Context;
@@ -17,6 +18,8 @@ pub struct Settings {
     pub controllers: Option<controllers::Settings>,
     /// Webhooks.
     pub admission: Option<controllers::admission::Settings>,
+    /// Where the scheduler answers questions about the cluster; a loopback address, since its answers show all of it.
+    pub questions: Option<SocketAddr>,
 }
 
 impl Settings {
@@ -40,6 +43,7 @@ impl Settings {
             binder: Some(parsed::<binder::Args>("binder", &flags)?.settings()?),
             controllers: Some(parsed::<controllers::Args>("controllers", &flags)?.settings()?),
             admission: Some(admission),
+            questions: None,
         })
     }
 }
@@ -57,8 +61,9 @@ fn parsed<A: clap::Args>(role: &'static str, flags: impl Fn(&str) -> Vec<String>
 /// Runs the roles until one of them fails for good; dropping it stops them all.
 pub async fn run(context: Context, settings: Settings) -> anyhow::Result<Infallible> {
     let mut roles: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    let questions = settings.questions;
     if let Some(settings) = settings.scheduler {
-        let role = scheduler::run(context.clone(), settings);
+        let role = scheduler(context.clone(), settings, questions);
         roles.spawn(async move { role.await.map(drop).context("scheduler") });
     }
     if let Some(settings) = settings.binder {
@@ -78,5 +83,24 @@ pub async fn run(context: Context, settings: Settings) -> anyhow::Result<Infalli
         Some(Ok(Ok(()))) => Err(anyhow!("a role ended by itself")),
         Some(Err(error)) => Err(anyhow!("a role died: {error}")),
         None => Err(anyhow!("there is no role to run")),
+    }
+}
+
+async fn scheduler(
+    context: Context,
+    settings: scheduler::Settings,
+    questions: Option<SocketAddr>,
+) -> anyhow::Result<Infallible> {
+    let scheduler = scheduler::Scheduler::prepare(&context, settings);
+    let Some(address) = questions else {
+        return Ok(scheduler.run(context).await?);
+    };
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listening on {address} for questions; choose another with --plugin-server-port"))?;
+    let router = scheduler.router();
+    tokio::select! {
+        ended = scheduler.run(context) => Ok(ended?),
+        ended = async { axum::serve(listener, router).await } => Err(anyhow!("answering questions ended: {ended:?}")),
     }
 }

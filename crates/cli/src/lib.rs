@@ -88,3 +88,13 @@ fn print(text: &str) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_flags_of_a_command_have_one_name() {
+        <Arguments as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -8,9 +8,6 @@ pub struct Args {
     /// Pods that ask for this scheduler are placed.
     #[arg(long, default_value = api::keys::SCHEDULER_NAME)]
     pub scheduler_name: String,
-    /// Namespace that the scheduler runs in.
-    #[arg(long, default_value = api::keys::SYSTEM_NAMESPACE)]
-    pub namespace: String,
     /// How the names of all metrics begin.
     #[arg(long, default_value = "kai")]
     pub metrics_namespace: String,

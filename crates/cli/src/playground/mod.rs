@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         if !arguments.empty {
             held = story::tell(&world, &mut out, colour).await?;
         }
-        picture::show(&world, &mut out, colour)?;
+        picture::show(&world, &mut out)?;
         if arguments.once {
             std::fs::remove_file(&arguments.kubeconfig).ok();
             let verdict = if held { "everything went as it should" } else { "something did not go as it should" };

@@ -14,13 +14,20 @@ const BAR_WIDTH: usize = 4;
 /// GPUs of a node that are drawn.
 const BARS_MAX: usize = 8;
 
-pub(super) fn show(world: &World, out: &mut impl Write, colour: bool) -> io::Result<()> {
+/// Letters per line; longer reasons go on in the next one.
+const WIDTH: u16 = 140;
+
+pub(super) fn show(world: &World, out: &mut impl Write) -> io::Result<()> {
     let feeds = &world.context.feeds;
     let mut nodes = table(&["node", "GPU", "GPUs"]);
     for node in feeds.nodes().all() {
         let label = |key: &str| node.metadata.labels.text(key).unwrap_or("-").to_owned();
         let name = node.metadata.plain_name();
-        nodes.add_row([name.to_owned(), label("nvidia.com/gpu.product"), bars(world, name)]);
+        let gpus = match slices(world, &node) {
+            slices if slices.is_empty() => bars(world, name),
+            slices => slices,
+        };
+        nodes.add_row([name.to_owned(), label("nvidia.com/gpu.product"), gpus]);
     }
     let mut pods = table(&["pod", "asks for", "status", "node", "why it waits"]);
     for pod in feeds.pods().all() {
@@ -54,13 +61,16 @@ pub(super) fn show(world: &World, out: &mut impl Write, colour: bool) -> io::Res
             gpus(&status.requested),
         ]);
     }
-    let _ = colour;
     writeln!(out, "\n{nodes}\n\n{pods}\n\n{queues}")
 }
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_header(header);
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_content_arrangement(comfy_table::ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(header);
     table
 }
 
@@ -87,6 +97,37 @@ fn ask(pod: &api::Pod) -> String {
             .collect::<Vec<_>>()
             .join(", "),
     }
+}
+
+/// MIG slices in use, by profile. Empty for a node without.
+fn slices(world: &World, node: &api::Node) -> String {
+    let name = node.metadata.plain_name();
+    let mut used: BTreeMap<String, i64> = BTreeMap::new();
+    for pod in world
+        .context
+        .feeds
+        .pods()
+        .all()
+        .iter()
+        .filter(|pod| pod.node_name() == Some(name))
+    {
+        let read = pod.read(&api::PodIdentity::default(), Millis(0));
+        if let Ok(GpuRequest::Mig { slices, .. }) = read.map(|read| read.value.requests.gpu) {
+            slices
+                .into_iter()
+                .for_each(|(profile, count)| *used.entry(profile).or_default() += count);
+        }
+    }
+    let offered = node.allocatable().into_iter().flat_map(|list| list.iter());
+    let profiles = offered.filter(|(resource, _)| resource.starts_with(keys::MIG_PREFIX));
+    let words = profiles.map(|(resource, count)| {
+        let used = used.get(resource).copied().unwrap_or(0);
+        format!(
+            "{used} of {count} slices {}",
+            resource.trim_start_matches(keys::MIG_PREFIX)
+        )
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// A bar per physical GPU: how much of its memory is promised.

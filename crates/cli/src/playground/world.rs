@@ -55,6 +55,8 @@ impl World {
                 Err(error) => error,
             }
         });
+        // For the picture at the end: a feed that is first asked then has nothing yet.
+        context.feeds.nodes().synced().await;
         let world = World {
             client,
             context,

@@ -1,5 +1,6 @@
 //! What can be typed after a role.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -31,55 +32,127 @@ pub(crate) struct Process {
     /// Where to serve /metrics, /readyz and /livez; nothing for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", visible_aliases = ["metrics-bind-address", "metrics-listen-address"])]
     pub(crate) listen_address: String,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+    #[command(flatten)]
+    _ignored: IgnoredByAll,
+}
+
+/// Flags of KAI's programs that mean nothing here. They are taken, so that its manifests work.
+#[derive(Debug, Args)]
+struct IgnoredByAll {
+    #[arg(long, hide = true)]
+    health_probe_bind_address: Option<String>,
+    #[arg(long, hide = true)]
+    feature_gates: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    zap_devel: Option<String>,
+    #[arg(long, hide = true)]
+    zap_encoder: Option<String>,
+    #[arg(long, hide = true)]
+    zap_log_level: Option<String>,
+    #[arg(long, hide = true)]
+    zap_stacktrace_level: Option<String>,
+    #[arg(long, hide = true)]
+    zap_time_encoding: Option<String>,
+}
+
+/// The API server bounds its clients itself.
+#[derive(Debug, Args)]
+pub(crate) struct IgnoredRates {
+    #[arg(long, hide = true)]
+    qps: Option<u32>,
+    #[arg(long, hide = true)]
+    burst: Option<u32>,
+}
+
+/// Replicas, of which one leads.
+#[derive(Debug, Args)]
+pub(crate) struct Election {
     /// Several replicas run, and one of them leads.
-    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) leader_elect: bool,
     /// Namespace of kai, where the lease is.
     #[arg(long, default_value = "kai-scheduler", env = "NAMESPACE")]
     pub(crate) namespace: String,
+}
+
+/// Where the scheduler answers questions.
+#[derive(Debug, Args)]
+pub(crate) struct Questions {
+    /// Port on the loopback interface for /get-snapshot and /explain; 0 for none.
+    #[arg(long, default_value_t = 8081)]
+    plugin_server_port: u16,
+}
+
+impl Questions {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        (self.plugin_server_port > 0).then(|| (Ipv4Addr::LOCALHOST, self.plugin_server_port).into())
+    }
+}
+
+/// `kai scheduler`.
+#[derive(Debug, Args)]
+pub(crate) struct SchedulerArguments {
     #[command(flatten)]
-    pub(crate) log: LogArguments,
+    pub(crate) process: Process,
+    #[command(flatten)]
+    pub(crate) election: Election,
+    #[command(flatten)]
+    pub(crate) questions: Questions,
+    #[command(flatten)]
+    pub(crate) role: scheduler::Args,
 }
 
-macro_rules! role {
-    ($(#[$doc:meta])* $name:ident, $args:ty) => {
-        $(#[$doc])*
-        #[derive(Debug, Args)]
-        pub(crate) struct $name {
-            #[command(flatten)]
-            pub(crate) process: Process,
-            #[command(flatten)]
-            pub(crate) role: $args,
-        }
-    };
+/// `kai binder`.
+#[derive(Debug, Args)]
+pub(crate) struct BinderArguments {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    #[command(flatten)]
+    pub(crate) election: Election,
+    #[command(flatten)]
+    pub(crate) role: binder::Args,
+    #[command(flatten)]
+    _rates: IgnoredRates,
 }
 
-role!(
-    /// `kai scheduler`.
-    SchedulerArguments,
-    scheduler::Args
-);
-role!(
-    /// `kai binder`.
-    BinderArguments,
-    binder::Args
-);
-role!(
-    /// `kai controllers`.
-    ControllersArguments,
-    controllers::Args
-);
-role!(
-    /// `kai admission`.
-    AdmissionArguments,
-    controllers::admission::Args
-);
+/// `kai controllers`.
+#[derive(Debug, Args)]
+pub(crate) struct ControllersArguments {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    #[command(flatten)]
+    pub(crate) election: Election,
+    #[command(flatten)]
+    pub(crate) role: controllers::Args,
+    #[command(flatten)]
+    _rates: IgnoredRates,
+}
+
+/// `kai admission`.
+#[derive(Debug, Args)]
+pub(crate) struct AdmissionArguments {
+    #[command(flatten)]
+    pub(crate) process: Process,
+    #[command(flatten)]
+    pub(crate) role: controllers::admission::Args,
+    #[command(flatten)]
+    _rates: IgnoredRates,
+    /// Every replica answers.
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true)]
+    _leader_elect: Option<String>,
+}
 
 /// `kai all`: the flags that people set on small clusters. Large ones run the roles one by one, with all of theirs.
 #[derive(Debug, Args)]
 pub(crate) struct AllArguments {
     #[command(flatten)]
     pub(crate) process: Process,
+    #[command(flatten)]
+    pub(crate) election: Election,
+    #[command(flatten)]
+    questions: Questions,
     /// Without webhooks: parts of GPUs can't be asked for then.
     #[arg(long)]
     no_admission: bool,
@@ -106,6 +179,7 @@ impl AllArguments {
                 .map(|(_, flag)| flag.to_owned())
                 .collect()
         })?;
+        settings.questions = self.questions.address();
         if self.no_admission {
             settings.admission = None;
         }

@@ -3,22 +3,25 @@
 mod arguments;
 mod serve;
 
-use std::future::Future;
 use std::process::ExitCode;
 
 use cluster::{Candidate, Client, Clock, Context, Times};
 
 pub(crate) use arguments::{
-    AdmissionArguments, AllArguments, BinderArguments, Connection, ControllersArguments, Process, SchedulerArguments,
+    AdmissionArguments, AllArguments, BinderArguments, Connection, ControllersArguments, SchedulerArguments,
 };
+use arguments::{Election, Process};
 
 use crate::all::{self, Settings};
 use crate::log;
 
+/// KAI's name for it: two binders of different make must not both lead.
+const BINDER_LEASE: &str = "2ad35f9c.kai.scheduler";
+
 /// `kai all`.
 pub(crate) fn all(arguments: AllArguments) -> anyhow::Result<ExitCode> {
     let settings = arguments.settings()?;
-    run(arguments.process, "kai-all", settings)
+    run(arguments.process, Some(("kai-all", arguments.election)), settings)
 }
 
 /// `kai scheduler`.
@@ -27,9 +30,10 @@ pub(crate) fn scheduler(arguments: SchedulerArguments) -> anyhow::Result<ExitCod
     let lease = scheduler.lease_name();
     let settings = Settings {
         scheduler: Some(scheduler),
+        questions: arguments.questions.address(),
         ..Settings::default()
     };
-    run(arguments.process, &lease, settings)
+    run(arguments.process, Some((&lease, arguments.election)), settings)
 }
 
 /// `kai binder`.
@@ -38,7 +42,7 @@ pub(crate) fn binder(arguments: BinderArguments) -> anyhow::Result<ExitCode> {
         binder: Some(arguments.role.settings()?),
         ..Settings::default()
     };
-    run(arguments.process, "2ad35f9c.kai.scheduler", settings)
+    run(arguments.process, Some((BINDER_LEASE, arguments.election)), settings)
 }
 
 /// `kai controllers`.
@@ -47,7 +51,11 @@ pub(crate) fn controllers(arguments: ControllersArguments) -> anyhow::Result<Exi
         controllers: Some(arguments.role.settings()?),
         ..Settings::default()
     };
-    run(arguments.process, "kai-controllers", settings)
+    run(
+        arguments.process,
+        Some(("kai-controllers", arguments.election)),
+        settings,
+    )
 }
 
 /// `kai admission`. Every replica answers; there is no leader.
@@ -56,19 +64,27 @@ pub(crate) fn admission(arguments: AdmissionArguments) -> anyhow::Result<ExitCod
         admission: Some(arguments.role.settings()?),
         ..Settings::default()
     };
-    run(arguments.process, "", settings)
+    run(arguments.process, None, settings)
 }
 
-fn run(process: Process, lease: &str, settings: Settings) -> anyhow::Result<ExitCode> {
+fn run(process: Process, election: Option<(&str, Election)>, settings: Settings) -> anyhow::Result<ExitCode> {
     log::start(&process.log)?;
+    let candidate = election
+        .filter(|(_, election)| election.leader_elect)
+        .map(|(lease, election)| Candidate {
+            namespace: election.namespace,
+            name: lease.to_owned(),
+            identity: identity(),
+            times: Times::default(),
+            clock: Clock::System,
+        });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = Client::connect(&process.connection.access()).await?;
         let context = Context::new(client, Clock::System);
         let serving = serve::health_and_metrics(&process.listen_address, &context).await?;
-        let work = lead(&process, lease, context, settings);
         tokio::select! {
-            failed = work => failed.map(|never| match never {}),
+            failed = lead(candidate, context, settings) => failed.map(|never| match never {}),
             served = serving => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
             () = stopped() => Ok(ExitCode::SUCCESS),
         }
@@ -77,40 +93,31 @@ fn run(process: Process, lease: &str, settings: Settings) -> anyhow::Result<Exit
 
 /// Webhooks answer on every replica; the rest runs on the one that leads.
 async fn lead(
-    process: &Process,
-    lease: &str,
+    candidate: Option<Candidate>,
     context: Context,
     mut settings: Settings,
 ) -> anyhow::Result<std::convert::Infallible> {
-    if !process.leader_elect || lease.is_empty() {
+    let Some(candidate) = candidate else {
         return all::run(context, settings).await;
-    }
-    let everywhere = Settings {
-        admission: settings.admission.take(),
+    };
+    let everywhere = settings.admission.take().map(|admission| Settings {
+        admission: Some(admission),
         ..Settings::default()
-    };
-    let candidate = Candidate {
-        namespace: process.namespace.clone(),
-        name: lease.to_owned(),
-        identity: identity(),
-        times: Times::default(),
-        clock: context.clock,
-    };
+    });
     let leading = context.client.while_leading(candidate, |claim| {
         let context = context.guarded(&claim);
         let settings = settings.clone();
         async move { all::run(context, settings).await }
     });
+    let answering = async {
+        match everywhere {
+            Some(settings) => all::run(context.clone(), settings).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         failed = leading => failed,
-        failed = if_any(everywhere.admission.is_some(), all::run(context.clone(), everywhere)) => failed,
-    }
-}
-
-async fn if_any<T>(any: bool, run: impl Future<Output = T>) -> T {
-    match any {
-        true => run.await,
-        false => std::future::pending().await,
+        failed = answering => failed,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Starts the program the way every test here does.
+//! Starts the program the way every test here does. Each test program uses its own part of it.
+#![allow(dead_code)]
 
 use std::path::Path;
 use std::process::Command;
