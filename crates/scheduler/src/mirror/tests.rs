@@ -480,6 +480,40 @@ fn without_the_tree_leaves_are_equals() {
 }
 
 #[test]
+fn a_gpu_is_free_when_its_reservation_pod_is_gone() {
+    let mut world = World::new();
+    world.node("n", json!({ "nvidia.com/gpu.memory": "80000" }));
+    world.group("g", json!({}));
+    let on_gpu = |more: Value| {
+        merged(
+            json!({ "spec": { "nodeName": "n" }, "status": { "phase": "Running" } }),
+            more,
+        )
+    };
+    world.pod(
+        "half",
+        on_gpu(
+            json!({ "metadata": { "annotations": { "gpu-fraction": "0.5" }, "labels": { "runai-gpu-group": "x" } } }),
+        ),
+    );
+    let whole = json!({ "resources": { "requests": { "nvidia.com/gpu": "1" }, "limits": { "nvidia.com/gpu": "1" } }, "name": "c" });
+    let reservation: Arc<api::Pod> = Arc::new(slim(json!({
+        "metadata": { "name": "r", "namespace": "kai-resource-reservation", "uid": "uid-r",
+                      "labels": { "app": "kai-resource-reservation", "runai-gpu-group": "x" } },
+        "spec": { "nodeName": "n", "containers": [whole] }, "status": { "phase": "Running" },
+    })));
+    let held = Key::of(&*reservation);
+    world.index.apply_pod(&held, &reservation);
+    world.pod("next", json!({ "spec": { "containers": [whole] } }));
+    assert!(world.decide().is_empty(), "the GPU is shared");
+    world.index.remove_pod(&Key::new("a", "half"));
+    assert!(world.decide().is_empty(), "the reservation pod still has it");
+    assert_eq!(world.status("uid-next"), Some(Status::Pipelined));
+    world.index.remove_pod(&held);
+    assert_eq!(world.decide(), ["bind uid-next n"]);
+}
+
+#[test]
 fn a_gang_is_settled_when_nothing_of_it_waits() {
     let mut world = a_node_a_gang_and_a_pod();
     let gang = Key::new("a", "g");
