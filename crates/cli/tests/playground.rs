@@ -1,4 +1,5 @@
 //! The playground as a user meets it: the program itself, and a stock kubectl.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
