@@ -19,7 +19,7 @@ pub(crate) fn shrunk(plan: &Plan) -> Plan {
         }
         better
     };
-    for kind in 0..Rates::NONE.each().len() {
+    for kind in 0..best.rates.clone().each().len() {
         let mut calmer = best.clone();
         *calmer.rates.each()[kind] = 0;
         try_out(calmer, &mut best);
