@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::shrink::shrunk;
 
 /// Lives in an ordinary run of the tests.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 4;
 /// Failures after which no more are looked for, unless somebody asks for many seeds.
 const FAILURES_SHOWN: usize = 5;
 
@@ -31,7 +31,8 @@ fn random_lives_keep_the_laws() {
 #[test]
 fn a_life_replays_from_its_seed() {
     let plan = Plan::drawn(7);
-    assert_eq!(live(&plan, false).unwrap(), live(&plan, false).unwrap());
+    let calls = |told: Told| (told.steps, told.faults, told.requests);
+    assert_eq!(calls(live(&plan, false).unwrap()), calls(live(&plan, false).unwrap()));
 }
 
 fn replay(seed: u64) {

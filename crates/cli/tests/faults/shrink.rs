@@ -2,7 +2,6 @@
 
 use crate::life::live;
 use crate::plan::Plan;
-use crate::trouble::Rates;
 
 /// Lives that are tried; each takes a fraction of a second.
 const TRIES_MAX: usize = 150;
