@@ -2,6 +2,7 @@
 //! roles. It runs on the embedded API server (in virtual time); the back end can be another one, see `harness/backend.rs`.
 
 mod gangs;
+#[allow(dead_code)] // The fault runs use the rest of it.
 mod harness;
 mod lifecycle;
 mod nodes;
