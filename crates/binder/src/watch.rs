@@ -37,6 +37,13 @@ impl Binder {
         sweeps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                // In this order: changes without end must not keep the sweep from its turn.
+                biased;
+                _ = sweeps.tick() => {
+                    let suspects = suspects(&pods.feed().all(), &requests.feed().all(), self.settings.identity());
+                    suspects.into_iter().for_each(|key| self.care.add(key));
+                    self.health.alive(PART);
+                }
                 () = wake.notified() => {
                     for (key, request) in requests.take() {
                         self.saw_request(key, request.as_deref(), &mut seen);
@@ -44,11 +51,6 @@ impl Binder {
                     for (key, pod) in pods.take() {
                         self.saw_pod(key, pod.as_deref(), &mut seen);
                     }
-                }
-                _ = sweeps.tick() => {
-                    let suspects = suspects(&pods.feed().all(), &requests.feed().all(), self.settings.identity());
-                    suspects.into_iter().for_each(|key| self.care.add(key));
-                    self.health.alive(PART);
                 }
             }
         }

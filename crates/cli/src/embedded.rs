@@ -61,6 +61,7 @@ pub async fn run(server: Server, context: Context, mut settings: Settings) -> an
         name: name.clone(),
     };
     tokio::select! {
+        biased;
         failed = all::run(context.clone(), settings) => failed,
         never = admission::register(context, webhooks) => match never {},
     }

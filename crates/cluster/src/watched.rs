@@ -1,12 +1,14 @@
 //! The watch of one resource: slim objects out of kube's watcher, which lists, watches, resumes and starts over by itself.
 
 use std::fmt;
+use std::time::Duration;
 
 use api::{Object, Scope};
 use futures_core::Stream;
 use futures_util::StreamExt;
 use kube::Api;
 use kube::core::ObjectMeta;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use serde::{Deserialize, Deserializer};
@@ -79,6 +81,44 @@ impl<T: Object> kube::Resource for Watched<T> {
     }
 }
 
+/// The shortest pause after a failure; each resource adds a little of its own.
+const PAUSE_FIRST: Duration = Duration::from_millis(700);
+/// The longest pause.
+const PAUSE_LONGEST: Duration = Duration::from_secs(30);
+/// A watch that did not fail for so long starts again with the shortest.
+const PAUSE_FORGOTTEN: Duration = Duration::from_secs(120);
+
+/// Pauses between attempts. Watches of different resources that broke together come back one after the other; which when is decided by
+/// their names and not by chance, so that a test with faults replays.
+struct Pauses {
+    first: Duration,
+    next: Duration,
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.next;
+        self.next = (pause * 2).min(PAUSE_LONGEST);
+        Some(pause)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+fn pauses(plural: &str) -> ResetTimerBackoff<Pauses> {
+    let spread = plural
+        .bytes()
+        .fold(0_u64, |sum, byte| (sum * 31 + u64::from(byte)) % 300);
+    let first = PAUSE_FIRST + Duration::from_millis(spread);
+    ResetTimerBackoff::new(Pauses { first, next: first }, PAUSE_FORGOTTEN)
+}
+
 impl Client {
     /// Follows the selected objects for ever; failures are retried with growing pauses.
     pub(crate) fn changes<T: Object>(&self, selection: &Selection) -> impl Stream<Item = Change<T>> + Send + use<T> {
@@ -91,7 +131,7 @@ impl Client {
             .labels(&selection.labels)
             .fields(&selection.fields);
         let plural = resource.plural;
-        let changes = watch(api, config).default_backoff().filter_map(move |event| {
+        let changes = watch(api, config).backoff(pauses(&plural)).filter_map(move |event| {
             std::future::ready(match event {
                 Ok(Event::Init) => Some(Change::Restarted),
                 Ok(Event::InitApply(object)) => Some(Change::Listed(object.slim)),

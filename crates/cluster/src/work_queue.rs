@@ -150,6 +150,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
             match wait_until {
                 Some(due) => {
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep_until(due) => {}
                         () = self.shared.wake.notified() => {}
                     }
@@ -210,6 +211,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         let mut names: FxHashMap<tokio::task::Id, K> = FxHashMap::default();
         loop {
             tokio::select! {
+                biased;
                 key = self.next(), if running.len() < workers_max => {
                     let task = running.spawn(work(key.clone()));
                     names.insert(task.id(), key);

@@ -27,6 +27,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         .queues
         .map(|settings| status::queues::run(context.clone(), settings));
     tokio::select! {
+        biased;
         never = defaults => never,
         ended = or_never(grouper) => ended,
         ended = or_never(pod_groups) => ended,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod gangs;
+#[allow(dead_code)] // The fault runs use the rest of it.
 mod harness;
 mod lifecycle;
 mod nodes;

@@ -72,6 +72,7 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
         said: String::new(),
     };
     tokio::select! {
+        biased;
         ended = server => Err(Error::Serve {
             error: ended.err().unwrap_or_else(|| std::io::Error::other("it ended by itself")),
         }),

@@ -189,7 +189,8 @@ impl Grouper {
                 .pod_groups()
                 .get(&Key::new(metadata.namespace(), name))
                 .is_some();
-            if !is_ours || is_there {
+            // The group of a pod that is gone goes with it. While our watch of pods lags, it would be made and collected without end.
+            if !is_ours || is_there || !self.is_alive(metadata).await? {
                 return Ok(true);
             }
         }
@@ -198,6 +199,13 @@ impl Grouper {
         }
         let namespace: Option<api::Namespace> = self.client.get("", metadata.namespace()).await?;
         Ok(!namespace.is_some_and(|namespace| labels(&self.settings.namespace_labels, &namespace.metadata().labels)))
+    }
+
+    /// Whether the API server still has this very pod.
+    async fn is_alive(&self, pod: &api::Metadata) -> Result<bool, cluster::Error> {
+        let target = Target::of::<Pod>(pod.namespace(), pod.plain_name());
+        let present = self.client.get_metadata(target).await?;
+        Ok(present.is_some_and(|present| present.uid == pod.uid))
     }
 
     /// `None` for a pod whose owners want no group.

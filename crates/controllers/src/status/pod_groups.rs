@@ -138,6 +138,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         })
     };
     tokio::select! {
+        biased;
         never = hand_out => never,
         () = work => Err(Error::Ended { part: NAME }),
     }

@@ -87,6 +87,7 @@ impl Driver {
         loop {
             let gathered = || Instant::now() + self.settings.gather_period;
             tokio::select! {
+                biased;
                 Some(outcome) = self.orders.join_next(), if !self.orders.is_empty() => {
                     // A panic is one write's; what it was about runs into its deadline.
                     match outcome.map(|outcome| self.absorb(outcome)) {

@@ -62,6 +62,7 @@ impl Scheduler {
         let board = Board::new();
         let driver = driver::Driver::new(&context, &self.settings, &self.metrics, &board);
         let error = tokio::select! {
+            biased;
             error = driver.run(&mut questions) => error,
             error = write_board(&context, &self.settings, &board) => error,
             error = audit::run(&context, self.settings.audit_period, &self.metrics) => error,

@@ -57,6 +57,7 @@ pub(crate) async fn write_board(context: &cluster::Context, settings: &Settings,
         }
     };
     tokio::select! {
+        biased;
         () = board.queue.run(settings.status_workers, work) => unreachable!("the queue runs for ever"),
         Some(error) = refusals.recv() => error,
     }

@@ -94,9 +94,15 @@ impl Backend {
         }
     }
 
-    /// Runs all roles until dropped.
-    pub(crate) async fn run_roles(&self) -> anyhow::Error {
-        let settings = Settings::every_role().unwrap();
+    /// The embedded API server, if it is one.
+    pub(crate) fn server(&self) -> Option<&Server> {
+        match self {
+            Backend::Embedded { server, .. } => Some(server),
+        }
+    }
+
+    /// Runs roles until dropped.
+    pub(crate) async fn run_roles(&self, settings: Settings) -> anyhow::Error {
         let ended = match self {
             Backend::Embedded { server, clock } => {
                 let client = Client::in_process(embedded::service_of_roles(server));

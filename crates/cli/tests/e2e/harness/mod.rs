@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Object, Resource};
+use cli::all::Settings;
 use cluster::{Client, Context, Deletion, Key, Part, Patch, Target};
 use engine::model::PodPhase;
 use serde_json::Value;
@@ -16,7 +17,8 @@ use sim::kubelet::{Delays, Kubelets, NodeTemplate};
 use sim::workloads::Workloads;
 use tokio::task::JoinSet;
 
-use backend::{Backend, Choice};
+use backend::Backend;
+pub(crate) use backend::Choice;
 
 /// How long a scenario waits for something that should happen. Virtual time on the embedded cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -32,7 +34,7 @@ pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)
         let cluster = Cluster::start(choice.start(), nodes).await;
         story(&cluster).await;
         cluster.settle().await;
-        let found = cluster.watcher.found_when_settled();
+        let found = cluster.found_when_settled();
         assert!(found.is_empty(), "{}\n{}", sentences(&found), cluster.picture());
     });
 }
@@ -52,11 +54,16 @@ pub(crate) struct Cluster {
     watcher: Watcher,
     backend: Backend,
     roles: std::sync::Mutex<JoinSet<()>>,
+    /// Roles that a second process runs for a while.
+    doubles: std::sync::Mutex<JoinSet<()>>,
+    /// Why roles ended that nobody had ended.
+    ended: Arc<std::sync::Mutex<Vec<String>>>,
     _world: JoinSet<()>,
 }
 
 impl Cluster {
-    async fn start(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+    /// A cluster with these nodes and all roles. Within the back end's runtime.
+    pub(crate) async fn start(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         let client = backend.client();
         let context = Context::new(client.clone(), backend.clock());
         let kubelets = Kubelets::new(&context.with_client(backend.client_of_nodes()), Delays::default());
@@ -78,6 +85,8 @@ impl Cluster {
             watcher,
             backend,
             roles: std::sync::Mutex::default(),
+            doubles: std::sync::Mutex::default(),
+            ended: Arc::default(),
             _world: world,
         };
         cluster.start_roles();
@@ -89,17 +98,64 @@ impl Cluster {
 
     /// Starts all roles in one process, with watches of their own.
     pub(crate) fn start_roles(&self) {
-        let backend = self.backend.clone();
-        self.roles.lock().unwrap().spawn(async move {
-            let error = backend.run_roles().await;
-            panic!("the roles ended: {error:?}");
-        });
+        self.spawn_roles(&self.roles, Settings::every_role().unwrap());
     }
 
     /// Kills all roles, as if the process had died.
     pub(crate) async fn kill_roles(&self) {
         let mut roles = std::mem::take(&mut *self.roles.lock().unwrap());
         roles.shutdown().await;
+    }
+
+    /// Starts scheduler, binder and controllers a second time, as if an old leader had not noticed that it is none.
+    pub(crate) fn start_doubles(&self) {
+        let settings = Settings {
+            admission: None,
+            ..Settings::every_role().unwrap()
+        };
+        self.spawn_roles(&self.doubles, settings);
+    }
+
+    /// Kills what [`Cluster::start_doubles`] started.
+    pub(crate) async fn kill_doubles(&self) {
+        let mut roles = std::mem::take(&mut *self.doubles.lock().unwrap());
+        roles.shutdown().await;
+    }
+
+    fn spawn_roles(&self, into: &std::sync::Mutex<JoinSet<()>>, settings: Settings) {
+        let (backend, ended) = (self.backend.clone(), Arc::clone(&self.ended));
+        into.lock().unwrap().spawn(async move {
+            let error = backend.run_roles(settings).await;
+            ended.lock().unwrap().push(format!("the roles ended: {error:?}"));
+        });
+    }
+
+    /// Why roles ended that nobody had ended.
+    pub(crate) fn ended(&self) -> Vec<String> {
+        self.ended.lock().unwrap().clone()
+    }
+
+    /// Laws that were or are broken, in a cluster that has settled.
+    pub(crate) fn found_when_settled(&self) -> Vec<String> {
+        let found = self.watcher.found_when_settled().into_iter();
+        found
+            .map(|violation| violation.to_string())
+            .chain(self.ended())
+            .collect()
+    }
+
+    /// Laws of every instant that were broken.
+    pub(crate) fn found(&self) -> Vec<String> {
+        let found = self.watcher.found().into_iter();
+        found
+            .map(|violation| violation.to_string())
+            .chain(self.ended())
+            .collect()
+    }
+
+    /// The API server within the test, if it is one.
+    pub(crate) fn server(&self) -> Option<&sim::server::Server> {
+        self.backend.server()
     }
 
     /// Creates an object.

@@ -129,6 +129,7 @@ impl Watching {
                 self.deadline
             };
             tokio::select! {
+                biased;
                 changed = self.cursor.head.changed() => self.over |= changed.is_err(),
                 () = tokio::time::sleep_until(self.deadline.min(bookmark_at)) => {
                     if self.bookmarks {

@@ -1,5 +1,8 @@
 //! Custom objects against their OpenAPI schema: unknown fields are dropped, defaults filled in, the rest checked.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use regex::Regex;
 use serde_json::{Value, json};
 
@@ -189,11 +192,27 @@ fn check_pattern(text: &str, schema: &Value, path: &str, causes: &mut Vec<Cause>
         return;
     };
     // A pattern that we can't read is not held against the object.
-    let matches = Regex::new(pattern).map_or(true, |regex| regex.is_match(text));
+    let matches = compiled(pattern).is_none_or(|regex| regex.is_match(text));
     if !matches {
         let why = format!("{} in body should match '{pattern}'", named(path));
         causes.push(Cause::invalid(named(path), &json!(text), why));
     }
+}
+
+/// Patterns that are kept compiled. All of an installation's schemas have fewer; compiling one costs more than all other checks.
+const PATTERNS_MAX: usize = 256;
+
+fn compiled(pattern: &str) -> Option<Regex> {
+    static KEPT: Mutex<BTreeMap<String, Option<Regex>>> = Mutex::new(BTreeMap::new());
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = kept.get(pattern) {
+        return found.clone();
+    }
+    let regex = Regex::new(pattern).ok();
+    if kept.len() < PATTERNS_MAX {
+        kept.insert(pattern.to_owned(), regex.clone());
+    }
+    regex
 }
 
 fn check_alternatives(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {

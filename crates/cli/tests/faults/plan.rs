@@ -1,0 +1,134 @@
+//! A life before it is lived: nodes, queues, what happens and how often things fail. All of it from one number.
+
+use serde_json::Value;
+use sim::kubelet::NodeTemplate;
+
+use crate::dice::Dice;
+use crate::harness::manifest::queue;
+use crate::pods;
+use crate::trouble::Rates;
+
+/// Fewest and most things that happen.
+const STEPS: (u64, u64) = (20, 40);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) nodes: Vec<NodeTemplate>,
+    pub(crate) queues: Vec<Value>,
+    pub(crate) steps: Vec<(Step, u64)>,
+    pub(crate) rates: Rates,
+}
+
+/// Something that happens; the number beside it says how many milliseconds pass afterwards.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Somebody creates these.
+    Create { words: String, objects: Vec<Value> },
+    /// Somebody deletes one of the pods.
+    Delete(u64),
+    /// One of the pods ends.
+    End(u64),
+    /// A GPU fails or recovers.
+    Gpu { node: usize, index: usize, healthy: bool },
+    /// A node leaves, with its pods.
+    RemoveNode(usize),
+    /// A node is there again.
+    AddNode(usize),
+    /// A node takes no more pods, or does again.
+    Cordon(usize, bool),
+    /// A kubelet stops or goes on to answer.
+    Ready(usize, bool),
+    /// Somebody deletes one of the reservation pods.
+    LoseReservation(u64),
+    /// All roles die, and come back after so many milliseconds.
+    Restart(u64),
+    /// A second set of roles runs, or no longer.
+    Doubles(bool),
+    /// The API does not answer the roles, or does again.
+    Outage(bool),
+    /// The API forgets its history: all watches start over.
+    Forget,
+}
+
+impl Plan {
+    pub(crate) fn drawn(seed: u64) -> Plan {
+        let mut dice = Dice::new(seed);
+        let nodes = nodes(&mut dice);
+        let queues = vec![
+            queue("team", None, 3.0, dice.of(&[-1.0, 3.0, 4.0])),
+            queue("a", Some("team"), 1.0, -1.0),
+            queue("b", Some("team"), 1.0, dice.of(&[1.0, 2.0, 2.5])),
+            queue("c", None, dice.of(&[0.0, 1.0]), -1.0),
+        ];
+        let rates = Rates::drawn(&mut dice);
+        let count = STEPS.0 + dice.roll(STEPS.1 - STEPS.0 + 1);
+        let steps = (0..usize::try_from(count).unwrap()).map(|number| step(&mut dice, number, &nodes));
+        Plan {
+            seed,
+            steps: steps.collect(),
+            nodes,
+            queues,
+            rates,
+        }
+    }
+}
+
+fn nodes(dice: &mut Dice) -> Vec<NodeTemplate> {
+    let mut nodes = vec![NodeTemplate::new("n0", "h100:2")];
+    for number in 1..2 + dice.roll(3) {
+        let name = format!("n{number}");
+        nodes.push(match dice.roll(6) {
+            0 => NodeTemplate {
+                replicas: Some(4),
+                ..NodeTemplate::new(&name, "l40s:1")
+            },
+            1 => NodeTemplate {
+                mig_strategy: Some("mixed".to_owned()),
+                ..NodeTemplate::new(&name, "a100-40:1/1g.5gb*2/2g.10gb")
+            },
+            2 => NodeTemplate {
+                replicas: Some(100),
+                memory: "128Gi".to_owned(),
+                ..NodeTemplate::new(&name, "thor:1")
+            },
+            3 => NodeTemplate::new(&name, ""),
+            4 => NodeTemplate::new(&name, "l40s:2"),
+            _ => NodeTemplate::new(&name, "h100:1"),
+        });
+    }
+    nodes
+}
+
+fn step(dice: &mut Dice, number: usize, nodes: &[NodeTemplate]) -> (Step, u64) {
+    let node = usize::try_from(dice.roll(nodes.len() as u64)).unwrap();
+    let step = match dice.roll(100) {
+        0..46 => {
+            let (words, objects) = pods::drawn(dice, number);
+            Step::Create { words, objects }
+        }
+        46..56 => Step::Delete(dice.roll(1000)),
+        56..61 => Step::End(dice.roll(1000)),
+        61..66 => Step::Gpu {
+            node,
+            index: usize::try_from(dice.roll(2)).unwrap(),
+            healthy: dice.percent(50),
+        },
+        66..69 => Step::RemoveNode(node),
+        69..73 => Step::AddNode(node),
+        73..77 => Step::Cordon(node, dice.percent(50)),
+        77..80 => Step::Ready(node, dice.percent(60)),
+        80..86 => Step::LoseReservation(dice.roll(1000)),
+        86..90 => Step::Restart(dice.roll(2) * dice.roll(4000)),
+        90..94 => Step::Doubles(dice.percent(60)),
+        94..97 => Step::Outage(dice.percent(40)),
+        _ => Step::Forget,
+    };
+    let pause = match dice.roll(4) {
+        0 => 0,
+        1 => dice.roll(200),
+        2 => dice.roll(3000),
+        _ => dice.roll(9000),
+    };
+    (step, pause)
+}

@@ -1,0 +1,87 @@
+//! The pods of random users: reasonable ones, odd ones, and ones that never fit.
+
+use serde_json::Value;
+
+use crate::dice::Dice;
+use crate::harness::manifest::{PodManifest, pod_group};
+
+/// What nobody should be able to break anything with.
+const ODD_FRACTIONS: [&str; 8] = ["NaN", "inf", "-1", "0", "1.5", "1e400", "0.00000000001", "half"];
+/// More than any node has.
+const DOOMED_GPUS: u32 = 64;
+
+/// The objects that one user creates in one step, in order, with words for the story.
+pub(crate) fn drawn(dice: &mut Dice, number: usize) -> (String, Vec<Value>) {
+    let name = format!("p{number:02}");
+    if dice.percent(12) {
+        return gang(dice, &name);
+    }
+    let (words, pod) = shape(dice, PodManifest::new(&name));
+    let (queue, pod) = in_some_queue(dice, pod);
+    let pod = match dice.roll(6) {
+        0 => pod.priority("build-preemptible"),
+        1 => pod.priority("inference"),
+        2 => pod.priority("build"),
+        _ => pod,
+    };
+    let pod = match dice.percent(12) {
+        true => pod.annotation(sim::kubelet::RUN_SECONDS, &dice.roll(30).to_string()),
+        false => pod,
+    };
+    (format!("{name}: {words} in {queue}"), vec![pod.build()])
+}
+
+fn in_some_queue(dice: &mut Dice, pod: PodManifest) -> (&'static str, PodManifest) {
+    match dice.of(&["default-queue", "a", "b", "c"]) {
+        "default-queue" => ("default-queue", pod),
+        queue => (queue, pod.queue(queue)),
+    }
+}
+
+fn shape(dice: &mut Dice, pod: PodManifest) -> (String, PodManifest) {
+    match dice.roll(100) {
+        0..34 => {
+            let fraction = format!("0.{}", 1 + dice.roll(9));
+            (format!("{fraction} GPU"), pod.fraction(&fraction))
+        }
+        34..46 => {
+            let mib = (1 + dice.roll(40)) * 1000;
+            (format!("{mib} MiB"), pod.gpu_memory_mib(&mib.to_string()))
+        }
+        46..62 => ("1 GPU".to_owned(), pod.gpus(1)),
+        62..67 => ("2 GPUs".to_owned(), pod.gpus(2)),
+        67..74 => {
+            let fraction = format!("0.{}", 2 + dice.roll(6));
+            let pod = pod.fraction(&fraction).annotation("gpu-fraction-num-devices", "2");
+            (format!("{fraction} of 2 GPUs"), pod)
+        }
+        74..81 => {
+            let slice = dice.of(&["nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb"]);
+            (slice.to_owned(), pod.devices(slice, 1))
+        }
+        81..90 => ("no GPU".to_owned(), pod),
+        90..95 => (format!("{DOOMED_GPUS} GPUs"), pod.gpus(DOOMED_GPUS)),
+        _ => {
+            let odd = dice.of(&ODD_FRACTIONS);
+            (format!("{odd:?} GPU"), pod.fraction(odd))
+        }
+    }
+}
+
+fn gang(dice: &mut Dice, name: &str) -> (String, Vec<Value>) {
+    let members = 2 + u32::try_from(dice.roll(2)).unwrap();
+    let queue = dice.of(&["default-queue", "a", "b", "c"]);
+    let shared = dice.percent(50);
+    let pods = (0..members).map(|number| {
+        let pod = PodManifest::new(&format!("{name}-{number}"))
+            .member_of(name)
+            .queue(queue);
+        match shared {
+            true => pod.fraction("0.5").build(),
+            false => pod.gpus(1).build(),
+        }
+    });
+    let objects: Vec<Value> = std::iter::once(pod_group(name, queue, members)).chain(pods).collect();
+    let what = if shared { "0.5 GPU" } else { "1 GPU" };
+    (format!("{name}: gang of {members} with {what} in {queue}"), objects)
+}

@@ -1,0 +1,105 @@
+//! Lives of many seeds.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::life::{Told, live};
+use crate::plan::Plan;
+use crate::shrink::shrunk;
+
+/// Lives in an ordinary run of the tests.
+const SEEDS: u64 = 4;
+/// Failures after which no more are looked for, unless somebody asks for many seeds.
+const FAILURES_SHOWN: usize = 5;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+#[test]
+fn random_lives_keep_the_laws() {
+    match number("KAI_FAULT_SEED") {
+        Some(seed) => replay(seed),
+        None => many(
+            number("KAI_FAULT_FIRST").unwrap_or(0),
+            number("KAI_FAULT_SEEDS").unwrap_or(SEEDS),
+        ),
+    }
+}
+
+#[test]
+fn a_life_replays_from_its_seed() {
+    let plan = Plan::drawn(7);
+    let calls = |told: Told| (told.steps, told.faults, told.requests);
+    assert_eq!(calls(live(&plan, false).unwrap()), calls(live(&plan, false).unwrap()));
+}
+
+fn replay(seed: u64) {
+    if std::env::var("RUST_LOG").is_ok() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .without_time()
+            .try_init();
+    }
+    let mut plan = Plan::drawn(seed);
+    if number("KAI_FAULT_SHRINK").is_some() {
+        plan = shrunk(&plan);
+    }
+    println!(
+        "nodes {:?}\n{:?}",
+        plan.nodes.iter().map(|node| &node.gpus).collect::<Vec<_>>(),
+        plan.rates
+    );
+    match live(&plan, true) {
+        Ok(told) => println!("seed {seed}: {told:?}"),
+        Err(problem) => panic!("seed {seed}: {problem}"),
+    }
+}
+
+fn many(first: u64, count: u64) {
+    let (next, started) = (AtomicU64::new(first), Instant::now());
+    let told: Mutex<Vec<Told>> = Mutex::default();
+    let failed: Mutex<Vec<(u64, String)>> = Mutex::default();
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    match live(&Plan::drawn(seed), false) {
+                        Ok(one) => told.lock().unwrap().push(one),
+                        Err(problem) => failed.lock().unwrap().push((seed, problem)),
+                    }
+                }
+            });
+        }
+    });
+    let (told, mut failed) = (told.into_inner().unwrap(), failed.into_inner().unwrap());
+    let sum = |of: fn(&Told) -> u64| told.iter().map(of).sum::<u64>();
+    println!(
+        "{count} seeds in {:.1} s, {} failed; in the others {} steps, {} faults among {} calls of roles",
+        started.elapsed().as_secs_f64(),
+        failed.len(),
+        sum(|one| one.steps),
+        sum(|one| one.faults),
+        sum(|one| one.requests),
+    );
+    failed.sort();
+    for (seed, problem) in failed.iter().take(FAILURES_SHOWN) {
+        println!("seed {seed}: {problem}\n");
+    }
+    let seeds: Vec<u64> = failed.iter().map(|(seed, _)| *seed).collect();
+    for (seed, problem) in &failed {
+        println!("seed {seed}: {}", problem.lines().next().unwrap_or_default());
+    }
+    assert!(
+        failed.is_empty(),
+        "seeds {seeds:?} fail; KAI_FAULT_SEED={} KAI_FAULT_SHRINK=1 tells a short story of one",
+        seeds[0]
+    );
+}

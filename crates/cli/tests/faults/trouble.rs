@@ -1,0 +1,241 @@
+//! What goes wrong between kai's roles and the API. Whether a call fails is decided by the seed, the call and how often it was made,
+//! not by what else happened: a story with fewer steps keeps most of its faults.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use sim::server::{Fault, Faults, RequestInfo, WatchFault};
+use tokio::time::Instant;
+
+use crate::dice::{Dice, mix};
+
+/// Who suffers; kubelets and users do not.
+const ROLES: &str = "system:serviceaccount:kai-scheduler:kai";
+
+/// How often each kind of fault strikes, in thousandths of calls or deliveries.
+#[derive(Clone, Debug)]
+pub(crate) struct Rates {
+    pub(crate) errors: u64,
+    pub(crate) conflicts: u64,
+    pub(crate) lost_answers: u64,
+    pub(crate) delays: u64,
+    pub(crate) ended_watches: u64,
+    pub(crate) gone_watches: u64,
+    pub(crate) lags: u64,
+}
+
+impl Rates {
+    pub(crate) const NONE: Rates = Rates {
+        errors: 0,
+        conflicts: 0,
+        lost_answers: 0,
+        delays: 0,
+        ended_watches: 0,
+        gone_watches: 0,
+        lags: 0,
+    };
+
+    pub(crate) fn drawn(dice: &mut Dice) -> Rates {
+        // Some lives are calm in some respects: faults that are everywhere hide each other.
+        let mut rate = |worst: u64| match dice.roll(3) {
+            0 => 0,
+            1 => dice.roll(worst / 4 + 1),
+            _ => dice.roll(worst + 1),
+        };
+        Rates {
+            errors: rate(80),
+            conflicts: rate(60),
+            lost_answers: rate(60),
+            delays: rate(80),
+            ended_watches: rate(30),
+            gone_watches: rate(20),
+            lags: rate(80),
+        }
+    }
+
+    /// The rates, one by one, for who wants to leave some out.
+    pub(crate) fn each(&mut self) -> [&mut u64; 7] {
+        [
+            &mut self.errors,
+            &mut self.conflicts,
+            &mut self.lost_answers,
+            &mut self.delays,
+            &mut self.ended_watches,
+            &mut self.gone_watches,
+            &mut self.lags,
+        ]
+    }
+}
+
+/// The faults of one life.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    seed: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    rates: Rates,
+    /// Nobody answers the roles.
+    outage: bool,
+    /// How often each call was made.
+    calls: HashMap<u64, u64>,
+    struck: u64,
+    requests: u64,
+    /// A number that two equal lives have in common.
+    fingerprint: u64,
+    /// Pods of users that the roles asked to delete.
+    deleted: BTreeSet<String>,
+    told: Option<Vec<String>>,
+    since: Instant,
+}
+
+impl Trouble {
+    pub(crate) fn new(seed: u64, rates: Rates, tell: bool) -> Trouble {
+        let state = State {
+            rates,
+            outage: false,
+            calls: HashMap::new(),
+            struck: 0,
+            requests: 0,
+            fingerprint: 0,
+            deleted: BTreeSet::new(),
+            told: tell.then(Vec::new),
+            since: Instant::now(),
+        };
+        Trouble {
+            seed,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// From now on everything works.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.rates = Rates::NONE;
+        state.outage = false;
+    }
+
+    pub(crate) fn set_outage(&self, outage: bool) {
+        self.state.lock().unwrap().outage = outage;
+    }
+
+    /// Adds a line to the story.
+    pub(crate) fn tell(&self, line: impl FnOnce() -> String) {
+        self.state.lock().unwrap().tell(line);
+    }
+
+    pub(crate) fn take_story(&self) -> Vec<String> {
+        self.state.lock().unwrap().told.take().unwrap_or_default()
+    }
+
+    pub(crate) fn struck(&self) -> u64 {
+        self.state.lock().unwrap().struck
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.state.lock().unwrap().requests
+    }
+
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.state.lock().unwrap().fingerprint
+    }
+
+    /// Whether the roles asked to delete this pod.
+    pub(crate) fn was_deleted_by_roles(&self, pod: &str) -> bool {
+        self.state.lock().unwrap().deleted.contains(pod)
+    }
+}
+
+impl State {
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        let at = self.since.elapsed();
+        if let Some(told) = &mut self.told {
+            told.push(format!("{:>9.3} {}", at.as_secs_f64(), line()));
+        }
+    }
+
+    /// Dice for the next call of this kind.
+    fn dice(&mut self, seed: u64, what: &[&str]) -> Dice {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in what.iter().flat_map(|text| text.bytes().chain([0])) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        let count = self.calls.entry(hash).or_default();
+        *count += 1;
+        let dice = Dice::new(mix(seed ^ mix(hash)).wrapping_add(mix(*count)));
+        let moment = u64::try_from(self.since.elapsed().as_millis()).unwrap();
+        self.fingerprint = mix(self.fingerprint.wrapping_add(hash) ^ moment);
+        dice
+    }
+}
+
+/// Which of the rates a roll of a thousand falls into.
+fn band(roll: u64, rates: &[u64]) -> Option<usize> {
+    let mut below = 0;
+    rates.iter().position(|rate| {
+        below += rate;
+        roll < below
+    })
+}
+
+impl Faults for Trouble {
+    fn request(&self, request: &RequestInfo) -> Fault {
+        if request.user != ROLES {
+            return Fault::Pass;
+        }
+        let mut state = self.state.lock().unwrap();
+        state.requests += 1;
+        let mut dice = state.dice(self.seed, &[&request.verb, &request.path]);
+        let rates = state.rates.clone();
+        // Nobody is told of a conflict who changes nothing.
+        let conflicts = match request.verb.as_str() {
+            "patch" | "update" => rates.conflicts,
+            _ => 0,
+        };
+        let fault = match band(
+            dice.roll(1000),
+            &[rates.errors, conflicts, rates.lost_answers, rates.delays],
+        ) {
+            _ if state.outage => Fault::Fail(503),
+            Some(0) => Fault::Fail(dice.of(&[500, 503, 429, 504])),
+            Some(1) => Fault::Fail(409),
+            Some(2) if request.verb != "watch" => Fault::DropAnswer,
+            Some(3) => Fault::Delay(Duration::from_millis(1 + dice.roll(5000))),
+            _ => Fault::Pass,
+        };
+        if request.verb == "delete" && request.resource == "pods" && request.namespace == "default" {
+            state.deleted.insert(request.name.clone());
+        }
+        if fault != Fault::Pass {
+            state.struck += 1;
+        }
+        if fault != Fault::Pass || !matches!(request.verb.as_str(), "get" | "list" | "watch") {
+            state.tell(|| format!("    {} {} {fault:?}", request.verb, request.path));
+        }
+        fault
+    }
+
+    fn watch(&self, watch: &RequestInfo, _: u64) -> WatchFault {
+        if watch.user != ROLES {
+            return WatchFault::Pass;
+        }
+        let mut state = self.state.lock().unwrap();
+        let mut dice = state.dice(self.seed, &["delivery", &watch.path]);
+        let rates = state.rates.clone();
+        let fault = match band(dice.roll(1000), &[rates.ended_watches, rates.gone_watches, rates.lags]) {
+            _ if state.outage => WatchFault::End,
+            Some(0) => WatchFault::End,
+            Some(1) => WatchFault::Gone,
+            Some(2) => WatchFault::Lag(Duration::from_millis(1 + dice.roll(5000))),
+            _ => WatchFault::Pass,
+        };
+        if fault != WatchFault::Pass {
+            state.struck += 1;
+            state.tell(|| format!("    watch of {} {fault:?}", watch.path));
+        }
+        fault
+    }
+}
