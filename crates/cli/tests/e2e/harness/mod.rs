@@ -2,6 +2,7 @@
 //! after every change. Which API server it is, is the back end's matter; scenarios do not know.
 
 mod backend;
+mod kube;
 pub(crate) mod manifest;
 
 use std::sync::Arc;
@@ -20,8 +21,6 @@ use backend::{Backend, Choice};
 
 /// How long a scenario waits for something that should happen. Virtual time on the embedded cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A cluster in which nothing changed for so long has settled.
-const QUIET: Duration = Duration::from_secs(5);
 /// How often conditions are looked at.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -29,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
     let choice = Choice::of_environment();
     choice.runtime().block_on(async {
-        let cluster = Cluster::start(choice.start(), nodes).await;
+        let cluster = Cluster::start(choice.start().await, nodes).await;
         story(&cluster).await;
         cluster.settle().await;
         let found = cluster.watcher.found_when_settled();
@@ -84,6 +83,7 @@ impl Cluster {
         cluster
             .until("default queues", |cluster| cluster.context.feeds.queues().len() >= 2)
             .await;
+        cluster.backend.until_guarded().await;
         cluster
     }
 
@@ -234,7 +234,7 @@ impl Cluster {
         let settled = async {
             loop {
                 let before = state();
-                tokio::time::sleep(QUIET).await;
+                tokio::time::sleep(self.backend.quiet()).await;
                 if state() == before {
                     return;
                 }
