@@ -50,7 +50,7 @@ fn nothing_is_left_in_the_way_after_uninstalling() {
         cluster.until_only_running(&["half"]).await;
         cluster.kill_roles().await;
         controllers::admission::uninstall(&cluster.client).await.unwrap();
-        cluster.create(PodManifest::new("later").build()).await;
+        cluster.create_soon(PodManifest::new("later").build()).await;
         cluster.settle().await;
         assert_eq!(cluster.running(), ["half"], "what runs goes on");
         cluster.start_roles();

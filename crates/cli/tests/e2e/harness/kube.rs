@@ -8,6 +8,7 @@ use api::{Object, Resource, Scope, keys};
 use cli::all::{self, Settings};
 use cluster::{Access, Client, Clock, Context, Deletion, Part, Patch, Selection, Target};
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 /// Who the simulated nodes are. The account of node agents is trusted with the scheduler's keys; what kubelets need beyond the agent's
@@ -22,6 +23,9 @@ const CLEAN_MAX: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(100);
 
 const RBAC: &str = include_str!("../../../../../deploy/rbac.yaml");
+
+/// Once for all scenarios of a process.
+static INSTALLED: OnceCell<()> = OnceCell::const_new();
 
 /// Which server, and how to get in.
 #[derive(Clone)]
@@ -39,7 +43,7 @@ impl Kube {
         let client = Client::connect(&access).await.unwrap();
         let nodes = Client::as_user(&access, NODES, &[ADMINISTRATORS]).await.unwrap();
         let kube = Kube { access, client, nodes };
-        kube.install().await;
+        INSTALLED.get_or_init(|| kube.install()).await;
         kube.clean().await;
         kube
     }
@@ -131,23 +135,20 @@ impl Kube {
         cleaned.expect("the remains of the scenario before go");
     }
 
-    /// Deletes all of a kind that are not the server's own. Answers how many there were.
+    /// Deletes all of a kind that are neither the server's own nor kai's definitions. Answers how many there were.
     async fn delete_all(&self, resource: &Resource) -> usize {
         let found = self
             .client
             .list_values(resource, &Selection::default())
             .await
             .unwrap_or_else(|error| panic!("{error}"));
-        let ours: Vec<String> = api::crd::crds()
-            .iter()
-            .filter_map(|crd| crd["metadata"]["name"].as_str().map(str::to_owned))
-            .collect();
         let mut count = 0;
         for object in found {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
             let of_server = name.starts_with("system-") || name == "kube-root-ca.crt" || namespace.starts_with("kube-");
-            if of_server || ours.iter().any(|ours| ours == name) {
+            let of_kai = name.ends_with(".scheduling.run.ai") || name.ends_with(".kai.scheduler");
+            if of_server || of_kai {
                 continue;
             }
             count += 1;
@@ -204,7 +205,10 @@ impl Kube {
 
     async fn context_of(&self, role: &str) -> Context {
         let account = format!("system:serviceaccount:kai-scheduler:{role}");
-        Context::new(Client::as_user(&self.access, &account, &[]).await.unwrap(), Clock::System)
+        Context::new(
+            Client::as_user(&self.access, &account, &[]).await.unwrap(),
+            Clock::System,
+        )
     }
 
     /// Waits until the server asks our webhooks and heeds our policies: it takes up what is registered after a moment.
@@ -217,10 +221,15 @@ impl Kube {
             pod.build()
         };
         let guarded = async {
-            for (pod, by) in [(probe(None, "nonsense"), "webhook"), (probe(Some("forged"), "0.5"), "kai-pods")] {
+            for (pod, by) in [
+                (probe(None, "nonsense"), "webhook"),
+                (probe(Some("forged"), "0.5"), "kai-pods"),
+            ] {
                 loop {
                     match self.client.create(&api::Pod::RESOURCE, "default", pod.clone()).await {
-                        Err(error) if error.to_string().contains(by) && !error.to_string().contains("failed calling") => {
+                        Err(error)
+                            if error.to_string().contains(by) && !error.to_string().contains("failed calling") =>
+                        {
                             break;
                         }
                         Err(_) => {}

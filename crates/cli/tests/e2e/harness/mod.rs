@@ -107,6 +107,18 @@ impl Cluster {
         self.try_create(object).await.unwrap();
     }
 
+    /// Creates an object as soon as that is possible: what a server was told of webhooks it heeds after a moment.
+    pub(crate) async fn create_soon(&self, object: Value) {
+        let created = async {
+            while let Err(error) = self.try_create(object.clone()).await {
+                assert!(!error.is_conflict(), "{error}");
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        let created = tokio::time::timeout(PATIENCE, created).await;
+        created.unwrap_or_else(|_| panic!("it is refused for ever: {object}"));
+    }
+
     /// Creates an object, or is refused.
     pub(crate) async fn try_create(&self, object: Value) -> Result<Value, cluster::Error> {
         let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
