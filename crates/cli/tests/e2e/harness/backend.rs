@@ -131,6 +131,17 @@ impl Backend {
         }
     }
 
+    /// Runs another replica of all roles that have a leader, until dropped. `None` where roles run without an election.
+    pub(crate) fn standby(&self) -> Option<impl Future<Output = anyhow::Error> + Send + 'static> {
+        match self {
+            Backend::Embedded { .. } => None,
+            Backend::Kube(kube) => {
+                let kube = kube.clone();
+                Some(async move { kube.run_standby().await })
+            }
+        }
+    }
+
     /// Runs all roles until dropped.
     pub(crate) async fn run_roles(&self) -> anyhow::Error {
         let ended = match self {

@@ -2,11 +2,12 @@
 //! nothing else, webhooks are called over TLS. Starting and stopping the server is `.ci/kube`'s matter.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::{Object, Resource, Scope, keys};
 use cli::all::{self, Settings};
-use cluster::{Access, Client, Clock, Context, Deletion, Part, Patch, Selection, Target};
+use cluster::{Access, Candidate, Client, Clock, Context, Deletion, Part, Patch, Selection, Target, Times};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
@@ -24,6 +25,14 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 const RBAC: &str = include_str!("../../../../../deploy/rbac.yaml");
 
+/// Shorter than usual, since these seconds pass for real.
+const TIMES: Times = Times {
+    lease: Duration::from_secs(3),
+    renew: Duration::from_secs(2),
+    retry: Duration::from_millis(500),
+};
+/// How many replicas there were; each has a name of its own.
+static REPLICAS: AtomicU64 = AtomicU64::new(0);
 /// Once for all scenarios of a process.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
 
@@ -123,6 +132,7 @@ impl Kube {
             api::PriorityClass::RESOURCE,
             Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced),
             api::Queue::RESOURCE,
+            Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced),
         ];
         let cleaned = async {
             for resource in &kinds {
@@ -169,25 +179,8 @@ impl Kube {
 
     /// Runs each role as its own account, with watches of its own, until one fails for good.
     pub(crate) async fn run_roles(&self) -> anyhow::Error {
-        let settings = Settings::every_role().unwrap();
-        let Settings {
-            scheduler,
-            binder,
-            controllers,
-            admission,
-        } = settings;
-        let one = Settings::default;
-        let alone = [
-            ("scheduler", Settings { scheduler, ..one() }),
-            ("binder", Settings { binder, ..one() }),
-            ("controllers", Settings { controllers, ..one() }),
-        ];
-        let mut roles = JoinSet::new();
-        for (role, settings) in alone {
-            let context = self.context_of(role).await;
-            roles.spawn(async move { all::run(context, settings).await.map(|never| match never {}) });
-        }
-        let mut webhooks = admission.unwrap();
+        let mut roles = self.elected().await;
+        let mut webhooks = Settings::every_role().unwrap().admission.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         webhooks.endpoint = controllers::admission::Endpoint::Url(format!("https://{address}"));
@@ -196,11 +189,47 @@ impl Kube {
             let ended = controllers::admission::serve(context, webhooks, listener).await;
             ended.map(|never| match never {}).map_err(anyhow::Error::from)
         });
-        match roles.join_next().await {
-            Some(Ok(Err(error))) => error,
-            Some(Err(error)) => anyhow::anyhow!("a role died: {error}"),
-            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a role ended by itself"),
+        first_end(roles).await
+    }
+
+    /// Runs a second replica of each role that has a leader.
+    pub(crate) async fn run_standby(&self) -> anyhow::Error {
+        first_end(self.elected().await).await
+    }
+
+    /// The roles of which one replica at a time does the work.
+    async fn elected(&self) -> JoinSet<anyhow::Result<()>> {
+        let Settings {
+            scheduler,
+            binder,
+            controllers,
+            admission: _,
+        } = Settings::every_role().unwrap();
+        let one = Settings::default;
+        let alone = [
+            ("scheduler", Settings { scheduler, ..one() }),
+            ("binder", Settings { binder, ..one() }),
+            ("controllers", Settings { controllers, ..one() }),
+        ];
+        let replica = REPLICAS.fetch_add(1, Ordering::Relaxed);
+        let mut roles = JoinSet::new();
+        for (role, settings) in alone {
+            let context = self.context_of(role).await;
+            let candidate = Candidate {
+                namespace: "kai-scheduler".to_owned(),
+                name: format!("kai-{role}"),
+                identity: format!("{role}-{}-{replica}", std::process::id()),
+                times: TIMES,
+                clock: Clock::System,
+            };
+            roles.spawn(async move {
+                let leading = context
+                    .client
+                    .while_leading(candidate, |claim| all::run(context.guarded(&claim), settings.clone()));
+                leading.await.map(|never| match never {})
+            });
         }
+        roles
     }
 
     async fn context_of(&self, role: &str) -> Context {
@@ -248,5 +277,13 @@ impl Kube {
         };
         let guarded = tokio::time::timeout(CLEAN_MAX, guarded).await;
         guarded.expect("webhooks and policies take effect");
+    }
+}
+
+async fn first_end(mut roles: JoinSet<anyhow::Result<()>>) -> anyhow::Error {
+    match roles.join_next().await {
+        Some(Ok(Err(error))) => error,
+        Some(Err(error)) => anyhow::anyhow!("a role died: {error}"),
+        Some(Ok(Ok(()))) | None => anyhow::anyhow!("a role ended by itself"),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Object, Resource};
-use cluster::{Client, Context, Deletion, Key, Part, Patch, Target};
+use cluster::{Client, Context, Deletion, Key, Part, Patch, Selection, Target};
 use engine::model::PodPhase;
 use serde_json::Value;
 use sim::invariants::Watcher;
@@ -51,6 +51,7 @@ pub(crate) struct Cluster {
     watcher: Watcher,
     backend: Backend,
     roles: std::sync::Mutex<JoinSet<()>>,
+    standby: std::sync::Mutex<JoinSet<()>>,
     _world: JoinSet<()>,
 }
 
@@ -77,6 +78,7 @@ impl Cluster {
             watcher,
             backend,
             roles: std::sync::Mutex::default(),
+            standby: std::sync::Mutex::default(),
             _world: world,
         };
         cluster.start_roles();
@@ -94,6 +96,19 @@ impl Cluster {
             let error = backend.run_roles().await;
             panic!("the roles ended: {error:?}");
         });
+    }
+
+    /// Starts another replica of the roles that have a leader, which [`Cluster::kill_roles`] leaves alive. Where roles run without an
+    /// election there is none, and the answer is false.
+    pub(crate) fn start_standby(&self) -> bool {
+        let Some(standby) = self.backend.standby() else {
+            return false;
+        };
+        self.standby.lock().unwrap().spawn(async move {
+            let error = standby.await;
+            panic!("the standby ended: {error:?}");
+        });
+        true
     }
 
     /// Kills all roles, as if the process had died.
@@ -117,6 +132,23 @@ impl Cluster {
         };
         let created = tokio::time::timeout(PATIENCE, created).await;
         created.unwrap_or_else(|_| panic!("it is refused for ever: {object}"));
+    }
+
+    /// Waits until a kind that was just defined is served.
+    pub(crate) async fn until_served(&self, version: &str, kind: &str) {
+        let served = async {
+            loop {
+                let found = self.client.resource_of(version, kind).await.unwrap();
+                if let Some(resource) = found
+                    && self.client.list_values(&resource, &Selection::default()).await.is_ok()
+                {
+                    return;
+                }
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        let served = tokio::time::timeout(PATIENCE, served).await;
+        served.unwrap_or_else(|_| panic!("{kind} of {version} is not served"));
     }
 
     /// Creates an object, or is refused.
