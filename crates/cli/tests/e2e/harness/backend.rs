@@ -51,7 +51,7 @@ impl Choice {
     /// Starts it. Within its runtime.
     pub(crate) async fn start(self) -> Backend {
         match self {
-            Choice::Kube => Backend::Kube(Kube::start().await),
+            Choice::Kube => Backend::Kube(Box::new(Kube::start().await)),
             Choice::Embedded => {
                 let start = START.parse().unwrap();
                 let server = Server::new(Options {
@@ -79,7 +79,7 @@ pub(crate) enum Backend {
         clock: Clock,
     },
     /// A real one.
-    Kube(Kube),
+    Kube(Box<Kube>),
 }
 
 impl Backend {
