@@ -46,22 +46,22 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// Reads the credentials. No call is made yet.
     pub async fn connect(access: &Access) -> Result<Self, Error> {
-        // Two providers in one process make rustls panic at its first use; an error here only says that one is set already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let refuse = |message: String| Error::Connect { message };
-        let config = match access {
-            Access::Infer => Config::infer().await.map_err(|error| refuse(error.to_string()))?,
-            Access::Kubeconfig(path) => {
-                let file =
-                    Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
-                let options = KubeConfigOptions::default();
-                Config::from_custom_kubeconfig(file, &options)
-                    .await
-                    .map_err(|error| refuse(error.to_string()))?
-            }
-            Access::Url(url) => Config::new(url.parse().map_err(|error| refuse(format!("{url}: {error}")))?),
-        };
-        let kube = kube::Client::try_from(config).map_err(|error| refuse(error.to_string()))?;
+        Self::with_config(config(access).await?)
+    }
+
+    /// The same, but calls are made as this user of these groups, which the credentials have to allow. What a user may not do fails.
+    pub async fn as_user(access: &Access, user: &str, groups: &[&str]) -> Result<Self, Error> {
+        let mut config = config(access).await?;
+        config.auth_info.impersonate = Some(user.to_owned());
+        config.auth_info.impersonate_groups =
+            (!groups.is_empty()).then(|| groups.iter().map(|group| (*group).to_owned()).collect());
+        Self::with_config(config)
+    }
+
+    fn with_config(config: Config) -> Result<Self, Error> {
+        let kube = kube::Client::try_from(config).map_err(|error| Error::Connect {
+            message: error.to_string(),
+        })?;
         Ok(Self::new(kube))
     }
 
@@ -95,5 +95,24 @@ impl Client {
 
     pub(crate) fn may_write(&self) -> bool {
         self.claim.as_ref().is_none_or(Claim::is_held)
+    }
+}
+
+async fn config(access: &Access) -> Result<Config, Error> {
+    // Two providers in one process make rustls panic at its first use; an error here only says that one is set already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let refuse = |message: String| Error::Connect { message };
+    match access {
+        Access::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
+        Access::Kubeconfig(path) => {
+            let file = Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(|error| refuse(error.to_string()))
+        }
+        Access::Url(url) => {
+            let url = url.parse().map_err(|error| refuse(format!("{url}: {error}")))?;
+            Ok(Config::new(url))
+        }
     }
 }

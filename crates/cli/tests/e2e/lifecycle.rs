@@ -50,10 +50,28 @@ fn nothing_is_left_in_the_way_after_uninstalling() {
         cluster.until_only_running(&["half"]).await;
         cluster.kill_roles().await;
         controllers::admission::uninstall(&cluster.client).await.unwrap();
-        cluster.create(PodManifest::new("later").build()).await;
+        cluster.create_soon(PodManifest::new("later").build()).await;
         cluster.settle().await;
         assert_eq!(cluster.running(), ["half"], "what runs goes on");
         cluster.start_roles();
         cluster.until_running(2).await;
+    });
+}
+
+#[test]
+fn a_standby_takes_over_from_a_leader_that_died() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        // On the embedded cluster roles run without an election.
+        if !cluster.start_standby() {
+            return;
+        }
+        cluster.create(PodManifest::new("first").gpus(1).build()).await;
+        cluster.until_only_running(&["first"]).await;
+        cluster.create(PodManifest::new("second").gpus(1).build()).await;
+        cluster.until_waiting("second", "GPU").await;
+        cluster.kill_roles().await;
+        cluster.delete::<api::Pod>("default", "first").await.unwrap();
+        cluster.until_only_running(&["second"]).await;
+        cluster.start_roles();
     });
 }

@@ -58,6 +58,7 @@ async fn foreign_kind(cluster: &crate::harness::Cluster, group: &str, kind: &str
             },
         }))
         .await;
+    cluster.until_served(&format!("{group}/v1"), kind).await;
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) fn live(plan: &Plan, tell: bool) -> Result<Told, String> {
     let choice = Choice::Embedded;
     let lived = std::panic::catch_unwind(|| {
         choice.runtime().block_on(async {
-            let cluster = Cluster::start(choice.start(), &plan.nodes).await;
+            let cluster = Cluster::start(choice.start().await, &plan.nodes).await;
             let trouble = Arc::new(Trouble::new(plan.seed, plan.rates.clone(), tell));
             let mut life = Life::new(plan, cluster, Arc::clone(&trouble));
             let judged = life.run().await;

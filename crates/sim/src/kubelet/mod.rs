@@ -468,6 +468,7 @@ impl Inner {
 
     async fn end(&self, key: &Key, life: &Life, exit_code: i64) -> Result<(), cluster::Error> {
         let now = self.context.clock.now_text();
+        self.release(life);
         self.write(key, status::ended(&life.object, &now, exit_code)).await?;
         self.set_stage(key, life, Stage::Ended);
         Ok(())
@@ -477,6 +478,11 @@ impl Inner {
     async fn stop(&self, key: &Key, uid: &str) -> Result<Outcome, cluster::Error> {
         let stop = Duration::from_secs_f64(self.delays.stop_seconds.max(0.0));
         tokio::time::sleep(stop).await;
+        // Before others can know that the pod is gone: the scheduler may hear of it sooner than this watch does.
+        let life = self.lock().pods.get(key).filter(|life| life.uid == uid).cloned();
+        if let Some(life) = life {
+            self.release(&life);
+        }
         let target = Target::of::<api::Pod>(&key.namespace, &key.name);
         let deletion = Deletion {
             uid: Some(uid.to_owned()),
@@ -486,6 +492,13 @@ impl Inner {
         match self.context.client.delete(target, &deletion).await {
             Err(error) if !error.is_conflict() => Err(error),
             _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// What the pod had is free.
+    fn release(&self, life: &Life) {
+        if let Some(machine) = self.lock().machines.get_mut(&life.node) {
+            machine.release(&life.uid);
         }
     }
 

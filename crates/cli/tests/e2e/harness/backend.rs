@@ -1,10 +1,14 @@
-//! Where scenarios run. The embedded API server, in virtual time, is the usual one.
+//! Where scenarios run. The embedded API server, in virtual time, is the usual one; a real one is chosen with `KAI_E2E_BACKEND=kube`.
+
+use std::time::Duration;
 
 use cli::all::Settings;
 use cli::embedded;
 use cluster::{Client, Clock, Context};
 use sim::server::{Options, Server};
 use tokio::runtime::{Builder, Runtime};
+
+use super::kube::Kube;
 
 /// When virtual time begins.
 const START: &str = "2026-01-01T00:00:00Z";
@@ -14,13 +18,16 @@ const START: &str = "2026-01-01T00:00:00Z";
 pub(crate) enum Choice {
     /// An API server within the test.
     Embedded,
+    /// A real one.
+    Kube,
 }
 
 impl Choice {
     pub(crate) fn of_environment() -> Choice {
         match std::env::var("KAI_E2E_BACKEND").as_deref() {
             Err(_) | Ok("embedded") => Choice::Embedded,
-            Ok(other) => panic!("KAI_E2E_BACKEND={other}: there is only embedded"),
+            Ok("kube") => Choice::Kube,
+            Ok(other) => panic!("KAI_E2E_BACKEND={other}: there are embedded and kube"),
         }
     }
 
@@ -32,12 +39,19 @@ impl Choice {
                 .start_paused(true)
                 .build()
                 .unwrap(),
+            Choice::Kube => {
+                // What the roles complain about tells more than a pod that does not run. Several scenarios, one log.
+                let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+                let _ = log.with_writer(std::io::stderr).try_init();
+                Builder::new_multi_thread().enable_all().build().unwrap()
+            }
         }
     }
 
     /// Starts it. Within its runtime.
-    pub(crate) fn start(self) -> Backend {
+    pub(crate) async fn start(self) -> Backend {
         match self {
+            Choice::Kube => Backend::Kube(Box::new(Kube::start().await)),
             Choice::Embedded => {
                 let start = START.parse().unwrap();
                 let server = Server::new(Options {
@@ -64,6 +78,8 @@ pub(crate) enum Backend {
         /// Virtual time.
         clock: Clock,
     },
+    /// A real one.
+    Kube(Box<Kube>),
 }
 
 impl Backend {
@@ -71,6 +87,7 @@ impl Backend {
     pub(crate) fn client(&self) -> Client {
         match self {
             Backend::Embedded { server, .. } => Client::in_process(server.service()),
+            Backend::Kube(kube) => kube.client.clone(),
         }
     }
 
@@ -78,12 +95,14 @@ impl Backend {
     pub(crate) fn client_of_nodes(&self) -> Client {
         match self {
             Backend::Embedded { server, .. } => Client::in_process(embedded::service_of_nodes(server)),
+            Backend::Kube(kube) => kube.nodes.clone(),
         }
     }
 
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Backend::Embedded { clock, .. } => *clock,
+            Backend::Kube(_) => Clock::System,
         }
     }
 
@@ -91,6 +110,35 @@ impl Backend {
     pub(crate) fn lacks_controller_manager(&self) -> bool {
         match self {
             Backend::Embedded { .. } => true,
+            Backend::Kube(_) => false,
+        }
+    }
+
+    /// A cluster in which nothing changed for so long has settled.
+    pub(crate) fn quiet(&self) -> Duration {
+        match self {
+            Backend::Embedded { .. } => Duration::from_secs(5),
+            // These seconds pass for real.
+            Backend::Kube(_) => Duration::from_secs(2),
+        }
+    }
+
+    /// Waits until webhooks and policies of roles that just started take effect.
+    pub(crate) async fn until_guarded(&self) {
+        match self {
+            Backend::Embedded { .. } => {}
+            Backend::Kube(kube) => kube.until_guarded().await,
+        }
+    }
+
+    /// Runs another replica of all roles that have a leader, until dropped. `None` where roles run without an election.
+    pub(crate) fn standby(&self) -> Option<impl Future<Output = anyhow::Error> + Send + 'static> {
+        match self {
+            Backend::Embedded { .. } => None,
+            Backend::Kube(kube) => {
+                let kube = kube.clone();
+                Some(async move { kube.run_standby().await })
+            }
         }
     }
 
@@ -98,12 +146,14 @@ impl Backend {
     pub(crate) fn server(&self) -> Option<&Server> {
         match self {
             Backend::Embedded { server, .. } => Some(server),
+            Backend::Kube(_) => None,
         }
     }
 
     /// Runs roles until dropped.
     pub(crate) async fn run_roles(&self, settings: Settings) -> anyhow::Error {
         let ended = match self {
+            Backend::Kube(kube) => return kube.run_roles().await,
             Backend::Embedded { server, clock } => {
                 let client = Client::in_process(embedded::service_of_roles(server));
                 embedded::run(server.clone(), Context::new(client, *clock), settings).await

@@ -2,6 +2,7 @@
 //! after every change. Which API server it is, is the back end's matter; scenarios do not know.
 
 mod backend;
+mod kube;
 pub(crate) mod manifest;
 
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use api::{Object, Resource};
 use cli::all::Settings;
-use cluster::{Client, Context, Deletion, Key, Part, Patch, Target};
+use cluster::{Client, Context, Deletion, Key, Part, Patch, Selection, Target};
 use engine::model::PodPhase;
 use serde_json::Value;
 use sim::invariants::Watcher;
@@ -22,8 +23,6 @@ pub(crate) use backend::Choice;
 
 /// How long a scenario waits for something that should happen. Virtual time on the embedded cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A cluster in which nothing changed for so long has settled.
-const QUIET: Duration = Duration::from_secs(5);
 /// How often conditions are looked at.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -31,7 +30,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
     let choice = Choice::of_environment();
     choice.runtime().block_on(async {
-        let cluster = Cluster::start(choice.start(), nodes).await;
+        let cluster = Cluster::start(choice.start().await, nodes).await;
         story(&cluster).await;
         cluster.settle().await;
         let found = cluster.found_when_settled();
@@ -58,6 +57,7 @@ pub(crate) struct Cluster {
     doubles: std::sync::Mutex<JoinSet<()>>,
     /// Why roles ended that nobody had ended.
     ended: Arc<std::sync::Mutex<Vec<String>>>,
+    standby: std::sync::Mutex<JoinSet<()>>,
     _world: JoinSet<()>,
 }
 
@@ -87,18 +87,33 @@ impl Cluster {
             roles: std::sync::Mutex::default(),
             doubles: std::sync::Mutex::default(),
             ended: Arc::default(),
+            standby: std::sync::Mutex::default(),
             _world: world,
         };
         cluster.start_roles();
         cluster
             .until("default queues", |cluster| cluster.context.feeds.queues().len() >= 2)
             .await;
+        cluster.backend.until_guarded().await;
         cluster
     }
 
     /// Starts all roles in one process, with watches of their own.
     pub(crate) fn start_roles(&self) {
         self.spawn_roles(&self.roles, Settings::every_role().unwrap());
+    }
+
+    /// Starts another replica of the roles that have a leader, which [`Cluster::kill_roles`] leaves alive. Where roles run without an
+    /// election there is none, and the answer is false.
+    pub(crate) fn start_standby(&self) -> bool {
+        let Some(standby) = self.backend.standby() else {
+            return false;
+        };
+        self.standby.lock().unwrap().spawn(async move {
+            let error = standby.await;
+            panic!("the standby ended: {error:?}");
+        });
+        true
     }
 
     /// Kills all roles, as if the process had died.
@@ -161,6 +176,35 @@ impl Cluster {
     /// Creates an object.
     pub(crate) async fn create(&self, object: Value) {
         self.try_create(object).await.unwrap();
+    }
+
+    /// Creates an object as soon as that is possible: what a server was told of webhooks it heeds after a moment.
+    pub(crate) async fn create_soon(&self, object: Value) {
+        let created = async {
+            while let Err(error) = self.try_create(object.clone()).await {
+                assert!(!error.is_conflict(), "{error}");
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        let created = tokio::time::timeout(PATIENCE, created).await;
+        created.unwrap_or_else(|_| panic!("it is refused for ever: {object}"));
+    }
+
+    /// Waits until a kind that was just defined is served.
+    pub(crate) async fn until_served(&self, version: &str, kind: &str) {
+        let served = async {
+            loop {
+                let found = self.client.resource_of(version, kind).await.unwrap();
+                if let Some(resource) = found
+                    && self.client.list_values(&resource, &Selection::default()).await.is_ok()
+                {
+                    return;
+                }
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        let served = tokio::time::timeout(PATIENCE, served).await;
+        served.unwrap_or_else(|_| panic!("{kind} of {version} is not served"));
     }
 
     /// Creates an object, or is refused.
@@ -290,7 +334,7 @@ impl Cluster {
         let settled = async {
             loop {
                 let before = state();
-                tokio::time::sleep(QUIET).await;
+                tokio::time::sleep(self.backend.quiet()).await;
                 if state() == before {
                     return;
                 }

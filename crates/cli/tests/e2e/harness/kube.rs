@@ -1,0 +1,290 @@
+//! A real API server as the place where scenarios run: kai is installed there as its manifests say, each role has its own account and
+//! nothing else, webhooks are called over TLS. Starting and stopping the server is `.ci/kube`'s matter.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use api::{Object, Resource, Scope, keys};
+use cli::all::{self, Settings};
+use cluster::{Access, Candidate, Client, Clock, Context, Deletion, Part, Patch, Selection, Target, Times};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+
+/// Who the simulated nodes are. The account of node agents is trusted with the scheduler's keys; what kubelets need beyond the agent's
+/// permissions they have as administrators.
+const NODES: &str = "system:serviceaccount:kai-scheduler:kai-node-agent";
+const ADMINISTRATORS: &str = "system:masters";
+/// What the field manager of the installation is called.
+const MANAGER: &str = "kai-e2e";
+/// How long the remains of a scenario may take to go.
+const CLEAN_MAX: Duration = Duration::from_secs(60);
+/// How often it is looked whether they have.
+const GLANCE: Duration = Duration::from_millis(100);
+
+const RBAC: &str = include_str!("../../../../../deploy/rbac.yaml");
+
+/// Shorter than usual, since these seconds pass for real.
+const TIMES: Times = Times {
+    lease: Duration::from_secs(3),
+    renew: Duration::from_secs(2),
+    retry: Duration::from_millis(500),
+};
+/// How many replicas there were; each has a name of its own.
+static REPLICAS: AtomicU64 = AtomicU64::new(0);
+/// Once for all scenarios of a process.
+static INSTALLED: OnceCell<()> = OnceCell::const_new();
+
+/// Which server, and how to get in.
+#[derive(Clone)]
+pub(crate) struct Kube {
+    access: Access,
+    pub(crate) client: Client,
+    pub(crate) nodes: Client,
+}
+
+impl Kube {
+    /// Installs kai, and takes away what other scenarios left.
+    pub(crate) async fn start() -> Kube {
+        let path = std::env::var_os("KAI_E2E_KUBECONFIG").expect("KAI_E2E_KUBECONFIG says where the API server is");
+        let access = Access::Kubeconfig(path.into());
+        let client = Client::connect(&access).await.unwrap();
+        let nodes = Client::as_user(&access, NODES, &[ADMINISTRATORS]).await.unwrap();
+        let kube = Kube { access, client, nodes };
+        INSTALLED.get_or_init(|| kube.install()).await;
+        kube.clean().await;
+        kube
+    }
+
+    async fn install(&self) {
+        let namespaces = ["kai-scheduler", keys::RESERVATION]
+            .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
+        // The GPU operator makes it; pods that share GPUs name it.
+        let runtime_class = json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": keys::RUNTIME_CLASS }, "handler": "nvidia",
+        });
+        let permissions = serde_saphyr::from_multiple::<Value>(RBAC).unwrap();
+        let objects = namespaces
+            .into_iter()
+            .chain([runtime_class])
+            .chain(api::crd::crds())
+            .chain(permissions);
+        for object in objects.filter(|object| !object.is_null()) {
+            self.apply(object).await;
+        }
+        for resource in [
+            api::Queue::RESOURCE,
+            api::PodGroup::RESOURCE,
+            api::BindRequest::RESOURCE,
+            api::Topology::RESOURCE,
+        ] {
+            // A definition is served a moment after it was accepted.
+            let served = async {
+                while self.client.list_values(&resource, &Selection::default()).await.is_err() {
+                    tokio::time::sleep(GLANCE).await;
+                }
+            };
+            let served = tokio::time::timeout(CLEAN_MAX, served).await;
+            served.unwrap_or_else(|_| panic!("{} are not served", resource.plural));
+        }
+    }
+
+    async fn apply(&self, object: Value) {
+        let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+        let resource = self.client.resource_of(version, kind).await.unwrap().unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let target = Target {
+            resource: &resource,
+            namespace: &namespace,
+            name: &name,
+        };
+        let patch = Patch::Apply {
+            manager: MANAGER,
+            fields: object.clone(),
+        };
+        let applied = self.client.patch(target, Part::Object, patch).await;
+        applied.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
+    }
+
+    /// Deletes all that scenarios make, in an order in which nobody makes it again.
+    async fn clean(&self) {
+        controllers::admission::uninstall(&self.client).await.unwrap();
+        let apps =
+            |plural: &'static str, kind: &'static str| Resource::new("apps", "v1", kind, plural, Scope::Namespaced);
+        let kinds = [
+            Resource::new(
+                "apiextensions.k8s.io",
+                "v1",
+                "CustomResourceDefinition",
+                "customresourcedefinitions",
+                Scope::Cluster,
+            ),
+            apps("deployments", "Deployment"),
+            apps("replicasets", "ReplicaSet"),
+            Resource::new("batch", "v1", "Job", "jobs", Scope::Namespaced),
+            api::Pod::RESOURCE,
+            api::BindRequest::RESOURCE,
+            api::PodGroup::RESOURCE,
+            api::Topology::RESOURCE,
+            api::Node::RESOURCE,
+            api::PriorityClass::RESOURCE,
+            Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced),
+            api::Queue::RESOURCE,
+            Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced),
+        ];
+        let cleaned = async {
+            for resource in &kinds {
+                while self.delete_all(resource).await > 0 {
+                    tokio::time::sleep(GLANCE).await;
+                }
+            }
+        };
+        let cleaned = tokio::time::timeout(CLEAN_MAX, cleaned).await;
+        cleaned.expect("the remains of the scenario before go");
+    }
+
+    /// Deletes all of a kind that are neither the server's own nor kai's definitions. Answers how many there were.
+    async fn delete_all(&self, resource: &Resource) -> usize {
+        let found = self
+            .client
+            .list_values(resource, &Selection::default())
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
+        let mut count = 0;
+        for object in found {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+            let of_server = name.starts_with("system-") || name == "kube-root-ca.crt" || namespace.starts_with("kube-");
+            let of_kai = name.ends_with(".scheduling.run.ai") || name.ends_with(".kai.scheduler");
+            if of_server || of_kai {
+                continue;
+            }
+            count += 1;
+            let target = Target {
+                resource,
+                namespace,
+                name,
+            };
+            let now = Deletion {
+                grace_seconds: Some(0),
+                ..Deletion::default()
+            };
+            // The last word is the next look.
+            let _ = self.client.delete(target, &now).await;
+        }
+        count
+    }
+
+    /// Runs each role as its own account, with watches of its own, until one fails for good.
+    pub(crate) async fn run_roles(&self) -> anyhow::Error {
+        let mut roles = self.elected().await;
+        let mut webhooks = Settings::every_role().unwrap().admission.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        webhooks.endpoint = controllers::admission::Endpoint::Url(format!("https://{address}"));
+        let context = self.context_of("admission").await;
+        roles.spawn(async move {
+            let ended = controllers::admission::serve(context, webhooks, listener).await;
+            ended.map(|never| match never {}).map_err(anyhow::Error::from)
+        });
+        first_end(roles).await
+    }
+
+    /// Runs a second replica of each role that has a leader.
+    pub(crate) async fn run_standby(&self) -> anyhow::Error {
+        first_end(self.elected().await).await
+    }
+
+    /// The roles of which one replica at a time does the work.
+    async fn elected(&self) -> JoinSet<anyhow::Result<()>> {
+        let Settings {
+            scheduler,
+            binder,
+            controllers,
+            admission: _,
+            questions: _,
+        } = Settings::every_role().unwrap();
+        let one = Settings::default;
+        let alone = [
+            ("scheduler", Settings { scheduler, ..one() }),
+            ("binder", Settings { binder, ..one() }),
+            ("controllers", Settings { controllers, ..one() }),
+        ];
+        let replica = REPLICAS.fetch_add(1, Ordering::Relaxed);
+        let mut roles = JoinSet::new();
+        for (role, settings) in alone {
+            let context = self.context_of(role).await;
+            let candidate = Candidate {
+                namespace: "kai-scheduler".to_owned(),
+                name: format!("kai-{role}"),
+                identity: format!("{role}-{}-{replica}", std::process::id()),
+                times: TIMES,
+                clock: Clock::System,
+            };
+            roles.spawn(async move {
+                let leading = context
+                    .client
+                    .while_leading(candidate, |claim| all::run(context.guarded(&claim), settings.clone()));
+                leading.await.map(|never| match never {})
+            });
+        }
+        roles
+    }
+
+    async fn context_of(&self, role: &str) -> Context {
+        let account = format!("system:serviceaccount:kai-scheduler:{role}");
+        Context::new(
+            Client::as_user(&self.access, &account, &[]).await.unwrap(),
+            Clock::System,
+        )
+    }
+
+    /// Waits until the server asks our webhooks and heeds our policies: it takes up what is registered after a moment.
+    pub(crate) async fn until_guarded(&self) {
+        let probe = |label: Option<&str>, fraction: &str| {
+            let mut pod = super::manifest::PodManifest::new("probe").annotation(keys::GPU_FRACTION, fraction);
+            if let Some(value) = label {
+                pod = pod.label(keys::GPU_GROUP, value).scheduler("nobody");
+            }
+            pod.build()
+        };
+        let guarded = async {
+            for (pod, by) in [
+                (probe(None, "nonsense"), "webhook"),
+                (probe(Some("forged"), "0.5"), "kai-pods"),
+            ] {
+                loop {
+                    match self.client.create(&api::Pod::RESOURCE, "default", pod.clone()).await {
+                        Err(error)
+                            if error.to_string().contains(by) && !error.to_string().contains("failed calling") =>
+                        {
+                            break;
+                        }
+                        Err(_) => {}
+                        Ok(_) => {
+                            let now = Deletion {
+                                grace_seconds: Some(0),
+                                ..Deletion::default()
+                            };
+                            let target = Target::of::<api::Pod>("default", "probe");
+                            let _ = self.client.delete(target, &now).await;
+                        }
+                    }
+                    tokio::time::sleep(GLANCE).await;
+                }
+            }
+        };
+        let guarded = tokio::time::timeout(CLEAN_MAX, guarded).await;
+        guarded.expect("webhooks and policies take effect");
+    }
+}
+
+async fn first_end(mut roles: JoinSet<anyhow::Result<()>>) -> anyhow::Error {
+    match roles.join_next().await {
+        Some(Ok(Err(error))) => error,
+        Some(Err(error)) => anyhow::anyhow!("a role died: {error}"),
+        Some(Ok(Ok(()))) | None => anyhow::anyhow!("a role ended by itself"),
+    }
+}
