@@ -3,9 +3,9 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use support::command;
 
@@ -23,12 +23,16 @@ fn the_story_comes_true() {
 }
 
 /// A playground that runs until dropped.
-struct Playground(Child);
+struct Playground {
+    process: Child,
+    /// Kept open: a program that nobody listens to may end.
+    _output: Lines<BufReader<ChildStdout>>,
+}
 
 impl Drop for Playground {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -39,14 +43,14 @@ impl Playground {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let playground = Playground(child);
-        for line in lines {
-            if line.unwrap().contains("The cluster is yours") {
-                return playground;
-            }
-        }
-        panic!("the playground ended before it was ready");
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.any(|line| line.unwrap().contains("The cluster is yours"));
+        let playground = Playground {
+            process: child,
+            _output: lines,
+        };
+        assert!(ready, "the playground ended before it was ready");
+        playground
     }
 }
 

@@ -99,12 +99,11 @@ fn actions_can_be_chosen() {
 #[test]
 fn the_readme_shows_the_truth() {
     let readme = include_str!("../../../README.md");
-    let block = readme
-        .split("```console\n")
+    let shown = readme
+        .split("```console\n$ cargo run --release -- simulate examples/two-teams.yaml\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next())
         .unwrap();
-    let (_command, shown) = block.split_once('\n').unwrap();
     let printed = kai_in("../..", &["simulate", "examples/two-teams.yaml"]);
     let printed = printed.split_once('\n').unwrap().1.split("--- stderr").next().unwrap();
     assert_eq!(blank_times(shown), printed);

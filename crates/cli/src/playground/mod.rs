@@ -59,11 +59,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         let file = arguments.kubeconfig.display();
-        writeln!(
-            out,
-            "\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.",
+        // Not an error if nobody reads it: the cluster is there all the same.
+        crate::print(&format!(
+            "\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.\n",
             world.address()
-        )?;
+        ))?;
         tokio::select! {
             ended = world.ended() => Err(ended),
             _ = tokio::signal::ctrl_c() => {
