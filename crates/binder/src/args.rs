@@ -200,10 +200,7 @@ mod tests {
     #[test]
     fn flags_of_a_kai_manifest_are_taken() {
         let found = settings(&[
-            "--leader-elect=false",
             "--fake-gpu-nodes",
-            "--qps=20",
-            "--feature-gates=A=true",
             r#"--resource-reservation-pod-resources={"requests":{"cpu":"1m"}}"#,
             r#"--resource-reservation-container-security-context={"runAsUser":10000}"#,
             r#"--plugins={"gpusharing":{"enabled":true,"priority":100,"arguments":{"cdiEnabled":"true"}},"hamicore":{"enabled":true}}"#,

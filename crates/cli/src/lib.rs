@@ -97,4 +97,21 @@ mod tests {
     fn no_two_flags_of_a_command_have_one_name() {
         <Arguments as clap::CommandFactory>::command().debug_assert();
     }
+
+    #[test]
+    fn flags_of_kais_manifests_are_taken() {
+        let check = |line: &str| {
+            let taken = Arguments::try_parse_from(line.split(' '));
+            assert!(taken.is_ok(), "{line}: {:?}", taken.err());
+        };
+        check(
+            "kai scheduler --scheduler-conf=c.yaml --namespace=kai-scheduler --leader-elect --listen-address=:8080 --plugin-server-port=8081",
+        );
+        check(
+            "kai binder --leader-elect=false --metrics-bind-address=:8080 --health-probe-bind-address=:8081 --qps=20 --feature-gates=A=true",
+        );
+        check("kai controllers --leader-elect --zap-log-level=debug --qps=50 --burst=300");
+        check("kai admission --webhook-addr=9443 --leader-elect --qps=50 --gpu-sharing-enabled=true");
+        check("kai all --role scheduler=--schedule-period=2s");
+    }
 }
