@@ -1,6 +1,5 @@
 //! The end-to-end suite: what a user sees from creating a pod to its running on the right GPU, on a whole cluster with all of kai's
 //! roles. It runs on the embedded API server (in virtual time); the back end can be another one, see `harness/backend.rs`.
-#![allow(clippy::unwrap_used)]
 #![allow(clippy::unwrap_used)] // The harness is a test too.
 
 mod gangs;
