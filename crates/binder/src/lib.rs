@@ -1,7 +1,7 @@
 //! The binder: it carries out bind requests. For pods that share GPUs it holds a GPU per group by a reservation pod, tells the pod
 //! which GPU it got, and keeps reservations in order afterwards. It never chooses a node or a group, and never ends a workload.
 //!
-//! What to do next is decided by plain functions over what was read ([`step`], [`books`], [`care`], [`intent`]); `bind` and `sync`
+//! What to do next is decided by plain functions over what was read (`step`, `books`, `care`, `intent`); `bind` and `sync`
 //! read, ask them, and write. Absence in a watch is never proof of anything here: what is destroyed or promised rests on fresh reads.
 
 mod admit;
