@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use api::{BindPhase, BindRequest, Pod, keys};
+use api::{BindPhase, BindRequest, ConfigMap, Object, Pod, keys};
 use cluster::{Deletion, Key, Outcome, Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
@@ -22,7 +22,7 @@ use crate::notices::attempts;
 use crate::reservation_pod::reservation_pod;
 use crate::rollback::Undone;
 use crate::run::Binder;
-use crate::sharing::{CONFIG_MAP, Share, config_maps, is_same, manifest};
+use crate::sharing::{Share, config_maps, is_same, manifest};
 use crate::step::{Failure, Patience, Reservation, Step, step};
 use crate::{GroupKey, reservation_name};
 
@@ -421,11 +421,7 @@ impl Binder {
 
     /// Makes the ConfigMap what it has to be. Whatever else has its name is a tenant's and goes: the pod asks for ours.
     async fn put_config_map(&self, pod: &Value, name: &str, wanted: &Value) -> Result<(), Stop> {
-        let target = Target {
-            resource: &CONFIG_MAP,
-            namespace: target_of(pod).namespace,
-            name,
-        };
+        let target = Target::of::<ConfigMap>(target_of(pod).namespace, name);
         if let Some(found) = self.client.get_value(target).await? {
             if is_same(&found, wanted) {
                 return Ok(());
@@ -437,7 +433,7 @@ impl Binder {
             self.client.delete(target, &only_this).await?;
         }
         self.client
-            .create(&CONFIG_MAP, target.namespace, wanted.clone())
+            .create(&ConfigMap::RESOURCE, target.namespace, wanted.clone())
             .await?;
         Ok(())
     }

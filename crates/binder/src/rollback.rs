@@ -1,13 +1,13 @@
 //! Taking back what an attempt to bind has written, so that nothing of it is left: labels, annotations, ConfigMaps. Reservations are
 //! taken back by the care for their group, which knows who else uses them.
 
-use api::{BindRequest, Pod, keys};
+use api::{BindRequest, ConfigMap, Pod, keys};
 use cluster::{Deletion, Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
 use crate::books::is_about;
 use crate::run::Binder;
-use crate::sharing::{CONFIG_MAP, config_map_names, is_owned};
+use crate::sharing::{config_map_names, is_owned};
 
 /// Somebody else may change the pod at the same time; more often than this in a row is a reason to come back later.
 const TRIES_MAX: u32 = 5;
@@ -78,11 +78,7 @@ impl Binder {
     async fn remove_config_maps(&self, pod: &Value) -> Result<(), cluster::Error> {
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
         for name in config_map_names(pod).into_iter().flatten() {
-            let target = Target {
-                resource: &CONFIG_MAP,
-                namespace,
-                name: &name,
-            };
+            let target = Target::of::<ConfigMap>(namespace, &name);
             let Some(found) = self.client.get_value(target).await? else {
                 continue;
             };

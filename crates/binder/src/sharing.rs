@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::{Resource, Scope, keys};
+use api::keys;
 use serde_json::{Value, json};
-
-/// ConfigMaps.
-pub(crate) const CONFIG_MAP: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
 
 /// What the pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -300,6 +300,11 @@ impl Client {
         self.call(attempt, request).await
     }
 
+    /// A write whose answer nobody reads.
+    pub(crate) async fn write_only(&self, attempt: String, request: Built) -> Result<(), Error> {
+        self.write::<IgnoredAny>(&attempt, request).await.map(drop)
+    }
+
     pub(crate) async fn call<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
         let fail = |error| Error::call(attempt.to_owned(), error);
         let request = request.map_err(|error| fail(kube::Error::BuildRequest(error)))?;
@@ -315,7 +320,7 @@ impl Client {
     }
 }
 
-type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+pub(crate) type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
 /// The path of a resource's collection.
 pub(crate) fn path(resource: &Resource, namespace: &str) -> String {

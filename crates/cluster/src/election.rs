@@ -187,23 +187,20 @@ impl Client {
         }
     }
 
-    /// Takes part in an election and does `lead` each time it is won; what it does is cancelled as soon as the claim ends. Never
-    /// returns by itself, except with what `lead` returns.
-    pub async fn while_leading<L, F, T>(&self, candidate: Candidate, mut lead: L) -> T
+    /// Waits until the election is won, then does `lead`. Ends with what that returns; or with `None` as soon as the claim ends, and what
+    /// was being done is cancelled. A process that lost its claim should end: what it assumed may not be true any more.
+    pub async fn while_leading<F, T>(&self, candidate: Candidate, lead: impl FnOnce(Claim) -> F) -> Option<T>
     where
-        L: FnMut(Claim) -> F,
         F: Future<Output = T>,
     {
         let claim = Claim::none();
         let contest = self.run_election(candidate.clone(), claim.clone());
         let work = async {
-            loop {
-                claim.held().await;
-                tracing::info!(lease = candidate.name, identity = candidate.identity, "leading");
-                tokio::select! {
-                    result = lead(claim.clone()) => return result,
-                    () = claim.lost() => tracing::warn!(lease = candidate.name, "another may lead now"),
-                }
+            claim.held().await;
+            tracing::info!(lease = candidate.name, identity = candidate.identity, "leading");
+            tokio::select! {
+                result = lead(claim.clone()) => Some(result),
+                () = claim.lost() => None,
             }
         };
         tokio::select! {

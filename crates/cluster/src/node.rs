@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use kube::api::{GetParams, Patch, PatchParams, PostParams};
 use kube::core::Request;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::{Client, Error};
+use crate::{Client, Error, whole_seconds};
 
 /// Result of [`Client::apply_node_labels`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,7 +100,7 @@ impl Client {
         let body = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node, "labels": kept } });
         let parameters = PatchParams::apply(manager).force();
         let request = Request::new("/api/v1/nodes").patch(node, &parameters, &Patch::Apply(body));
-        self.send(format!("labelling node {node}"), request).await?;
+        self.write_only(format!("labelling node {node}"), request).await?;
         let left_alone = left_alone
             .into_keys()
             .filter_map(|key| Some((key.clone(), foreign.get(key)?.clone())));
@@ -121,15 +120,14 @@ impl Client {
         struct RuntimeClass {
             handler: String,
         }
-        let attempt = format!("reading runtime class {name}");
         let request = Request::new("/apis/node.k8s.io/v1/runtimeclasses").get(name, &GetParams::default());
-        let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
-        match self.kube.request::<RuntimeClass>(request).await {
+        match self
+            .call::<RuntimeClass>(&format!("reading runtime class {name}"), request)
+            .await
+        {
             Ok(class) => Ok(Some(class.handler)),
-            Err(error) => match Error::call(attempt, error) {
-                error if error.is_not_found() => Ok(None),
-                error => Err(error),
-            },
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -148,20 +146,20 @@ impl Client {
                 "status": status,
                 "reason": condition.reason,
                 "message": condition.message,
-                "lastTransitionTime": seconds(condition.since),
-                "lastHeartbeatTime": seconds(jiff::Timestamp::now()),
+                "lastTransitionTime": whole_seconds(condition.since),
+                "lastHeartbeatTime": whole_seconds(jiff::Timestamp::now()),
             }] },
         });
         let parameters = PatchParams::apply(manager).force();
         let request = Request::new("/api/v1/nodes").patch_subresource("status", node, &parameters, &Patch::Apply(body));
-        self.send(format!("setting condition {} of node {node}", condition.kind), request)
+        self.write_only(format!("setting condition {} of node {node}", condition.kind), request)
             .await
     }
 
     /// Records an event about the node, where `kubectl describe node` finds it.
     pub async fn record_node_event(&self, node: &str, component: &str, event: &NodeEvent) -> Result<(), Error> {
         let uid = self.node(node).await?.metadata.uid;
-        let now = seconds(jiff::Timestamp::now());
+        let now = whole_seconds(jiff::Timestamp::now());
         let severity = match event.severity {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
@@ -182,33 +180,14 @@ impl Client {
         });
         let bytes = body.to_string().into_bytes();
         let request = Request::new("/api/v1/namespaces/default/events").create(&PostParams::default(), bytes);
-        self.send(format!("recording an event of node {node}"), request).await
+        self.write_only(format!("recording an event of node {node}"), request)
+            .await
     }
 
     async fn node(&self, node: &str) -> Result<Object, Error> {
-        let attempt = format!("reading node {node}");
         let request = Request::new("/api/v1/nodes").get_metadata(node, &GetParams::default());
-        let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
-        self.kube
-            .request(request)
-            .await
-            .map_err(|error| Error::call(attempt, error))
+        self.call(&format!("reading node {node}"), request).await
     }
-
-    pub(crate) async fn send(
-        &self,
-        attempt: String,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<(), Error> {
-        let request = request.map_err(|error| Error::call(attempt.clone(), kube::Error::BuildRequest(error)))?;
-        let answer: Result<IgnoredAny, kube::Error> = self.kube.request(request).await;
-        answer.map(|_| ()).map_err(|error| Error::call(attempt, error))
-    }
-}
-
-/// Kubernetes' times have whole seconds.
-fn seconds(time: jiff::Timestamp) -> String {
-    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
 }
 
 /// Label keys that managers other than `ours` own, with the owner's name.

@@ -71,7 +71,7 @@ impl Client {
         let body = json!({ "metadata": { "uid": pod.uid, "annotations": { key: value } } });
         let path = format!("/api/v1/namespaces/{namespace}/pods");
         let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(body));
-        self.send(format!("annotating pod {namespace}/{name} with {key}"), request)
+        self.write_only(format!("annotating pod {namespace}/{name} with {key}"), request)
             .await
     }
 }

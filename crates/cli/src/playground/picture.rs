@@ -51,7 +51,7 @@ pub(super) fn show(world: &World, out: &mut impl Write) -> io::Result<()> {
     for queue in feeds.queues().all() {
         let status = queue.status();
         let gpus = |list: &std::collections::BTreeMap<String, api::QuantityText>| {
-            list.get("nvidia.com/gpu")
+            list.get(keys::RESOURCE_GPU)
                 .map_or_else(|| "0".to_owned(), ToString::to_string)
         };
         queues.add_row([

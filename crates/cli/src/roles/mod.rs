@@ -104,11 +104,14 @@ async fn lead(
         admission: Some(admission),
         ..Settings::default()
     });
-    let leading = context.client.while_leading(candidate, |claim| {
-        let context = context.guarded(&claim);
-        let settings = settings.clone();
-        async move { all::run(context, settings).await }
-    });
+    let leading = async {
+        let led = context
+            .client
+            .while_leading(candidate, |claim| all::run(context.guarded(&claim), settings));
+        // Kubernetes starts the process anew, with nothing of what it assumed.
+        led.await
+            .unwrap_or_else(|| Err(anyhow::anyhow!("another replica may lead now; this one ends")))
+    };
     let answering = async {
         match everywhere {
             Some(settings) => all::run(context.clone(), settings).await,

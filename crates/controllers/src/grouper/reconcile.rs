@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{Object, Pod, PodGroup, Resource, Scope, keys};
+use api::{ConfigMap, Object, Pod, PodGroup, keys};
 use cluster::{About, Client, Context, Events, Feeds, Key, Note, Outcome, Part, Patch, Severity, Target};
 use rustc_hash::FxHashMap;
 
@@ -14,7 +14,6 @@ use super::workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, Workload}
 use super::{KindDefaults, NAME, SOON, Settings, TYPES_KEY, apply, base, group};
 use crate::reconciles::Reconciles;
 
-const CONFIG_MAP: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
 const WARNING: &str = "PodGrouperWarning";
 /// No kind asks for more objects than its owner and one beside it.
 const READS_MAX: usize = 4;
@@ -98,11 +97,7 @@ impl Grouper {
         let Some((namespace, name)) = &self.settings.kind_defaults else {
             return;
         };
-        let target = Target {
-            resource: &CONFIG_MAP,
-            namespace,
-            name,
-        };
+        let target = Target::of::<ConfigMap>(namespace, name);
         let found = match self.client.get_value(target).await {
             Ok(found) => found,
             Err(error) => return tracing::warn!(%error, "defaults by kind were not read"),

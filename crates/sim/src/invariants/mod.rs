@@ -14,9 +14,6 @@ use engine::model::{GpuRequest, Gpus, Millis, PodPhase, PodSpec};
 
 pub use watcher::Watcher;
 
-/// The annotation by which a reservation pod says which GPU it holds.
-const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
-
 /// A law that does not hold, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation(pub String);
@@ -147,7 +144,7 @@ impl Bound {
             node,
             leaves: pod.metadata.deletion_timestamp.is_some(),
             is_reservation,
-            reserved: pod.metadata.annotations.text(RESERVED_GPU).map(str::to_owned),
+            reserved: pod.metadata.annotations.text(keys::RESERVED_GPU).map(str::to_owned),
             group: label(keys::GPU_GROUP),
             spec,
         })
@@ -211,7 +208,7 @@ fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
         spec.memory_bytes,
     );
     // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
-    let devices = node.capacity("nvidia.com/gpu").unwrap_or(0);
+    let devices = node.capacity(keys::RESOURCE_GPU).unwrap_or(0);
     let whole = |pod: &PodSpec| match pod.requests.gpu {
         GpuRequest::Whole { devices } => devices,
         _ => 0,
@@ -237,9 +234,9 @@ fn shared_gpus_hold(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation
     let replicated = node
         .metadata
         .labels
-        .text("nvidia.com/gpu.count")
+        .text(keys::NODE_GPU_COUNT)
         .and_then(|text| text.parse::<i64>().ok())
-        < node.capacity("nvidia.com/gpu");
+        < node.capacity(keys::RESOURCE_GPU);
     let mut by_group: BTreeMap<&str, i64> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.is_reservation) {
         let Some(share) = pod.share_mib(memory) else { continue };

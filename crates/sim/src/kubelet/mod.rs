@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::{Object, PodIdentity, Resource, Scope, keys};
+use api::{Object, PodIdentity, keys};
 use cluster::{Backoff, Context, Deletion, Key, Outcome, Part, Patch, Target, WorkQueue};
 use engine::model::PodPhase;
 use rustc_hash::FxHashMap;
@@ -27,9 +27,6 @@ pub const RUN_SECONDS: &str = "sim.kai.scheduler/run-seconds";
 /// Annotation on pods: the exit code with which it ends.
 pub const EXIT_CODE: &str = "sim.kai.scheduler/exit-code";
 
-const CONFIG_MAP: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
-/// The annotation by which a reservation pod says which GPU it holds.
-const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
 /// How often a kubelet looks again for a ConfigMap that a pod needs.
 const MISSING_RETRY: Duration = Duration::from_secs(1);
 /// Pods that are worked on at a time.
@@ -66,6 +63,8 @@ struct Life {
     node: String,
     object: Arc<Value>,
     stage: Stage,
+    /// Since when it has been asked to go.
+    stopping: Option<Instant>,
     address: String,
 }
 
@@ -367,6 +366,7 @@ impl Inner {
             } else {
                 Stage::Starting { since }
             },
+            stopping: None,
             address: format!("10.{a}.{b}.{c}"),
         };
         state.pods.insert(key.clone(), life);
@@ -419,11 +419,7 @@ impl Inner {
     async fn start(&self, key: &Key, life: &Life) -> Result<Outcome, cluster::Error> {
         let now = self.context.clock.now_text();
         for name in status::needed_config_maps(&life.object) {
-            let target = Target {
-                resource: &CONFIG_MAP,
-                namespace: &key.namespace,
-                name: &name,
-            };
+            let target = Target::of::<api::ConfigMap>(&key.namespace, &name);
             if self.context.client.get_value(target).await?.is_none() {
                 let message = format!("configmap \"{name}\" not found");
                 self.write(
@@ -445,7 +441,7 @@ impl Inner {
     async fn reserve(&self, key: &Key, life: &Life) -> Result<(), cluster::Error> {
         let ours =
             *key.namespace == *keys::RESERVATION && life.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
-        if !ours || annotation(&life.object, RESERVED_GPU).is_some() {
+        if !ours || annotation(&life.object, keys::RESERVED_GPU).is_some() {
             return Ok(());
         }
         let uuids = {
@@ -457,7 +453,7 @@ impl Inner {
             tenant.map(machine::Tenant::gpu_uuids).unwrap_or_default()
         };
         let [uuid] = &uuids[..] else { return Ok(()) };
-        let body = json!({ "metadata": { "uid": life.uid, "annotations": { RESERVED_GPU: uuid } } });
+        let body = json!({ "metadata": { "uid": life.uid, "annotations": { keys::RESERVED_GPU: uuid } } });
         let target = Target::of::<api::Pod>(&key.namespace, &key.name);
         self.context
             .client
@@ -476,8 +472,9 @@ impl Inner {
 
     /// Stops a pod that was asked to go, then takes its object away.
     async fn stop(&self, key: &Key, uid: &str) -> Result<Outcome, cluster::Error> {
-        let stop = Duration::from_secs_f64(self.delays.stop_seconds.max(0.0));
-        tokio::time::sleep(stop).await;
+        if let Some(rest) = self.time_to_stop(key, uid) {
+            return Ok(Outcome::Again(rest));
+        }
         // Before others can know that the pod is gone: the scheduler may hear of it sooner than this watch does.
         let life = self.lock().pods.get(key).filter(|life| life.uid == uid).cloned();
         if let Some(life) = life {
@@ -493,6 +490,16 @@ impl Inner {
             Err(error) if !error.is_conflict() => Err(error),
             _ => Ok(Outcome::Done),
         }
+    }
+
+    /// How long it still takes the pod to stop.
+    fn time_to_stop(&self, key: &Key, uid: &str) -> Option<Duration> {
+        let mut state = self.lock();
+        let life = state.pods.get_mut(key).filter(|life| life.uid == uid)?;
+        let since = *life.stopping.get_or_insert_with(Instant::now);
+        let end = since + Duration::from_secs_f64(self.delays.stop_seconds.max(0.0));
+        end.checked_duration_since(Instant::now())
+            .filter(|rest| !rest.is_zero())
     }
 
     /// What the pod had is free.

@@ -145,7 +145,7 @@ impl NodeTemplate {
         labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
         labels.extend(gpus.map(NodeGpus::labels).unwrap_or_default());
         labels.extend(self.labels.clone());
-        let arch = match labels.get("kai.scheduler/platform").map(String::as_str) {
+        let arch = match labels.get(api::keys::NODE_PLATFORM).map(String::as_str) {
             Some("tegra") => "arm64",
             _ => "amd64",
         };

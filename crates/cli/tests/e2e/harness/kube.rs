@@ -224,10 +224,13 @@ impl Kube {
                 clock: Clock::System,
             };
             roles.spawn(async move {
-                let leading = context
-                    .client
-                    .while_leading(candidate, |claim| all::run(context.guarded(&claim), settings.clone()));
-                leading.await.map(|never| match never {})
+                loop {
+                    let lead = |claim| all::run(context.guarded(&claim), settings.clone());
+                    // A role that loses its lease ends, and is started anew.
+                    if let Some(ended) = context.client.while_leading(candidate.clone(), lead).await {
+                        return ended.map(|never| match never {});
+                    }
+                }
             });
         }
         roles
