@@ -104,6 +104,25 @@ pub enum Status {
     Unknown,
 }
 
+impl Status {
+    /// Its name, as cases, tables and answers write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Pending => "Pending",
+            Status::Gated => "Gated",
+            Status::Pipelined => "Pipelined",
+            Status::Binding => "Binding",
+            Status::Bound => "Bound",
+            Status::Running => "Running",
+            Status::Releasing => "Releasing",
+            Status::StuckInReleasing => "StuckInReleasing",
+            Status::Succeeded => "Succeeded",
+            Status::Failed => "Failed",
+            Status::Unknown => "Unknown",
+        }
+    }
+}
+
 /// A pod after a cycle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodView<'a> {

@@ -6,7 +6,7 @@ use engine::model::{GangKey, GangSpec, GpuRequest, PodKind};
 use engine::report::Status;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::outcome::{PodOutcome, name_of};
+use crate::outcome::PodOutcome;
 use crate::run::Facts;
 use crate::scenario::{Expectation, ExpectedNode, ExpectedTotals, Scenario};
 
@@ -47,7 +47,7 @@ fn check_pods(facts: &Facts, expectation: &Expectation, found: &mut Vec<String>)
             ));
             continue;
         };
-        let got = name_of(pod.status);
+        let got = pod.status.name();
         let because = pod
             .reason
             .as_ref()

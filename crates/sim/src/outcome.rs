@@ -54,24 +54,7 @@ pub struct PodOutcome {
 }
 
 fn status_name<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(name_of(*status))
-}
-
-/// The name of a status, as cases and tables write it.
-pub fn name_of(status: Status) -> &'static str {
-    match status {
-        Status::Pending => "Pending",
-        Status::Gated => "Gated",
-        Status::Pipelined => "Pipelined",
-        Status::Binding => "Binding",
-        Status::Bound => "Bound",
-        Status::Running => "Running",
-        Status::Releasing => "Releasing",
-        Status::StuckInReleasing => "StuckInReleasing",
-        Status::Succeeded => "Succeeded",
-        Status::Failed => "Failed",
-        Status::Unknown => "Unknown",
-    }
+    serializer.serialize_str(status.name())
 }
 
 /// A queue. Amounts are in the units of the Queue API: GPUs, milli-cores, megabytes; -1 = unlimited.

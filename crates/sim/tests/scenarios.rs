@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sim::outcome::{Outcome, name_of};
+use sim::outcome::Outcome;
 use sim::run::Options;
 use sim::scenario::{discover, load, load_case, load_manifests};
 
@@ -83,7 +83,7 @@ fn run(text: &str, cycles: u32) -> Outcome {
 fn statuses(outcome: &Outcome) -> Vec<String> {
     let text = |pod: &sim::outcome::PodOutcome| {
         let on = pod.node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
-        format!("{} {}{on}", pod.name, name_of(pod.status))
+        format!("{} {}{on}", pod.name, pod.status.name())
     };
     outcome.pods.iter().map(text).collect()
 }

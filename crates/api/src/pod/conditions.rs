@@ -1,10 +1,8 @@
 //! Conditions of a pod. Only those that somebody here reads are kept: every pod of a cluster has several.
 
-use std::fmt;
+use serde::{Deserialize, Deserializer};
 
-use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
-
+use super::chosen::chosen;
 use crate::text::Text;
 
 /// A condition of a pod.
@@ -48,37 +46,11 @@ pub enum ConditionStatus {
 
 /// For `#[serde(deserialize_with)]`.
 pub(super) fn of_interest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
-    deserializer.deserialize_option(Conditions)
-}
-
-struct Conditions;
-
-impl<'de> Visitor<'de> for Conditions {
-    type Value = Vec<PodCondition>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of conditions")
-    }
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Vec::new())
-    }
-    fn visit_none<E>(self) -> Result<Self::Value, E> {
-        Ok(Vec::new())
-    }
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut kept = Vec::new();
-        while let Some(condition) = list.next_element::<PodCondition>()? {
-            if PodCondition::OF_INTEREST.contains(&&*condition.type_) {
-                // Most pods keep exactly one; room for four would be three times what is needed.
-                kept.reserve_exact(1);
-                kept.push(condition);
-            }
-        }
-        Ok(kept)
-    }
+    chosen(deserializer, |condition: PodCondition| {
+        PodCondition::OF_INTEREST
+            .contains(&&*condition.type_)
+            .then_some(condition)
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Pods.
 
+mod chosen;
 mod conditions;
 pub(crate) mod constraints;
 mod requests;

@@ -1,11 +1,11 @@
 //! Volumes of a pod, as far as they decide where it can run: those behind claims. All others are dropped when read.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 
+use super::chosen::chosen;
 use crate::text::Text;
 
 /// A volume that is behind a claim.
@@ -61,33 +61,7 @@ impl RawVolume {
 
 /// For `#[serde(deserialize_with)]`.
 pub(super) fn claims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<VolumeClaim>, D::Error> {
-    deserializer.deserialize_option(Volumes)
-}
-
-struct Volumes;
-
-impl<'de> Visitor<'de> for Volumes {
-    type Value = Vec<VolumeClaim>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of volumes")
-    }
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Vec::new())
-    }
-    fn visit_none<E>(self) -> Result<Self::Value, E> {
-        Ok(Vec::new())
-    }
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut claims = Vec::new();
-        while let Some(volume) = list.next_element::<RawVolume>()? {
-            claims.extend(volume.claim());
-        }
-        Ok(claims)
-    }
+    chosen(deserializer, RawVolume::claim)
 }
 
 #[cfg(test)]

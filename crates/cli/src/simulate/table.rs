@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table};
 use engine::model::Gpus;
 use engine::report::Status;
-use sim::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, name_of};
+use sim::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome};
 
 /// Rows beyond this are counted, not shown: a person reads the first ones and asks for JSON.
 const ROWS_MAX: usize = 60;
@@ -62,7 +62,7 @@ impl Paint {
             Status::Pending => "36",
             Status::StuckInReleasing | Status::Failed | Status::Unknown => "31",
         };
-        self.with(code, name_of(status))
+        self.with(code, status.name())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use cluster::Key;
 use engine::Cluster;
-use engine::report::Status;
 use serde::Serialize;
 
 use crate::explain::text;
@@ -44,26 +43,10 @@ impl Answer {
         let group = gang.as_ref().and_then(|gang| index.group(gang));
         answer.pod_group = view.gang.map(|gang| gang.name.clone());
         answer.queue = group.map(|group| group.queue().to_owned());
-        answer.status = Some(name(view.status));
+        answer.status = Some(view.status.name());
         answer.node = view.node.map(str::to_owned);
         answer.gpu_groups.clone_from(&view.gpu_groups);
         answer.reason = view.reason.as_ref().map(|reason| text(view, reason, index));
         answer
-    }
-}
-
-fn name(status: Status) -> &'static str {
-    match status {
-        Status::Pending => "Pending",
-        Status::Gated => "Gated",
-        Status::Pipelined => "Pipelined",
-        Status::Binding => "Binding",
-        Status::Bound => "Bound",
-        Status::Running => "Running",
-        Status::Releasing => "Releasing",
-        Status::StuckInReleasing => "StuckInReleasing",
-        Status::Succeeded => "Succeeded",
-        Status::Failed => "Failed",
-        Status::Unknown => "Unknown",
     }
 }
