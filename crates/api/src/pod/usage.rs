@@ -7,7 +7,7 @@ use engine::model::GpuRequest;
 
 use super::Pod;
 use crate::gpu_request::{gpu_request, occupied};
-use crate::{Quantity, QuantityText};
+use crate::{Quantity, QuantityText, keys};
 
 impl Pod {
     /// What its regular containers ask for, by resource name. A limit without a request is a request, as the API server has it;
@@ -20,7 +20,9 @@ impl Pod {
                 .limits
                 .iter()
                 .filter(|(name, _)| resources.requests.get(name).is_none());
-            for (name, text) in resources.requests.iter().chain(limits) {
+            // A slot is a way, not an amount.
+            let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
+            for (name, text) in resources.requests.iter().chain(limits).filter(counted) {
                 let text: &QuantityText = text;
                 if let Ok(quantity) = Quantity::parse(text.as_str()) {
                     asked.entry(name).or_default().push(quantity);
@@ -47,7 +49,7 @@ mod tests {
             "initContainers":[{"resources":{"requests":{"cpu":"9"}}}],
             "overhead":{"cpu":"1"},
             "containers":[{"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"4","nvidia.com/gpu":1}}},
-                          {"resources":{"requests":{"cpu":"500m","memory":"lots"}}}]}}"#;
+                          {"resources":{"requests":{"cpu":"500m","memory":"lots","kai.scheduler/gpu-share":"1"}}}]}}"#;
         let pod: Pod = serde_json::from_str(text).unwrap();
         let milli: Vec<(&str, i64)> = pod
             .container_requests()
