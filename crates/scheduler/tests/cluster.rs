@@ -439,10 +439,9 @@ async fn all_metrics_of_kai_are_there_with_their_labels() {
             "scenario_search_duration_seconds_count",
             "action=\"preempt\",generator=\"NodeLocalGreedy\",result=\"solved\"",
         ),
-        ("scenario_search_action_budget_exhausted", "# TYPE"),
+        ("scenario_search_action_budget_exhausted_total", "action=\"reclaim\""),
     ] {
         let line = match labels {
-            "# TYPE" => format!("\n# TYPE kai_{name} counter"),
             "" => format!("\nkai_{name} "),
             labels => format!("\nkai_{name}{{{labels}"),
         };

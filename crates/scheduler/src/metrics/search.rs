@@ -1,5 +1,6 @@
 //! Metrics of the search for victims. Budgets are counted in simulations here, so there are none in seconds.
 
+use engine::model::Action;
 use engine::report::{Effort, Generator, SearchEnd};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -95,7 +96,14 @@ impl SearchMetrics {
                 add(&self.sets, of, count);
             }
         }
-        add(&self.exhausted, OfAction { action }, u32::from(effort.exhausted));
+        match effort.action {
+            Action::Consolidation | Action::Reclaim | Action::Preempt => {
+                let exhausted = self.exhausted.get_or_create(&OfAction { action });
+                exhausted.inc_by(u64::from(effort.exhausted));
+            }
+            // They search no victims.
+            Action::Allocate | Action::StaleGangEviction => {}
+        }
     }
 
     /// How long a search took.
