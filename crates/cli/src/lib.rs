@@ -112,7 +112,9 @@ mod tests {
         );
         check("kai scheduler --v=3 --log-json --version=true --schedule-csi-storage --mig-worker-node-label-key=mig");
         check("kai controllers --leader-elect --zap-log-level=debug --qps=50 --burst=300");
-        check("kai controllers --enable-podgroup-webhook=true --log-level=3 --enable-webhook --enable-quota-validation");
+        check(
+            "kai controllers --enable-podgroup-webhook=true --log-level=3 --enable-webhook --enable-quota-validation",
+        );
         check("kai admission --webhook-addr=9443 --leader-elect --qps=50 --gpu-sharing-enabled=true");
         check("kai all --role scheduler=--schedule-period=2s");
     }

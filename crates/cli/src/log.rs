@@ -123,7 +123,10 @@ mod tests {
         check("scheduler --v=3", (None, false));
         check("scheduler --v=6 --log-json", (Some("debug"), true));
         check("binder --zap-devel=false", (None, true));
-        check("binder --zap-devel=false --zap-encoder=console --zap-log-level=error", (Some("error"), false));
+        check(
+            "binder --zap-devel=false --zap-encoder=console --zap-log-level=error",
+            (Some("error"), false),
+        );
         check("controllers --log-level=5", (Some("debug"), false));
         check("binder --zap-log-level=2", (Some("debug"), false));
     }

@@ -85,13 +85,18 @@ impl Moot {
     fn remarks(&self) -> Vec<String> {
         let webhooks = "webhooks are served by kai admission";
         let flags = [
-            (self.generic_karta_fallback, "--generic-karta-fallback", "Karta is not supported"),
+            (
+                self.generic_karta_fallback,
+                "--generic-karta-fallback",
+                "Karta is not supported",
+            ),
             (self.enable_podgroup_webhook, "--enable-podgroup-webhook", webhooks),
             (self.enable_webhook, "--enable-webhook", webhooks),
             (self.enable_quota_validation, "--enable-quota-validation", webhooks),
         ];
         let set = flags.into_iter().filter(|(value, _, _)| *value == Some(true));
-        set.map(|(_, flag, why)| format!("a flag has no effect: {flag}: {why}")).collect()
+        set.map(|(_, flag, why)| format!("a flag has no effect: {flag}: {why}"))
+            .collect()
     }
 }
 

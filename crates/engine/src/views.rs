@@ -170,7 +170,9 @@ impl Cluster {
             return Vec::new();
         }
         let asked = self.ledger.shape(shape).extended.iter();
-        asked.map(|(resource, _)| self.resources.name(*resource).to_owned()).collect()
+        asked
+            .map(|(resource, _)| self.resources.name(*resource).to_owned())
+            .collect()
     }
 
     fn short_of(&self, gang: crate::ids::GangId, pod: PodId, placed: u32, rejections: Rejections) -> Reason {

@@ -155,7 +155,11 @@ impl Metrics {
         let scheduled = "podgroups_scheduled_by_action";
         registry.register(scheduled, "Pod groups that got places", self.scheduled.clone());
         let acted_on = "podgroups_acted_on_by_action";
-        registry.register(acted_on, "Pod groups that places were sought for", self.acted_on.clone());
+        registry.register(
+            acted_on,
+            "Pod groups that places were sought for",
+            self.acted_on.clone(),
+        );
         let simulated = "scenarios_simulation_by_action";
         registry.register(simulated, "Simulations of evictions", self.simulated.clone());
         let filtered = "scenarios_filtered_by_action";
@@ -174,7 +178,11 @@ impl Metrics {
         }
         let usages = ["queue_cpu_usage", "queue_memory_usage", "queue_gpu_usage"];
         for (name, family) in usages.into_iter().zip(&self.usage) {
-            registry.register(name, "What a queue used lately, as a share of the cluster", family.clone());
+            registry.register(
+                name,
+                "What a queue used lately, as a share of the cluster",
+                family.clone(),
+            );
         }
         // The text format ends it in `_total`.
         registry.register("pod_group_evicted_pods", "Pods evicted", self.evicted.clone());

@@ -349,13 +349,19 @@ async fn questions_are_answered() {
     let (status, body) = ask("/explain?pod=a/p").await;
     assert_eq!(status, 200);
     let answer: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(answer["reason"], "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs");
+    assert_eq!(
+        answer["reason"],
+        "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs"
+    );
     assert_eq!((&answer["queue"], &answer["status"]), (&json!("q"), &json!("Pending")));
     assert_eq!(ask("/explain?pod=a/nobody").await.0, 404);
     assert_eq!(ask("/explain?pod=nobody").await.0, 400);
     let order: Value = serde_json::from_slice(&ask("/get-job-order").await.1).unwrap();
     let first = json!({ "id": "g", "priority": 50, "namespace": "a" });
-    assert_eq!(order, json!({ "global_order": [first], "queue_order": { "q": [first] } }));
+    assert_eq!(
+        order,
+        json!({ "global_order": [first], "queue_order": { "q": [first] } })
+    );
     let (status, zip) = ask("/get-snapshot").await;
     assert_eq!(status, 200);
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(zip)).unwrap();
@@ -426,7 +432,10 @@ async fn all_metrics_of_kai_are_there_with_their_labels() {
         ("queue_cpu_usage", queue),
         ("queue_memory_usage", queue),
         ("queue_gpu_usage", queue),
-        ("pod_group_evicted_pods_total", "podgroup=\"low\",namespace=\"a\",uid=\""),
+        (
+            "pod_group_evicted_pods_total",
+            "podgroup=\"low\",namespace=\"a\",uid=\"",
+        ),
         (
             "scenario_search_jobs_total",
             "action=\"preempt\",result=\"solved\",reduced_budget=\"false\"",

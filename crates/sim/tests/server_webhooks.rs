@@ -70,7 +70,9 @@ impl Hook {
                 let (acceptor, counted) = (acceptor.clone(), Arc::clone(&counted));
                 tokio::spawn(async move {
                     // Who does not trust us hangs up.
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let Ok(stream) = acceptor.accept(stream).await else {
+                        return;
+                    };
                     let service = service_fn(|request| answer(request, Arc::clone(&counted)));
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
@@ -146,15 +148,31 @@ async fn a_webhook_that_is_trusted_changes_and_refuses() {
     let mutating = configuration(MUTATING, &hook, &authority.bundle(), "Fail");
     server.store().create(mutating).unwrap();
     assert_eq!(create(&server, "a").await.unwrap().labels()["seen"], "yes");
-    refused(&server, "bad", "403: admission webhook \"hook.test.example\" denied the request: bad name").await;
+    refused(
+        &server,
+        "bad",
+        "403: admission webhook \"hook.test.example\" denied the request: bad name",
+    )
+    .await;
     let asked = hook.asked();
     create(&server, "other").await.unwrap();
     assert_eq!(hook.asked(), asked, "its condition does not hold");
 
-    server.store().delete("mutatingwebhookconfigurations.admissionregistration.k8s.io", "", "hook", &Default::default()).unwrap();
+    server
+        .store()
+        .delete(
+            "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+            "",
+            "hook",
+            &Default::default(),
+        )
+        .unwrap();
     let validating = configuration(VALIDATING, &hook, &authority.bundle(), "Ignore");
     server.store().create(validating).unwrap();
-    assert!(create(&server, "b").await.unwrap().labels().is_empty(), "it only judges");
+    assert!(
+        create(&server, "b").await.unwrap().labels().is_empty(),
+        "it only judges"
+    );
     refused(&server, "bad", "denied the request: bad name").await;
 }
 
@@ -163,9 +181,20 @@ async fn a_webhook_of_another_authority_is_not_believed() {
     let (server, authority) = (Server::new(Options::default()), Authority::new());
     let hook = Hook::start(&authority, "127.0.0.1").await;
     let stranger = Authority::new().bundle();
-    server.store().put(configuration(VALIDATING, &hook, &stranger, "Fail")).unwrap();
-    refused(&server, "a", "500: Internal error occurred: failed calling webhook \"hook.test.example\"").await;
-    server.store().put(configuration(VALIDATING, &hook, &stranger, "Ignore")).unwrap();
+    server
+        .store()
+        .put(configuration(VALIDATING, &hook, &stranger, "Fail"))
+        .unwrap();
+    refused(
+        &server,
+        "a",
+        "500: Internal error occurred: failed calling webhook \"hook.test.example\"",
+    )
+    .await;
+    server
+        .store()
+        .put(configuration(VALIDATING, &hook, &stranger, "Ignore"))
+        .unwrap();
     create(&server, "a").await.unwrap();
     assert_eq!(hook.asked(), 0, "nothing was told to a stranger");
 }

@@ -113,9 +113,7 @@ impl SearchMetrics {
             generator: searched.generator.name(),
             result: result(searched.end),
         };
-        self.seconds
-            .get_or_create(&of)
-            .observe(searched.duration.as_secs_f64());
+        self.seconds.get_or_create(&of).observe(searched.duration.as_secs_f64());
     }
 }
 
