@@ -103,6 +103,11 @@ impl Node {
 
     /// As the engine takes it; `Err` if it can't take part.
     pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
+        self.read_by(keys::NODE_MIG_ENABLED)
+    }
+
+    /// The same, where another label says whether MIG is on.
+    pub fn read_by(&self, mig_label: &str) -> Result<Read<NodeSpec>, Problem> {
         let object = || format!("Node {}", self.metadata.plain_name());
         let name = self
             .metadata
@@ -129,6 +134,7 @@ impl Node {
         self.read_taints(&mut value, |error| problems.push(error.of(object(), NO_LABEL)));
         self.read_resources(&mut value, |error| problems.push(error.of(object(), NO_RESOURCE)));
         self.read_labels(&mut value, |error| problems.push(error.of(object(), NO_LABEL)));
+        self.read_mig(&mut value, mig_label);
         Ok(Read { value, problems })
     }
 
@@ -227,12 +233,16 @@ impl Node {
         if label(keys::NODE_GPU_MEMORY_TYPE) == Some(keys::MEMORY_UNIFIED) {
             node.gpu_memory_kind = MemoryKind::Unified;
         }
+    }
+
+    fn read_mig(&self, node: &mut NodeSpec, mig_label: &str) {
+        let label = |key: &str| self.metadata.labels.text(key);
         node.mig_strategy = match label(keys::NODE_MIG_STRATEGY) {
             Some("single") => MigStrategy::Single,
             Some("mixed") => MigStrategy::Mixed,
             _ => MigStrategy::None,
         };
-        node.mig_enabled = match label(keys::NODE_MIG_ENABLED) {
+        node.mig_enabled = match label(mig_label) {
             Some(text) => matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"),
             None => node
                 .extended
@@ -316,6 +326,14 @@ mod tests {
             with(r#"{"nvidia.com/mig.strategy":"mixed"}"#),
             (true, MigStrategy::Mixed)
         );
+    }
+
+    #[test]
+    fn another_label_may_say_that_mig_is_on() {
+        let text = r#"{"metadata":{"name":"n","labels":{"mig":"true","node-role.kubernetes.io/mig-enabled":"false"}}}"#;
+        let node = serde_json::from_str::<Node>(text).unwrap();
+        assert!(!node.read().unwrap().value.mig_enabled);
+        assert!(node.read_by("mig").unwrap().value.mig_enabled);
     }
 
     #[test]

@@ -84,10 +84,12 @@ impl Queue {
 
     /// The name that people are shown.
     pub fn display_name(&self) -> &str {
-        match self.spec.display_name.as_deref() {
-            Some(name) if !name.is_empty() => name,
-            _ => self.metadata.plain_name(),
-        }
+        self.own_display_name().unwrap_or(self.metadata.plain_name())
+    }
+
+    /// The name that it was given for people, beside its own.
+    pub fn own_display_name(&self) -> Option<&str> {
+        self.spec.display_name.as_deref().filter(|name| !name.is_empty())
     }
 
     /// What it is promised, as written.

@@ -22,7 +22,7 @@ use crate::notices::attempts;
 use crate::reservation_pod::reservation_pod;
 use crate::rollback::Undone;
 use crate::run::Binder;
-use crate::sharing::{Share, config_maps, is_same, manifest};
+use crate::sharing::{Share, config_maps, is_same, manifest, other_owners};
 use crate::step::{Failure, Patience, Reservation, Step, step};
 use crate::{GroupKey, reservation_name};
 
@@ -426,6 +426,7 @@ impl Binder {
             if is_same(&found, wanted) {
                 return Ok(());
             }
+            self.refuse_if_in_use(pod, name, &found).await?;
             let only_this = Deletion {
                 uid: found["metadata"]["uid"].as_str().map(str::to_owned),
                 ..Deletion::default()
@@ -435,6 +436,27 @@ impl Binder {
         self.client
             .create(&ConfigMap::RESOURCE, target.namespace, wanted.clone())
             .await?;
+        Ok(())
+    }
+
+    /// The name comes from an annotation that a tenant may choose. What another pod starts its containers from is not taken from it.
+    async fn refuse_if_in_use(&self, pod: &Value, name: &str, found: &Value) -> Result<(), Stop> {
+        for owner in other_owners(found, pod) {
+            let Some(holder) = self
+                .client
+                .get_value(Target::of::<Pod>(target_of(pod).namespace, &owner.name))
+                .await?
+            else {
+                continue;
+            };
+            if holder["metadata"]["uid"] == *owner.uid {
+                return Err(Stop::Refused(format!(
+                    "ConfigMap {name} belongs to pod {}; leave out the annotation {} so that each pod gets a name of its own",
+                    owner.name,
+                    keys::SHARED_GPU_CONFIG_MAP
+                )));
+            }
+        }
         Ok(())
     }
 

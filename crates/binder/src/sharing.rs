@@ -16,6 +16,9 @@ pub(crate) struct Share {
     pub(crate) memory_limit: Option<String>,
 }
 
+/// Owners of a ConfigMap that are looked at. Ours have one; each costs a call, and tenants could write many.
+const OWNERS_MAX: usize = 4;
+
 /// Name and content of a ConfigMap.
 pub(crate) type Named = (String, BTreeMap<String, String>);
 
@@ -63,6 +66,30 @@ pub(crate) fn is_owned(config_map: &Value, pod: &Value) -> bool {
         .into_iter()
         .flatten()
         .any(|owner| owner["uid"] == pod["metadata"]["uid"])
+}
+
+/// A pod that a ConfigMap names as its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+/// Other pods that the ConfigMap says it belongs to.
+pub(crate) fn other_owners(config_map: &Value, pod: &Value) -> Vec<Owner> {
+    let text = |owner: &Value, field: &str| owner[field].as_str().unwrap_or_default().to_owned();
+    let owners = config_map["metadata"]["ownerReferences"].as_array();
+    let others = owners
+        .into_iter()
+        .flatten()
+        .filter(|owner| owner["kind"] == "Pod" && owner["uid"] != pod["metadata"]["uid"]);
+    others
+        .map(|owner| Owner {
+            name: text(owner, "name"),
+            uid: text(owner, "uid"),
+        })
+        .take(OWNERS_MAX)
+        .collect()
 }
 
 /// Whether what is there is what is wanted. Anything else a tenant may have made is replaced.

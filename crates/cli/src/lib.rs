@@ -110,7 +110,11 @@ mod tests {
         check(
             "kai binder --leader-elect=false --metrics-bind-address=:8080 --health-probe-bind-address=:8081 --qps=20 --feature-gates=A=true",
         );
+        check("kai scheduler --v=3 --log-json --version=true --schedule-csi-storage --mig-worker-node-label-key=mig");
         check("kai controllers --leader-elect --zap-log-level=debug --qps=50 --burst=300");
+        check(
+            "kai controllers --enable-podgroup-webhook=true --log-level=3 --enable-webhook --enable-quota-validation",
+        );
         check("kai admission --webhook-addr=9443 --leader-elect --qps=50 --gpu-sharing-enabled=true");
         check("kai all --role scheduler=--schedule-period=2s");
     }

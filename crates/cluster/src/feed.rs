@@ -150,6 +150,14 @@ impl<T: Object> Feed<T> {
         lock(&self.shared.state).objects.values().cloned().collect()
     }
 
+    /// The objects of one namespace, by name: costs what the namespace has, not what the cluster has.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
+        let state = lock(&self.shared.state);
+        let from = state.objects.range(Key::new(namespace, "")..);
+        let there = from.take_while(|(key, _)| &*key.namespace == namespace);
+        there.map(|(_, object)| Arc::clone(object)).collect()
+    }
+
     /// How many objects there are.
     pub fn len(&self) -> usize {
         lock(&self.shared.state).objects.len()
@@ -364,6 +372,18 @@ mod tests {
         assert_eq!(taken(&reader), [("a".to_owned(), false), ("b".to_owned(), true)]);
         feed.put(queue("b", "3"));
         assert_eq!(taken(&reader), [], "the same version again is no change");
+    }
+
+    #[test]
+    fn a_namespace_is_read_alone() {
+        let feed = Feed::unconnected();
+        for (namespace, name) in [("a", "z"), ("b", "x"), ("b", "y"), ("b-c", "x"), ("c", "x")] {
+            let text = format!(r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}"}}}}"#);
+            feed.put(serde_json::from_str::<api::PodGroup>(&text).unwrap());
+        }
+        let read = feed.in_namespace("b");
+        let names: Vec<String> = read.iter().map(|group| Key::of(&**group).to_string()).collect();
+        assert_eq!(names, ["b/x", "b/y"]);
     }
 
     #[test]

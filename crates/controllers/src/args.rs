@@ -62,12 +62,42 @@ pub struct Args {
     /// Values of these metric labels where a queue lacks the label: queue-label=value,...
     #[arg(long, default_value = "")]
     pub queue_label_to_default_metric_value: String,
-    /// Accepted and ignored: there is no Karta support.
+    #[command(flatten)]
+    moot: Moot,
+}
+
+/// Flags of KAI that mean nothing here. Manifests may pass them; who sets one to some effect is told that it has none.
+#[derive(Clone, Debug, clap::Args)]
+struct Moot {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub generic_karta_fallback: Option<bool>,
-    /// Accepted and ignored.
+    generic_karta_fallback: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub skip_controller_name_validation: Option<bool>,
+    skip_controller_name_validation: Option<bool>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_podgroup_webhook: Option<bool>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_webhook: Option<bool>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_quota_validation: Option<bool>,
+}
+
+impl Moot {
+    fn remarks(&self) -> Vec<String> {
+        let webhooks = "webhooks are served by kai admission";
+        let flags = [
+            (
+                self.generic_karta_fallback,
+                "--generic-karta-fallback",
+                "Karta is not supported",
+            ),
+            (self.enable_podgroup_webhook, "--enable-podgroup-webhook", webhooks),
+            (self.enable_webhook, "--enable-webhook", webhooks),
+            (self.enable_quota_validation, "--enable-quota-validation", webhooks),
+        ];
+        let set = flags.into_iter().filter(|(value, _, _)| *value == Some(true));
+        set.map(|(_, flag, why)| format!("a flag has no effect: {flag}: {why}"))
+            .collect()
+    }
 }
 
 /// What the controllers do.
@@ -81,6 +111,8 @@ pub struct Settings {
     pub queues: Option<status::queues::Settings>,
     /// Whether default queues and priority classes are created.
     pub create_defaults: bool,
+    /// Remarks on the flags, to be logged.
+    pub remarks: Vec<String>,
 }
 
 impl Settings {
@@ -91,6 +123,7 @@ impl Settings {
             pod_groups: Some(status::pod_groups::Settings::default()),
             queues: Some(status::queues::Settings::default()),
             create_defaults: true,
+            remarks: Vec::new(),
         }
     }
 }
@@ -106,6 +139,7 @@ impl Args {
             }),
             queues: self.queue_controller.then(|| self.queues()).transpose()?,
             create_defaults: self.create_defaults,
+            remarks: self.moot.remarks(),
         })
     }
 
@@ -179,6 +213,13 @@ mod tests {
         assert!(all.grouper.is_some() && all.pod_groups.is_some() && all.queues.is_some() && all.create_defaults);
         let some = settings(&["--pod-grouper=false", "--queue-controller", "--create-defaults=false"]).unwrap();
         assert!(some.grouper.is_none() && some.queues.is_some() && !some.create_defaults);
+    }
+
+    #[test]
+    fn a_flag_without_effect_is_remarked_on() {
+        let settings = settings(&["--enable-webhook", "--enable-quota-validation=false"]).unwrap();
+        let remark = "a flag has no effect: --enable-webhook: webhooks are served by kai admission";
+        assert_eq!(settings.remarks, [remark]);
     }
 
     #[test]

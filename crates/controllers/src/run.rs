@@ -13,6 +13,9 @@ const DEFAULTS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Runs the controllers until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
+    for remark in &settings.remarks {
+        tracing::warn!("{remark}");
+    }
     let defaults = async {
         if settings.create_defaults {
             create_defaults(&context).await;

@@ -8,9 +8,9 @@ use crate::cycle::{Cycle, Explanations};
 use crate::ids::{GangId, NodeId, PodId, QueueId, ResourceId, ShapeId, Symbol};
 use crate::intern::GroupNames;
 use crate::ledger::{Ledger, add};
-use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
+use crate::model::{Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
-use crate::report::{Anomaly, Decision, Report, Status};
+use crate::report::{Anomaly, Decision, Moment, Report, Status, Waiting};
 use crate::share::divide_tree;
 use crate::tables::{Place, Share};
 
@@ -107,31 +107,13 @@ impl Cluster {
         self.cycle_observed(now, config, &mut |_| {})
     }
 
-    /// The same; `about_to_run` is told each action before it starts, so that the caller can take times.
-    pub fn cycle_observed(&mut self, now: Millis, config: &Config, about_to_run: &mut dyn FnMut(Action)) -> Report {
+    /// The same; `observe` is told of each step, so that the caller can take times.
+    pub fn cycle_observed(&mut self, now: Millis, config: &Config, observe: &mut dyn FnMut(Moment)) -> Report {
         self.settle();
         self.prepare(now, config);
         self.ledger.record();
-        let mut cycle = Cycle {
-            ledger: &mut self.ledger,
-            indexes: &mut self.indexes,
-            domains: &mut self.domains,
-            groups: &self.groups,
-            resources: &self.resources,
-            config,
-            now,
-            number: self.number,
-            total: self.total,
-            memory_min: self.memory_min,
-            memory_max: self.memory_max,
-            pods_by_uid: &self.pod_ids,
-            bound: Vec::new(),
-            started: Vec::new(),
-            report: Report::default(),
-            explanations: Explanations::default(),
-        };
+        let mut cycle = self.begin(config, observe);
         for action in &config.actions {
-            about_to_run(*action);
             cycle.run(*action);
         }
         cycle.retract();
@@ -143,6 +125,48 @@ impl Cluster {
         let nodes = self.ledger.nodes.len();
         self.ledger.touched.trim(nodes);
         report
+    }
+
+    fn begin<'a>(&'a mut self, config: &'a Config, observe: &'a mut dyn FnMut(Moment)) -> Cycle<'a> {
+        Cycle {
+            ledger: &mut self.ledger,
+            indexes: &mut self.indexes,
+            domains: &mut self.domains,
+            groups: &self.groups,
+            resources: &self.resources,
+            config,
+            now: self.now,
+            number: self.number,
+            total: self.total,
+            memory_min: self.memory_min,
+            memory_max: self.memory_max,
+            pods_by_uid: &self.pod_ids,
+            bound: Vec::new(),
+            started: Vec::new(),
+            robbed: Vec::new(),
+            observe,
+            report: Report::default(),
+            explanations: Explanations::default(),
+        }
+    }
+
+    /// Gangs that wait, in the order in which they are served next: queues by fairness, gangs within a queue by rank, each with
+    /// its queue and priority. Takes back the promises of the last cycle, as the next one would.
+    pub fn serving_order(&mut self, config: &Config) -> Vec<Waiting> {
+        self.settle();
+        let mut nobody = |_| {};
+        let cycle = self.begin(config, &mut nobody);
+        let mut walk = cycle.walk(cycle.waiting_gangs());
+        let mut order = Vec::new();
+        while let Some(gang) = walk.pop(&cycle) {
+            let row = cycle.ledger.gang(gang);
+            order.push(Waiting {
+                gang: row.key.clone(),
+                queue: cycle.ledger.symbols.text(row.queue_name).to_owned(),
+                priority: row.priority,
+            });
+        }
+        order
     }
 
     /// The time to leave runs from the decision, should the world stay silent about the deletion.
@@ -167,11 +191,11 @@ impl Cluster {
         if !std::mem::take(&mut self.unsettled) {
             return;
         }
-        for at in 0..self.ledger.pods.len() {
-            let row = &self.ledger.pods[at];
+        for pod in self.ledger.take_decided() {
+            let row = self.ledger.pod(pod);
             if row.place != row.observed || row.leaving.is_some() {
                 let observed = row.observed.clone();
-                self.ledger.observe(PodId::new(at), observed);
+                self.ledger.observe(pod, observed);
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::model::{Action, Config, Millis};
 use crate::order::{ByLeaf, Direction, Tournament};
 use crate::place::{Domains, Failure, ShapeIndexes};
 use crate::reasons::{EvictionReason, Rejections};
-use crate::report::{Decision, Placed, Received, Report, Status};
+use crate::report::{Decision, Effort, Moment, Placed, Received, Report, Status};
 use crate::share::Load;
 use crate::tables::{GpuKind, Share};
 
@@ -35,6 +35,10 @@ pub(crate) struct Cycle<'a> {
     pub(crate) bound: Vec<PodId>,
     /// Gangs started by this cycle, and when they had started before.
     pub(crate) started: Vec<(GangId, Option<Millis>)>,
+    /// Gangs that lost pods to others in this cycle, and when they had lost some before.
+    pub(crate) robbed: Vec<(GangId, Option<Millis>)>,
+    /// Told of each step, so that who has a clock can take times.
+    pub(crate) observe: &'a mut dyn FnMut(Moment),
     pub(crate) report: Report,
     pub(crate) explanations: Explanations,
 }
@@ -54,6 +58,8 @@ pub(crate) struct Explanations {
 
 impl Cycle<'_> {
     pub(crate) fn run(&mut self, action: Action) {
+        (self.observe)(Moment::Action(action));
+        self.report.efforts.push(Effort::new(action));
         match action {
             Action::Allocate => self.allocate(),
             Action::Consolidation => self.consolidate(),
@@ -61,6 +67,11 @@ impl Cycle<'_> {
             Action::Preempt => self.preempt(),
             Action::StaleGangEviction => self.evict_stale(),
         }
+    }
+
+    /// The counters of the action that runs.
+    pub(crate) fn effort(&mut self) -> &mut Effort {
+        self.report.efforts.last_mut().expect("an action runs")
     }
 
     /// The pods that the next attempt at a gang would place, and what they ask of queues.
@@ -100,12 +111,9 @@ impl Cycle<'_> {
                 moved,
                 pods,
             };
-            self.report_eviction(*pod, reason);
-            let gang = self.ledger.pod(*pod).gang.expect("only pods of gangs are evicted");
-            let row = &mut self.ledger.gangs[gang.index()];
-            if row.last_eviction != Some(self.now) {
-                row.last_eviction = Some(self.now);
-                self.report.decisions.push(Decision::Evicted(row.key.clone()));
+            if self.report_eviction(*pod, reason) {
+                let gang = self.ledger.pod(*pod).gang.expect("only pods of gangs are evicted");
+                self.rob(gang);
             }
         }
         for pod in changed {
@@ -131,12 +139,23 @@ impl Cycle<'_> {
         self.started.push((gang, before));
     }
 
-    /// Reports an eviction that is already in the ledger.
-    pub(crate) fn report_eviction(&mut self, pod: PodId, reason: EvictionReason) {
+    /// Reports that a gang loses pods to another.
+    fn rob(&mut self, gang: GangId) {
+        let row = &mut self.ledger.gangs[gang.index()];
+        if row.last_eviction != Some(self.now) {
+            let before = row.last_eviction.replace(self.now);
+            self.report.decisions.push(Decision::Evicted(row.key.clone()));
+            self.robbed.push((gang, before));
+        }
+    }
+
+    /// Reports an eviction that is already in the ledger; whether there is a pod to delete.
+    pub(crate) fn report_eviction(&mut self, pod: PodId, reason: EvictionReason) -> bool {
         self.ledger.finish_eviction(pod);
         let row = &mut self.ledger.pods[pod.index()];
         // A pod that was only promised a place has nothing to leave: there is nothing to delete.
-        if row.observed.status.is_allocated() {
+        let is_there = row.observed.status.is_allocated();
+        if is_there {
             row.observed.status = Status::Releasing;
             self.report.decisions.push(Decision::Evict {
                 pod: row.uid.clone(),
@@ -144,6 +163,7 @@ impl Cycle<'_> {
             });
         }
         self.explanations.evictions.insert(pod, reason);
+        is_there
     }
 
     pub(crate) fn placed(&self, pod: PodId) -> Placed {

@@ -59,6 +59,7 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let mut checks: Vec<(Check, u32)> = counts.into_iter().collect();
     checks.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     Rejections {
+        extended: Vec::new(),
         checks,
         holders: Vec::new(),
     }

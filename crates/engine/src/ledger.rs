@@ -27,6 +27,8 @@ pub(crate) struct Ledger {
     pub(crate) opinionated: Vec<PodId>,
     journal: Vec<Undo>,
     recording: bool,
+    /// Pods that the last cycle changed, some of them more than once.
+    decided: Vec<PodId>,
     /// Nodes whose numbers changed, in order; indexes over nodes catch up from it.
     pub(crate) touched: TouchLog,
 }
@@ -150,7 +152,15 @@ impl Ledger {
     /// Ends journaling; what was done stays done.
     pub(crate) fn stop_recording(&mut self) {
         self.recording = false;
-        self.journal.clear();
+        self.commit();
+    }
+
+    /// Pods that cycles changed since the last call, in the order of their ids.
+    pub(crate) fn take_decided(&mut self) -> Vec<PodId> {
+        let mut decided = std::mem::take(&mut self.decided);
+        decided.sort_unstable();
+        decided.dedup();
+        decided
     }
 
     /// Pods changed since the checkpoint, each once, in the order of their first change.
@@ -177,7 +187,15 @@ impl Ledger {
 
     /// Makes everything done so far final.
     pub(crate) fn commit(&mut self) {
-        self.journal.clear();
+        let pods = self.journal.drain(..).filter_map(|undo| match undo {
+            Undo::Pod { pod, .. } => Some(pod),
+            Undo::Free { .. }
+            | Undo::Extended { .. }
+            | Undo::Group { .. }
+            | Undo::PodAdded { .. }
+            | Undo::PodRemoved { .. } => None,
+        });
+        self.decided.extend(pods);
     }
 
     pub(crate) fn checkpoint(&self) -> Checkpoint {

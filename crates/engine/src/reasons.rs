@@ -177,6 +177,8 @@ impl fmt::Display for Decimal {
 pub struct Rejections {
     /// Checks and how many nodes failed each, most first.
     pub checks: Vec<(Check, u32)>,
+    /// Extended resources that the pod asks for, where some node has too little of them.
+    pub extended: Vec<String>,
     /// Who holds the most of the short resource on nodes that would otherwise do: gang and its GPUs there.
     pub holders: Vec<(GangKey, Gpus)>,
 }
@@ -226,24 +228,24 @@ impl Check {
     /// What the check found, for people.
     pub fn text(self) -> &'static str {
         match self {
-            Check::Gpus => "not enough free GPUs",
-            Check::GpuMemory => "no GPU has enough free memory",
-            Check::GpuTooSmall => "the GPUs are smaller than the request",
-            Check::Cpu => "not enough CPU",
-            Check::Memory => "not enough memory",
-            Check::PodSlots => "no free pod slot",
-            Check::Extended => "not enough of an extended resource",
-            Check::Unschedulable => "unschedulable (cordoned)",
-            Check::NotReady => "not ready or under pressure",
-            Check::NodeAffinity => "node selector or affinity does not match",
-            Check::Taints => "taint not tolerated",
-            Check::HostPorts => "host port taken",
-            Check::PodAffinity => "pod affinity not met",
-            Check::PodAntiAffinity => "pod anti-affinity violated",
-            Check::MigMismatch => "GPU request does not suit the node's MIG mode",
-            Check::GpuMemoryUnknown => "GPU memory unknown (label nvidia.com/gpu.memory missing)",
-            Check::QueueBound => "would pass a queue's bound",
-            Check::Domain => "outside the topology domain",
+            Check::Gpus => "node(s) didn't have enough resources: GPUs",
+            Check::GpuMemory => "node(s) didn't have enough resources: GPU memory",
+            Check::GpuTooSmall => "node(s) didn't have enough resources: GPU memory (the GPUs are too small)",
+            Check::Cpu => "node(s) didn't have enough resources: CPU cores",
+            Check::Memory => "node(s) didn't have enough resources: memory",
+            Check::PodSlots => "node(s) pod number exceeded",
+            Check::Extended => "node(s) didn't have enough resources: extended resources",
+            Check::Unschedulable => "node is unschedulable",
+            Check::NotReady => "node has NotReady condition or is under pressure",
+            Check::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
+            Check::Taints => "node(s) had untolerated taint(s)",
+            Check::HostPorts => "node(s) didn't have free ports for the requested pod ports",
+            Check::PodAffinity => "node(s) didn't match pod affinity rules",
+            Check::PodAntiAffinity => "node(s) didn't match pod anti-affinity rules",
+            Check::MigMismatch => "node(s) whose MIG mode does not suit the GPU request",
+            Check::GpuMemoryUnknown => "node(s) with unknown GPU memory (label nvidia.com/gpu.memory missing)",
+            Check::QueueBound => "node(s) where it would pass a queue's bound",
+            Check::Domain => "node(s) outside the topology domain",
         }
     }
 }
@@ -292,8 +294,17 @@ impl fmt::Display for Rejections {
             return write!(f, "there is no node");
         }
         for (at, (check, nodes)) in self.checks.iter().enumerate() {
-            let (comma, nodes) = (if at == 0 { "" } else { ", " }, counted(&nodes.to_string(), "node"));
-            write!(f, "{comma}{nodes}: {}", check.text())?;
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}{nodes} ")?;
+            match (check, self.extended.as_slice()) {
+                (Check::Extended, [mig]) if crate::cluster::mig_slices(mig) > 0 => {
+                    write!(f, "node(s) didn't have enough of mig profile: {mig}")?;
+                }
+                (Check::Extended, names) if !names.is_empty() => {
+                    write!(f, "node(s) didn't have enough resources: {}", names.join(" or "))?;
+                }
+                _ => f.write_str(check.text())?,
+            }
         }
         for (at, (gang, gpus)) in self.holders.iter().enumerate() {
             let lead = if at == 0 { "; held by" } else { "," };
@@ -345,7 +356,7 @@ impl fmt::Display for Reason {
             }
             Reason::OverLimit(bound) => write!(f, "over the limit of {bound}"),
             Reason::OverQuota(bound) => write!(f, "non-preemptible and over the quota of {bound}"),
-            Reason::NoNode(rejections) => write!(f, "no node fits: {rejections}"),
+            Reason::NoNode(rejections) => write!(f, "no nodes with enough resources were found: {rejections}"),
             Reason::GangShort {
                 placed,
                 required,
@@ -414,6 +425,18 @@ mod tests {
         check(951_782_400, "2000-02-29T00:00:00Z");
         check(1_767_268_800, "2026-01-01T12:00:00Z");
         check(4_107_542_400, "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn nodes_are_counted_in_words_that_are_known_from_kai() {
+        let rejections = Rejections {
+            checks: vec![(Check::Gpus, 2), (Check::PodSlots, 1), (Check::Extended, 1)],
+            extended: vec!["nvidia.com/mig-1g.5gb".to_owned()],
+            holders: Vec::new(),
+        };
+        let expect = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs, \
+                      1 node(s) pod number exceeded, 1 node(s) didn't have enough of mig profile: nvidia.com/mig-1g.5gb";
+        assert_eq!(Reason::NoNode(rejections).to_string(), expect);
     }
 
     #[test]

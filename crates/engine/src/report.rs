@@ -12,8 +12,121 @@ use crate::reasons::{EvictionReason, Reason};
 pub struct Report {
     /// What to do, in the order in which to do it.
     pub decisions: Vec<Decision>,
-    /// Simulations in vain per action: the wasted search effort of this cycle.
-    pub failed_scenarios: Vec<(Action, u32)>,
+    /// What each action did for it, in the order in which they ran.
+    pub efforts: Vec<Effort>,
+}
+
+/// What an action did in a cycle, in counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// The action.
+    pub action: Action,
+    /// Gangs that places were sought for.
+    pub tried: u32,
+    /// Those of them that got places, or the promise of places.
+    pub placed: u32,
+    /// Searches for victims by [`SearchEnd`], then by whether what was left to the action was less than a gang's budget.
+    pub searches: [[u32; 2]; SearchEnd::ALL.len()],
+    /// Steps of searches at which the victims so far could not be enough, so that nothing was simulated.
+    pub ruled_out: u32,
+    /// What became of sets of victims, by [`Generator`].
+    pub sets: [Sets; Generator::ALL.len()],
+    /// Nothing was left of the action's budget: gangs after that were not tried.
+    pub exhausted: bool,
+}
+
+impl Effort {
+    pub(crate) fn new(action: Action) -> Effort {
+        Effort {
+            action,
+            tried: 0,
+            placed: 0,
+            searches: Default::default(),
+            ruled_out: 0,
+            sets: Default::default(),
+            exhausted: false,
+        }
+    }
+}
+
+/// What became of sets of victims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sets {
+    /// Worth a simulation.
+    pub chosen: u32,
+    /// Not simulated, since the same set had failed before.
+    pub repeated: u32,
+    /// Simulated.
+    pub simulated: u32,
+    /// Simulated with success, but the outcome is not allowed.
+    pub refused: u32,
+}
+
+/// How sets of victims are chosen from those taken so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generator {
+    /// All victims that have to do with one node of the last one.
+    NodeLocal,
+    /// Victims of as few nodes as could be enough, then more and more of them.
+    MultiNode,
+}
+
+impl Generator {
+    /// In the order in which they are tried.
+    pub const ALL: [Generator; 2] = [Generator::NodeLocal, Generator::MultiNode];
+
+    /// Name in configuration and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Generator::NodeLocal => "NodeLocalGreedy",
+            Generator::MultiNode => "MultiNodeGang",
+        }
+    }
+}
+
+/// How a search for victims ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchEnd {
+    /// Victims were found.
+    Solved,
+    /// Nothing is left to try.
+    Exhausted,
+    /// The budget was used up.
+    Cut,
+    /// Victims were found for some of the pods, too few to start.
+    InPart,
+}
+
+impl SearchEnd {
+    /// All of them, in the order of the counters.
+    pub const ALL: [SearchEnd; 4] = [
+        SearchEnd::Solved,
+        SearchEnd::Exhausted,
+        SearchEnd::Cut,
+        SearchEnd::InPart,
+    ];
+}
+
+/// A gang that waits for its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The gang.
+    pub gang: Arc<GangKey>,
+    /// Name of its queue.
+    pub queue: String,
+    /// Its priority.
+    pub priority: i32,
+}
+
+/// Where a cycle is. The engine has no clock; who has one may take the time when it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// An action is about to run.
+    Action(Action),
+    /// A search with one generator is about to start.
+    Search,
+    /// It is over.
+    Searched(Action, Generator, SearchEnd),
 }
 
 /// Something to carry out. Names, not ids: a decision outlives the cycle. They are shared with the engine's tables.
@@ -203,6 +316,8 @@ pub struct QueueView<'a> {
     pub allocated: [i64; 3],
     /// The part of it that can't be taken back.
     pub allocated_non_preemptible: [i64; 3],
+    /// What it used lately, as a share of the cluster, in billionths; zero where nobody tells.
+    pub usage_billionths: [i64; 3],
     /// What its pods had and waited for at the start of the cycle: what fair division went by.
     pub requested: [i64; 3],
 }

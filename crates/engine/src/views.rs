@@ -128,6 +128,7 @@ impl Cluster {
                 let mut rejections = rejections.as_deref().cloned().unwrap_or_default();
                 let shape = self.ledger.pod(*failed).shape;
                 rejections.holders = self.holders_if_short(&rejections, shape, holders);
+                rejections.extended = self.extended_if_short(&rejections, shape);
                 self.short_of(gang_id, *failed, *placed, rejections)
             }
             Failure::NoDomain {
@@ -161,6 +162,17 @@ impl Cluster {
             .entry(shape)
             .or_insert_with(|| holders(&self.ledger, shape))
             .clone()
+    }
+
+    fn extended_if_short(&self, rejections: &Rejections, shape: ShapeId) -> Vec<String> {
+        let is_short = |(check, _): &(crate::reasons::Check, u32)| *check == crate::reasons::Check::Extended;
+        if !rejections.checks.iter().any(is_short) {
+            return Vec::new();
+        }
+        let asked = self.ledger.shape(shape).extended.iter();
+        asked
+            .map(|(resource, _)| self.resources.name(*resource).to_owned())
+            .collect()
     }
 
     fn short_of(&self, gang: crate::ids::GangId, pod: PodId, placed: u32, rejections: Rejections) -> Reason {
@@ -238,6 +250,7 @@ impl Cluster {
                 fair_share: queue.fair_share,
                 allocated: queue.allocated,
                 allocated_non_preemptible: queue.allocated_non_preemptible,
+                usage_billionths: queue.usage,
                 requested: queue.requested,
             });
         }

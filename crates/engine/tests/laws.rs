@@ -72,6 +72,19 @@ proptest! {
     }
 
     #[test]
+    fn who_is_told_to_have_lost_pods_lost_some(scene in scenes()) {
+        watch(&scene, |world, report| {
+            for decision in &report.decisions {
+                let Decision::Evicted(gang) = decision else { continue };
+                let loses = report.decisions.iter().any(|decision| {
+                    matches!(decision, Decision::Evict { pod, .. } if world.pods[&**pod].gang.as_ref() == Some(&**gang))
+                });
+                assert!(loses, "{gang} lost nothing: {report:#?}");
+            }
+        });
+    }
+
+    #[test]
     fn no_queue_passes_its_bounds(scene in scenes()) {
         watch(&scene, |world, report| {
             let before = world.seats();

@@ -77,33 +77,56 @@ pub struct Args {
     /// Label of nodes for pods with GPUs.
     #[arg(long, default_value = api::keys::NODE_GPU_WORKER)]
     pub gpu_worker_node_label_key: String,
+    /// Label that says whether a node has MIG on; without it, one that offers MIG slices has.
+    #[arg(long, default_value = api::keys::NODE_MIG_ENABLED)]
+    pub mig_worker_node_label_key: String,
     #[command(flatten)]
-    ignored: Ignored,
+    moot: Moot,
 }
 
-/// Flags of KAI that mean nothing here, or are the program's matter and not the scheduler's. Manifests may pass them.
+/// Flags of KAI that mean nothing here. Manifests may pass them; who sets one to some effect is told that it has none.
 #[derive(Clone, Debug, clap::Args)]
-struct Ignored {
-    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    detailed_fit_errors: String,
-    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    schedule_csi_storage: String,
-    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    enable_profiler: String,
-    #[arg(long, hide = true, default_value = "")]
-    profiler_port: String,
+struct Moot {
+    #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    detailed_fit_errors: bool,
+    #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    schedule_csi_storage: bool,
+    #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    enable_profiler: bool,
     #[arg(long, hide = true, default_value = "")]
     pyroscope_address: String,
+    #[arg(long, hide = true, default_value = "")]
+    profiler_port: String,
     #[arg(long, hide = true, default_value = "")]
     pyroscope_mutex_profiler_rate: String,
     #[arg(long, hide = true, default_value = "")]
     pyroscope_block_profiler_rate: String,
     #[arg(long, hide = true, default_value = "")]
-    mig_worker_node_label_key: String,
-    #[arg(long, hide = true, default_value = "")]
     log_flush_frequency: String,
-    #[arg(long = "v", hide = true, default_value = "")]
-    verbosity: String,
-    #[arg(long, hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
-    log_json: String,
+    #[arg(long = "version", hide = true, default_value = "", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    show_version: String,
+}
+
+impl Args {
+    /// What to tell about flags that were set to some effect and have none.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let moot = &self.moot;
+        let flags = [
+            (
+                moot.detailed_fit_errors,
+                "--detailed-fit-errors: reasons count nodes by cause; /explain and kai simulate tell more",
+            ),
+            (
+                moot.schedule_csi_storage,
+                "--schedule-csi-storage: the capacity of storage is not looked at; pods wait until their claims are bound",
+            ),
+            (moot.enable_profiler, "--enable-profiler: there is no profiler inside"),
+            (
+                !moot.pyroscope_address.is_empty(),
+                "--pyroscope-address: there is no profiler inside",
+            ),
+        ];
+        let set = flags.into_iter().filter(|(set, _)| *set);
+        set.map(|(_, text)| format!("a flag has no effect: {text}")).collect()
+    }
 }

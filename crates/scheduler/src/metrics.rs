@@ -1,14 +1,15 @@
 //! The scheduler's metrics, with KAI's names where it has them. Its counters are mostly named without `_total`, which the text format
 //! adds to every counter; those are gauges here that only grow, so that dashboards find them under the names they know.
 
+mod search;
+
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::Cluster;
 use engine::model::{Action, Gpus};
-use engine::reasons::EvictionReason;
-use engine::report::{Decision, Report};
+use engine::report::{Decision, Effort, Generator, Report, SearchEnd};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,6 +17,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use rustc_hash::FxHashSet;
+
+use self::search::SearchMetrics;
 
 type Number = Gauge<f64, AtomicU64>;
 type Whole = Gauge<i64, AtomicI64>;
@@ -66,6 +69,8 @@ pub(crate) struct Metrics {
     scheduled: Family<OfAction, Whole>,
     acted_on: Family<OfAction, Whole>,
     simulated: Family<OfAction, Whole>,
+    filtered: Family<OfAction, Whole>,
+    search: SearchMetrics,
     preemption_attempts: Whole,
     fair_share: [Family<OfQueue, Number>; 3],
     usage: [Family<OfQueue, Number>; 3],
@@ -97,6 +102,8 @@ impl Metrics {
             scheduled: Family::default(),
             acted_on: Family::default(),
             simulated: Family::default(),
+            filtered: Family::default(),
+            search: SearchMetrics::default(),
             preemption_attempts: Whole::default(),
             fair_share: Default::default(),
             usage: Default::default(),
@@ -112,6 +119,7 @@ impl Metrics {
             evicted_groups: Mutex::default(),
         };
         metrics.register_known(registry);
+        metrics.search.register(registry);
         metrics.register_own(registry);
         metrics
     }
@@ -147,15 +155,19 @@ impl Metrics {
         let scheduled = "podgroups_scheduled_by_action";
         registry.register(scheduled, "Pod groups that got places", self.scheduled.clone());
         let acted_on = "podgroups_acted_on_by_action";
-        registry.register(acted_on, "Pod groups that decisions were about", self.acted_on.clone());
-        let simulated = "scenarios_simulation_by_action";
-        registry.register(simulated, "Simulations of evictions in vain", self.simulated.clone());
-        let attempts = "total_preemption_attempts";
         registry.register(
-            attempts,
-            "Cycles that evicted for others",
-            self.preemption_attempts.clone(),
+            acted_on,
+            "Pod groups that places were sought for",
+            self.acted_on.clone(),
         );
+        let simulated = "scenarios_simulation_by_action";
+        registry.register(simulated, "Simulations of evictions", self.simulated.clone());
+        let filtered = "scenarios_filtered_by_action";
+        let help = "Sets of victims that could not be enough and were not simulated";
+        registry.register(filtered, help, self.filtered.clone());
+        let attempts = "total_preemption_attempts";
+        let help = "Pod groups that got places by preemption";
+        registry.register(attempts, help, self.preemption_attempts.clone());
         let shares = [
             "queue_fair_share_cpu_cores",
             "queue_fair_share_memory_gb",
@@ -166,7 +178,11 @@ impl Metrics {
         }
         let usages = ["queue_cpu_usage", "queue_memory_usage", "queue_gpu_usage"];
         for (name, family) in usages.into_iter().zip(&self.usage) {
-            registry.register(name, "What a queue's pods have", family.clone());
+            registry.register(
+                name,
+                "What a queue used lately, as a share of the cluster",
+                family.clone(),
+            );
         }
         // The text format ends it in `_total`.
         registry.register("pod_group_evicted_pods", "Pods evicted", self.evicted.clone());
@@ -203,6 +219,9 @@ impl Metrics {
             let gauge = self.actions.get_or_create(&OfAction { action: action.name() });
             gauge.set(millis(*duration));
         }
+        for searched in &parts.searches {
+            self.search.took(searched);
+        }
     }
 
     /// What a cycle decided.
@@ -210,31 +229,33 @@ impl Metrics {
         let count = |kind| {
             self.decisions.get_or_create(&OfKind { kind }).inc();
         };
-        let mut evicts = false;
         for decision in &report.decisions {
             match decision {
                 Decision::Bind(_) => count("bind"),
                 Decision::Pipeline(_) => count("pipeline"),
-                Decision::Evict { reason, .. } => {
-                    evicts |= matches!(reason, EvictionReason::For { .. });
-                    count("evict");
-                }
-                Decision::Started(_) => {
-                    let allocate = OfAction {
-                        action: Action::Allocate.name(),
-                    };
-                    self.scheduled.get_or_create(&allocate).inc();
-                    self.acted_on.get_or_create(&allocate).inc();
-                }
-                Decision::Evicted(_) | Decision::Stale { .. } | Decision::Recovered(_) => {}
+                Decision::Evict { .. } => count("evict"),
+                Decision::Started(_) | Decision::Evicted(_) | Decision::Stale { .. } | Decision::Recovered(_) => {}
             }
         }
-        if evicts {
-            self.preemption_attempts.inc();
+        for effort in &report.efforts {
+            self.effort(effort);
+            self.search.effort(effort);
         }
-        for (action, failed) in &report.failed_scenarios {
-            let of = OfAction { action: action.name() };
-            self.simulated.get_or_create(&of).inc_by(i64::from(*failed));
+    }
+
+    fn effort(&self, effort: &Effort) {
+        let of = OfAction {
+            action: effort.action.name(),
+        };
+        let add = |family: &Family<OfAction, Whole>, count: u32| {
+            family.get_or_create(&of).inc_by(i64::from(count));
+        };
+        add(&self.scheduled, effort.placed);
+        add(&self.acted_on, effort.tried);
+        add(&self.simulated, effort.sets.iter().map(|sets| sets.simulated).sum());
+        add(&self.filtered, effort.ruled_out);
+        if effort.action == Action::Preempt {
+            self.preemption_attempts.inc_by(i64::from(effort.placed));
         }
     }
 
@@ -254,7 +275,6 @@ impl Metrics {
             self.evicted.clear();
         }
         known.insert(group.uid.clone());
-        self.acted_on.get_or_create(&OfAction { action }).inc();
         self.evicted.get_or_create(&of).inc_by(pods);
     }
 
@@ -288,7 +308,7 @@ impl Metrics {
     }
 
     /// Shares of queues, and the laws that are cheap to check: one look at each node and queue.
-    pub(crate) fn look(&self, engine: &Cluster, display_name: impl Fn(&str) -> String) {
+    pub(crate) fn look(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
         self.look_at_queues(engine, display_name);
         for node in engine.nodes() {
             if let Some(memory) = node.gpu_memory_mib
@@ -302,22 +322,24 @@ impl Metrics {
         }
     }
 
-    fn look_at_queues(&self, engine: &Cluster, display_name: impl Fn(&str) -> String) {
+    fn look_at_queues(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
         /// Milli-cores, bytes and millionths of a GPU in the units of the metrics.
         const UNITS: [f64; 3] = [1e3, 1e9, 1e6];
+        const BILLION: f64 = 1e9;
         self.fair_share.iter().chain(&self.usage).for_each(Family::clear);
         for queue in engine.queues() {
             let display = display_name(queue.name);
             let of = OfQueue {
-                queue_name: display.clone(),
+                queue_name: display.clone().unwrap_or_else(|| queue.name.to_owned()),
                 queue_metadata_name: queue.name.to_owned(),
-                queue_display_name: display,
+                queue_display_name: display.unwrap_or_default(),
             };
             for (at, unit) in UNITS.into_iter().enumerate() {
                 self.fair_share[at]
                     .get_or_create(&of)
                     .set(queue.fair_share[at] as f64 / unit);
-                self.usage[at].get_or_create(&of).set(queue.allocated[at] as f64 / unit);
+                let usage = queue.usage_billionths[at] as f64 / BILLION;
+                self.usage[at].get_or_create(&of).set(usage);
             }
             let limits = [queue.quota.cpu.limit, queue.quota.memory.limit, queue.quota.gpu.limit];
             let passed = limits
@@ -344,4 +366,14 @@ pub(crate) struct Parts {
     pub(crate) decide: Duration,
     pub(crate) carry: Duration,
     pub(crate) actions: Vec<(Action, Duration)>,
+    pub(crate) searches: Vec<Searched>,
+}
+
+/// How long a search for victims took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Searched {
+    pub(crate) action: Action,
+    pub(crate) generator: Generator,
+    pub(crate) end: SearchEnd,
+    pub(crate) duration: Duration,
 }

@@ -22,7 +22,7 @@ pub enum BindRequests {
 pub struct Settings {
     /// Policy of the engine.
     pub config: Config,
-    /// Remarks on the configuration file, to be logged.
+    /// Remarks on the configuration file and flags, to be logged.
     pub remarks: Vec<String>,
     /// The configuration file as JSON, for snapshots.
     pub config_file: serde_json::Value,
@@ -38,6 +38,8 @@ pub struct Settings {
     pub metrics_namespace: String,
     /// The labels of GPU and CPU workers, if pods are kept to them.
     pub restrict_nodes: Option<WorkerLabels>,
+    /// The label that says whether a node has MIG on.
+    pub mig_label: String,
     /// Whether the tree of queues counts, or only its leaves.
     pub full_hierarchy_fairness: bool,
     /// Which pods get a BindRequest.
@@ -70,6 +72,7 @@ impl TryFrom<Args> for Settings {
 
     fn try_from(args: Args) -> Result<Settings, Error> {
         let file = config::load(&args.scheduler_conf)?;
+        let remarks = file.remarks.into_iter().chain(args.remarks()).collect();
         let mut config = file.config;
         config.consolidation_preemptees_max = u32::try_from(args.max_consolidation_preemptees).ok();
         config.use_signatures = args.use_scheduling_signatures;
@@ -81,7 +84,7 @@ impl TryFrom<Args> for Settings {
         let schedule_period = duration("schedule-period", &args.schedule_period)?;
         Ok(Settings {
             config,
-            remarks: file.remarks,
+            remarks,
             config_file: file.json,
             scheduler_name: args.scheduler_name,
             reservation: args.resource_reservation_app_label,
@@ -92,6 +95,7 @@ impl TryFrom<Args> for Settings {
                 gpu: args.gpu_worker_node_label_key,
                 cpu: args.cpu_worker_node_label_key,
             }),
+            mig_label: args.mig_worker_node_label_key,
             full_hierarchy_fairness: args.full_hierarchy_fairness,
             bind_requests: args.bind_requests,
             // A period of zero would never let anything else run.
@@ -169,11 +173,14 @@ mod tests {
             "--partition-label-value=a100",
             "--default-staleness-grace-period=-1s",
             "--max-consolidation-preemptees=-1",
-            "--v=6",
             "--detailed-fit-errors=true",
-            "--log-json",
+            "--schedule-csi-storage=false",
+            "--mig-worker-node-label-key=mig",
         ])
         .unwrap();
+        assert_eq!(settings.mig_label, "mig");
+        assert_eq!(settings.remarks.len(), 1, "{:?}", settings.remarks);
+        assert!(settings.remarks[0].contains("--detailed-fit-errors"));
         assert_eq!(settings.schedule_period, Duration::from_millis(500));
         assert!(!settings.full_hierarchy_fairness);
         assert_eq!(

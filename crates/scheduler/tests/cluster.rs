@@ -131,7 +131,7 @@ async fn who_waits_is_told_why_and_it_ends_with_the_waiting() {
             .find(|condition| condition["type"] == "PodScheduled")
             .unwrap_or_default()
     };
-    let said = "no node fits: 1 node: not enough free GPUs";
+    let said = "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs";
     world
         .until("pod told", |world| condition(world)["message"] == said)
         .await;
@@ -349,10 +349,19 @@ async fn questions_are_answered() {
     let (status, body) = ask("/explain?pod=a/p").await;
     assert_eq!(status, 200);
     let answer: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(answer["reason"], "no node fits: 1 node: not enough free GPUs");
+    assert_eq!(
+        answer["reason"],
+        "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs"
+    );
     assert_eq!((&answer["queue"], &answer["status"]), (&json!("q"), &json!("Pending")));
     assert_eq!(ask("/explain?pod=a/nobody").await.0, 404);
     assert_eq!(ask("/explain?pod=nobody").await.0, 400);
+    let order: Value = serde_json::from_slice(&ask("/get-job-order").await.1).unwrap();
+    let first = json!({ "id": "g", "priority": 50, "namespace": "a" });
+    assert_eq!(
+        order,
+        json!({ "global_order": [first], "queue_order": { "q": [first] } })
+    );
     let (status, zip) = ask("/get-snapshot").await;
     assert_eq!(status, 200);
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(zip)).unwrap();
@@ -374,8 +383,8 @@ async fn metrics_have_the_names_that_dashboards_know() {
         "kai_e2e_scheduling_latency_milliseconds ",
         "kai_action_scheduling_latency_milliseconds{action=\"allocate\"} ",
         "kai_podgroups_scheduled_by_action{action=\"allocate\"} 1",
-        "kai_queue_fair_share_gpu{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"q\"} ",
-        "kai_queue_gpu_usage{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"q\"} 1",
+        "kai_queue_fair_share_gpu{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"} ",
+        "kai_queue_gpu_usage{queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"} 0",
         "kai_task_bind_latency_milliseconds_count 1",
         "kai_decisions_total{kind=\"bind\"} 1",
     ] {
@@ -383,6 +392,72 @@ async fn metrics_have_the_names_that_dashboards_know() {
     }
     assert!(!text.contains("broken_invariants_total{"), "{text}");
     assert!(world.context.health.not_ready().is_empty() && world.context.health.stuck().is_empty());
+}
+
+/// Every metric of KAI's scheduler that has a meaning here, with its labels; docs/differences.md lists the others.
+#[tokio::test(start_paused = true)]
+async fn all_metrics_of_kai_are_there_with_their_labels() {
+    let world = World::new();
+    world.node("n1", 1);
+    world.put(json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "high" }, "value": 90 }));
+    world.group("low", json!({}));
+    world.pod("victim", "low", 1);
+    world.until("bound", |world| world.node_of("victim").is_some()).await;
+    world.runs("victim");
+    world.group("high", json!({ "priorityClassName": "high" }));
+    world.pod("winner", "high", 1);
+    let leaving = |world: &World| {
+        let victim = world.get("pods", "victim");
+        victim.is_none_or(|victim| victim["metadata"]["deletionTimestamp"].is_string())
+    };
+    world.until("evicted", leaving).await;
+    world.pass(10).await;
+    let text = world.context.metrics.text();
+    let queue = "queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"";
+    for (name, labels) in [
+        ("e2e_scheduling_latency_milliseconds", ""),
+        ("open_session_latency_milliseconds", ""),
+        ("close_session_latency_milliseconds", ""),
+        ("action_scheduling_latency_milliseconds", "action=\"stalegangeviction\""),
+        ("task_scheduling_latency_milliseconds_bucket", "le=\"2560.0\""),
+        ("task_bind_latency_milliseconds_bucket", "le=\"5.0\""),
+        ("podgroups_scheduled_by_action", "action=\"preempt\""),
+        ("podgroups_acted_on_by_action", "action=\"reclaim\""),
+        ("scenarios_simulation_by_action", "action=\"preempt\""),
+        ("scenarios_filtered_by_action", "action=\"consolidation\""),
+        ("total_preemption_attempts", ""),
+        ("queue_fair_share_cpu_cores", queue),
+        ("queue_fair_share_memory_gb", queue),
+        ("queue_fair_share_gpu", queue),
+        ("queue_cpu_usage", queue),
+        ("queue_memory_usage", queue),
+        ("queue_gpu_usage", queue),
+        (
+            "pod_group_evicted_pods_total",
+            "podgroup=\"low\",namespace=\"a\",uid=\"",
+        ),
+        (
+            "scenario_search_jobs_total",
+            "action=\"preempt\",result=\"solved\",reduced_budget=\"false\"",
+        ),
+        (
+            "scenario_search_scenarios_total",
+            "action=\"preempt\",generator=\"NodeLocalGreedy\",state=\"simulated\"",
+        ),
+        (
+            "scenario_search_duration_seconds_count",
+            "action=\"preempt\",generator=\"NodeLocalGreedy\",result=\"solved\"",
+        ),
+        ("scenario_search_action_budget_exhausted_total", "action=\"reclaim\""),
+    ] {
+        let line = match labels {
+            "" => format!("\nkai_{name} "),
+            labels => format!("\nkai_{name}{{{labels}"),
+        };
+        assert!(text.contains(&line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains("nodepool=\"default\",action=\"preempt\"} 1"), "{text}");
+    assert!(text.contains("\nkai_total_preemption_attempts 1\n"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

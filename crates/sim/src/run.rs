@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use engine::Cluster;
 use engine::model::{Action, Event, Gpus, Millis, Placement, PlacementStrategy, Quota, ResourceQuota};
-use engine::report::{Decision, NodeView, PodView, QueueView, Report, Status};
+use engine::report::{Decision, Moment, NodeView, PodView, QueueView, Report, Status};
 use rustc_hash::FxHashSet;
 
 use crate::check;
@@ -171,8 +171,10 @@ impl Runner {
     fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
         let mut marks: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
         let started = Instant::now();
-        let report = self.cluster.cycle_observed(now, &scenario.config, &mut |action| {
-            marks.push((action, Instant::now()))
+        let report = self.cluster.cycle_observed(now, &scenario.config, &mut |moment| {
+            if let Moment::Action(action) = moment {
+                marks.push((action, Instant::now()));
+            }
         });
         let ended = Instant::now();
         self.timing.cycle_ms.push(milliseconds(ended - started));

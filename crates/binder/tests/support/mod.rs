@@ -101,7 +101,9 @@ impl World {
     /// A pod that admission has seen.
     pub(crate) fn pod(&self, name: &str, annotations: Value) -> Value {
         let mut annotations = annotations;
-        annotations["runai/shared-gpu-configmap"] = json!(format!("{name}-shared-gpu"));
+        if annotations["runai/shared-gpu-configmap"].is_null() {
+            annotations["runai/shared-gpu-configmap"] = json!(format!("{name}-shared-gpu"));
+        }
         let key =
             json!({ "configMapKeyRef": { "name": format!("{name}-shared-gpu-0"), "key": "NVIDIA_VISIBLE_DEVICES" } });
         let pod = json!({

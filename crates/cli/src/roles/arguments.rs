@@ -32,29 +32,24 @@ pub(crate) struct Process {
     /// Where to serve /metrics, /readyz and /livez; nothing for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", visible_aliases = ["metrics-bind-address", "metrics-listen-address"])]
     pub(crate) listen_address: String,
+    /// A second address for /readyz and /livez, for probes that are not to see the metrics' port.
+    #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
+    pub(crate) health_probe_bind_address: String,
     #[command(flatten)]
     pub(crate) log: LogArguments,
-    #[command(flatten)]
-    _ignored: IgnoredByAll,
-}
-
-/// Flags of KAI's programs that mean nothing here. They are taken, so that its manifests work.
-#[derive(Debug, Args)]
-struct IgnoredByAll {
-    #[arg(long, hide = true)]
-    health_probe_bind_address: Option<String>,
+    /// Means nothing here: features are asked of the API server. Taken, so that KAI's manifests work.
     #[arg(long, hide = true)]
     feature_gates: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1)]
-    zap_devel: Option<String>,
-    #[arg(long, hide = true)]
-    zap_encoder: Option<String>,
-    #[arg(long, hide = true)]
-    zap_log_level: Option<String>,
-    #[arg(long, hide = true)]
-    zap_stacktrace_level: Option<String>,
-    #[arg(long, hide = true)]
-    zap_time_encoding: Option<String>,
+}
+
+impl Process {
+    /// What to tell about flags that were given and have no effect.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let gates = self.feature_gates.iter().filter(|gates| !gates.is_empty());
+        gates
+            .map(|gates| format!("a flag has no effect: --feature-gates={gates}: features are asked of the API server"))
+            .collect()
+    }
 }
 
 /// The API server bounds its clients itself.
@@ -80,7 +75,7 @@ pub(crate) struct Election {
 /// Where the scheduler answers questions.
 #[derive(Debug, Args)]
 pub(crate) struct Questions {
-    /// Port on the loopback interface for /get-snapshot and /explain; 0 for none.
+    /// Port on the loopback interface for /get-snapshot, /get-job-order and /explain; 0 for none.
     #[arg(long, default_value_t = 8081)]
     plugin_server_port: u16,
 }

@@ -69,6 +69,9 @@ pub(crate) fn admission(arguments: AdmissionArguments) -> anyhow::Result<ExitCod
 
 fn run(process: Process, election: Option<(&str, Election)>, settings: Settings) -> anyhow::Result<ExitCode> {
     log::start(&process.log)?;
+    for remark in process.remarks() {
+        tracing::warn!("{remark}");
+    }
     let candidate = election
         .filter(|(_, election)| election.leader_elect)
         .map(|(lease, election)| Candidate {
@@ -83,9 +86,11 @@ fn run(process: Process, election: Option<(&str, Election)>, settings: Settings)
         let client = Client::connect(&process.connection.access()).await?;
         let context = Context::new(client, Clock::System);
         let serving = serve::health_and_metrics(&process.listen_address, &context).await?;
+        let probes = serve::health(&process.health_probe_bind_address, &context).await?;
         tokio::select! {
             failed = lead(candidate, context, settings) => failed.map(|never| match never {}),
             served = serving => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
+            served = probes => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
             () = stopped() => Ok(ExitCode::SUCCESS),
         }
     })

@@ -10,23 +10,37 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use cluster::Context;
 
-/// Begins to listen; the future serves. An empty address serves nothing and never ends.
-pub(super) async fn health_and_metrics(
-    address: &str,
-    context: &Context,
-) -> anyhow::Result<impl Future<Output = io::Result<()>> + use<>> {
+/// Metrics and health.
+pub(super) async fn health_and_metrics(address: &str, context: &Context) -> anyhow::Result<impl Serving + use<>> {
+    let router = health_router().route("/metrics", get(metrics));
+    let what = "metrics and health; choose another with --listen-address";
+    listen(address, router.with_state(context.clone()), what).await
+}
+
+/// Health alone.
+pub(super) async fn health(address: &str, context: &Context) -> anyhow::Result<impl Serving + use<>> {
+    let what = "probes; choose another with --health-probe-bind-address";
+    listen(address, health_router().with_state(context.clone()), what).await
+}
+
+/// Serves for as long as it is polled.
+pub(super) trait Serving: Future<Output = io::Result<()>> {}
+impl<F: Future<Output = io::Result<()>>> Serving for F {}
+
+/// Begins to listen; the future serves. An empty address, or Go's `0`, serves nothing and never ends.
+async fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<impl Serving + use<>> {
     // `:8080` as Go programs have it means all addresses.
     let address = match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
     };
     let listener = match address.as_str() {
-        "" => None,
-        address => Some(tokio::net::TcpListener::bind(address).await.with_context(|| {
-            format!("listening on {address} for metrics and health; choose another with --listen-address")
-        })?),
+        "" | "0" => None,
+        address => {
+            let bound = tokio::net::TcpListener::bind(address).await;
+            Some(bound.with_context(|| format!("listening on {address} for {what}"))?)
+        }
     };
-    let router = router(context.clone());
     Ok(async move {
         match listener {
             Some(listener) => axum::serve(listener, router).await,
@@ -35,13 +49,11 @@ pub(super) async fn health_and_metrics(
     })
 }
 
-fn router(context: Context) -> Router {
+fn health_router() -> Router<Context> {
     Router::new()
-        .route("/metrics", get(metrics))
         .route("/readyz", get(ready))
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
-        .with_state(context)
 }
 
 async fn metrics(State(context): State<Context>) -> impl IntoResponse {

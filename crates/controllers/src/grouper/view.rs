@@ -17,17 +17,14 @@ impl View for Feeds {
     }
 
     fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool {
-        self.pod_groups().all().iter().any(|group| {
-            let metadata = &group.metadata;
-            metadata.namespace() == namespace
-                && metadata.name.as_deref().is_some_and(name_is)
-                && group.as_written().sub_groups.is_empty()
+        self.pod_groups().in_namespace(namespace).iter().any(|group| {
+            group.metadata.name.as_deref().is_some_and(name_is) && group.as_written().sub_groups.is_empty()
         })
     }
 
     fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>> {
-        let is_one =
-            |pod: &Arc<Pod>| pod.metadata.namespace() == namespace && pod.metadata.labels.text(label) == Some(value);
-        self.pods().all().into_iter().filter(is_one).collect()
+        let mut pods = self.pods().in_namespace(namespace);
+        pods.retain(|pod| pod.metadata.labels.text(label) == Some(value));
+        pods
     }
 }

@@ -35,7 +35,7 @@ impl Labelling {
         let own = [
             ("queue_name", name),
             ("queue_metadata_name", name),
-            ("queue_display_name", queue.display_name()),
+            ("queue_display_name", queue.own_display_name().unwrap_or_default()),
         ];
         let more = self.labels.iter().map(|(label, metric)| {
             let default = self.defaults.get(label).map(String::as_str);

@@ -10,18 +10,10 @@ use crate::report::Status;
 
 impl Cycle<'_> {
     pub(crate) fn allocate(&mut self) {
-        let ledger = &*self.ledger;
-        let wants = |gang: GangId| {
-            let gang = ledger.gang(gang);
-            gang.waiting() > 0 && gang.schedulable && gang.is_ready()
-        };
-        let mut gangs = ByLeaf::build(ledger, Direction::Serve, wants);
-        if let Some(depth) = self.config.depth(Action::Allocate) {
-            gangs.cap(depth);
-        }
-        let mut walk = self.walk(gangs);
+        let mut walk = self.walk(self.waiting_gangs());
         let mut pods = Vec::new();
         while let Some(gang) = walk.pop(self) {
+            self.effort().tried += 1;
             let started_before = self.ledger.gang(gang).has_started();
             let checkpoint = self.ledger.checkpoint();
             self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
@@ -38,6 +30,7 @@ impl Cycle<'_> {
                 }
             }
             self.commit(checkpoint, Action::Allocate, gang);
+            self.effort().placed += 1;
             if !must_wait && !started_before {
                 self.start(gang);
             }
@@ -46,6 +39,19 @@ impl Cycle<'_> {
                 walk.push(self, gang);
             }
         }
+    }
+
+    /// Gangs that places are sought for.
+    pub(crate) fn waiting_gangs(&self) -> ByLeaf {
+        let wants = |gang: GangId| {
+            let gang = self.ledger.gang(gang);
+            gang.waiting() > 0 && gang.schedulable && gang.is_ready()
+        };
+        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, wants);
+        if let Some(depth) = self.config.depth(Action::Allocate) {
+            gangs.cap(depth);
+        }
+        gangs
     }
 
     /// Whether some pods of a gang would start while others, needed for its minimum, still wait for room.

@@ -10,6 +10,7 @@ use crate::ledger::Ledger;
 use crate::model::Action;
 use crate::order::{ByLeaf, Direction};
 use crate::place::{fits, static_check};
+use crate::report::SearchEnd;
 use crate::tables::When;
 use crate::victims::{Budget, Lists, Search, Solution};
 
@@ -63,10 +64,15 @@ impl Cycle<'_> {
                 action: left,
                 gang: self.config.failed_scenarios_per_gang_max,
             };
+            let reduced = left < budget.gang;
             let solution = self.solve(&mut search, &pods, &mut budget);
             left = budget.action;
+            let effort = self.effort();
+            effort.tried += 1;
+            effort.searches[solution.end() as usize][usize::from(reduced)] += 1;
             match solution {
                 Solution::Found(checkpoint) => {
+                    self.effort().placed += 1;
                     let changed = self.ledger.changed_since(checkpoint);
                     self.commit(checkpoint, action, gang);
                     let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
@@ -76,19 +82,17 @@ impl Cycle<'_> {
                     walk.changed();
                     failed.clear();
                 }
-                Solution::None => {
+                Solution::None(_) => {
                     failed.insert(signature);
                 }
             }
-            let was_cut = solution == Solution::None && !budget.is_left();
+            let was_cut = solution.end() != SearchEnd::Solved && !budget.is_left();
             self.step_back(gang, was_cut);
             if left == 0 {
+                self.effort().exhausted = true;
                 break;
             }
         }
-        self.report
-            .failed_scenarios
-            .push((action, self.config.failed_scenarios_per_action_max - left));
     }
 
     /// A gang whose search was cut short stays out of the next 2, 4, 8, ... cycles; any other is free again.

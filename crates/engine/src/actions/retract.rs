@@ -77,6 +77,7 @@ impl Cycle<'_> {
             self.explanations.evictions.remove(&pod);
             gangs.extend(self.ledger.pod(pod).gang);
         }
+        self.forget_robberies();
         gangs.sort_unstable();
         gangs.dedup();
         for gang in gangs {
@@ -85,6 +86,31 @@ impl Cycle<'_> {
             }
         }
         self.redeem();
+    }
+
+    /// A gang all of whose evictions were taken back has lost nothing.
+    fn forget_robberies(&mut self) {
+        let lost = self.report.decisions.iter().filter_map(|decision| match decision {
+            Decision::Evict { pod, .. } => self.ledger.pod(self.pods_by_uid[&**pod]).gang,
+            Decision::Bind(_)
+            | Decision::Pipeline(_)
+            | Decision::Started(_)
+            | Decision::Evicted(_)
+            | Decision::Stale { .. }
+            | Decision::Recovered(_) => None,
+        });
+        let lost: FxHashSet<GangId> = lost.collect();
+        for (gang, before) in std::mem::take(&mut self.robbed) {
+            if lost.contains(&gang) {
+                continue;
+            }
+            let row = &mut self.ledger.gangs[gang.index()];
+            row.last_eviction = before;
+            let key = &row.key;
+            self.report
+                .decisions
+                .retain(|decision| !matches!(decision, Decision::Evicted(robbed) if robbed == key));
+        }
     }
 
     /// Turns what is left of a gang's bindings of this cycle into promises: with the others undone it would start in part.

@@ -11,19 +11,6 @@ use crate::model::Gpus;
 use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, SHARE_GPU, Shape, Vector};
 use crate::victims::walk::Recorded;
 
-/// How sets of victims are chosen from those taken so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Generator {
-    /// All victims that have to do with one node of the last one.
-    NodeLocal,
-    /// Victims of as few nodes as could be enough, then more and more of them.
-    MultiNode,
-}
-
-impl Generator {
-    pub(crate) const ALL: [Generator; 2] = [Generator::NodeLocal, Generator::MultiNode];
-}
-
 /// What could be had if a set of victims were gone: enough to rule the set out, never enough to rule it in.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {

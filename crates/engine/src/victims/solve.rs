@@ -9,9 +9,10 @@ use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::Checkpoint;
 use crate::model::Action;
+use crate::report::{Generator, Moment, SearchEnd};
 use crate::share::{self, Before, Reclaimer};
 use crate::victims::Lists;
-use crate::victims::scenario::{Generator, Room};
+use crate::victims::scenario::Room;
 use crate::victims::simulate::{Outcome, outcome};
 use crate::victims::walk::{Memo, Recorded, VictimWalk};
 
@@ -57,8 +58,17 @@ struct Effort<'b> {
 pub(crate) enum Solution {
     /// The ledger holds it, since the checkpoint; it is not final yet.
     Found(Checkpoint),
-    /// There is none.
-    None,
+    /// There is none, or none was found.
+    None(SearchEnd),
+}
+
+impl Solution {
+    pub(crate) fn end(self) -> SearchEnd {
+        match self {
+            Solution::Found(_) => SearchEnd::Solved,
+            Solution::None(end) => end,
+        }
+    }
 }
 
 impl Search<'_> {
@@ -101,7 +111,7 @@ impl Cycle<'_> {
     /// Searches victims for `pods` of the gang.
     pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut Budget) -> Solution {
         if self.is_hopeless(search, pods) {
-            return Solution::None;
+            return Solution::None(SearchEnd::Exhausted);
         }
         let held = self
             .ledger
@@ -114,21 +124,41 @@ impl Cycle<'_> {
             memo: None,
             budget,
         };
-        let active_before = self.ledger.gang(search.gang).active_used();
+        let mut solution = Solution::None(SearchEnd::Exhausted);
         for generator in Generator::ALL {
-            let checkpoint = self.ledger.checkpoint();
-            let (most, recorded) = self.most_pods(search, pods, generator, &mut effort);
-            if most == 0 || self.probe(search, pods, generator, &recorded, &mut effort).is_none() {
-                continue;
+            (self.observe)(Moment::Search);
+            solution = self.solve_with(generator, search, pods, &mut effort);
+            (self.observe)(Moment::Searched(search.action, generator, solution.end()));
+            match solution.end() {
+                SearchEnd::Solved | SearchEnd::InPart => break,
+                SearchEnd::Exhausted | SearchEnd::Cut => {}
             }
-            let gang = self.ledger.gang(search.gang);
-            if gang.is_whole() && gang.active_used() > active_before {
-                return Solution::Found(checkpoint);
-            }
-            self.ledger.rollback(checkpoint);
-            return Solution::None;
         }
-        Solution::None
+        solution
+    }
+
+    fn solve_with(
+        &mut self,
+        generator: Generator,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        effort: &mut Effort<'_>,
+    ) -> Solution {
+        let active_before = self.ledger.gang(search.gang).active_used();
+        let checkpoint = self.ledger.checkpoint();
+        let (most, recorded) = self.most_pods(search, pods, generator, effort);
+        if most == 0 || self.probe(search, pods, generator, &recorded, effort).is_none() {
+            return Solution::None(match effort.budget.is_left() {
+                true => SearchEnd::Exhausted,
+                false => SearchEnd::Cut,
+            });
+        }
+        let gang = self.ledger.gang(search.gang);
+        if gang.is_whole() && gang.active_used() > active_before {
+            return Solution::Found(checkpoint);
+        }
+        self.ledger.rollback(checkpoint);
+        Solution::None(SearchEnd::InPart)
     }
 
     /// The most pods for which victims were found, by doubling and then halving. Victims of every success are recorded:
@@ -188,7 +218,7 @@ impl Cycle<'_> {
         recorded_room.add(self, &search.lists.room, &recorded.pods);
         let mut room = recorded_room.clone();
         if !recorded.is_empty() && room.suffices(&search.lists.room) {
-            let found = self.try_set(search, pods, &recorded.pods, effort);
+            let found = self.try_set(search, generator, pods, &recorded.pods, effort);
             if found.is_some() {
                 return found;
             }
@@ -210,6 +240,7 @@ impl Cycle<'_> {
             }
             room.add(self, &search.lists.room, &unit.pods);
             if !room.suffices(&search.lists.room) {
+                self.effort().ruled_out += 1;
                 continue;
             }
             let taken = memo.units().taken(at, recorded);
@@ -225,7 +256,7 @@ impl Cycle<'_> {
                     continue;
                 }
                 let victims: Vec<PodId> = recorded.pods.iter().copied().chain(set).collect();
-                found = self.try_set(search, pods, &victims, effort);
+                found = self.try_set(search, generator, pods, &victims, effort);
                 if found.is_some() {
                     break 'units;
                 }
@@ -249,16 +280,27 @@ impl Cycle<'_> {
     fn try_set(
         &mut self,
         search: &Search<'_>,
+        generator: Generator,
         pods: &[PodId],
         victims: &[PodId],
         effort: &mut Effort<'_>,
     ) -> Option<Vec<PodId>> {
-        if victims.is_empty() || effort.failed.contains(pods, victims) || !effort.budget.is_left() {
+        if victims.is_empty() || !effort.budget.is_left() {
             return None;
         }
+        let counts = &mut self.effort().sets[generator as usize];
+        counts.chosen += 1;
+        if effort.failed.contains(pods, victims) {
+            counts.repeated += 1;
+            return None;
+        }
+        counts.simulated += 1;
         let checkpoint = self.ledger.checkpoint();
-        if self.simulate(search, pods, victims) && self.is_allowed(search, pods, victims, &effort.before) {
-            return Some(self.needed(victims));
+        if self.simulate(search, pods, victims) {
+            if self.is_allowed(search, pods, victims, &effort.before) {
+                return Some(self.needed(victims));
+            }
+            self.effort().sets[generator as usize].refused += 1;
         }
         self.ledger.rollback(checkpoint);
         effort.budget.spend();

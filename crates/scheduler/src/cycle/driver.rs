@@ -14,9 +14,10 @@ use tokio::time::Instant;
 use super::HEALTH_NAME;
 use super::evictions::Evictions;
 use super::sources::Sources;
+use super::watch::Watch;
 use crate::Settings;
 use crate::explain::{Rota, explain, note};
-use crate::http::{Answer, Question};
+use crate::http::{Answer, JobOrder, Question};
 use crate::metrics::{Metrics, Parts};
 use crate::mirror::{Assumed, Index, Mark, about, group_key};
 use crate::writers::{Annotation, Bind, Board, Evict, NotScheduled, Order, Outcome, Writer, time};
@@ -112,10 +113,9 @@ impl Driver {
         let (now, start) = (self.now(), Instant::now());
         self.take_in(now);
         let taken_in = Instant::now();
-        let mut marks = Vec::with_capacity(self.settings.config.actions.len());
-        let report = self.engine.cycle_observed(now, &self.settings.config, &mut |action| {
-            marks.push((action, Instant::now()))
-        });
+        let mut watch = Watch::default();
+        let observe = &mut |moment| watch.note(moment);
+        let report = self.engine.cycle_observed(now, &self.settings.config, observe);
         let decided = Instant::now();
         self.carry_out(&report, now);
         explain(
@@ -126,18 +126,14 @@ impl Driver {
             self.settings.partition.name(),
             now,
         );
-        self.answer();
         self.look();
-        let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([decided]);
+        self.answer();
         let parts = Parts {
             gather: taken_in - start,
             decide: decided - taken_in,
             carry: decided.elapsed(),
-            actions: marks
-                .iter()
-                .zip(ends)
-                .map(|((action, at), end)| (*action, end - *at))
-                .collect(),
+            actions: watch.actions(decided),
+            searches: watch.searches,
         };
         self.metrics.cycle(&parts);
         self.metrics.report(&report);
@@ -328,13 +324,24 @@ impl Driver {
     }
 
     fn answer(&mut self) {
+        let mut orders = Vec::new();
+        // Who asked may have gone.
         for question in std::mem::take(&mut self.asked) {
-            let answer = self.index.pod(&question.pod).map(|pod| {
-                let uid = pod.metadata().uid.as_deref().unwrap_or_default();
-                Answer::about(&question.pod, &self.engine, &self.index, uid)
-            });
-            // Who asked may have gone.
-            let _ = question.reply.send(answer);
+            match question {
+                Question::Pod(pod, reply) => {
+                    let answer = self.index.pod(&pod).map(|object| {
+                        let uid = object.metadata().uid.as_deref().unwrap_or_default();
+                        Answer::about(&pod, &self.engine, &self.index, uid)
+                    });
+                    let _ = reply.send(answer);
+                }
+                Question::JobOrder(reply) => orders.push(reply),
+            }
+        }
+        // Last, since it takes back the promises that the other answers tell of.
+        for reply in orders {
+            let order = self.engine.serving_order(&self.settings.config);
+            let _ = reply.send(JobOrder::of(order));
         }
     }
 
@@ -345,8 +352,8 @@ impl Driver {
         self.looked = Some(Instant::now());
         let queues = self.context.feeds.queues();
         let display_name = |name: &str| {
-            let queue = queues.get(&Key::new("", name));
-            queue.map_or_else(|| name.to_owned(), |queue| queue.display_name().to_owned())
+            let queue = queues.get(&Key::new("", name))?;
+            queue.own_display_name().map(str::to_owned)
         };
         self.metrics.look(&self.engine, display_name);
     }

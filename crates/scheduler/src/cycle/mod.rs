@@ -3,6 +3,7 @@
 mod driver;
 mod evictions;
 mod sources;
+mod watch;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl Scheduler {
         }
     }
 
-    /// What it answers over HTTP: `/get-snapshot` and `/explain?pod=namespace/name`. For the loopback interface only, since a snapshot
+    /// What it answers over HTTP: `/get-snapshot`, `/get-job-order` and `/explain?pod=namespace/name`. For the loopback interface only, since a snapshot
     /// shows all of a cluster.
     pub fn router(&self) -> axum::Router {
         http::router(self.client.clone(), Arc::clone(&self.settings), self.ask.clone())

@@ -39,6 +39,7 @@ pub(crate) struct Index {
     identity: PodIdentity,
     partition: Partition,
     restrict_nodes: Option<WorkerLabels>,
+    mig_label: String,
     full_hierarchy: bool,
     now: Millis,
     /// Whether all first lists were taken in.
@@ -105,6 +106,7 @@ impl Index {
             },
             partition: settings.partition.clone(),
             restrict_nodes: settings.restrict_nodes.clone(),
+            mig_label: settings.mig_label.clone(),
             full_hierarchy: settings.full_hierarchy_fairness,
             now: Millis(0),
             ready: false,

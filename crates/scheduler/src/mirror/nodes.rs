@@ -21,7 +21,7 @@ impl Index {
         if self.nodes.get(name).is_some_and(|known| &*known.uid != uid) {
             self.remove_node(name);
         }
-        match node.read() {
+        match node.read_by(&self.mig_label) {
             Ok(read) => {
                 for problem in read.problems {
                     self.tell(|| about(node), uid, problem);

@@ -1,0 +1,42 @@
+//! Takes the times that the engine, which has no clock, can't take itself.
+
+use engine::model::Action;
+use engine::report::Moment;
+use tokio::time::Instant;
+
+use crate::metrics::Searched;
+
+/// Times of one cycle.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    actions: Vec<(Action, Instant)>,
+    search: Option<Instant>,
+    /// Searches for victims and how long they took.
+    pub(super) searches: Vec<Searched>,
+}
+
+impl Watch {
+    pub(super) fn note(&mut self, moment: Moment) {
+        let now = Instant::now();
+        match moment {
+            Moment::Action(action) => self.actions.push((action, now)),
+            Moment::Search => self.search = Some(now),
+            Moment::Searched(action, generator, end) => {
+                let duration = self.search.take().map(|started| now - started).unwrap_or_default();
+                self.searches.push(Searched {
+                    action,
+                    generator,
+                    end,
+                    duration,
+                });
+            }
+        }
+    }
+
+    /// Actions and how long they took; each ends as the next begins.
+    pub(super) fn actions(&self, ended: Instant) -> Vec<(Action, std::time::Duration)> {
+        let ends = self.actions.iter().skip(1).map(|(_, at)| *at).chain([ended]);
+        let both = self.actions.iter().zip(ends);
+        both.map(|((action, at), end)| (*action, end - *at)).collect()
+    }
+}

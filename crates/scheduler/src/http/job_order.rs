@@ -1,0 +1,37 @@
+//! In which order pod groups are served next, in KAI's format.
+
+use std::collections::BTreeMap;
+
+use engine::report::Waiting;
+use serde::Serialize;
+
+/// The order over all queues, and within each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct JobOrder {
+    global_order: Vec<Job>,
+    queue_order: BTreeMap<String, Vec<Job>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Job {
+    id: String,
+    priority: i32,
+    /// Not in KAI, where pod groups of one name in two namespaces are one.
+    namespace: String,
+}
+
+impl JobOrder {
+    pub(crate) fn of(order: Vec<Waiting>) -> JobOrder {
+        let mut jobs = JobOrder::default();
+        for Waiting { gang, queue, priority } in order {
+            let job = Job {
+                id: gang.name.clone(),
+                priority,
+                namespace: gang.namespace.clone(),
+            };
+            jobs.global_order.push(job.clone());
+            jobs.queue_order.entry(queue).or_default().push(job);
+        }
+        jobs
+    }
+}
