@@ -22,7 +22,7 @@ use crate::notices::attempts;
 use crate::reservation_pod::reservation_pod;
 use crate::rollback::Undone;
 use crate::run::Binder;
-use crate::sharing::{Share, config_maps, is_same, manifest};
+use crate::sharing::{Share, config_maps, is_of_another, is_same, manifest};
 use crate::step::{Failure, Patience, Reservation, Step, step};
 use crate::{GroupKey, reservation_name};
 
@@ -419,12 +419,19 @@ impl Binder {
         (limit_mib > 0).then(|| format!("{limit_mib}m"))
     }
 
-    /// Makes the ConfigMap what it has to be. Whatever else has its name is a tenant's and goes: the pod asks for ours.
+    /// Makes the ConfigMap what it has to be. Whatever else has its name is a tenant's and goes: the pod asks for ours. Only what tells
+    /// another pod its GPUs stays: that pod would find itself on this one's GPUs when it restarts.
     async fn put_config_map(&self, pod: &Value, name: &str, wanted: &Value) -> Result<(), Stop> {
         let target = Target::of::<ConfigMap>(target_of(pod).namespace, name);
         if let Some(found) = self.client.get_value(target).await? {
             if is_same(&found, wanted) {
                 return Ok(());
+            }
+            if is_of_another(&found, pod) {
+                return Err(Stop::Refused(format!(
+                    "the ConfigMap {name} tells another pod which GPUs it has; create the pod without the annotation {}",
+                    keys::SHARED_GPU_CONFIG_MAP
+                )));
             }
             let only_this = Deletion {
                 uid: found["metadata"]["uid"].as_str().map(str::to_owned),

@@ -65,6 +65,11 @@ pub(crate) fn is_owned(config_map: &Value, pod: &Value) -> bool {
         .any(|owner| owner["uid"] == pod["metadata"]["uid"])
 }
 
+/// Whether a binder made it for another pod.
+pub(crate) fn is_of_another(config_map: &Value, pod: &Value) -> bool {
+    config_map["metadata"]["labels"][keys::SHARED_GPU_MARKER] == "true" && !is_owned(config_map, pod)
+}
+
 /// Whether what is there is what is wanted. Anything else a tenant may have made is replaced.
 pub(crate) fn is_same(found: &Value, wanted: &Value) -> bool {
     let no_binary = found["binaryData"].as_object().is_none_or(serde_json::Map::is_empty);
@@ -208,7 +213,13 @@ mod tests {
         let pod = pod(json!({ "runai/shared-gpu-configmap": "a" }));
         let [(name, data), _] = config_maps(&pod, &share()).unwrap();
         let ours = manifest(&pod, &name, &data);
-        assert!(is_same(&ours, &ours) && is_owned(&ours, &pod));
+        assert!(is_same(&ours, &ours) && is_owned(&ours, &pod) && !is_of_another(&ours, &pod));
+        let mut other = pod.clone();
+        other["metadata"]["uid"] = json!("2");
+        assert!(is_of_another(&ours, &other));
+        let mut unmarked = ours.clone();
+        unmarked["metadata"]["labels"] = json!({});
+        assert!(!is_of_another(&unmarked, &other), "a tenant's own");
         for change in [
             |map: &mut Value| map["data"]["NVIDIA_VISIBLE_DEVICES"] = json!("all"),
             |map: &mut Value| map["data"]["LD_PRELOAD"] = json!("x"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use cluster::Access;
 
+use super::serve::Readers;
 use crate::all::{ROLES, Settings};
 use crate::log::LogArguments;
 
@@ -32,10 +33,23 @@ pub(crate) struct Process {
     /// Where to serve /metrics, /readyz and /livez; nothing for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", visible_aliases = ["metrics-bind-address", "metrics-listen-address"])]
     pub(crate) listen_address: String,
+    /// Let everybody who can connect read /metrics. Without it, from elsewhere than this machine, it takes the token of an account
+    /// that may: bind it to the ClusterRole kai-metrics-reader.
+    #[arg(long)]
+    open_metrics: bool,
     #[command(flatten)]
     pub(crate) log: LogArguments,
     #[command(flatten)]
     _ignored: IgnoredByAll,
+}
+
+impl Process {
+    pub(super) fn readers(&self) -> Readers {
+        match self.open_metrics {
+            true => Readers::Everybody,
+            false => Readers::Known,
+        }
+    }
 }
 
 /// Flags of KAI's programs that mean nothing here. They are taken, so that its manifests work.

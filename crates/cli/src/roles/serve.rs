@@ -1,19 +1,39 @@
-//! Metrics and health of a process over HTTP: `/metrics`, `/readyz`, `/livez`. Nothing else is served to the network.
+//! Metrics and health of a process over HTTP: `/metrics` for those who may, `/readyz` and `/livez` for all. Nothing else is served to
+//! the network.
 
 use std::io;
+use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cluster::Context;
+use cluster::{Context, Gate};
+
+const METRICS: &str = "/metrics";
+
+/// Who may read metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readers {
+    /// Accounts that may `get` the path, and whoever is on the same machine.
+    Known,
+    /// Whoever can connect.
+    Everybody,
+}
+
+#[derive(Clone)]
+struct Served {
+    context: Context,
+    gate: Option<Gate>,
+}
 
 /// Begins to listen; the future serves. An empty address serves nothing and never ends.
 pub(super) async fn health_and_metrics(
     address: &str,
     context: &Context,
+    readers: Readers,
 ) -> anyhow::Result<impl Future<Output = io::Result<()>> + use<>> {
     // `:8080` as Go programs have it means all addresses.
     let address = match address.strip_prefix(':') {
@@ -26,7 +46,15 @@ pub(super) async fn health_and_metrics(
             format!("listening on {address} for metrics and health; choose another with --listen-address")
         })?),
     };
-    let router = router(context.clone());
+    let gate = match readers {
+        Readers::Known => Some(Gate::new(Some(context.client.clone()))),
+        Readers::Everybody => None,
+    };
+    let router = router(Served {
+        context: context.clone(),
+        gate,
+    });
+    let router = router.into_make_service_with_connect_info::<SocketAddr>();
     Ok(async move {
         match listener {
             Some(listener) => axum::serve(listener, router).await,
@@ -35,22 +63,33 @@ pub(super) async fn health_and_metrics(
     })
 }
 
-fn router(context: Context) -> Router {
+fn router(served: Served) -> Router {
     Router::new()
-        .route("/metrics", get(metrics))
+        .route(METRICS, get(metrics))
         .route("/readyz", get(ready))
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
-        .with_state(context)
+        .with_state(served)
 }
 
-async fn metrics(State(context): State<Context>) -> impl IntoResponse {
+async fn metrics(
+    State(served): State<Served>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(gate) = &served.gate {
+        let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        if let Some((code, text)) = gate.entry(peer.ip(), token, METRICS).await.refusal() {
+            let code = StatusCode::from_u16(code).unwrap_or(StatusCode::FORBIDDEN);
+            return (code, text).into_response();
+        }
+    }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], context.metrics.text())
+    ([(header::CONTENT_TYPE, kind)], served.context.metrics.text()).into_response()
 }
 
 /// Ready to work: everything that was asked for has been listed.
-async fn ready(State(context): State<Context>) -> impl IntoResponse {
+async fn ready(State(Served { context, .. }): State<Served>) -> impl IntoResponse {
     if !context.feeds.are_synced() {
         return (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -60,7 +99,7 @@ async fn ready(State(context): State<Context>) -> impl IntoResponse {
     judge(&context.health.not_ready(), "not ready")
 }
 
-async fn alive(State(context): State<Context>) -> impl IntoResponse {
+async fn alive(State(Served { context, .. }): State<Served>) -> impl IntoResponse {
     judge(&context.health.stuck(), "stuck")
 }
 
