@@ -143,8 +143,9 @@ fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, Str
         "GET {path} HTTP/1.1\r\nHost: kai\r\n{authorization}Connection: close\r\n\r\n"
     )
     .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
     let code = answer.split(' ').nth(1)?.parse().ok()?;
     Some((code, answer))
 }
