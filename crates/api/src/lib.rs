@@ -49,7 +49,7 @@ pub use pod::{ConditionStatus, OwnWorkload, Pod, PodCondition, PodIdentity, Volu
 pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};
 pub use quantity::{Quantity, QuantityText};
-pub use queue::Queue;
+pub use queue::{Namespaces, Queue};
 pub use scheduling_shard::SchedulingShard;
 pub use storage_class::{StorageClass, VolumeBinding};
 pub use text::{Text, TextMap};

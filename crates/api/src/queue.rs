@@ -8,7 +8,7 @@ use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
-use crate::{Error, Problem, Read};
+use crate::{Error, Problem, Read, keys};
 
 const SKIPPED: &str = "the queue is skipped";
 const INHERITED: &str = "the value is inherited instead";
@@ -76,6 +76,17 @@ struct Resource {
     over_quota_weight: f64,
 }
 
+/// Namespaces by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces(Vec<Box<str>>);
+
+impl Namespaces {
+    /// Whether it is one of them.
+    pub fn contain(&self, namespace: &str) -> bool {
+        self.0.iter().any(|name| **name == *namespace)
+    }
+}
+
 impl Queue {
     /// The queue it is part of.
     pub fn parent(&self) -> Option<&str> {
@@ -90,6 +101,12 @@ impl Queue {
     /// The name that it was given for people, beside its own.
     pub fn own_display_name(&self) -> Option<&str> {
         self.spec.display_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The namespaces that may use it; `None` = all.
+    pub fn namespaces(&self) -> Option<Namespaces> {
+        let names = self.metadata.annotations.text(keys::QUEUE_ALLOWED_NAMESPACES)?;
+        Some(Namespaces(names.split(',').map(|name| name.trim().into()).collect()))
     }
 
     /// What it is promised, as written.

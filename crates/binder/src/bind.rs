@@ -419,7 +419,8 @@ impl Binder {
         (limit_mib > 0).then(|| format!("{limit_mib}m"))
     }
 
-    /// Makes the ConfigMap what it has to be. Whatever else has its name is a tenant's and goes: the pod asks for ours.
+    /// Makes the ConfigMap what it has to be. Whatever else has its name is a tenant's and goes: the pod asks for ours. Only what tells
+    /// another pod its GPUs stays: that pod would find itself on this one's GPUs when it restarts.
     async fn put_config_map(&self, pod: &Value, name: &str, wanted: &Value) -> Result<(), Stop> {
         let target = Target::of::<ConfigMap>(target_of(pod).namespace, name);
         if let Some(found) = self.client.get_value(target).await? {

@@ -292,12 +292,15 @@ impl Client {
     }
 
     async fn write<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
-        if !self.may_write() {
-            return Err(Error::NotLeader {
-                attempt: attempt.to_owned(),
-            });
+        let Some(claim) = &self.claim else {
+            return self.call(attempt, request).await;
+        };
+        // What hangs or is being repeated is given up with the claim: it must not take effect under another leader.
+        tokio::select! {
+            biased;
+            () = claim.lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
+            answer = self.call(attempt, request) => answer,
         }
-        self.call(attempt, request).await
     }
 
     /// A write whose answer nobody reads.

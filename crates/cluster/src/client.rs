@@ -28,8 +28,8 @@ pub enum Access {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) kube: kube::Client,
-    /// Writes are refused once it has ended.
-    claim: Option<Claim>,
+    /// Writes are refused, and given up, once it has ended.
+    pub(crate) claim: Option<Claim>,
     /// What kinds the API serves, as far as it was asked. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
 }
@@ -91,10 +91,6 @@ impl Client {
             claim: Some(claim.clone()),
             ..self.clone()
         }
-    }
-
-    pub(crate) fn may_write(&self) -> bool {
-        self.claim.as_ref().is_none_or(Claim::is_held)
     }
 }
 

@@ -304,6 +304,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_write_that_hangs_is_given_up_with_the_claim() {
+        let hangs = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let claim = Claim::none();
+        let client = Client::in_process(hangs).guarded(&claim);
+        let write = async || {
+            let target = Target {
+                resource: &LEASE,
+                namespace: "a",
+                name: "b",
+            };
+            client.delete(target, &crate::Deletion::default()).await
+        };
+        assert!(matches!(write().await, Err(Error::NotLeader { .. })), "no claim yet");
+        let start = Instant::now();
+        claim.hold_until(start + Duration::from_secs(3));
+        assert!(matches!(write().await, Err(Error::NotLeader { .. })));
+        assert!(start.elapsed() < crate::client::CALL_SECONDS_MAX && !claim.is_held());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_claim_ends_by_itself() {
         let claim = Claim::none();
         assert!(!claim.is_held());

@@ -2,13 +2,14 @@
 //! agent's own health. The driver is asked when somebody reads, never in between.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
-use axum::extract::State as Shared;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{ConnectInfo, State as Shared};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use gpu::{Device, Driver, Sample};
 use prometheus_client::encoding::text::encode;
@@ -39,7 +40,11 @@ pub struct Sources {
     pub pod_resources: std::path::PathBuf,
     /// Registrations the kubelet accepted.
     pub registrations: Arc<AtomicU64>,
+    /// Who may read.
+    pub gate: cluster::Gate,
 }
+
+const METRICS: &str = "/metrics";
 
 /// Serves `/metrics`, `/healthz` and `/readyz` until the agent stops.
 pub async fn serve(address: &str, sources: Sources) -> Result<(), Error> {
@@ -49,10 +54,11 @@ pub async fn serve(address: &str, sources: Sources) -> Result<(), Error> {
     };
     let listener = tokio::net::TcpListener::bind(address).await.map_err(fail)?;
     let app = Router::new()
-        .route("/metrics", get(metrics))
+        .route(METRICS, get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .with_state(sources);
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await.map_err(fail)
 }
 
@@ -68,7 +74,17 @@ async fn ready(Shared(sources): Shared<Sources>) -> (StatusCode, &'static str) {
     (StatusCode::OK, "ok\n")
 }
 
-async fn metrics(Shared(sources): Shared<Sources>) -> impl IntoResponse {
+/// Says which pods hold which GPUs, so it is not for everybody.
+async fn metrics(
+    Shared(sources): Shared<Sources>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> Response {
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if let Some((code, text)) = sources.gate.entry(peer.ip(), token, METRICS).await.refusal() {
+        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::FORBIDDEN);
+        return (code, text).into_response();
+    }
     let driver = sources.driver.clone();
     let samples = tokio::task::spawn_blocking(move || driver.samples()).await;
     let samples = samples.ok().and_then(Result::ok).unwrap_or_default();
@@ -88,6 +104,7 @@ async fn metrics(Shared(sources): Shared<Sources>) -> impl IntoResponse {
         )],
         text,
     )
+        .into_response()
 }
 
 /// One reading.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use cluster::Access;
 
+use super::serve::Readers;
 use crate::all::{ROLES, Settings};
 use crate::log::LogArguments;
 
@@ -32,6 +33,10 @@ pub(crate) struct Process {
     /// Where to serve /metrics, /readyz and /livez; nothing for nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = ":8080", visible_aliases = ["metrics-bind-address", "metrics-listen-address"])]
     pub(crate) listen_address: String,
+    /// Let everybody who can connect read /metrics. Without it, from elsewhere than this machine, it takes the token of an account
+    /// that may: bind it to the ClusterRole kai-metrics-reader.
+    #[arg(long)]
+    open_metrics: bool,
     /// A second address for /readyz and /livez, for probes that are not to see the metrics' port.
     #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
     pub(crate) health_probe_bind_address: String,
@@ -43,6 +48,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    pub(super) fn readers(&self) -> Readers {
+        match self.open_metrics {
+            true => Readers::Everybody,
+            false => Readers::Known,
+        }
+    }
+
     /// What to tell about flags that were given and have no effect.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let gates = self.feature_gates.iter().filter(|gates| !gates.is_empty());

@@ -85,7 +85,7 @@ fn run(process: Process, election: Option<(&str, Election)>, settings: Settings)
     runtime.block_on(async {
         let client = Client::connect(&process.connection.access()).await?;
         let context = Context::new(client, Clock::System);
-        let serving = serve::health_and_metrics(&process.listen_address, &context).await?;
+        let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers()).await?;
         let probes = serve::health(&process.health_probe_bind_address, &context).await?;
         tokio::select! {
             failed = lead(candidate, context, settings) => failed.map(|never| match never {}),

@@ -1,31 +1,62 @@
-//! Metrics and health of a process over HTTP: `/metrics`, `/readyz`, `/livez`. Nothing else is served to the network.
+//! Metrics and health of a process over HTTP: `/metrics` for those who may, `/readyz` and `/livez` for all. Nothing else is served to
+//! the network.
 
 use std::io;
+use std::net::SocketAddr;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cluster::Context;
+use cluster::{Context, Gate};
+
+const METRICS: &str = "/metrics";
+
+/// Who may read metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readers {
+    /// Accounts that may `get` the path, and whoever is on the same machine.
+    Known,
+    /// Whoever can connect.
+    Everybody,
+}
 
 /// Metrics and health.
-pub(super) async fn health_and_metrics(address: &str, context: &Context) -> anyhow::Result<impl Serving + use<>> {
-    let router = health_router().route("/metrics", get(metrics));
+pub(super) async fn health_and_metrics(
+    address: &str,
+    context: &Context,
+    readers: Readers,
+) -> anyhow::Result<impl Serving + use<>> {
+    let gate = match readers {
+        Readers::Known => Some(Gate::new(Some(context.client.clone()))),
+        Readers::Everybody => None,
+    };
+    let served = Served {
+        context: context.clone(),
+        gate,
+    };
+    let router = Router::new().route(METRICS, get(metrics)).with_state(served);
     let what = "metrics and health; choose another with --listen-address";
-    listen(address, router.with_state(context.clone()), what).await
+    listen(address, router.merge(health_router(context)), what).await
 }
 
 /// Health alone.
 pub(super) async fn health(address: &str, context: &Context) -> anyhow::Result<impl Serving + use<>> {
     let what = "probes; choose another with --health-probe-bind-address";
-    listen(address, health_router().with_state(context.clone()), what).await
+    listen(address, health_router(context), what).await
 }
 
 /// Serves for as long as it is polled.
 pub(super) trait Serving: Future<Output = io::Result<()>> {}
 impl<F: Future<Output = io::Result<()>>> Serving for F {}
+
+#[derive(Clone)]
+struct Served {
+    context: Context,
+    gate: Option<Gate>,
+}
 
 /// Begins to listen; the future serves. An empty address, or Go's `0`, serves nothing and never ends.
 async fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<impl Serving + use<>> {
@@ -41,6 +72,7 @@ async fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<imp
             Some(bound.with_context(|| format!("listening on {address} for {what}"))?)
         }
     };
+    let router = router.into_make_service_with_connect_info::<SocketAddr>();
     Ok(async move {
         match listener {
             Some(listener) => axum::serve(listener, router).await,
@@ -49,16 +81,28 @@ async fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<imp
     })
 }
 
-fn health_router() -> Router<Context> {
+fn health_router(context: &Context) -> Router {
     Router::new()
         .route("/readyz", get(ready))
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
+        .with_state(context.clone())
 }
 
-async fn metrics(State(context): State<Context>) -> impl IntoResponse {
+async fn metrics(
+    State(served): State<Served>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(gate) = &served.gate {
+        let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        if let Some((code, text)) = gate.entry(peer.ip(), token, METRICS).await.refusal() {
+            let code = StatusCode::from_u16(code).unwrap_or(StatusCode::FORBIDDEN);
+            return (code, text).into_response();
+        }
+    }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], context.metrics.text())
+    ([(header::CONTENT_TYPE, kind)], served.context.metrics.text()).into_response()
 }
 
 /// Ready to work: everything that was asked for has been listed.

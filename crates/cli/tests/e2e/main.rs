@@ -5,8 +5,11 @@
 mod gangs;
 #[allow(dead_code)] // The fault runs use the rest of it.
 mod harness;
+mod leaders;
 mod lifecycle;
 mod nodes;
 mod queues;
+mod rights;
+mod security;
 mod sharing;
 mod workloads;

@@ -27,7 +27,12 @@ pub(crate) const POD_LABELS: Keys = Keys {
 /// Annotations of pods.
 pub(crate) const POD_ANNOTATIONS: Keys = Keys {
     place: Place::Annotations,
-    exact: &[keys::RECEIVED_RESOURCE_TYPE, keys::RECEIVED_GPUS, keys::RESERVED_GPU],
+    exact: &[
+        keys::RECEIVED_RESOURCE_TYPE,
+        keys::RECEIVED_GPUS,
+        keys::RESERVED_GPU,
+        keys::RESERVATION_LAST_USER,
+    ],
     prefixes: &[keys::NUMA_PREFIX],
 };
 /// Annotations of pod groups.
@@ -62,6 +67,12 @@ pub(crate) const FIXED: &str =
     "a pod's GPU request can't change after the pod was created; delete the pod and create it anew";
 /// What a tenant is told whose pod looks like one of ours.
 pub(crate) const HELPER: &str = "this value marks helper pods of the scheduler; choose another";
+/// What a tenant is told who says how its pod is doing.
+pub(crate) const PHASE: &str =
+    "only the pod's node says how the pod is doing, and the scheduler counts by it; leave it alone";
+/// What a tenant is told who binds pods.
+pub(crate) const BOUND_BY_TENANT: &str = "only schedulers of the whole cluster bind pods; it takes the right to create \
+                                          pods/binding in all namespaces";
 /// What a tenant is told who chooses a node.
 pub(crate) const NODE_CHOSEN: &str = "the scheduler chooses the node; remove it, and use nodeSelector or affinity to say which \
                                       nodes will do";
@@ -203,7 +214,9 @@ mod tests {
         create(json!({"app": "scaling-pod"}), json!({}), &["metadata.labels.app"]);
         for key in [
             "received-resource-type",
+            "kai.scheduler/received-gpus",
             "run.ai/reserve_for_gpu_index",
+            "kai.scheduler/last-user",
             "kai.scheduler/numa-placement-predicted",
             "kai.scheduler/numa-placement-anything",
         ] {

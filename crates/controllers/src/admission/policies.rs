@@ -174,6 +174,8 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
     validations.push(refuse(&node_chosen(&settings.scheduler_name), &message));
     let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, share::SLOT_BY_HAND);
     validations.push(refuse(&no_slot_by_hand(&settings.scheduler_name), &message));
+    let message = format!("Pod: status.phase: {}", owned::PHASE);
+    validations.push(refuse(&phase(&settings.scheduler_name), &message));
     let fixed = &owned::FIXED_ANNOTATIONS;
     let message = format!(
         "Pod: {}: {}: {}",
@@ -203,7 +205,11 @@ fn binding_validations() -> Vec<Value> {
             &message,
         )
     };
-    tables.into_iter().map(validation).collect()
+    let by_tenant = refuse(
+        &may_everywhere("binding", "create"),
+        &format!("Binding: {}", owned::BOUND_BY_TENANT),
+    );
+    tables.into_iter().map(validation).chain([by_tenant]).collect()
 }
 
 fn pod_group_validations() -> Vec<Value> {
@@ -336,7 +342,31 @@ fn no_slot_by_hand(scheduler_name: &str) -> String {
 fn node_chosen(scheduler_name: &str) -> String {
     format!(
         "request.operation != 'CREATE' || !has(object.spec.schedulerName) || object.spec.schedulerName != '{scheduler_name}' || \
-         !has(object.spec.nodeName) || object.spec.nodeName == '' || \
-         (has(request.userInfo.groups) && '{KUBELETS}' in request.userInfo.groups)"
+         !has(object.spec.nodeName) || object.spec.nodeName == '' || {}",
+        of_kubelet()
     )
+}
+
+/// Kubelets and controllers may write the status of any pod; whoever may do so in a namespace only is a tenant.
+fn phase(scheduler_name: &str) -> String {
+    let phase =
+        |object: &str| format!("(has({object}.status) && has({object}.status.phase) ? {object}.status.phase : '')");
+    format!(
+        "request.operation != 'UPDATE' || !has(object.spec.schedulerName) || object.spec.schedulerName != '{scheduler_name}' || \
+         {} == {} || {} || {}",
+        phase("object"),
+        phase("oldObject"),
+        of_kubelet(),
+        may_everywhere("status", "patch")
+    )
+}
+
+/// Which pods a kubelet may write is for the API server to say.
+fn of_kubelet() -> String {
+    format!("(has(request.userInfo.groups) && '{KUBELETS}' in request.userInfo.groups)")
+}
+
+/// Whether the user may do this to pods of all namespaces.
+fn may_everywhere(subresource: &str, verb: &str) -> String {
+    format!("authorizer.group('').resource('pods').subresource('{subresource}').check('{verb}').allowed()")
 }

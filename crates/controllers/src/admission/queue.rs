@@ -72,8 +72,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Dire
 /// Why pods of a namespace may not use a queue.
 pub(crate) fn access(queues: &dyn Directory, queue: &str, namespace: &str, field: String) -> Option<Finding> {
     let queue = queues.named(queue)?;
-    let allowed = queue.metadata.annotations.text(keys::QUEUE_ALLOWED_NAMESPACES)?;
-    if allowed.split(',').any(|allowed| allowed.trim() == namespace) {
+    if queue.namespaces()?.contain(namespace) {
         return None;
     }
     let name = queue.metadata.plain_name();

@@ -126,7 +126,12 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let identity = Identity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(keep_last(last, identity, seen.clone()));
     if let Some(address) = settings.metrics_address.clone() {
+        let client = match &settings.access {
+            Some(access) => Client::connect(access).await.ok(),
+            None => None,
+        };
         let sources = Sources {
+            gate: cluster::Gate::new(client),
             node: settings.node.clone(),
             driver,
             snapshots: seen,

@@ -104,6 +104,13 @@ impl Index {
             Ok(read) => {
                 let mut spec = read.value;
                 entry.noted.overlay(&mut spec);
+                if self
+                    .restricted
+                    .get(&*spec.queue)
+                    .is_some_and(|allowed| !allowed.contain(&key.namespace))
+                {
+                    spec.queue = closed(&spec.queue, &key.namespace);
+                }
                 entry.applied = true;
                 self.outbox.events.push(Event::Gang(spec));
                 for problem in read.problems {
@@ -183,6 +190,12 @@ fn newest(noted: &mut Option<Millis>, written: &mut Option<Millis>) {
 /// Annotations have whole seconds.
 fn whole_seconds(time: Option<Millis>) -> Option<i64> {
     time.map(|time| time.0.div_euclid(1000))
+}
+
+/// A queue that does not exist, by a name that says why; no object can have it. Admission refuses such pod groups, but one may be older
+/// than its queue or than the queue's restriction.
+fn closed(queue: &str, namespace: &str) -> String {
+    format!("{queue} (not for namespace {namespace})")
 }
 
 /// A gang's name in the engine.

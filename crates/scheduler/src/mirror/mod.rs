@@ -18,7 +18,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use api::{BindRequest, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
+use api::{BindRequest, Namespaces, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
 use cluster::Key;
 use engine::model::{Event, Millis};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -52,6 +52,8 @@ pub(crate) struct Index {
     members: FxHashMap<Key, gangs::Members>,
     nodes: FxHashMap<Box<str>, nodes::Entry>,
     queues: FxHashMap<Box<str>, Box<str>>,
+    /// Queues that are not for all namespaces.
+    restricted: FxHashMap<Box<str>, Namespaces>,
     class_objects: std::collections::BTreeMap<Box<str>, Arc<api::PriorityClass>>,
     classes: PriorityClasses,
     requests: FxHashMap<Key, Arc<BindRequest>>,
@@ -117,6 +119,7 @@ impl Index {
             members: FxHashMap::default(),
             nodes: FxHashMap::default(),
             queues: FxHashMap::default(),
+            restricted: FxHashMap::default(),
             class_objects: std::collections::BTreeMap::new(),
             classes: PriorityClasses::default(),
             requests: FxHashMap::default(),

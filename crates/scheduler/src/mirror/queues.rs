@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Object, PriorityClass, PriorityClasses, Queue};
+use api::{Namespaces, Object, PriorityClass, PriorityClasses, Queue};
 use engine::model::{Event, Millis, QueueSpec, Quota};
 
 use super::{Index, about, uid_of};
@@ -14,6 +14,7 @@ impl Index {
     pub(crate) fn apply_queue(&mut self, queue: &Queue) {
         let name = queue.metadata().plain_name();
         let uid = uid_of(queue);
+        self.restrict(name, queue.namespaces());
         if self.queues.get(name).is_some_and(|known| &**known != uid) {
             self.remove_queue(name);
         }
@@ -38,6 +39,23 @@ impl Index {
                 self.tell(|| about(queue), uid, problem);
                 self.remove_queue(name);
             }
+        }
+    }
+
+    /// Gangs that may use the queue no more, or now may, are told to the engine again.
+    fn restrict(&mut self, name: &str, namespaces: Option<Namespaces>) {
+        if self.restricted.get(name) == namespaces.as_ref() {
+            return;
+        }
+        match namespaces {
+            Some(namespaces) => self.restricted.insert(name.into(), namespaces),
+            None => self.restricted.remove(name),
+        };
+        let names_it = |entry: &super::gangs::Entry| entry.object.queue() == name;
+        let affected: Vec<_> = self.groups.iter().filter(|(_, entry)| names_it(entry)).collect();
+        let affected: Vec<_> = affected.into_iter().map(|(key, _)| key.clone()).collect();
+        for key in affected {
+            self.refresh_gang(&key);
         }
     }
 

@@ -189,6 +189,28 @@ fn a_pod_is_placed_once() {
 }
 
 #[test]
+fn a_queue_that_is_not_for_the_namespace_does_not_serve_it() {
+    let mut world = World::new();
+    world.node("n1", json!({}));
+    world.group("g", json!({ "spec": { "queue": "theirs" } }));
+    world.pod("p", json!({}));
+    assert_eq!(world.decide(), [""; 0], "there is no such queue yet");
+    let mut restricted = |namespaces: Value| {
+        let free = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
+        world.index.apply_queue(&slim(json!({
+            "metadata": { "name": "theirs", "uid": "theirs", "annotations": { "kai.scheduler/allowed-namespaces": namespaces } },
+            "spec": { "parentQueue": "top", "resources": { "gpu": free, "cpu": free, "memory": free } },
+        })));
+        let decided = world.decide();
+        (decided, world.reason("uid-p"))
+    };
+    let (decided, reason) = restricted(json!("b, c"));
+    assert_eq!(decided, [""; 0]);
+    assert!(reason.contains("theirs (not for namespace a)"), "{reason}");
+    assert_eq!(restricted(json!("b, a")).0, ["bind uid-p n1"]);
+}
+
+#[test]
 fn a_binding_that_is_never_seen_is_undone() {
     let mut world = a_node_a_gang_and_a_pod();
     world.decide();

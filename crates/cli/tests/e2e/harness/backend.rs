@@ -99,6 +99,23 @@ impl Backend {
         }
     }
 
+    /// The API for a user who has the rights that were given to that name. The embedded server has no permissions, but its policies
+    /// and webhooks are told who it is.
+    pub(crate) async fn client_of(&self, user: &str) -> Client {
+        match self {
+            Backend::Embedded { server, .. } => Client::in_process(server.service_as(user)),
+            Backend::Kube(kube) => kube.client_of(user).await,
+        }
+    }
+
+    /// The real API server, if it is one.
+    pub(crate) fn kube(&self) -> Option<&Kube> {
+        match self {
+            Backend::Embedded { .. } => None,
+            Backend::Kube(kube) => Some(kube),
+        }
+    }
+
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Backend::Embedded { clock, .. } => *clock,
@@ -153,7 +170,7 @@ impl Backend {
     /// Runs roles until dropped.
     pub(crate) async fn run_roles(&self, settings: Settings) -> anyhow::Error {
         let ended = match self {
-            Backend::Kube(kube) => return kube.run_roles().await,
+            Backend::Kube(kube) => return kube.run_roles(settings).await,
             Backend::Embedded { server, clock } => {
                 let client = Client::in_process(embedded::service_of_roles(server));
                 embedded::run(server.clone(), Context::new(client, *clock), settings).await

@@ -1,16 +1,19 @@
 //! A whole cluster for one scenario: an API server, simulated nodes, all of kai's roles, and somebody who checks the laws of the system
 //! after every change. Which API server it is, is the back end's matter; scenarios do not know.
 
+pub(crate) mod audit;
 mod backend;
 mod kube;
+pub(crate) mod line;
 pub(crate) mod manifest;
+pub(crate) mod user;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Object, Resource};
 use cli::all::Settings;
-use cluster::{Client, Context, Deletion, Key, Part, Patch, Selection, Target};
+use cluster::{Client, Context, Key, Selection, Target};
 use engine::model::PodPhase;
 use serde_json::Value;
 use sim::invariants::Watcher;
@@ -20,6 +23,8 @@ use tokio::task::JoinSet;
 
 use backend::Backend;
 pub(crate) use backend::Choice;
+pub(crate) use kube::Kube;
+pub(crate) use user::User;
 
 /// How long a scenario waits for something that should happen. Virtual time on the embedded cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,9 +33,14 @@ const GLANCE: Duration = Duration::from_millis(50);
 
 /// Runs a scenario on a cluster with these nodes. Afterwards the cluster has to settle, and all laws have to hold.
 pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
+    scenario_with(Settings::every_role().unwrap(), nodes, story);
+}
+
+/// The same, with roles that are set up differently.
+pub(crate) fn scenario_with(settings: Settings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
     let choice = Choice::of_environment();
     choice.runtime().block_on(async {
-        let cluster = Cluster::start(choice.start().await, nodes).await;
+        let cluster = Cluster::start_with(settings, choice.start().await, nodes).await;
         story(&cluster).await;
         cluster.settle().await;
         let found = cluster.found_when_settled();
@@ -52,6 +62,7 @@ pub(crate) struct Cluster {
     context: Context,
     watcher: Watcher,
     backend: Backend,
+    settings: Settings,
     roles: std::sync::Mutex<JoinSet<()>>,
     /// Roles that a second process runs for a while.
     doubles: std::sync::Mutex<JoinSet<()>>,
@@ -64,6 +75,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster with these nodes and all roles. Within the back end's runtime.
     pub(crate) async fn start(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+        Cluster::start_with(Settings::every_role().unwrap(), backend, nodes).await
+    }
+
+    async fn start_with(settings: Settings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+        let (makes_queues, guards) = (settings.controllers.is_some(), settings.admission.is_some());
         let client = backend.client();
         let context = Context::new(client.clone(), backend.clock());
         let kubelets = Kubelets::new(&context.with_client(backend.client_of_nodes()), Delays::default());
@@ -84,6 +100,7 @@ impl Cluster {
             context,
             watcher,
             backend,
+            settings,
             roles: std::sync::Mutex::default(),
             doubles: std::sync::Mutex::default(),
             ended: Arc::default(),
@@ -91,16 +108,44 @@ impl Cluster {
             _world: world,
         };
         cluster.start_roles();
+        if makes_queues {
+            cluster.until_queues().await;
+        }
+        if guards {
+            cluster.until_guarded().await;
+        }
         cluster
-            .until("default queues", |cluster| cluster.context.feeds.queues().len() >= 2)
+    }
+
+    /// Waits until the queues are there that every installation has.
+    pub(crate) async fn until_queues(&self) {
+        self.until("default queues", |cluster| cluster.context.feeds.queues().len() >= 2)
             .await;
-        cluster.backend.until_guarded().await;
-        cluster
+    }
+
+    /// Waits until webhooks and policies take effect.
+    pub(crate) async fn until_guarded(&self) {
+        self.backend.until_guarded().await;
+    }
+
+    /// A user by this name.
+    pub(crate) async fn user(&self, name: &str) -> User {
+        User(self.backend.client_of(name).await)
+    }
+
+    /// A user who may do everything.
+    pub(crate) fn admin(&self) -> User {
+        User(self.client.clone())
+    }
+
+    /// The real API server, if it is one.
+    pub(crate) fn kube(&self) -> Option<&Kube> {
+        self.backend.kube()
     }
 
     /// Starts all roles in one process, with watches of their own.
     pub(crate) fn start_roles(&self) {
-        self.spawn_roles(&self.roles, Settings::every_role().unwrap());
+        self.spawn_roles(&self.roles, self.settings.clone());
     }
 
     /// Starts another replica of the roles that have a leader, which [`Cluster::kill_roles`] leaves alive. Where roles run without an
@@ -209,14 +254,7 @@ impl Cluster {
 
     /// Creates an object, or is refused.
     pub(crate) async fn try_create(&self, object: Value) -> Result<Value, cluster::Error> {
-        let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
-        let resource = self
-            .client
-            .resource_of(version, kind)
-            .await?
-            .unwrap_or_else(|| panic!("no {kind} in {version}"));
-        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
-        self.client.create(&resource, &namespace, object).await
+        self.admin().create(object).await
     }
 
     /// Changes an object.
@@ -232,14 +270,12 @@ impl Cluster {
             namespace,
             name,
         };
-        self.client.patch(target, Part::Object, Patch::Merge(change)).await
+        self.admin().patch(target, change).await
     }
 
     /// Deletes an object.
     pub(crate) async fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), cluster::Error> {
-        self.client
-            .delete(Target::of::<T>(namespace, name), &Deletion::default())
-            .await
+        self.admin().delete::<T>(namespace, name).await
     }
 
     /// The pods of our scheduler in namespace `default`, by name.
@@ -307,8 +343,13 @@ impl Cluster {
 
     /// Waits for a condition; shows the cluster if it never comes.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Cluster) -> bool) {
+        self.until_async(what, async || holds(self)).await;
+    }
+
+    /// The same, for a condition that has to be asked for.
+    pub(crate) async fn until_async(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let waited = async {
-            while !holds(self) {
+            while !holds().await {
                 tokio::time::sleep(GLANCE).await;
             }
         };

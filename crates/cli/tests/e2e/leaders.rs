@@ -1,0 +1,298 @@
+//! Replicas: of each role one at a time acts, whatever becomes of it, and webhooks answer on all. Judged by what the API server wrote
+//! down; there is an election only on a real one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+
+use api::Resource;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cli::all::Settings;
+use cluster::Target;
+use sim::kubelet::NodeTemplate;
+
+use crate::harness::audit::{self, Write};
+use crate::harness::line::Line;
+use crate::harness::manifest::PodManifest;
+use crate::harness::{Cluster, Kube, scenario_with};
+
+const ROLES: [&str; 3] = ["scheduler", "binder", "controllers"];
+
+fn address(last: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 1, last).into()
+}
+
+/// Webhooks only; the rest is for the scenario to start.
+fn webhooks_only() -> Settings {
+    Settings {
+        admission: Settings::every_role().unwrap().admission,
+        ..Settings::default()
+    }
+}
+
+/// Writes of these replicas, in order.
+fn writes_of(sources: &[IpAddr]) -> Vec<Write> {
+    let sources: BTreeSet<String> = sources.iter().map(ToString::to_string).collect();
+    let mut writes = audit::writes();
+    writes.retain(|write| sources.contains(&write.source));
+    writes
+}
+
+/// Waits until this replica has every role's lease.
+async fn until_leads(cluster: &Cluster, source: IpAddr) {
+    let what = format!("{source} leads");
+    cluster
+        .until(&what, |_| {
+            let writes = audit::writes();
+            ROLES.iter().all(|role| {
+                let mut leases = writes
+                    .iter()
+                    .filter(|write| write.user == *role && write.resource == "leases");
+                leases.next_back().is_some_and(|last| last.source == source.to_string())
+            })
+        })
+        .await;
+}
+
+/// Between two writes of a lease nobody acts but who wrote it last. Answers with the successions of leaders, by role.
+fn successions(writes: &[Write]) -> BTreeMap<String, Vec<String>> {
+    let mut leaders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for write in writes {
+        let leaders = leaders.entry(write.user.clone()).or_default();
+        if write.resource == "leases" {
+            if leaders.last() != Some(&write.source) {
+                leaders.push(write.source.clone());
+            }
+        } else {
+            assert_eq!(leaders.last(), Some(&write.source), "acts without leading: {write:?}");
+        }
+    }
+    leaders
+}
+
+/// Both replicas really did something in each role, or there was nothing to judge.
+fn assert_all_acted(writes: &[Write], sources: &[IpAddr]) {
+    for role in ROLES {
+        for source in sources {
+            let acted = writes
+                .iter()
+                .any(|write| write.user == role && write.source == source.to_string() && write.resource != "leases");
+            assert!(acted, "{source} never acted as {role}");
+        }
+    }
+}
+
+async fn half(cluster: &Cluster, name: &str) {
+    cluster.create(PodManifest::new(name).fraction("0.5").build()).await;
+}
+
+#[test]
+fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
+    scenario_with(
+        webhooks_only(),
+        &[NodeTemplate::new("node", "h100:4")],
+        async |cluster| {
+            let Some(kube) = cluster.kube() else { return };
+            let (one, two) = (address(1), address(2));
+            let mut first = kube.replica(one).await;
+            until_leads(cluster, one).await;
+            cluster.until_queues().await;
+            let mut second = kube.replica(two).await;
+            half(cluster, "a").await;
+            cluster.until_running(1).await;
+
+            // The leader is cut off in the midst of work, and works on: it does not know.
+            half(cluster, "b").await;
+            first.line.cut();
+            half(cluster, "c").await;
+            until_leads(cluster, two).await;
+            cluster.until_running(3).await;
+            first.line.mend();
+            half(cluster, "d").await;
+            cluster.until_running(4).await;
+            first.assert_alive();
+
+            // Now the other one.
+            half(cluster, "e").await;
+            second.line.cut();
+            cluster.delete::<api::Pod>("default", "a").await.unwrap();
+            until_leads(cluster, one).await;
+            cluster.until_running(4).await;
+            second.line.mend();
+            second.assert_alive();
+            half(cluster, "f").await;
+            cluster.until_running(5).await;
+
+            first.kill().await;
+            half(cluster, "g").await;
+            cluster.until_running(6).await;
+            cluster.settle().await;
+
+            let writes = writes_of(&[one, two]);
+            assert_all_acted(&writes, &[one, two]);
+            let expect: Vec<String> = [one, two, one, two].iter().map(ToString::to_string).collect();
+            for (role, leaders) in successions(&writes) {
+                assert_eq!(leaders, expect, "{role}");
+            }
+            second.kill().await;
+        },
+    );
+}
+
+#[test]
+fn a_leader_that_is_back_in_time_stays_one() {
+    scenario_with(
+        webhooks_only(),
+        &[NodeTemplate::new("node", "h100:1")],
+        async |cluster| {
+            let Some(kube) = cluster.kube() else { return };
+            let (one, two) = (address(3), address(4));
+            let first = kube.replica(one).await;
+            until_leads(cluster, one).await;
+            cluster.until_queues().await;
+            let second = kube.replica(two).await;
+            // Shorter than its claim: connections break, and nothing else.
+            for number in 0..3 {
+                first.line.cut();
+                half(cluster, &format!("pod-{number}")).await;
+                first.line.mend();
+                cluster.until_running(usize::min(number + 1, 2)).await;
+            }
+            cluster.until_waiting("pod-2", "GPU").await;
+            let leaders = successions(&writes_of(&[one, two]));
+            assert_eq!(leaders.len(), ROLES.len());
+            for (role, leaders) in leaders {
+                assert_eq!(leaders, [one.to_string()], "{role}");
+            }
+            cluster.settle().await;
+            first.kill().await;
+            second.kill().await;
+        },
+    );
+}
+
+const CONFIGURATIONS: [(&str, &str, &str); 4] = [
+    (
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+        "mutating-kai-admission",
+    ),
+    (
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+        "validating-kai-admission",
+    ),
+    (
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+        "kai-queue-validation-v2",
+    ),
+    (
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+        "kai-podgroup-validation-v2alpha2",
+    ),
+];
+
+/// Version of each webhook configuration, and who stands in its bundle of authorities.
+async fn configurations(cluster: &Cluster) -> Vec<(String, BTreeSet<String>)> {
+    let mut found = Vec::new();
+    for (kind, plural, name) in CONFIGURATIONS {
+        let target = Target {
+            resource: &Resource::new("admissionregistration.k8s.io", "v1", kind, plural, api::Scope::Cluster),
+            namespace: "",
+            name,
+        };
+        let object = cluster.client.get_value(target).await.unwrap().unwrap_or_default();
+        let bundle = object["webhooks"][0]["clientConfig"]["caBundle"]
+            .as_str()
+            .unwrap_or_default();
+        let entries = String::from_utf8(STANDARD.decode(bundle).unwrap()).unwrap();
+        let identities = entries
+            .lines()
+            .filter_map(|line| line.strip_prefix("# kai-admission ")?.split(' ').nth(1));
+        let version = object["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        found.push((version, identities.map(str::to_owned).collect()));
+    }
+    found
+}
+
+/// How often each of the configurations was read by admission so far.
+fn reads() -> usize {
+    let by_admission = audit::events().filter(|event| audit::user(event).ends_with(":admission"));
+    let reads = by_admission.filter(|event| event["verb"] == "get");
+    reads
+        .filter(|event| event["objectRef"]["name"] == CONFIGURATIONS[3].2)
+        .count()
+}
+
+async fn admit(cluster: &Cluster, kube: &Kube, names: &[String]) {
+    // Each over a connection of its own, or the server would ask one replica only.
+    let mut creations = tokio::task::JoinSet::new();
+    for name in names {
+        let (client, pod) = (
+            kube.client.clone(),
+            PodManifest::new(name).scheduler("kai-scheduler").build(),
+        );
+        creations.spawn(async move {
+            client
+                .create(&<api::Pod as api::Object>::RESOURCE, "default", pod)
+                .await
+        });
+    }
+    while let Some(created) = creations.join_next().await {
+        created.unwrap().unwrap();
+    }
+    for name in names {
+        cluster.delete::<api::Pod>("default", name).await.unwrap();
+    }
+}
+
+#[test]
+fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
+    let without = Settings {
+        admission: None,
+        ..Settings::every_role().unwrap()
+    };
+    scenario_with(without, &[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        let Some(kube) = cluster.kube() else { return };
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let servers = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+        let service = Line::new(address(5), &servers).await;
+        let [one, two] = listeners;
+        let one = kube.webhooks("one", service.address, one).await;
+        let two = kube.webhooks("two", service.address, two).await;
+        let both = BTreeSet::from(["one".to_owned(), "two".to_owned()]);
+        cluster
+            .until_async("both are in the bundle", async || {
+                configurations(cluster)
+                    .await
+                    .iter()
+                    .all(|(_, identities)| *identities == both)
+            })
+            .await;
+        cluster.until_guarded().await;
+
+        let names: Vec<String> = (0..20).map(|number| format!("pod-{number}")).collect();
+        cluster
+            .until_async("both are asked", async || {
+                admit(cluster, kube, &names).await;
+                one.asked() > 0 && two.asked() > 0
+            })
+            .await;
+
+        // A round of each, in which nothing is written.
+        let (settled, before) = (configurations(cluster).await, reads());
+        cluster.until("both looked again", |_| reads() >= before + 2).await;
+        assert_eq!(configurations(cluster).await, settled);
+
+        one.kill().await;
+        let asked = two.asked();
+        admit(cluster, kube, &names).await;
+        assert!(two.asked() > asked);
+        two.kill().await;
+    });
+}
