@@ -16,6 +16,7 @@ mod intent;
 mod locks;
 mod metrics;
 mod notices;
+mod placeholders;
 mod reads;
 mod reservation_pod;
 mod rollback;

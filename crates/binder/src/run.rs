@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::locks::Locks;
 use crate::metrics::Metrics;
 use crate::notices::COMPONENT;
+use crate::placeholders::Placeholders;
 use crate::waits::Waits;
 use crate::{Error, GroupKey, Settings};
 
@@ -35,6 +36,7 @@ pub(crate) struct Binder {
     pub(crate) care: WorkQueue<GroupKey>,
     pub(crate) locks: Locks,
     pub(crate) waits: Waits,
+    pub(crate) placeholders: Placeholders,
     pub(crate) progress: Progress,
     /// Whether the GPU operator uses CDI, and since when this is known.
     pub(crate) operator_cdi: tokio::sync::Mutex<Option<(bool, Instant)>>,
@@ -84,6 +86,7 @@ impl Binder {
             metrics: Metrics::new(&context.metrics),
             locks: Locks::new(&binds, &care),
             waits: Waits::default(),
+            placeholders: Placeholders::default(),
             progress: Progress::default(),
             operator_cdi: tokio::sync::Mutex::default(),
             client: context.client,

@@ -1,13 +1,19 @@
 //! Caring for groups that no bind is at work on: reservations without users go, lost ones come back.
 
+use std::time::Duration;
+
 use cluster::{About, Outcome};
 
 use crate::GroupKey;
 use crate::care::{Care, care};
+use crate::devices::NodeFacts;
 use crate::locks::Worker;
 use crate::metrics::Deed;
 use crate::run::Binder;
 use crate::step::Reservation;
+
+/// The pause after a step towards a group's own GPU: kubelets take about as long.
+const STEP_PAUSE: Duration = Duration::from_secs(1);
 
 impl Binder {
     /// One look at a group.
@@ -32,20 +38,27 @@ impl Binder {
         // The reservation is read before who needs it, and removed only as read: a bind marks it before it relies on it.
         let found = self.reservation(key).await?;
         let books = self.books(&key.node, None, &[]).await?;
-        let cared = care(key, found.as_ref(), &books, self.is_awaited_by_watch(key));
+        let cached_use = self.is_awaited_by_watch(key) || self.placeholders.is_needed(key);
+        let cared = care(key, found.as_ref(), &books, cached_use);
         match (cared, found) {
             (Care::Nothing, found) => {
                 if found.is_none() {
                     self.waits.end(key);
                 }
+                self.release(self.placeholders.end(key));
                 Ok(Outcome::Done)
             }
             (Care::Watch, _) => Ok(Outcome::Retry),
             (Care::Remove { again }, Some(found)) => {
                 self.remove_reservation(&found).await?;
+                // The node has no GPU left for it: the placeholders have all others, and somebody else has its own.
+                self.release(self.placeholders.give_up(key));
                 Ok(if again { Outcome::Retry } else { Outcome::Done })
             }
-            (Care::Restore, _) => self.restore(key).await,
+            (Care::Restore, _) => {
+                let own = books.staying(&key.group).flat_map(|user| &user.gpus);
+                self.restore(key, &own.cloned().collect::<Vec<_>>()).await
+            }
             (Care::Mismatch { gpu }, Some(found)) => {
                 let pods = books
                     .staying(&key.group)
@@ -57,14 +70,51 @@ impl Binder {
         }
     }
 
-    async fn restore(&self, key: &GroupKey) -> Result<Outcome, cluster::Error> {
+    async fn restore(&self, key: &GroupKey, own_gpus: &[String]) -> Result<Outcome, cluster::Error> {
         let Some(facts) = self.node_facts(&key.node).await? else {
             // Its pods are about to go with it.
             return Ok(Outcome::Done);
         };
+        if let Some(outcome) = self.hold_placeholders(key, &facts, own_gpus).await? {
+            return Ok(outcome);
+        }
         tracing::warn!(group = %key, "pods share a GPU that nothing holds for them; it is reserved anew");
         self.create_reservation(key, &facts, Deed::Restored).await?;
         Ok(Outcome::Retry)
+    }
+
+    /// Gets the GPUs that the node chose instead of the group's own out of the way, step by step. `None` once they are.
+    async fn hold_placeholders(
+        &self,
+        key: &GroupKey,
+        facts: &NodeFacts,
+        own_gpus: &[String],
+    ) -> Result<Option<Outcome>, cluster::Error> {
+        for (number, placeholder) in (0_u32..).zip(self.placeholders.of(key)) {
+            let Some(held) = self.reservation(&placeholder).await? else {
+                self.create_reservation(&placeholder, facts, Deed::Created).await?;
+                return Ok(Some(Outcome::Again(STEP_PAUSE)));
+            };
+            if held.terminating {
+                return Ok(Some(Outcome::Retry));
+            }
+            // It has the very GPU that is wanted, and those before it the others; or the node had none left for it.
+            let is_own = held.gpu.as_ref().is_some_and(|gpu| own_gpus.contains(gpu));
+            if is_own || !held.alive {
+                self.placeholders.limit(key, number);
+                self.remove_reservation(&held).await?;
+                return Ok(Some(Outcome::Again(STEP_PAUSE)));
+            }
+            if held.gpu.is_none() {
+                return Ok(Some(Outcome::Retry));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Placeholders that nobody needs any more go.
+    fn release(&self, placeholders: Vec<GroupKey>) {
+        placeholders.into_iter().for_each(|key| self.care.add(key));
     }
 
     async fn mismatch(
@@ -84,6 +134,7 @@ impl Binder {
             Binder::warn(&self.events, pod, message).await;
         }
         self.remove_reservation(found).await?;
+        self.placeholders.one_more(key);
         Ok(Outcome::Retry)
     }
 }

@@ -4,11 +4,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use sim::kubelet::NodeTemplate;
-use sim::server::{Fault, Faults, RequestInfo, WatchFault};
+use sim::server::{DeleteOptions, Door, Fault, Faults, Patch, RequestInfo, Selector, WatchFault};
 
-use crate::harness::manifest::PodManifest;
-use crate::harness::scenario;
+use crate::harness::manifest::{PodManifest, queue};
+use crate::harness::{Choice, Cluster, scenario};
+use crate::processes::{Layout, Processes};
+use crate::trouble::{Rates, Trouble};
+
+const RESERVATIONS: &str = api::keys::RESERVATION;
+
+fn half(name: &str) -> Value {
+    PodManifest::new(name).fraction("0.5").build()
+}
+
+fn store(cluster: &Cluster) -> Door {
+    cluster.server().expect("these are about the embedded server").store()
+}
+
+/// The reservation pods that there are.
+fn reservations(cluster: &Cluster) -> Vec<Value> {
+    let page = store(cluster).list("pods", RESERVATIONS, &Selector::everything());
+    page.unwrap().objects.iter().map(|object| object.to_value()).collect()
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+/// Time passes.
+async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
 
 /// Roles hear of pods late; groups that are made are counted.
 #[derive(Default)]
@@ -62,5 +90,241 @@ fn odd_fractions_are_refused_or_wait_and_harm_nobody() {
             cluster.create(PodManifest::new(name).fraction("0.5").build()).await;
         }
         cluster.until_only_running(&["half-a", "half-b"]).await;
+    });
+}
+
+#[test]
+fn a_bind_that_is_refused_for_ever_starves_nobody_and_is_never_called_bound() {
+    scenario(&[NodeTemplate::new("node", "h100:2")], async |cluster| {
+        let tried = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&tried);
+        cluster
+            .server()
+            .unwrap()
+            .set_faults(Arc::new(move |request: &RequestInfo| {
+                let doomed = request.subresource == "binding" && request.name == "doomed";
+                if doomed {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                if doomed { Fault::Fail(403) } else { Fault::Pass }
+            }));
+        cluster.create(half("doomed")).await;
+        let is_tried = |_: &Cluster| tried.load(Ordering::Relaxed) > 0;
+        cluster.until("its binding is tried", is_tried).await;
+        for name in ["a", "b", "c"] {
+            cluster.create(half(name)).await;
+        }
+        cluster.create(PodManifest::new("plain").build()).await;
+        cluster.until_only_running(&["a", "b", "c", "plain"]).await;
+        pass(300).await;
+        assert!(tried.load(Ordering::Relaxed) > 1, "it is tried again, but");
+        assert!(tried.load(Ordering::Relaxed) < 60, "not without pauses");
+        assert!(cluster.reason("doomed").is_some(), "it says that it waits");
+        let events = store(cluster).list("events", "default", &Selector::everything());
+        for event in events.unwrap().objects {
+            let about = &event["involvedObject"]["name"];
+            let bound = event["reason"] == "Bound" || event["reason"] == "Scheduled";
+            assert!(about != "doomed" || !bound, "{event:?}");
+        }
+        cluster.delete::<api::Pod>("default", "doomed").await.unwrap();
+    });
+}
+
+#[test]
+fn a_reservation_that_is_deleted_while_a_bind_is_in_flight_under_cache_lag_harms_nobody() {
+    scenario(&[NodeTemplate::new("node", "h100:2")], async |cluster| {
+        let late = Arc::new(LateNewsOfPods::default());
+        cluster.server().unwrap().set_faults(late);
+        cluster.create(half("a")).await;
+        cluster
+            .until("a GPU is being reserved", |cluster| !reservations(cluster).is_empty())
+            .await;
+        let lost = &reservations(cluster)[0];
+        store(cluster)
+            .delete("pods", RESERVATIONS, name_of(lost), &DeleteOptions::now())
+            .unwrap();
+        cluster.create(half("b")).await;
+        cluster.until_only_running(&["a", "b"]).await;
+        cluster
+            .until("one GPU is held", |cluster| reservations(cluster).len() == 1)
+            .await;
+    });
+}
+
+#[test]
+fn a_reservation_that_is_lost_under_running_pods_comes_back_and_kills_nobody() {
+    scenario(&[NodeTemplate::new("node", "h100:2")], async |cluster| {
+        cluster.create(half("a")).await;
+        cluster.create(half("b")).await;
+        cluster.until_only_running(&["a", "b"]).await;
+        let before = reservations(cluster);
+        cluster
+            .delete::<api::Pod>(RESERVATIONS, name_of(&before[0]))
+            .await
+            .unwrap();
+        cluster
+            .until("another reservation", |cluster| {
+                let now = reservations(cluster);
+                now.len() == 1 && now[0]["metadata"]["uid"] != before[0]["metadata"]["uid"]
+            })
+            .await;
+        cluster.until_only_running(&["a", "b"]).await;
+        let gpu = |of: &Value| of["metadata"]["annotations"][api::keys::RESERVED_GPU].clone();
+        let same = |cluster: &Cluster| reservations(cluster).iter().any(|now| gpu(now) == gpu(&before[0]));
+        cluster.until("it holds the same GPU", same).await;
+    });
+}
+
+/// Answers to the creation of reservation pods are lost after it took effect, every other time.
+struct LossyReservations(AtomicU64);
+
+impl Faults for LossyReservations {
+    fn request(&self, request: &RequestInfo) -> Fault {
+        let reserves = request.verb == "create" && request.resource == "pods" && request.namespace == RESERVATIONS;
+        match reserves && self.0.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            true => Fault::DropAnswer,
+            false => Fault::Pass,
+        }
+    }
+}
+
+#[test]
+fn two_binders_and_lost_answers_make_one_reservation_for_a_group() {
+    apart(&[NodeTemplate::new("node", "h100:2")], async |cluster, processes, _| {
+        processes.double(BINDER).await;
+        let faults = Arc::new(LossyReservations(AtomicU64::new(0)));
+        cluster.server().unwrap().set_faults(faults);
+        for name in ["a", "b", "c", "d"] {
+            cluster.create(half(name)).await;
+        }
+        cluster
+            .until("all run, and no group is held twice", |cluster| {
+                let mut groups: Vec<Value> = reservations(cluster)
+                    .iter()
+                    .map(|pod| pod["metadata"]["labels"][api::keys::GPU_GROUP].clone())
+                    .collect();
+                let count = groups.len();
+                groups.sort_by_key(Value::to_string);
+                groups.dedup();
+                assert_eq!(groups.len(), count, "{}", cluster.picture());
+                cluster.running().len() == 4
+            })
+            .await;
+        assert_eq!(reservations(cluster).len(), 2);
+        processes.kill_doubles().await;
+    });
+}
+
+#[test]
+fn a_reservation_that_never_ends_terminating_blocks_its_gpu_alone() {
+    scenario(&[NodeTemplate::new("node", "h100:2")], async |cluster| {
+        cluster.create(half("a")).await;
+        cluster.until_only_running(&["a"]).await;
+        let stuck = name_of(&reservations(cluster)[0]).to_owned();
+        let finalizers = |names: Value| Patch::Merge(json!({ "metadata": { "finalizers": names } }));
+        let patch = |names: Value| store(cluster).patch("pods", RESERVATIONS, &stuck, &finalizers(names));
+        patch(json!(["example.com/stuck"])).unwrap();
+        cluster.delete::<api::Pod>("default", "a").await.unwrap();
+        cluster
+            .until("the reservation is on its way out", |cluster| {
+                let now = reservations(cluster);
+                now.iter().any(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
+            })
+            .await;
+        for name in ["b", "c"] {
+            cluster.create(half(name)).await;
+        }
+        cluster.create(PodManifest::new("plain").build()).await;
+        cluster.until_only_running(&["b", "c", "plain"]).await;
+        patch(Value::Null).unwrap();
+        cluster.create(PodManifest::new("whole").gpus(1).build()).await;
+        cluster.until_only_running(&["b", "c", "plain", "whole"]).await;
+    });
+}
+
+/// Every third answer to a write of a status is lost after it took effect, and the one after that fails.
+#[derive(Default)]
+struct LossyStatuses(AtomicU64);
+
+impl Faults for LossyStatuses {
+    fn request(&self, request: &RequestInfo) -> Fault {
+        if request.subresource != "status" || !request.user.ends_with(":kai") {
+            return Fault::Pass;
+        }
+        match self.0.fetch_add(1, Ordering::Relaxed) % 3 {
+            0 => Fault::DropAnswer,
+            1 => Fault::Fail(500),
+            _ => Fault::Pass,
+        }
+    }
+}
+
+#[test]
+fn the_status_of_queues_does_not_drift() {
+    scenario(&[NodeTemplate::new("node", "h100:4")], async |cluster| {
+        cluster.create(queue("team", None, 4.0, -1.0)).await;
+        cluster.create(queue("red", Some("team"), 2.0, -1.0)).await;
+        cluster.server().unwrap().set_faults(Arc::new(LossyStatuses::default()));
+        for round in 0..6 {
+            let name = |pod: u32| format!("p{round}-{pod}");
+            cluster
+                .create(PodManifest::new(&name(0)).queue("red").gpus(1).build())
+                .await;
+            let share = PodManifest::new(&name(1)).queue("red").fraction("0.5");
+            cluster.create(share.build()).await;
+            cluster.until_running(2).await;
+            if round % 2 == 0 {
+                cluster.kill_roles().await;
+                cluster.start_roles();
+            }
+            for pod in 0..2 {
+                cluster.delete::<api::Pod>("default", &name(pod)).await.unwrap();
+            }
+            cluster.until_running(0).await;
+        }
+        // That the numbers are right is one of the laws of a cluster that has settled.
+        pass(60).await;
+    });
+}
+
+#[test]
+fn a_revoked_token_costs_what_its_role_would_have_done_meanwhile_and_nothing_else() {
+    apart(&[NodeTemplate::new("node", "h100:8")], async |cluster, _, trouble| {
+        for (number, account) in ["scheduler", "binder", "controllers", "admission"]
+            .into_iter()
+            .enumerate()
+        {
+            let before = cluster.running();
+            trouble.set_revoked(account, true);
+            pass(30).await;
+            cluster.create(half(&format!("during-{account}"))).await;
+            pass(60).await;
+            let lost: Vec<&String> = before.iter().filter(|pod| !cluster.runs(pod)).collect();
+            assert!(lost.is_empty(), "{account}: {lost:?}");
+            trouble.set_revoked(account, false);
+            cluster.create(half(&format!("after-{account}"))).await;
+            cluster.until_running(2 * (number + 1)).await;
+        }
+    });
+}
+
+/// Where the binder is among the processes of [`Layout::Apart`].
+const BINDER: u64 = 1;
+
+/// Runs a scenario on a cluster in which each role is a process with an account of its own.
+fn apart(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &mut Processes, &Trouble)) {
+    let choice = Choice::Embedded;
+    choice.runtime().block_on(async {
+        let cluster = Cluster::without_roles(choice.start().await, nodes).await;
+        let trouble = Arc::new(Trouble::new(0, Rates::NONE, false));
+        let server = cluster.server().unwrap();
+        server.set_faults(Arc::clone(&trouble) as Arc<dyn Faults>);
+        let mut processes = Processes::start(server, cluster.clock(), Layout::Apart, &trouble);
+        cluster.until_installed().await;
+        story(&cluster, &mut processes, &trouble).await;
+        cluster.settle().await;
+        let found = cluster.found_when_settled().into_iter();
+        let found: Vec<String> = found.chain(processes.ended()).collect();
+        assert!(found.is_empty(), "{}\n{}", found.join("\n"), cluster.picture());
     });
 }

@@ -11,7 +11,9 @@ use sim::server::{DeleteOptions, Door, Faults, Selector};
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Choice, Cluster};
 use crate::plan::{Plan, Step};
-use crate::trouble::Trouble;
+use crate::pods::may_be_evicted;
+use crate::processes::Processes;
+use crate::trouble::{REFUSED, Trouble};
 
 /// Within this time, once the faults stopped, a cluster comes to rest.
 const REST: Duration = Duration::from_secs(600);
@@ -23,10 +25,11 @@ const GLANCE: Duration = Duration::from_millis(500);
 const RESERVATIONS: &str = api::keys::RESERVATION;
 
 /// What a life was like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) steps: u64,
-    pub(crate) faults: u64,
+    /// What went wrong how often.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) requests: u64,
     /// Equal for equal lives.
     pub(crate) fingerprint: u64,
@@ -37,9 +40,9 @@ pub(crate) fn live(plan: &Plan, tell: bool) -> Result<Told, String> {
     let choice = Choice::Embedded;
     let lived = std::panic::catch_unwind(|| {
         choice.runtime().block_on(async {
-            let cluster = Cluster::start(choice.start().await, &plan.nodes).await;
+            let cluster = Cluster::without_roles(choice.start().await, &plan.nodes).await;
             let trouble = Arc::new(Trouble::new(plan.seed, plan.rates.clone(), tell));
-            let mut life = Life::new(plan, cluster, Arc::clone(&trouble));
+            let mut life = Life::new(plan, cluster, &trouble);
             let judged = life.run().await;
             let story = trouble.take_story().join("\n");
             if tell {
@@ -66,21 +69,32 @@ struct Life<'a> {
     cluster: Cluster,
     store: Door,
     trouble: Arc<Trouble>,
-    /// Pods that users created, and why they may be gone.
-    pods: BTreeMap<String, Option<&'static str>>,
+    processes: Processes,
+    /// Pods that users created.
+    pods: BTreeMap<String, Fate>,
     /// Nodes that are there.
     present: Vec<bool>,
     /// Nodes that were less than they said for a while; they may reject pods.
     shaken: Vec<bool>,
 }
 
+/// What may have become of a pod.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    /// Why it may be gone.
+    excuse: Option<&'static str>,
+    /// Others may take its place.
+    may_be_evicted: bool,
+}
+
 impl<'a> Life<'a> {
-    fn new(plan: &'a Plan, cluster: Cluster, trouble: Arc<Trouble>) -> Life<'a> {
+    fn new(plan: &'a Plan, cluster: Cluster, trouble: &Arc<Trouble>) -> Life<'a> {
         let server = cluster.server().expect("faults are those of the embedded server");
         Life {
             plan,
             store: server.store(),
-            trouble,
+            processes: Processes::start(server, cluster.clock(), plan.layout, trouble),
+            trouble: Arc::clone(trouble),
             pods: BTreeMap::new(),
             present: vec![true; plan.nodes.len()],
             shaken: vec![false; plan.nodes.len()],
@@ -89,6 +103,7 @@ impl<'a> Life<'a> {
     }
 
     async fn run(&mut self) -> Result<(), String> {
+        self.cluster.until_installed().await;
         for queue in &self.plan.queues {
             self.cluster.create(queue.clone()).await;
         }
@@ -99,23 +114,58 @@ impl<'a> Life<'a> {
             self.happen(step).await;
             tokio::time::sleep(Duration::from_millis(*pause)).await;
             self.collect_pods_of_lost_nodes();
-            none(self.cluster.found(), "at once")?;
+            none(self.found(), "at once")?;
         }
         self.heal().await;
         self.trouble.tell(|| "-- the faults stop".to_owned());
+        if self.pods.keys().any(|name| name.ends_with(REFUSED)) {
+            self.one_more_runs("beside-refused").await?;
+        }
+        self.trouble.lift_policy();
         self.rest("after the faults").await?;
+        self.note_state();
         self.nobody_is_lost()?;
-        self.a_newcomer_runs().await?;
+        self.one_more_runs("newcomer").await?;
         self.everybody_leaves().await?;
-        self.all_gpus_can_be_had().await
+        self.all_gpus_can_be_had().await?;
+        self.note_state();
+        Ok(())
+    }
+
+    /// Laws of every instant that were broken.
+    fn found(&self) -> Vec<String> {
+        self.cluster.found().into_iter().chain(self.processes.ended()).collect()
+    }
+
+    /// Laws of a settled cluster that are broken.
+    fn found_when_settled(&self) -> Vec<String> {
+        let found = self.cluster.found_when_settled().into_iter();
+        found.chain(self.processes.ended()).collect()
+    }
+
+    /// Equal lives come to equal objects, to the last byte.
+    fn note_state(&self) {
+        for resource in [
+            "pods",
+            "bindrequests.scheduling.run.ai",
+            "podgroups.scheduling.run.ai",
+            "configmaps",
+            "events",
+        ] {
+            let page = self.store.list(resource, "", &Selector::everything()).unwrap();
+            page.objects.iter().for_each(|object| self.trouble.note(&object.json()));
+        }
     }
 
     async fn happen(&mut self, step: &Step) {
+        if let Some(kind) = step.fault() {
+            self.trouble.count(kind);
+        }
         match step {
             Step::Create { objects, .. } => self.create(objects).await,
             Step::Delete(pick) => {
                 if let Some(pod) = self.pick("default", *pick) {
-                    self.pods.insert(pod.clone(), Some("deleted by its user"));
+                    self.excuse(&pod, "deleted by its user");
                     let _ = self.cluster.delete::<api::Pod>("default", &pod).await;
                 }
             }
@@ -141,16 +191,19 @@ impl<'a> Life<'a> {
                     let _ = self.cluster.delete::<api::Pod>(RESERVATIONS, &pod).await;
                 }
             }
-            Step::Restart(pause) => {
-                self.cluster.kill_roles().await;
-                tokio::time::sleep(Duration::from_millis(*pause)).await;
-                self.cluster.start_roles();
+            Step::Restart { process, pause } => {
+                self.processes.restart(*process, Duration::from_millis(*pause)).await;
             }
-            Step::Doubles(true) => {
-                self.cluster.kill_doubles().await;
-                self.cluster.start_doubles();
+            Step::RestartAll(pause) => self.processes.restart_all(Duration::from_millis(*pause)).await,
+            Step::Double(process) => self.processes.double(*process).await,
+            Step::EndDoubles => self.processes.kill_doubles().await,
+            Step::Revoke { process, revoked } => {
+                self.trouble.set_revoked(self.processes.name(*process), *revoked);
             }
-            Step::Doubles(false) => self.cluster.kill_doubles().await,
+            Step::Reject { node, count } => {
+                self.shaken[*node] = true;
+                self.cluster.kubelets.reject_next(&self.plan.nodes[*node].name, *count);
+            }
             Step::Outage(on) => self.trouble.set_outage(*on),
             Step::Forget => self.cluster.server().unwrap().forget_history(),
         }
@@ -162,7 +215,13 @@ impl<'a> Life<'a> {
             let created = self.cluster.try_create(object.clone()).await;
             let name = object["metadata"]["name"].as_str().unwrap().to_owned();
             match created {
-                Ok(_) if object["kind"] == "Pod" => drop(self.pods.insert(name, None)),
+                Ok(_) if object["kind"] == "Pod" => {
+                    let fate = Fate {
+                        excuse: None,
+                        may_be_evicted: may_be_evicted(object),
+                    };
+                    self.pods.insert(name, fate);
+                }
                 Ok(_) => {}
                 Err(error) => self.trouble.tell(|| format!("  {name} is refused: {error}")),
             }
@@ -219,19 +278,20 @@ impl<'a> Life<'a> {
     }
 
     fn excuse(&mut self, pod: &str, why: &'static str) {
-        if let Some(excuse) = self.pods.get_mut(pod) {
-            excuse.get_or_insert(why);
+        if let Some(fate) = self.pods.get_mut(pod) {
+            fate.excuse.get_or_insert(why);
         }
     }
 
     /// Everything works again.
     async fn heal(&mut self) {
         self.trouble.stop();
-        self.cluster.kill_doubles().await;
+        self.processes.kill_doubles().await;
         for node in 0..self.plan.nodes.len() {
             self.add(node).await;
             self.cordon(node, false).await;
             let name = &self.plan.nodes[node].name;
+            self.cluster.kubelets.reject_next(name, 0);
             self.cluster.kubelets.set_ready(name, true).await.unwrap();
             for index in 0..self.cluster.kubelets.gpus_on(name).len() {
                 self.cluster.kubelets.set_gpu_health(name, index, true).await.unwrap();
@@ -255,7 +315,7 @@ impl<'a> Life<'a> {
         if tokio::time::timeout(REST, resting).await.is_err() {
             return Err(format!("{when} the cluster does not come to rest"));
         }
-        none(self.cluster.found_when_settled(), when)
+        none(self.found_when_settled(), when)
     }
 
     /// Versions of what moves while work is under way.
@@ -278,15 +338,17 @@ impl<'a> Life<'a> {
 
     fn nobody_is_lost(&self) -> Result<(), String> {
         let pods = self.list();
-        for (name, excuse) in &self.pods {
+        for (name, fate) in &self.pods {
             let pod = pods
                 .iter()
                 .find(|pod| pod["metadata"]["name"] == **name && pod["metadata"]["namespace"] == "default");
             let Some(pod) = pod else {
-                if excuse.is_none() && !self.trouble.was_deleted_by_roles(name) {
-                    return Err(format!("pod {name} is gone, and nobody deleted it"));
+                let evicted = self.trouble.was_deleted_by_roles(name);
+                match fate.excuse {
+                    None if !evicted => return Err(format!("pod {name} is gone, and nobody deleted it")),
+                    None if !fate.may_be_evicted => return Err(format!("pod {name} was evicted, and may not be")),
+                    _ => continue,
                 }
-                continue;
             };
             let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
             let at = self.plan.nodes.iter().position(|template| template.name == node);
@@ -299,10 +361,9 @@ impl<'a> Life<'a> {
     }
 
     /// Nobody who waits for ever keeps others from running.
-    async fn a_newcomer_runs(&mut self) -> Result<(), String> {
-        self.cluster.create(PodManifest::new("newcomer").build()).await;
-        self.soon("the newcomer runs", |life| life.cluster.runs("newcomer"))
-            .await
+    async fn one_more_runs(&mut self, name: &str) -> Result<(), String> {
+        self.cluster.create(PodManifest::new(name).build()).await;
+        self.soon(&format!("{name} runs"), |life| life.cluster.runs(name)).await
     }
 
     /// When all users have gone, nothing of ours is left.
@@ -333,7 +394,7 @@ impl<'a> Life<'a> {
         }
         self.soon("every GPU can be had", |life| life.cluster.running().len() == count)
             .await?;
-        none(self.cluster.found_when_settled(), "in the end")
+        none(self.found_when_settled(), "in the end")
     }
 
     async fn soon(&self, what: &str, holds: impl Fn(&Life<'_>) -> bool) -> Result<(), String> {

@@ -14,6 +14,7 @@ mod incidents;
 mod life;
 mod plan;
 mod pods;
+mod processes;
 mod seeds;
 mod shrink;
 mod trouble;

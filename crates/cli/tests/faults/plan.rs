@@ -6,6 +6,7 @@ use sim::kubelet::NodeTemplate;
 use crate::dice::Dice;
 use crate::harness::manifest::queue;
 use crate::pods;
+use crate::processes::Layout;
 use crate::trouble::Rates;
 
 /// Fewest and most things that happen.
@@ -14,6 +15,7 @@ const STEPS: (u64, u64) = (20, 40);
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
+    pub(crate) layout: Layout,
     pub(crate) nodes: Vec<NodeTemplate>,
     pub(crate) queues: Vec<Value>,
     pub(crate) steps: Vec<(Step, u64)>,
@@ -41,14 +43,47 @@ pub(crate) enum Step {
     Ready(usize, bool),
     /// Somebody deletes one of the reservation pods.
     LoseReservation(u64),
-    /// All roles die, and come back after so many milliseconds.
-    Restart(u64),
-    /// A second set of roles runs, or no longer.
-    Doubles(bool),
+    /// One of the processes dies, and comes back after so many milliseconds.
+    Restart { process: u64, pause: u64 },
+    /// All of them do.
+    RestartAll(u64),
+    /// One of the processes runs a second time.
+    Double(u64),
+    /// No process runs twice any more.
+    EndDoubles,
+    /// The credentials of one of the processes are no good, or good again.
+    Revoke { process: u64, revoked: bool },
+    /// A kubelet rejects so many of the pods that come next.
+    Reject { node: usize, count: u32 },
     /// The API does not answer the roles, or does again.
     Outage(bool),
     /// The API forgets its history: all watches start over.
     Forget,
+}
+
+impl Step {
+    /// What goes wrong in it, if anything does.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        match self {
+            Step::Create { .. } | Step::Delete(_) | Step::End(_) | Step::AddNode(_) | Step::Cordon(..) => None,
+            Step::EndDoubles
+            | Step::Gpu { healthy: true, .. }
+            | Step::Ready(_, true)
+            | Step::Revoke { revoked: false, .. }
+            | Step::Outage(false) => None,
+            Step::Gpu { healthy: false, .. } => Some("GPUs failed"),
+            Step::RemoveNode(_) => Some("nodes removed"),
+            Step::Ready(_, false) => Some("kubelets silent"),
+            Step::LoseReservation(_) => Some("reservation pods deleted"),
+            Step::Restart { .. } => Some("processes killed"),
+            Step::RestartAll(_) => Some("kills of all processes"),
+            Step::Double(_) => Some("processes run twice"),
+            Step::Revoke { revoked: true, .. } => Some("credentials revoked"),
+            Step::Reject { .. } => Some("kubelets that reject"),
+            Step::Outage(true) => Some("outages"),
+            Step::Forget => Some("histories forgotten"),
+        }
+    }
 }
 
 impl Plan {
@@ -61,11 +96,13 @@ impl Plan {
             queue("b", Some("team"), 1.0, dice.of(&[1.0, 2.0, 2.5])),
             queue("c", None, dice.of(&[0.0, 1.0]), -1.0),
         ];
+        let layout = dice.of(&[Layout::Together, Layout::Apart]);
         let rates = Rates::drawn(&mut dice);
         let count = STEPS.0 + dice.roll(STEPS.1 - STEPS.0 + 1);
         let steps = (0..usize::try_from(count).unwrap()).map(|number| step(&mut dice, number, &nodes));
         Plan {
             seed,
+            layout,
             steps: steps.collect(),
             nodes,
             queues,
@@ -103,25 +140,38 @@ fn nodes(dice: &mut Dice) -> Vec<NodeTemplate> {
 fn step(dice: &mut Dice, number: usize, nodes: &[NodeTemplate]) -> (Step, u64) {
     let node = usize::try_from(dice.roll(nodes.len() as u64)).unwrap();
     let step = match dice.roll(100) {
-        0..46 => {
+        0..44 => {
             let (words, objects) = pods::drawn(dice, number);
             Step::Create { words, objects }
         }
-        46..56 => Step::Delete(dice.roll(1000)),
-        56..61 => Step::End(dice.roll(1000)),
-        61..66 => Step::Gpu {
+        44..53 => Step::Delete(dice.roll(1000)),
+        53..57 => Step::End(dice.roll(1000)),
+        57..62 => Step::Gpu {
             node,
             index: usize::try_from(dice.roll(2)).unwrap(),
             healthy: dice.percent(50),
         },
-        66..69 => Step::RemoveNode(node),
-        69..73 => Step::AddNode(node),
-        73..77 => Step::Cordon(node, dice.percent(50)),
-        77..80 => Step::Ready(node, dice.percent(60)),
-        80..86 => Step::LoseReservation(dice.roll(1000)),
-        86..90 => Step::Restart(dice.roll(2) * dice.roll(4000)),
-        90..94 => Step::Doubles(dice.percent(60)),
-        94..97 => Step::Outage(dice.percent(40)),
+        62..65 => Step::RemoveNode(node),
+        65..69 => Step::AddNode(node),
+        69..72 => Step::Cordon(node, dice.percent(50)),
+        72..75 => Step::Ready(node, dice.percent(60)),
+        75..80 => Step::LoseReservation(dice.roll(1000)),
+        80..84 => Step::Restart {
+            process: dice.roll(1000),
+            pause: dice.roll(2) * dice.roll(4000),
+        },
+        84..86 => Step::RestartAll(dice.roll(2) * dice.roll(4000)),
+        86..89 => Step::Double(dice.roll(1000)),
+        89..90 => Step::EndDoubles,
+        90..93 => Step::Revoke {
+            process: dice.roll(1000),
+            revoked: dice.percent(60),
+        },
+        93..95 => Step::Reject {
+            node,
+            count: 1 + u32::try_from(dice.roll(3)).unwrap(),
+        },
+        95..98 => Step::Outage(dice.percent(40)),
         _ => Step::Forget,
     };
     let pause = match dice.roll(4) {

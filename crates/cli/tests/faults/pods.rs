@@ -4,17 +4,30 @@ use serde_json::Value;
 
 use crate::dice::Dice;
 use crate::harness::manifest::{PodManifest, pod_group};
+use crate::trouble::REFUSED;
 
 /// What nobody should be able to break anything with.
 const ODD_FRACTIONS: [&str; 8] = ["NaN", "inf", "-1", "0", "1.5", "1e400", "0.00000000001", "half"];
 /// More than any node has.
 const DOOMED_GPUS: u32 = 64;
 
+/// Priority classes whose pods nobody takes the place of.
+const LASTING: [&str; 2] = ["build", "inference"];
+
+/// Whether the scheduler may end the pod in favour of another.
+pub(crate) fn may_be_evicted(pod: &Value) -> bool {
+    let class = &pod["metadata"]["labels"][api::keys::PRIORITY_CLASS_NAME];
+    !LASTING.iter().any(|lasting| class == lasting)
+}
+
 /// The objects that one user creates in one step, in order, with words for the story.
 pub(crate) fn drawn(dice: &mut Dice, number: usize) -> (String, Vec<Value>) {
-    let name = format!("p{number:02}");
+    let mut name = format!("p{number:02}");
     if dice.percent(12) {
         return gang(dice, &name);
+    }
+    if dice.percent(6) {
+        name.push_str(REFUSED);
     }
     let (words, pod) = shape(dice, PodManifest::new(&name));
     let (queue, pod) = in_some_queue(dice, pod);

@@ -1,7 +1,7 @@
 //! What goes wrong between kai's roles and the API. Whether a call fails is decided by the seed, the call and how often it was made,
 //! not by what else happened: a story with fewer steps keeps most of its faults.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,8 +10,12 @@ use tokio::time::Instant;
 
 use crate::dice::{Dice, mix};
 
-/// Who suffers; kubelets and users do not.
-const ROLES: &str = "system:serviceaccount:kai-scheduler:kai";
+/// Who suffers: the accounts of kai. Kubelets and users do not.
+pub(crate) const ACCOUNTS: &str = "system:serviceaccount:kai-scheduler:";
+/// The account that simulated kubelets use for what node agents do.
+const NODE_AGENT: &str = "kai-node-agent";
+/// Pods with names that end so are never bound: a policy of the cluster refuses it.
+pub(crate) const REFUSED: &str = "-refused";
 
 /// How often each kind of fault strikes, in thousandths of calls or deliveries.
 #[derive(Clone, Debug)]
@@ -80,9 +84,13 @@ struct State {
     rates: Rates,
     /// Nobody answers the roles.
     outage: bool,
+    /// Accounts whose credentials are no good.
+    revoked: BTreeSet<&'static str>,
+    /// Some pods are never bound.
+    refusing: bool,
     /// How often each call was made.
     calls: HashMap<u64, u64>,
-    struck: u64,
+    struck: BTreeMap<&'static str, u64>,
     requests: u64,
     /// A number that two equal lives have in common.
     fingerprint: u64,
@@ -97,8 +105,10 @@ impl Trouble {
         let state = State {
             rates,
             outage: false,
+            revoked: BTreeSet::new(),
+            refusing: true,
             calls: HashMap::new(),
-            struck: 0,
+            struck: BTreeMap::new(),
             requests: 0,
             fingerprint: 0,
             deleted: BTreeSet::new(),
@@ -111,11 +121,36 @@ impl Trouble {
         }
     }
 
-    /// From now on everything works.
+    /// From now on everything works, except that a policy goes on to refuse some pods.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock().unwrap();
         state.rates = Rates::NONE;
         state.outage = false;
+        state.revoked.clear();
+    }
+
+    /// The policy that refused some pods is gone.
+    pub(crate) fn lift_policy(&self) {
+        self.state.lock().unwrap().refusing = false;
+    }
+
+    /// The credentials of an account are no good, or good again.
+    pub(crate) fn set_revoked(&self, account: &'static str, revoked: bool) {
+        let mut state = self.state.lock().unwrap();
+        match revoked {
+            true => state.revoked.insert(account),
+            false => state.revoked.remove(account),
+        };
+    }
+
+    /// Counts something that went wrong.
+    pub(crate) fn count(&self, kind: &'static str) {
+        self.state.lock().unwrap().count(kind);
+    }
+
+    /// Adds something to the number that equal lives have in common.
+    pub(crate) fn note(&self, bytes: &[u8]) {
+        self.state.lock().unwrap().note(bytes);
     }
 
     pub(crate) fn set_outage(&self, outage: bool) {
@@ -131,8 +166,9 @@ impl Trouble {
         self.state.lock().unwrap().told.take().unwrap_or_default()
     }
 
-    pub(crate) fn struck(&self) -> u64 {
-        self.state.lock().unwrap().struck
+    /// What went wrong how often.
+    pub(crate) fn struck(&self) -> BTreeMap<&'static str, u64> {
+        self.state.lock().unwrap().struck.clone()
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -157,19 +193,37 @@ impl State {
         }
     }
 
-    /// Dice for the next call of this kind.
-    fn dice(&mut self, seed: u64, what: &[&str]) -> Dice {
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in what.iter().flat_map(|text| text.bytes().chain([0])) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    fn count(&mut self, kind: &'static str) {
+        *self.struck.entry(kind).or_default() += 1;
+    }
+
+    fn note(&mut self, bytes: &[u8]) {
+        self.fingerprint = mix(self.fingerprint ^ fnv(bytes));
+    }
+
+    /// Notes a call or a delivery: who, what and when.
+    fn note_call(&mut self, request: &RequestInfo) {
+        let moment = u64::try_from(self.since.elapsed().as_micros()).unwrap();
+        self.note(&moment.to_le_bytes());
+        for text in [&request.user, &request.verb, &request.path] {
+            self.note(text.as_bytes());
         }
+    }
+
+    /// Dice for the next call of this kind.
+    fn dice(&mut self, seed: u64, what: [&str; 2]) -> Dice {
+        let hash = mix(fnv(what[0].as_bytes())) ^ fnv(what[1].as_bytes());
         let count = self.calls.entry(hash).or_default();
         *count += 1;
-        let dice = Dice::new(mix(seed ^ mix(hash)).wrapping_add(mix(*count)));
-        let moment = u64::try_from(self.since.elapsed().as_millis()).unwrap();
-        self.fingerprint = mix(self.fingerprint.wrapping_add(hash) ^ moment);
-        dice
+        Dice::new(mix(seed ^ mix(hash)).wrapping_add(mix(*count)))
     }
+}
+
+/// FNV-1a.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Which of the rates a roll of a thousand falls into.
@@ -181,60 +235,78 @@ fn band(roll: u64, rates: &[u64]) -> Option<usize> {
     })
 }
 
+/// The account of kai that asks, if it is one that suffers.
+fn account(request: &RequestInfo) -> Option<&str> {
+    let account = request.user.strip_prefix(ACCOUNTS)?;
+    (account != NODE_AGENT).then_some(account)
+}
+
 impl Faults for Trouble {
     fn request(&self, request: &RequestInfo) -> Fault {
-        if request.user != ROLES {
-            return Fault::Pass;
-        }
         let mut state = self.state.lock().unwrap();
+        state.note_call(request);
+        let Some(account) = account(request) else {
+            return Fault::Pass;
+        };
         state.requests += 1;
-        let mut dice = state.dice(self.seed, &[&request.verb, &request.path]);
+        let mut dice = state.dice(self.seed, [&request.verb, &request.path]);
         let rates = state.rates.clone();
         // Nobody is told of a conflict who changes nothing.
         let conflicts = match request.verb.as_str() {
             "patch" | "update" => rates.conflicts,
             _ => 0,
         };
-        let fault = match band(
+        let refused = state.refusing && request.subresource == "binding" && request.name.ends_with(REFUSED);
+        let roll = band(
             dice.roll(1000),
             &[rates.errors, conflicts, rates.lost_answers, rates.delays],
-        ) {
-            _ if state.outage => Fault::Fail(503),
-            Some(0) => Fault::Fail(dice.of(&[500, 503, 429, 504])),
-            Some(1) => Fault::Fail(409),
-            Some(2) if request.verb != "watch" => Fault::DropAnswer,
-            Some(3) => Fault::Delay(Duration::from_millis(1 + dice.roll(5000))),
-            _ => Fault::Pass,
+        );
+        let (fault, kind) = match roll {
+            _ if state.outage => (Fault::Fail(503), "calls in an outage"),
+            _ if state.revoked.contains(account) => (Fault::Fail(401), "calls without credentials"),
+            Some(0) => (Fault::Fail(dice.of(&[500, 503, 429, 504])), "failed calls"),
+            Some(1) => (Fault::Fail(409), "conflicts"),
+            _ if refused => (Fault::Fail(403), "bindings refused by policy"),
+            Some(2) if request.verb != "watch" => (Fault::DropAnswer, "answers lost after the effect"),
+            Some(3) => (
+                Fault::Delay(Duration::from_millis(1 + dice.roll(5000))),
+                "delayed calls",
+            ),
+            _ => (Fault::Pass, ""),
         };
         if request.verb == "delete" && request.resource == "pods" && request.namespace == "default" {
             state.deleted.insert(request.name.clone());
         }
         if fault != Fault::Pass {
-            state.struck += 1;
+            state.count(kind);
         }
         if fault != Fault::Pass || !matches!(request.verb.as_str(), "get" | "list" | "watch") {
-            state.tell(|| format!("    {} {} {fault:?}", request.verb, request.path));
+            state.tell(|| format!("    {account}: {} {} {fault:?}", request.verb, request.path));
         }
         fault
     }
 
     fn watch(&self, watch: &RequestInfo, _: u64) -> WatchFault {
-        if watch.user != ROLES {
-            return WatchFault::Pass;
-        }
         let mut state = self.state.lock().unwrap();
-        let mut dice = state.dice(self.seed, &["delivery", &watch.path]);
+        state.note_call(watch);
+        let Some(account) = account(watch) else {
+            return WatchFault::Pass;
+        };
+        let mut dice = state.dice(self.seed, ["delivery", &watch.path]);
         let rates = state.rates.clone();
-        let fault = match band(dice.roll(1000), &[rates.ended_watches, rates.gone_watches, rates.lags]) {
-            _ if state.outage => WatchFault::End,
-            Some(0) => WatchFault::End,
-            Some(1) => WatchFault::Gone,
-            Some(2) => WatchFault::Lag(Duration::from_millis(1 + dice.roll(5000))),
-            _ => WatchFault::Pass,
+        let (fault, kind) = match band(dice.roll(1000), &[rates.ended_watches, rates.gone_watches, rates.lags]) {
+            _ if state.outage => (WatchFault::End, "watches ended"),
+            Some(0) => (WatchFault::End, "watches ended"),
+            Some(1) => (WatchFault::Gone, "watches ended with 410"),
+            Some(2) => (
+                WatchFault::Lag(Duration::from_millis(1 + dice.roll(5000))),
+                "watches that lag",
+            ),
+            _ => (WatchFault::Pass, ""),
         };
         if fault != WatchFault::Pass {
-            state.struck += 1;
-            state.tell(|| format!("    watch of {} {fault:?}", watch.path));
+            state.count(kind);
+            state.tell(|| format!("    {account}: watch of {} {fault:?}", watch.path));
         }
         fault
     }

@@ -4,14 +4,16 @@
 //! Judged from the objects in the API alone, by arithmetic of its own: it shares no code with the scheduler's decisions.
 
 mod settled;
+mod state;
 mod watcher;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::keys;
-use engine::model::{GpuRequest, Gpus, Millis, PodPhase, PodSpec};
+use engine::model::{GpuRequest, Millis, PodPhase, PodSpec};
 
+use state::{Machine, State};
 pub use watcher::Watcher;
 
 /// A law that does not hold, as a sentence.
@@ -53,69 +55,15 @@ impl Snapshot {
 
     /// Laws of every instant that do not hold.
     pub fn violations(&self) -> Vec<Violation> {
-        let pods = self.bound_pods();
-        let mut found = Vec::new();
-        for node in &self.nodes {
-            let on_node: Vec<&Bound> = pods
-                .iter()
-                .filter(|pod| pod.node == node.metadata.plain_name())
-                .collect();
-            node_holds(node, &on_node, &mut found);
-            shared_gpus_hold(node, &on_node, &mut found);
-        }
-        self.queues_hold(&pods, &mut found);
-        found
+        State::of(self).violations()
     }
 
     /// Laws of a settled cluster that do not hold, those of every instant included.
     pub fn violations_when_settled(&self) -> Vec<Violation> {
-        let mut found = self.violations();
-        settled::judge(self, &self.bound_pods(), &mut found);
+        let state = State::of(self);
+        let mut found = state.violations();
+        settled::judge(self, &state, &mut found);
         found
-    }
-
-    fn bound_pods(&self) -> Vec<Bound> {
-        self.pods.iter().filter_map(|pod| Bound::of(pod)).collect()
-    }
-
-    /// GPUs of a queue's pods, those of its children included, stay within its limit.
-    fn queues_hold(&self, pods: &[Bound], found: &mut Vec<Violation>) {
-        let mut used: BTreeMap<&str, f64> = BTreeMap::new();
-        let queue_of: BTreeMap<(&str, &str), &str> = self
-            .pod_groups
-            .iter()
-            .map(|group| ((group.metadata.namespace(), group.metadata.plain_name()), group.queue()))
-            .collect();
-        let parent_of: BTreeMap<&str, Option<&str>> = self
-            .queues
-            .iter()
-            .map(|queue| (queue.metadata.plain_name(), queue.parent()))
-            .collect();
-        for pod in pods.iter().filter(|pod| !pod.leaves) {
-            let Some(group) = &pod.spec.gang else { continue };
-            let mut queue = queue_of.get(&(&*group.namespace, &*group.name)).copied();
-            // A tree is never deeper than it has queues.
-            for _ in 0..=self.queues.len() {
-                let Some(name) = queue else { break };
-                *used.entry(name).or_default() += pod.gpus(self);
-                queue = parent_of.get(name).copied().flatten();
-            }
-        }
-        for queue in &self.queues {
-            let name = queue.metadata.plain_name();
-            let Ok(read) = queue.read(Millis(0)) else { continue };
-            let limit = read.value.quota.gpu.limit;
-            let (Some(limit), Some(used)) = (limit, used.get(name)) else {
-                continue;
-            };
-            let limit = gpus_of(Gpus(limit));
-            // Shares are rounded to hundredths on the way.
-            if *used > limit + 0.011 {
-                found.push(Violation(format!(
-                    "queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}"
-                )));
-            }
-        }
     }
 }
 
@@ -154,16 +102,14 @@ impl Bound {
         format!("{}/{}", self.spec.namespace, self.spec.name)
     }
 
-    /// GPUs that it counts as.
-    fn gpus(&self, of: &Snapshot) -> f64 {
+    /// GPUs that it counts as, on a machine whose GPUs have this memory.
+    fn gpus(&self, memory_mib: Option<i64>) -> f64 {
         match &self.spec.requests.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => 0.0,
             GpuRequest::Whole { devices } => *devices as f64,
             GpuRequest::Fraction { billionths, devices } => *billionths as f64 / 1e9 * *devices as f64,
             GpuRequest::Memory { mib, devices } => {
-                let node = of.nodes.iter().find(|node| node.metadata.plain_name() == self.node);
-                let memory = node.and_then(|node| gpu_memory_mib(node)).unwrap_or(i64::MAX);
-                *mib as f64 / memory as f64 * *devices as f64
+                *mib as f64 / memory_mib.unwrap_or(i64::MAX) as f64 * *devices as f64
             }
         }
     }
@@ -181,18 +127,12 @@ impl Bound {
     }
 }
 
-fn gpus_of(gpus: Gpus) -> f64 {
-    gpus.0 as f64 / Gpus::whole(1).0 as f64
-}
-
-fn gpu_memory_mib(node: &api::Node) -> Option<i64> {
-    node.metadata.labels.text(keys::NODE_GPU_MEMORY)?.parse().ok()
-}
-
 /// What is asked for on a node stays within what it has: cores, memory, pods, devices.
-fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
-    let Ok(read) = node.read() else { return };
-    let (spec, name) = (read.value, node.metadata.plain_name());
+fn node_holds(machine: &Machine, pods: &[&Bound], found: &mut Vec<Violation>) {
+    let Some((cpu_milli, memory_bytes)) = machine.room else {
+        return;
+    };
+    let (node, name) = (&machine.node, machine.node.metadata.plain_name());
     let sum = |of: &dyn Fn(&PodSpec) -> i64| pods.iter().map(|pod| of(&pod.spec)).sum::<i64>();
     let mut check = |what: &str, used: i64, there: i64| {
         if used > there {
@@ -201,12 +141,8 @@ fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
             )));
         }
     };
-    check("milli-cores", sum(&|pod| pod.requests.cpu_milli), spec.cpu_milli);
-    check(
-        "bytes of memory",
-        sum(&|pod| pod.requests.memory_bytes),
-        spec.memory_bytes,
-    );
+    check("milli-cores", sum(&|pod| pod.requests.cpu_milli), cpu_milli);
+    check("bytes of memory", sum(&|pod| pod.requests.memory_bytes), memory_bytes);
     // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
     let devices = node.capacity(keys::RESOURCE_GPU).unwrap_or(0);
     let whole = |pod: &PodSpec| match pod.requests.gpu {
@@ -228,9 +164,9 @@ fn node_holds(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
 }
 
 /// Shares of one GPU add up to no more than its memory, and no two groups hold the same GPU.
-fn shared_gpus_hold(node: &api::Node, pods: &[&Bound], found: &mut Vec<Violation>) {
-    let name = node.metadata.plain_name();
-    let Some(memory) = gpu_memory_mib(node) else { return };
+fn shared_gpus_hold(machine: &Machine, pods: &[&Bound], found: &mut Vec<Violation>) {
+    let (node, name) = (&machine.node, machine.node.metadata.plain_name());
+    let Some(memory) = machine.gpu_memory_mib else { return };
     let replicated = node
         .metadata
         .labels

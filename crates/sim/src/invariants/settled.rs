@@ -5,18 +5,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::{ConditionStatus, PodCondition, keys};
 use engine::model::Millis;
 
-use super::{Bound, Snapshot, Violation};
+use super::state::State;
+use super::{Snapshot, Violation};
 
-pub(super) fn judge(snapshot: &Snapshot, pods: &[Bound], found: &mut Vec<Violation>) {
-    gangs_are_whole(snapshot, pods, found);
+/// A queue's numbers may differ from ours by this part: GPU memory is rounded on the way to the scheduler.
+const ROUNDING: f64 = 0.01;
+
+pub(super) fn judge(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+    gangs_are_whole(snapshot, state, found);
     waiting_pods_know_why(snapshot, found);
-    reservations_have_users(snapshot, pods, found);
+    reservations_have_users(snapshot, state, found);
+    queues_say_what_they_use(snapshot, state, found);
+}
+
+/// The status of a queue is what its pods have, those of its children included.
+fn queues_say_what_they_use(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+    let used = state.gpus_by_queue(|_| true);
+    for queue in &snapshot.queues {
+        let name = queue.metadata.plain_name();
+        let used = used.get(name).copied().unwrap_or(0.0);
+        let said = queue.status().allocated.get(keys::RESOURCE_GPU);
+        let said = said.map_or(0.0, |quantity| units(quantity.as_str()));
+        if (used - said).abs() > ROUNDING * (1.0 + used) {
+            found.push(Violation(format!(
+                "queue {name} says that {said:.3} GPUs are in use, its pods have {used:.3}"
+            )));
+        }
+    }
+}
+
+/// A quantity in whole units. Queues count GPUs, so there is no need for more suffixes.
+fn units(text: &str) -> f64 {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'n')) => (&text[..at], 1e-9),
+        Some((at, 'u')) => (&text[..at], 1e-6),
+        Some((at, 'm')) => (&text[..at], 1e-3),
+        Some(_) | None => (text, 1.0),
+    };
+    digits.parse::<f64>().map_or(f64::INFINITY, |number| number * unit)
 }
 
 /// A gang runs with at least its minimum, or not at all.
-fn gangs_are_whole(snapshot: &Snapshot, pods: &[Bound], found: &mut Vec<Violation>) {
+fn gangs_are_whole(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut active: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| !pod.leaves) {
+    for pod in state.bound().filter(|pod| !pod.leaves) {
         if let Some(gang) = &pod.spec.gang {
             *active.entry((&gang.namespace, &gang.name)).or_default() += 1;
         }
@@ -64,15 +96,15 @@ fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 }
 
 /// Each group that pods share is held by one reservation pod, and each reservation pod is there for somebody.
-fn reservations_have_users(snapshot: &Snapshot, pods: &[Bound], found: &mut Vec<Violation>) {
+fn reservations_have_users(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| pod.is_reservation && !pod.leaves) {
+    for pod in state.bound().filter(|pod| pod.is_reservation && !pod.leaves) {
         if let Some(group) = &pod.group {
             *held.entry((&pod.node, group)).or_default() += 1;
         }
     }
     let mut used: BTreeSet<(&str, &str)> = BTreeSet::new();
-    for pod in pods.iter().filter(|pod| !pod.is_reservation) {
+    for pod in state.bound().filter(|pod| !pod.is_reservation) {
         used.extend(pod.spec.gpu_groups.iter().map(|group| (&*pod.node, &**group)));
     }
     for request in &snapshot.bind_requests {
@@ -95,7 +127,7 @@ fn reservations_have_users(snapshot: &Snapshot, pods: &[Bound], found: &mut Vec<
             )));
         }
     }
-    let users = pods.iter().filter(|pod| !pod.is_reservation && !pod.leaves);
+    let users = state.bound().filter(|pod| !pod.is_reservation && !pod.leaves);
     for pod in users {
         for group in &pod.spec.gpu_groups {
             if !held.contains_key(&(&*pod.node, group)) {

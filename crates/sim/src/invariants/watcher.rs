@@ -7,6 +7,7 @@ use cluster::{Context, Feeds};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use super::state::State;
 use super::{Snapshot, Violation};
 
 /// Judges the cluster until dropped.
@@ -56,14 +57,27 @@ async fn judge(feeds: Arc<Feeds>, found: Arc<Mutex<BTreeSet<Violation>>>) {
     let pods = feeds.pods().subscribe(&wake);
     let nodes = feeds.nodes().subscribe(&wake);
     let groups = feeds.pod_groups().subscribe(&wake);
+    let queues = feeds.queues().subscribe(&wake);
+    let mut state = State::default();
     loop {
         wake.notified().await;
-        let changes = pods.take().len() + nodes.take().len() + groups.take().len();
+        for (key, queue) in queues.take() {
+            state.saw_queue(key, queue.as_ref());
+        }
+        for (key, group) in groups.take() {
+            state.saw_group(key, group.as_ref());
+        }
+        for (key, node) in nodes.take() {
+            state.saw_node(key, node.as_ref());
+        }
+        for (key, pod) in pods.take() {
+            state.saw_pod(key, pod.as_ref());
+        }
         // Before all lists are there, pods may seem to be on nodes that are not.
-        if changes == 0 || !feeds.are_synced() {
+        if !feeds.are_synced() {
             continue;
         }
-        let violations = Snapshot::of(&feeds).violations();
+        let violations = state.violations();
         found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
     }
 }

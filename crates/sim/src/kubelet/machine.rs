@@ -16,6 +16,8 @@ pub(super) struct Machine {
     pub(super) template: NodeTemplate,
     pub(super) gpus: Option<NodeGpus>,
     pub(super) ready: bool,
+    /// Pods that it does not take, whatever they ask for.
+    pub(super) rejections: u32,
     cpu_milli: i64,
     memory_bytes: i64,
     tenants: BTreeMap<String, Tenant>,
@@ -51,6 +53,7 @@ impl Machine {
             gpus: template.gpus(name)?,
             template: template.clone(),
             ready: true,
+            rejections: 0,
             cpu_milli: allocatable.0,
             memory_bytes: allocatable.1,
             tenants: BTreeMap::new(),
@@ -60,6 +63,13 @@ impl Machine {
     /// Takes the pod, or says why not. A pod that is there already keeps what it has.
     pub(super) fn admit(&mut self, pod: &PodSpec) -> Result<&Tenant, Rejection> {
         if !self.tenants.contains_key(&pod.uid) {
+            if let Some(rest) = self.rejections.checked_sub(1) {
+                self.rejections = rest;
+                return Err(Rejection {
+                    reason: "UnexpectedAdmissionError".to_owned(),
+                    message: "Pod was rejected: made to fail".to_owned(),
+                });
+            }
             let tenant = self.fit(pod)?;
             self.tenants.insert(pod.uid.clone(), tenant);
         }

@@ -191,6 +191,13 @@ impl Kubelets {
         self.report(name).await
     }
 
+    /// The node's kubelet rejects so many of the pods that come next; with 0 it rejects none any more.
+    pub fn reject_next(&self, name: &str, count: u32) {
+        if let Some(machine) = self.lock().machines.get_mut(name) {
+            machine.rejections = count;
+        }
+    }
+
     /// A GPU of the node fails, or is repaired. Answers with its UUID.
     pub async fn set_gpu_health(&self, name: &str, index: usize, healthy: bool) -> Result<String, String> {
         let uuid = {

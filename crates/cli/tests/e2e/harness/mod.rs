@@ -64,8 +64,6 @@ pub(crate) struct Cluster {
     backend: Backend,
     settings: Settings,
     roles: std::sync::Mutex<JoinSet<()>>,
-    /// Roles that a second process runs for a while.
-    doubles: std::sync::Mutex<JoinSet<()>>,
     /// Why roles ended that nobody had ended.
     ended: Arc<std::sync::Mutex<Vec<String>>>,
     standby: std::sync::Mutex<JoinSet<()>>,
@@ -80,6 +78,23 @@ impl Cluster {
 
     async fn start_with(settings: Settings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         let (makes_queues, guards) = (settings.controllers.is_some(), settings.admission.is_some());
+        let cluster = Cluster::prepare(settings, backend, nodes).await;
+        cluster.start_roles();
+        if makes_queues {
+            cluster.until_queues().await;
+        }
+        if guards {
+            cluster.until_guarded().await;
+        }
+        cluster
+    }
+
+    /// A cluster with these nodes that kai does not run on yet. Within the back end's runtime.
+    pub(crate) async fn without_roles(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+        Cluster::prepare(Settings::every_role().unwrap(), backend, nodes).await
+    }
+
+    async fn prepare(settings: Settings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         let client = backend.client();
         let context = Context::new(client.clone(), backend.clock());
         let kubelets = Kubelets::new(&context.with_client(backend.client_of_nodes()), Delays::default());
@@ -94,7 +109,7 @@ impl Cluster {
             let workloads = Workloads::new(&context);
             world.spawn(async move { workloads.run().await });
         }
-        let cluster = Cluster {
+        Cluster {
             client,
             kubelets,
             context,
@@ -102,19 +117,16 @@ impl Cluster {
             backend,
             settings,
             roles: std::sync::Mutex::default(),
-            doubles: std::sync::Mutex::default(),
             ended: Arc::default(),
             standby: std::sync::Mutex::default(),
             _world: world,
-        };
-        cluster.start_roles();
-        if makes_queues {
-            cluster.until_queues().await;
         }
-        if guards {
-            cluster.until_guarded().await;
-        }
-        cluster
+    }
+
+    /// Waits until the roles have made what everybody needs.
+    pub(crate) async fn until_installed(&self) {
+        self.until_queues().await;
+        self.until_guarded().await;
     }
 
     /// Waits until the queues are there that every installation has.
@@ -145,7 +157,11 @@ impl Cluster {
 
     /// Starts all roles in one process, with watches of their own.
     pub(crate) fn start_roles(&self) {
-        self.spawn_roles(&self.roles, self.settings.clone());
+        let (backend, ended, settings) = (self.backend.clone(), Arc::clone(&self.ended), self.settings.clone());
+        self.roles.lock().unwrap().spawn(async move {
+            let error = backend.run_roles(settings).await;
+            ended.lock().unwrap().push(format!("the roles ended: {error:?}"));
+        });
     }
 
     /// Starts another replica of the roles that have a leader, which [`Cluster::kill_roles`] leaves alive. Where roles run without an
@@ -165,29 +181,6 @@ impl Cluster {
     pub(crate) async fn kill_roles(&self) {
         let mut roles = std::mem::take(&mut *self.roles.lock().unwrap());
         roles.shutdown().await;
-    }
-
-    /// Starts scheduler, binder and controllers a second time, as if an old leader had not noticed that it is none.
-    pub(crate) fn start_doubles(&self) {
-        let settings = Settings {
-            admission: None,
-            ..Settings::every_role().unwrap()
-        };
-        self.spawn_roles(&self.doubles, settings);
-    }
-
-    /// Kills what [`Cluster::start_doubles`] started.
-    pub(crate) async fn kill_doubles(&self) {
-        let mut roles = std::mem::take(&mut *self.doubles.lock().unwrap());
-        roles.shutdown().await;
-    }
-
-    fn spawn_roles(&self, into: &std::sync::Mutex<JoinSet<()>>, settings: Settings) {
-        let (backend, ended) = (self.backend.clone(), Arc::clone(&self.ended));
-        into.lock().unwrap().spawn(async move {
-            let error = backend.run_roles(settings).await;
-            ended.lock().unwrap().push(format!("the roles ended: {error:?}"));
-        });
     }
 
     /// Why roles ended that nobody had ended.
@@ -211,6 +204,11 @@ impl Cluster {
             .map(|violation| violation.to_string())
             .chain(self.ended())
             .collect()
+    }
+
+    /// The time of day in the cluster.
+    pub(crate) fn clock(&self) -> cluster::Clock {
+        self.context.clock
     }
 
     /// The API server within the test, if it is one.
@@ -370,7 +368,9 @@ impl Cluster {
                 .all()
                 .into_iter()
                 .map(|request| version(&request.metadata));
-            pods.chain(requests).collect::<Vec<_>>()
+            // Their status comes last.
+            let queues = feeds.queues().all().into_iter().map(|queue| version(&queue.metadata));
+            pods.chain(requests).chain(queues).collect::<Vec<_>>()
         };
         let settled = async {
             loop {

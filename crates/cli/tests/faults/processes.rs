@@ -1,0 +1,174 @@
+//! Kai's roles as processes: one for all of them, or one for each with an account of its own. A process that ends is started again, as
+//! a kubelet does; one that ended although nobody took its credentials is remembered as a failure.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cli::all::Settings;
+use cli::embedded;
+use cluster::{Client, Clock, Context};
+use sim::server::Server;
+use tokio::task::JoinSet;
+
+use crate::trouble::{ACCOUNTS, Trouble};
+
+/// The pause before a process that ended is started again.
+const RESTART_PAUSE: Duration = Duration::from_secs(10);
+
+/// How roles are spread over processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// `kai all`.
+    Together,
+    /// A process for each role.
+    Apart,
+}
+
+impl Layout {
+    fn shapes(self) -> Vec<Shape> {
+        let all = Settings::every_role().unwrap();
+        let one = Settings::default;
+        match self {
+            Layout::Together => vec![("kai", all)],
+            Layout::Apart => vec![
+                (
+                    "scheduler",
+                    Settings {
+                        scheduler: all.scheduler,
+                        ..one()
+                    },
+                ),
+                (
+                    "binder",
+                    Settings {
+                        binder: all.binder,
+                        ..one()
+                    },
+                ),
+                (
+                    "controllers",
+                    Settings {
+                        controllers: all.controllers,
+                        ..one()
+                    },
+                ),
+                (
+                    "admission",
+                    Settings {
+                        admission: all.admission,
+                        ..one()
+                    },
+                ),
+            ],
+        }
+    }
+}
+
+/// What a process is called, which is its account too, and what it does.
+type Shape = (&'static str, Settings);
+
+/// The processes of one life.
+pub(crate) struct Processes {
+    server: Server,
+    clock: Clock,
+    trouble: Arc<Trouble>,
+    shapes: Vec<Shape>,
+    running: Vec<JoinSet<()>>,
+    /// Processes that run a second time, as if an old leader had not noticed that it is none.
+    doubles: Vec<JoinSet<()>>,
+    ended: Arc<Mutex<Vec<String>>>,
+}
+
+impl Processes {
+    /// Starts all of them.
+    pub(crate) fn start(server: &Server, clock: Clock, layout: Layout, trouble: &Arc<Trouble>) -> Processes {
+        let shapes = layout.shapes();
+        let mut processes = Processes {
+            server: server.clone(),
+            clock,
+            trouble: Arc::clone(trouble),
+            running: shapes.iter().map(|_| JoinSet::new()).collect(),
+            doubles: shapes.iter().map(|_| JoinSet::new()).collect(),
+            shapes,
+            ended: Arc::default(),
+        };
+        for at in 0..processes.shapes.len() {
+            processes.running[at] = processes.spawned(processes.shapes[at].clone());
+        }
+        processes
+    }
+
+    /// The name of one of them.
+    pub(crate) fn name(&self, pick: u64) -> &'static str {
+        self.shapes[self.at(pick)].0
+    }
+
+    /// Kills one of them, and starts it again after a while.
+    pub(crate) async fn restart(&mut self, pick: u64, pause: Duration) {
+        let at = self.at(pick);
+        self.running[at].shutdown().await;
+        tokio::time::sleep(pause).await;
+        self.running[at] = self.spawned(self.shapes[at].clone());
+    }
+
+    /// Kills all of them at once, and starts them again after a while.
+    pub(crate) async fn restart_all(&mut self, pause: Duration) {
+        for process in &mut self.running {
+            process.shutdown().await;
+        }
+        tokio::time::sleep(pause).await;
+        for at in 0..self.shapes.len() {
+            self.running[at] = self.spawned(self.shapes[at].clone());
+        }
+    }
+
+    /// Runs one of them a second time. Webhooks have nobody to fight with.
+    pub(crate) async fn double(&mut self, pick: u64) {
+        let at = self.at(pick);
+        self.doubles[at].shutdown().await;
+        let (name, settings) = self.shapes[at].clone();
+        let settings = Settings {
+            admission: None,
+            ..settings
+        };
+        if settings.scheduler.is_some() || settings.binder.is_some() || settings.controllers.is_some() {
+            self.doubles[at] = self.spawned((name, settings));
+        }
+    }
+
+    /// No process runs twice.
+    pub(crate) async fn kill_doubles(&mut self) {
+        for double in &mut self.doubles {
+            double.shutdown().await;
+        }
+    }
+
+    /// Why processes ended that nobody had ended.
+    pub(crate) fn ended(&self) -> Vec<String> {
+        self.ended.lock().unwrap().clone()
+    }
+
+    fn at(&self, pick: u64) -> usize {
+        usize::try_from(pick % self.shapes.len() as u64).unwrap()
+    }
+
+    fn spawned(&self, (name, settings): Shape) -> JoinSet<()> {
+        let (server, clock) = (self.server.clone(), self.clock);
+        let (trouble, ended) = (Arc::clone(&self.trouble), Arc::clone(&self.ended));
+        let mut process = JoinSet::new();
+        process.spawn(async move {
+            loop {
+                let client = Client::in_process(server.service_as(&format!("{ACCOUNTS}{name}")));
+                let running = embedded::run(server.clone(), Context::new(client, clock), settings.clone());
+                let Err(error) = running.await;
+                trouble.tell(|| format!("  process {name} ends: {error:#}"));
+                let rejected = error.downcast_ref::<scheduler::Error>();
+                if !matches!(rejected, Some(scheduler::Error::Unauthorized(_))) {
+                    ended.lock().unwrap().push(format!("process {name} ended: {error:#}"));
+                }
+                tokio::time::sleep(RESTART_PAUSE).await;
+            }
+        });
+        process
+    }
+}
