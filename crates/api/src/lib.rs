@@ -28,6 +28,7 @@ mod queue;
 mod resources;
 mod scheduling_shard;
 mod storage_class;
+mod shared_text;
 mod text;
 mod time;
 mod topology;

@@ -4,7 +4,7 @@ use engine::model::Millis;
 use serde::Deserialize;
 
 use crate::error::FieldError;
-use crate::text::{Text, TextMap, null_as_default};
+use crate::text::{Text, TextMap, null_as_default, unique};
 use crate::time::parse_time;
 use crate::{Error, keys};
 
@@ -13,19 +13,24 @@ use crate::{Error, keys};
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
     /// Name.
+    #[serde(deserialize_with = "unique")]
     pub name: Option<Text>,
     /// Namespace; `None` means `default` for kinds that live in one.
     pub namespace: Option<Text>,
     /// Unique id.
+    #[serde(deserialize_with = "unique")]
     pub uid: Option<Text>,
     /// Creation time.
+    #[serde(deserialize_with = "unique")]
     pub creation_timestamp: Option<Text>,
     /// Version of the object, for optimistic concurrency.
+    #[serde(deserialize_with = "unique")]
     pub resource_version: Option<Text>,
     /// Who owns it.
     #[serde(deserialize_with = "null_as_default")]
     pub owner_references: Vec<OwnerReference>,
     /// When it has to be gone.
+    #[serde(deserialize_with = "unique")]
     pub deletion_timestamp: Option<Text>,
     /// Labels.
     pub labels: TextMap,

@@ -135,7 +135,7 @@ impl Visitor<'_> for RawVisitor {
         f.write_str("a quantity")
     }
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(QuantityText(Text::from(text)))
+        Ok(QuantityText(Text::common(text)))
     }
     fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
         Ok(QuantityText(Text::from(number.to_string())))

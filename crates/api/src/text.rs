@@ -1,16 +1,30 @@
-//! Strings and small string maps as objects hold them: owned, and no larger than they need to be.
-//!
-//! A cluster's mirror keeps many thousands of objects; a boxed string is a third smaller than a growable one.
+//! Strings and small string maps as objects hold them: never changed, no larger than they need to be, and shared where many objects say
+//! the same. A cluster's mirror keeps many thousands of objects.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A string that is not going to grow.
+use crate::shared_text::shared;
+
+/// A string that is not going to change. Cheap to clone.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Box<str>);
+pub struct Text(Arc<str>);
+
+impl Text {
+    /// The string itself, to be kept elsewhere too.
+    pub fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
+    /// A text that other objects may have as well.
+    pub(crate) fn common(text: &str) -> Text {
+        Text(shared(text))
+    }
+}
 
 impl Deref for Text {
     type Target = str;
@@ -43,7 +57,9 @@ impl From<String> for Text {
     }
 }
 
-struct TextVisitor;
+struct TextVisitor {
+    unique: bool,
+}
 
 impl Visitor<'_> for TextVisitor {
     type Value = Text;
@@ -52,17 +68,29 @@ impl Visitor<'_> for TextVisitor {
         f.write_str("a string")
     }
     fn visit_str<E>(self, text: &str) -> Result<Text, E> {
-        Ok(text.into())
-    }
-    fn visit_string<E>(self, text: String) -> Result<Text, E> {
-        Ok(text.into())
+        Ok(if self.unique { text.into() } else { Text::common(text) })
     }
 }
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(TextVisitor)
+        deserializer.deserialize_str(TextVisitor { unique: false })
     }
+}
+
+struct Unique(Text);
+
+impl<'de> Deserialize<'de> for Unique {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TextVisitor { unique: true }).map(Unique)
+    }
+}
+
+/// For `#[serde(deserialize_with)]`: a text that hardly any other object has. Not looking for another one keeps the places for those
+/// that are to be found.
+pub(crate) fn unique<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text>, D::Error> {
+    let text = Option::<Unique>::deserialize(deserializer)?;
+    Ok(text.map(|Unique(text)| text))
 }
 
 /// A small map with string keys: labels, annotations, resource lists. Linear look-up, since it holds a handful.
@@ -150,6 +178,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for MapVisitor<V> {
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
+        entries.shrink_to_fit();
         Ok(TextMap { entries })
     }
 }

@@ -15,13 +15,13 @@ use tokio::task::AbortHandle;
 use crate::watched::Change;
 use crate::{Client, Error, Selection};
 
-/// Name of an object within its resource.
+/// Name of an object within its resource. Cheap to clone: many tables have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// Namespace; empty for resources without one.
-    pub namespace: Box<str>,
+    pub namespace: Arc<str>,
     /// Name.
-    pub name: Box<str>,
+    pub name: Arc<str>,
 }
 
 impl Key {
@@ -36,9 +36,10 @@ impl Key {
     /// The key of an object.
     pub fn of<T: Object>(object: &T) -> Key {
         let metadata = object.metadata();
+        let text = |text: &Option<api::Text>| text.as_ref().map(api::Text::shared).unwrap_or_default();
         Key {
-            namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
-            name: metadata.name.as_deref().unwrap_or_default().into(),
+            namespace: text(&metadata.namespace),
+            name: text(&metadata.name),
         }
     }
 }

@@ -19,6 +19,8 @@ use crate::reconciles::Reconciles;
 
 /// The name of the part in health reports.
 const NAME: &str = "pod-group-controller";
+/// A new pod is grouped and bound within moments; one write tells of all that.
+const COALESCE: Duration = Duration::from_secs(1);
 /// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
 const QUIET: Duration = Duration::from_secs(30);
 /// Far more than a batch of changes takes to hand out.
@@ -46,7 +48,8 @@ impl Default for Settings {
 #[derive(Debug, Default)]
 struct Members {
     group_of: BTreeMap<Key, Key>,
-    pods_of: BTreeMap<Key, BTreeSet<Key>>,
+    /// Sorted. Most groups have few.
+    pods_of: BTreeMap<Key, Vec<Key>>,
 }
 
 impl Members {
@@ -60,13 +63,18 @@ impl Members {
             if let Some(before) = &before
                 && let Some(pods) = self.pods_of.get_mut(before)
             {
-                pods.remove(pod);
+                if let Ok(at) = pods.binary_search(pod) {
+                    pods.remove(at);
+                }
                 if pods.is_empty() {
                     self.pods_of.remove(before);
                 }
             }
             if let Some(group) = &group {
-                self.pods_of.entry(group.clone()).or_default().insert(pod.clone());
+                let pods = self.pods_of.entry(group.clone()).or_default();
+                if let Err(at) = pods.binary_search(pod) {
+                    pods.insert(at, pod.clone());
+                }
             }
         }
         let changed: BTreeSet<Key> = before.into_iter().chain(group).collect();
@@ -74,7 +82,7 @@ impl Members {
     }
 
     fn of(&self, group: &Key) -> Vec<Key> {
-        self.pods_of.get(group).into_iter().flatten().cloned().collect()
+        self.pods_of.get(group).cloned().unwrap_or_default()
     }
 }
 
@@ -113,11 +121,11 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
             for (key, pod) in pods.take() {
                 let group = pod.and_then(|pod| controller.group_of(&pod));
                 let changed = controller.lock().note(&key, group);
-                changed.into_iter().for_each(|group| queue.add(group));
+                changed.into_iter().for_each(|group| queue.add_after(group, COALESCE));
             }
             for (key, group) in groups.take() {
                 if group.is_some() {
-                    queue.add(key);
+                    queue.add_after(key, COALESCE);
                 }
             }
             let mut all = !classes.take().is_empty();

@@ -70,7 +70,7 @@ impl Driver {
     pub(super) async fn run(mut self, questions: &mut mpsc::Receiver<Question>) -> cluster::Error {
         self.sources.synced().await;
         self.index.tick(self.now());
-        self.sources.take_into(&mut self.index);
+        self.sources.take_into(&mut self.index, &mut self.engine);
         self.index.complete();
         loop {
             let started = Instant::now();
@@ -146,7 +146,7 @@ impl Driver {
             self.metrics.failed("unseen");
             tracing::warn!(%pod, node, "a binding was not seen in time; the pod is placed anew");
         }
-        self.sources.take_into(&mut self.index);
+        self.sources.take_into(&mut self.index, &mut self.engine);
         let outbox = self.index.take_outbox();
         for event in outbox.events {
             self.engine.apply(event);

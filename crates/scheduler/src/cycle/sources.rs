@@ -58,8 +58,8 @@ impl Sources {
         }
     }
 
-    /// Takes in all that changed; what others refer to comes first.
-    pub(super) fn take_into(&self, index: &mut Index) {
+    /// Takes in all that changed; what others refer to comes first. Of many changes the engine learns on the way.
+    pub(super) fn take_into(&self, index: &mut Index, engine: &mut engine::Cluster) {
         for (key, class) in self.classes.take() {
             match class {
                 Some(class) => index.apply_priority_class(&class),
@@ -96,15 +96,21 @@ impl Sources {
                 None => index.remove_volume_claim(&key),
             }
         }
-        self.take_workloads(index);
+        self.take_workloads(index, engine);
     }
 
-    fn take_workloads(&self, index: &mut Index) {
+    fn take_workloads(&self, index: &mut Index, engine: &mut engine::Cluster) {
+        let mut hand_over = |index: &mut Index| {
+            for event in index.take_many_events() {
+                engine.apply(event);
+            }
+        };
         for (key, group) in self.groups.take() {
             match group {
                 Some(group) => index.apply_group(&key, &group),
                 None => index.remove_group(&key),
             }
+            hand_over(index);
         }
         for (key, request) in self.requests.take() {
             match request {
@@ -117,6 +123,7 @@ impl Sources {
                 Some(pod) => index.apply_pod(&key, &pod),
                 None => index.remove_pod(&key),
             }
+            hand_over(index);
         }
     }
 }

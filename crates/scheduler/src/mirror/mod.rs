@@ -33,6 +33,9 @@ use crate::settings::WorkerLabels;
 /// Problems that were told already are remembered up to this number; beyond, they are told again.
 const TOLD_MAX: usize = 65_536;
 
+/// So many events are worth handing over.
+const EVENTS_MAX: usize = 1_024;
+
 /// The mirror. See the module.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -45,7 +48,7 @@ pub(crate) struct Index {
     /// Whether all first lists were taken in.
     ready: bool,
     pods: FxHashMap<Key, pods::Entry>,
-    pods_by_uid: FxHashMap<Box<str>, Key>,
+    pods_by_uid: FxHashMap<Arc<str>, Key>,
     groups: FxHashMap<Key, gangs::Entry>,
     /// Pod groups of other partitions.
     foreign_groups: FxHashSet<Key>,
@@ -81,7 +84,7 @@ pub(crate) struct Outbox {
     /// Pod groups whose conditions may have to go.
     pub(crate) touched_gangs: FxHashSet<Key>,
     /// Pods that wait since now, or in another way than before.
-    pub(crate) waiting: Vec<Box<str>>,
+    pub(crate) waiting: Vec<Arc<str>>,
 }
 
 /// Something to tell about an object.
@@ -143,7 +146,7 @@ impl Index {
         self.recheck_requests();
         let mut unseen = Vec::new();
         for (uid, in_vain) in self.assumptions.due(now) {
-            let Some(key) = self.pods_by_uid.get(&uid).cloned() else {
+            let Some(key) = self.pods_by_uid.get(&*uid).cloned() else {
                 continue;
             };
             if let Some(Assumed::Bound(bind)) = in_vain {
@@ -165,6 +168,14 @@ impl Index {
     pub(crate) fn complete(&mut self) {
         self.ready = true;
         self.check_all_requests();
+    }
+
+    /// The events of the changes since the last call, once there are many: those of a whole cluster take more memory than the cluster.
+    pub(crate) fn take_many_events(&mut self) -> Vec<Event> {
+        if self.outbox.events.len() < EVENTS_MAX {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.outbox.events)
     }
 
     /// What the changes since the last call came to.

@@ -8,13 +8,13 @@ use engine::model::{Event, GpuRequest, NodeSelectorTerm, Operator, PodKind, PodP
 
 use super::assumed::Assumed;
 use super::reservations::Ties;
-use super::{Index, about, uid_of};
+use super::{Index, about};
 
 /// A pod that is known.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) object: Arc<Pod>,
-    pub(super) uid: Box<str>,
+    pub(super) uid: Arc<str>,
     /// Its gang, if it is ours to place.
     gang: Option<Key>,
     standing: Standing,
@@ -54,10 +54,10 @@ impl Index {
         if pod.is_of_no_interest() {
             return self.remove_pod(key);
         }
-        let uid = match uid_of(&**pod) {
+        let uid: Arc<str> = match &pod.metadata().uid {
+            Some(uid) if !uid.is_empty() => uid.shared(),
             // As the engine names pods without one.
-            "" => key.to_string(),
-            uid => uid.to_owned(),
+            Some(_) | None => key.to_string().into(),
         };
         if self.pods.get(key).is_some_and(|known| *known.uid != *uid) {
             self.remove_pod(key);
@@ -67,14 +67,14 @@ impl Index {
             None => {
                 let entry = Entry {
                     object: Arc::clone(pod),
-                    uid: uid.as_str().into(),
+                    uid: Arc::clone(&uid),
                     gang: None,
                     standing: Standing::Other,
                     ties: Ties::None,
                     applied: false,
                 };
                 self.pods.insert(key.clone(), entry);
-                self.pods_by_uid.insert(uid.into(), key.clone());
+                self.pods_by_uid.insert(uid, key.clone());
             }
         }
         self.refresh_pod(key);
@@ -87,7 +87,7 @@ impl Index {
         self.leave_volumes(key, &entry.object);
         self.count(entry.gang.as_ref(), entry.standing, -1);
         if entry.applied {
-            self.outbox.events.push(Event::PodGone(entry.uid.into()));
+            self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
         }
         self.tie(key, &entry.ties, &Ties::None);
     }
@@ -248,6 +248,8 @@ impl Index {
     fn restand(&mut self, key: &Key, spec: &PodSpec) {
         let ours = spec.kind == PodKind::Workload;
         let gang = spec.gang.as_ref().filter(|_| ours).map(super::group_key);
+        // One name for all members.
+        let gang = gang.map(|gang| self.members.get_key_value(&gang).map_or(gang, |(kept, _)| kept.clone()));
         let Some(entry) = self.pods.get_mut(key) else { return };
         entry.applied = true;
         let standing = Standing::of(spec);

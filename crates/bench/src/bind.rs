@@ -1,0 +1,197 @@
+//! How fast pods are bound on a real API server, beside the most that the server can do: bindings and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use api::{Object, keys};
+use cluster::{Context, Key, Subscription};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::kai::Kai;
+use crate::kube::{IN_FLIGHT, Kube, NAMESPACE, audit_mark, in_parallel, until, writes_since};
+use crate::table::Table;
+
+/// GPUs of a node, and so pods on it.
+const GPUS_PER_NODE: usize = 8;
+/// Everything is bound by then, or never.
+const BOUND_MAX: Duration = Duration::from_secs(300);
+/// Pods that nobody schedules.
+const NOBODY: &str = "nobody";
+
+/// How a number of pods was bound.
+struct Burst {
+    /// Pods per second.
+    rate: f64,
+    /// Writes per pod until all were bound, by kind.
+    writes: BTreeMap<String, f64>,
+    /// Conditions and events per pod that were still to be written.
+    later: f64,
+    peak_mib: f64,
+    cpu_seconds: f64,
+}
+
+pub(crate) async fn run(kube: &Kube, nodes: usize, table: &mut Table) -> anyhow::Result<()> {
+    let pods = nodes * GPUS_PER_NODE;
+    kube.clean().await?;
+    let ceiling = ceiling(kube, nodes, pods).await?;
+    table.row(
+        &format!("bindings alone, {IN_FLIGHT} in flight, {pods} pods"),
+        format!("{ceiling:.0} pods/s"),
+        "",
+        "",
+    );
+    for mode in ["when-needed", "always"] {
+        let (must, aim) = match mode {
+            "when-needed" => ("60 %", "80 %"),
+            _ => ("", ""),
+        };
+        kube.clean().await?;
+        let burst = waiting(kube, nodes, pods, mode).await?;
+        tell(table, &format!("{mode}: {pods} grouped pods wait, kai starts"), &burst, ceiling, (must, aim));
+        kube.clean().await?;
+        let burst = bare(kube, nodes, pods, mode).await?;
+        tell(table, &format!("{mode}: {pods} pods are created, kai runs"), &burst, ceiling, ("", ""));
+    }
+    kube.clean().await
+}
+
+fn tell(table: &mut Table, what: &str, burst: &Burst, ceiling: f64, (must, aim): (&str, &str)) {
+    let share = burst.rate / ceiling * 100.0;
+    table.row(what, format!("{:.0} pods/s, {share:.0} %", burst.rate), must, aim);
+    let sum: f64 = burst.writes.values().sum();
+    let kinds: Vec<String> = burst
+        .writes
+        .iter()
+        .filter(|(_, count)| **count >= 0.005)
+        .map(|(kind, count)| format!("{kind} {count:.2}"))
+        .collect();
+    println!("    writes per pod: {}", kinds.join(", "));
+    let figure = format!("{sum:.1} when bound, {:.1} later", burst.later);
+    table.row("... writes per pod", figure, "", "");
+    let figure = format!("{:.0} MiB at most, {:.1} s of processor", burst.peak_mib, burst.cpu_seconds);
+    table.row("... memory of `kai all`", figure, "120 MiB", "60 MiB");
+}
+
+/// Pods per second that the server binds when nobody does anything else.
+async fn ceiling(kube: &Kube, nodes: usize, pods: usize) -> anyhow::Result<f64> {
+    kube.add_nodes("node", nodes, "h100:8").await?;
+    let context = kube.context();
+    let bound = Bound::watch(&context, pods).await?;
+    kube.create_pods("ceiling", pods, NOBODY).await?;
+    until("the pods to be seen", async || context.feeds.pods().len() == pods).await?;
+    let all = Arc::new(context.feeds.pods().all());
+    let client = kube.client.clone();
+    let start = Instant::now();
+    in_parallel(pods, move |at| {
+        let (client, all) = (client.clone(), Arc::clone(&all));
+        async move {
+            let (pod, node) = (&all[at], format!("node-{}", at / GPUS_PER_NODE));
+            let uid = pod.metadata().uid.as_deref().unwrap_or_default();
+            Ok(client.bind(NAMESPACE, pod.metadata.plain_name(), uid, &node).await?)
+        }
+    })
+    .await?;
+    let rate = pods as f64 / start.elapsed().as_secs_f64();
+    bound.all().await?;
+    Ok(rate)
+}
+
+/// The pods wait in their groups; kai starts and binds them. From the first binding to the last.
+async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<Burst> {
+    kube.add_nodes("node", nodes, "h100:8").await?;
+    let context = kube.context();
+    let bound = Bound::watch(&context, pods).await?;
+    let controllers = Kai::start("controllers", kube.kubeconfig.path(), &["--max-concurrent-reconciles=64"])?;
+    kube.create_pods("waiting", pods, keys::SCHEDULER_NAME).await?;
+    context.feeds.pod_groups().synced().await;
+    until("the pods to be grouped", async || {
+        let groups = context.feeds.pod_groups();
+        groups.len() == pods
+            && groups.all().iter().all(|group| group.resources_status().is_some())
+            && context.feeds.pods().all().iter().all(|pod| pod.pod_group().is_some())
+    })
+    .await?;
+    drop(controllers);
+    let before = audit_mark();
+    let kai = Kai::all(kube.kubeconfig.path(), &[&flag(mode)])?;
+    let (first, last) = bound.all().await?;
+    weigh(kai, pods, last - first, before)
+}
+
+/// Bare pods are created while kai runs. From the first creation to the last binding.
+async fn bare(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<Burst> {
+    kube.add_nodes("node", nodes, "h100:8").await?;
+    let context = kube.context();
+    let bound = Bound::watch(&context, pods).await?;
+    let mut kai = Kai::all(kube.kubeconfig.path(), &[&flag(mode)])?;
+    kai.ready().await?;
+    let before = audit_mark();
+    let start = Instant::now();
+    kube.create_pods("bare", pods, keys::SCHEDULER_NAME).await?;
+    println!("    created at {:.0} pods/s", pods as f64 / start.elapsed().as_secs_f64());
+    let (_, last) = bound.all().await?;
+    weigh(kai, pods, last - start, before)
+}
+
+fn flag(mode: &str) -> String {
+    format!("--role=scheduler=--bind-requests={mode}")
+}
+
+fn weigh(kai: Kai, pods: usize, took: Duration, before: u64) -> anyhow::Result<Burst> {
+    let later = kai.metric("kai_status_backlog")?;
+    let weight = kai.weight()?;
+    let writes = writes_since(before)?.into_iter();
+    Ok(Burst {
+        rate: pods as f64 / took.as_secs_f64(),
+        // The load's own.
+        writes: writes
+            .filter(|(kind, _)| kind != "create pods")
+            .map(|(kind, count)| (kind, count as f64 / pods as f64))
+            .collect(),
+        later: later / pods as f64,
+        peak_mib: weight.peak_mib,
+        cpu_seconds: weight.cpu_seconds,
+    })
+}
+
+/// Sees pods get their nodes.
+struct Bound {
+    pods: Subscription<api::Pod>,
+    wake: Arc<Notify>,
+    expected: usize,
+}
+
+impl Bound {
+    async fn watch(context: &Context, expected: usize) -> anyhow::Result<Bound> {
+        let wake = Arc::new(Notify::new());
+        let pods = context.feeds.pods().subscribe(&wake);
+        pods.feed().synced().await;
+        ensure!(pods.feed().is_empty(), "there are pods already");
+        Ok(Bound { pods, wake, expected })
+    }
+
+    /// When the first and the last of them was seen bound.
+    async fn all(self) -> anyhow::Result<(Instant, Instant)> {
+        let mut bound: BTreeSet<Key> = BTreeSet::new();
+        let mut first = None;
+        let seen = async {
+            while bound.len() < self.expected {
+                self.wake.notified().await;
+                for (key, pod) in self.pods.take() {
+                    if pod.is_some_and(|pod| pod.node_name().is_some()) {
+                        bound.insert(key);
+                    }
+                }
+                if !bound.is_empty() {
+                    first.get_or_insert_with(Instant::now);
+                }
+            }
+        };
+        let seen = tokio::time::timeout(BOUND_MAX, seen).await;
+        seen.with_context(|| format!("{} of {} pods were bound", bound.len(), self.expected))?;
+        Ok((first.context("there are pods")?, Instant::now()))
+    }
+}

@@ -1,0 +1,60 @@
+//! A process of `kai all` in front of a large cluster: how long until it decides, what it weighs, and what a thousand changes cost.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::canned::{Canned, PODS_PER_NODE};
+use crate::kai::Kai;
+use crate::table::Table;
+
+/// Changed pods at once.
+const CHANGES: usize = 1_000;
+/// How often.
+const BURSTS: u32 = 10;
+/// Between two bursts; everything about one is done by then.
+const PAUSE: Duration = Duration::from_secs(1);
+/// What a start leaves to do is done by then.
+const SETTLED: Duration = Duration::from_secs(5);
+
+pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
+    let server = Canned::serve(pods).await?;
+    let kubeconfig = tempfile::NamedTempFile::new()?;
+    let name = "canned";
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": name,
+        "clusters": [{ "name": name, "cluster": { "server": format!("http://{}", server.address) } }],
+        "users": [{ "name": name, "user": {} }],
+        "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
+    });
+    std::fs::write(kubeconfig.path(), config.to_string())?;
+    // Webhooks have nothing to do here; the audit's lists would come between the bursts.
+    let flags = ["--no-admission", "--plugin-server-port=0", "--role=scheduler=--audit-period=0s"];
+    let mut kai = Kai::start("all", kubeconfig.path(), &flags)?;
+    let cold = kai.ready().await?;
+    let start = kai.weight()?;
+    let shape = format!("{} nodes, {pods} pods", pods.div_ceil(PODS_PER_NODE));
+    let mib = server.bytes() / (1 << 20);
+    let figure = format!("{:.1} s, {:.1} s of processor, {mib} MiB of lists", cold.as_secs_f64(), start.cpu_seconds);
+    table.row(&format!("cold start, {shape}"), figure, "10 s", "3 s");
+
+    tokio::time::sleep(SETTLED).await;
+    let before = (kai.weight()?, kai.metric("kai_cycle_seconds_sum")?);
+    let mut gathered = Vec::new();
+    for _ in 0..BURSTS {
+        server.change(CHANGES);
+        let cycle = kai.metric("kai_cycle_seconds_sum")?;
+        tokio::time::sleep(PAUSE).await;
+        gathered.push((kai.metric("kai_cycle_seconds_sum")? - cycle) * 1e3);
+    }
+    let after = (kai.weight()?, kai.metric("kai_cycle_seconds_sum")?);
+    gathered.sort_by(f64::total_cmp);
+    let (best, median) = (gathered[0], gathered[gathered.len() / 2]);
+    let cpu = (after.0.cpu_seconds - before.0.cpu_seconds) / f64::from(BURSTS) * 1e3;
+    let figure = format!("{median:.1} ms in cycles ({best:.1} at best), {cpu:.0} ms of processor with reading");
+    table.row(&format!("... {CHANGES} changes"), figure, "10 ms", "1 ms");
+    let figure = format!("{:.0} MiB, {:.0} at most", after.0.rss_mib, after.0.peak_mib);
+    table.row("... memory of `kai all`", figure, "400 MiB", "");
+    println!("    {} writes", server.writes());
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! `kai` as a process: started, asked how it is, weighed, and ended with the value.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::time::Instant;
+
+/// A process that is not ready by then hangs.
+const READY_MAX: Duration = Duration::from_secs(300);
+/// How often readiness is looked at.
+const GLANCE: Duration = Duration::from_millis(20);
+/// An answer over the loopback interface takes no longer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Ticks of /proc per second, on every Linux there is.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A running `kai`.
+pub(crate) struct Kai {
+    process: Child,
+    address: SocketAddr,
+    started: Instant,
+}
+
+/// What a process takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weight {
+    /// Resident memory now.
+    pub(crate) rss_mib: f64,
+    /// Resident memory at its most.
+    pub(crate) peak_mib: f64,
+    /// Processor time since the start.
+    pub(crate) cpu_seconds: f64,
+}
+
+impl Kai {
+    /// Starts a role.
+    pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<Kai> {
+        let address = free_address()?;
+        // Built beside this program.
+        let program = std::env::current_exe()?.with_file_name("kai");
+        let process = Command::new(&program)
+            .arg(role)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg(format!("--listen-address={address}"))
+            .arg("--log=warn")
+            .args(more)
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("starting {}", program.display()))?;
+        Ok(Kai {
+            process,
+            address,
+            started: Instant::now(),
+        })
+    }
+
+    /// `kai all` with its webhooks, which the API server reaches by address.
+    pub(crate) fn all(kubeconfig: &Path, more: &[&str]) -> anyhow::Result<Kai> {
+        let webhooks = free_address()?;
+        let url = format!("--role=admission=--webhook-url=https://{webhooks}");
+        let port = format!("--role=admission=--webhook-addr={}", webhooks.port());
+        let own = ["--plugin-server-port=0", &url, &port];
+        Kai::start("all", kubeconfig, &[&own, more].concat())
+    }
+
+    /// Waits until it is ready; answers how long that took from the start.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<Duration> {
+        while !self.get("/readyz").is_ok_and(|answer| answer.starts_with("HTTP/1.0 200")) {
+            if let Some(status) = self.process.try_wait()? {
+                bail!("kai ended: {status}");
+            }
+            if self.started.elapsed() > READY_MAX {
+                bail!("kai does not get ready: {:?}", self.get("/readyz"));
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
+        Ok(self.started.elapsed())
+    }
+
+    /// The sum of all series of a metric.
+    pub(crate) fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        let text = self.get("/metrics")?;
+        let values = text.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let of = series.split('{').next()?;
+            (of == name).then(|| value.parse::<f64>().ok()).flatten()
+        });
+        Ok(values.sum())
+    }
+
+    /// What it takes.
+    pub(crate) fn weight(&self) -> anyhow::Result<Weight> {
+        let root = format!("/proc/{}", self.process.id());
+        let status = std::fs::read_to_string(format!("{root}/status"))?;
+        let mib = |key: &str| -> Option<f64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+            Some(kib / 1024.0)
+        };
+        let stat = std::fs::read_to_string(format!("{root}/stat"))?;
+        // After the name, which may have spaces: utime and stime are fields 14 and 15 of all, 12 and 13 from there.
+        let after = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = after.split_whitespace().skip(11).take(2);
+        let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
+        Ok(Weight {
+            rss_mib: mib("VmRSS:").context("VmRSS")?,
+            peak_mib: mib("VmHWM:").context("VmHWM")?,
+            cpu_seconds: ticks / TICKS_PER_SECOND,
+        })
+    }
+
+    fn get(&self, path: &str) -> anyhow::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_MAX)?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+impl Drop for Kai {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An address that nobody listens on.
+fn free_address() -> std::io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
