@@ -191,6 +191,7 @@ impl Node {
                 CPU => node.cpu_milli = amount,
                 MEMORY => node.memory_bytes = amount,
                 PODS => node.pods = amount,
+                keys::RESOURCE_GPU_SHARE => {}
                 _ if keys::is_gpu_resource(name) => node.gpus += amount,
                 _ => node.extended.push((name.to_owned(), amount)),
             }

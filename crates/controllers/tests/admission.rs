@@ -203,6 +203,8 @@ async fn a_share_is_prepared_over_tls() {
         "{prefix}"
     );
     assert_eq!(created["spec"]["runtimeClassName"], "nvidia");
+    let slot = json!({"requests": {"kai.scheduler/gpu-share": "1"}, "limits": {"kai.scheduler/gpu-share": "1"}});
+    assert_eq!(created["spec"]["containers"][0]["resources"], slot);
     let env = &created["spec"]["containers"][0]["env"];
     assert_eq!(env[0]["valueFrom"]["configMapKeyRef"]["name"], format!("{prefix}-0"));
     for (annotations, words) in [
@@ -241,6 +243,7 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
             (json!({"runai-gpu-group/g": "g"}), json!({})),
             (json!({}), json!({"received-resource-type": "Regular"})),
             (json!({}), json!({"run.ai/reserve_for_gpu_index": "GPU-1"})),
+            (json!({}), json!({"kai.scheduler/received-gpus": "GPU-1"})),
             (json!({}), json!({"kai.scheduler/numa-placement-observed": "[]"})),
         ] {
             let forged = foreign(pod("forged", labels, annotations));
@@ -283,6 +286,39 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
     // Our own roles go on while nobody serves.
     let healed = json!({"metadata": {"labels": {"runai-gpu-group": "h"}}});
     cluster.change(BINDER, &PODS, "ours", healed).await.unwrap();
+}
+
+#[tokio::test]
+async fn slots_are_ours_to_give_webhook_or_not() {
+    let cluster = Cluster::start(|_| {}).await;
+    let with_slot = |name: &str, annotations: Value, list: &str| {
+        let mut pod = pod(name, json!({}), annotations);
+        let slot = json!([{"name": "x", "image": "i", "resources": {"limits": {"kai.scheduler/gpu-share": "1"}}}]);
+        pod["spec"][list] = slot;
+        pod
+    };
+    let half = json!({"gpu-fraction": "0.5"});
+    for round in ["served", "not served"] {
+        for list in ["containers", "initContainers"] {
+            for forged in [
+                foreign(with_slot("p", json!({}), list)),
+                foreign(with_slot("p", half.clone(), list)),
+            ] {
+                refused(cluster.create(TENANT, &PODS, forged).await, "the scheduler adds it");
+            }
+        }
+        if round == "served" {
+            for forged in [
+                with_slot("p", json!({}), "containers"),
+                with_slot("p", half.clone(), "initContainers"),
+            ] {
+                refused(cluster.create(TENANT, &PODS, forged).await, "the scheduler adds it");
+            }
+            let copied = with_slot("copied", half.clone(), "containers");
+            cluster.create(TENANT, &PODS, copied).await.unwrap();
+            cluster.stop();
+        }
+    }
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@ impl NodeGpus {
     pub fn resources(&self) -> Vec<Listed> {
         let listed = |(name, offer): (&String, &Arc<Offer>)| Listed {
             resource: name.clone(),
-            devices: offer.devices.clone(),
+            devices: offer.devices().to_vec(),
         };
         self.snapshot.offers.iter().map(listed).collect()
     }

@@ -2,6 +2,7 @@
 //!
 //! * [`allocator`] offers the GPUs to the kubelet and answers its questions (device plugin API);
 //! * [`volume`] finds the driver's files and injects them into containers, by CDI or by plain mounts;
+//! * [`slots`] brings parts of GPUs into containers, which the kubelet knows nothing of;
 //! * [`labels`] says what the node has, [`health`] which of it may be used, [`metrics`] how it is doing;
 //! * [`reservation_duty`] writes on reservation pods which GPU they hold;
 //! * [`in_process`] is all of that as plain calls, for simulated kubelets;
@@ -24,6 +25,7 @@ pub mod podresources;
 pub mod reservation;
 pub mod reservation_duty;
 mod signals;
+pub mod slots;
 pub mod volume;
 
 pub use error::Error;

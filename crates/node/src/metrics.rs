@@ -151,7 +151,7 @@ pub fn render(reading: &Reading) -> String {
     );
     for (resource, offer) in &reading.snapshot.offers {
         let mut counts: BTreeMap<bool, f64> = BTreeMap::from([(true, 0.0), (false, 0.0)]);
-        for device in &offer.devices {
+        for device in offer.devices() {
             *counts.entry(device.health == HEALTHY).or_default() += 1.0;
         }
         for (fine, count) in counts {

@@ -13,7 +13,7 @@ use crate::allocator::plan::unreplicated;
 use crate::podresources::{self, Holding};
 
 /// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
-pub const ANNOTATION: &str = "run.ai/reserve_for_gpu_index";
+pub const ANNOTATION: &str = api::keys::RESERVED_GPU;
 
 /// Where the duty is done.
 #[derive(Debug, Clone)]

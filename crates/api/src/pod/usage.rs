@@ -7,7 +7,7 @@ use engine::model::GpuRequest;
 
 use super::Pod;
 use crate::gpu_request::{gpu_request, occupied};
-use crate::{Quantity, QuantityText};
+use crate::{Quantity, QuantityText, keys};
 
 impl Pod {
     /// What its regular containers ask for, by resource name. A limit without a request is a request, as the API server has it;
@@ -20,7 +20,8 @@ impl Pod {
                 .limits
                 .iter()
                 .filter(|(name, _)| resources.requests.get(name).is_none());
-            for (name, text) in resources.requests.iter().chain(limits) {
+            let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
+            for (name, text) in resources.requests.iter().chain(limits).filter(counted) {
                 let text: &QuantityText = text;
                 if let Ok(quantity) = Quantity::parse(text.as_str()) {
                     asked.entry(name).or_default().push(quantity);

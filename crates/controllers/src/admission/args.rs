@@ -26,6 +26,10 @@ pub struct Args {
     /// Hide all GPUs from containers that ask for none.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub block_nvidia_visible_devices: bool,
+    /// Let pods that share GPUs request a slot of the node agent, by which they get their GPU without NVIDIA's runtime. Nodes without
+    /// slots ignore it.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
+    pub gpu_share_slots: bool,
     /// Runtime class of pods that share GPUs; empty leaves them as they are.
     #[arg(long)]
     pub gpu_fraction_runtime_class_name: Option<String>,
@@ -107,6 +111,8 @@ pub struct Settings {
     pub hami_core: Feature,
     /// Whether GPUs are hidden from containers that ask for none.
     pub block_visible_devices: Feature,
+    /// Whether pods that share GPUs request a slot of the node agent.
+    pub share_slots: Feature,
     /// Runtime class of pods that share GPUs.
     pub runtime_class: Option<String>,
     /// Whether quotas of queues are compared with those of their parents.
@@ -251,6 +257,7 @@ impl Args {
             gpu_sharing: self.gpu_sharing_enabled.into(),
             hami_core: self.hami_core_enabled.into(),
             block_visible_devices: self.block_nvidia_visible_devices.into(),
+            share_slots: self.gpu_share_slots.into(),
             runtime_class: Some(runtime_class.map_or(keys::RUNTIME_CLASS, String::as_str))
                 .filter(|class| !class.is_empty())
                 .map(str::to_owned),
@@ -386,7 +393,10 @@ mod tests {
             (settings.scheduler_name.as_str(), settings.webhook_port),
             ("kai-scheduler", 9443)
         );
-        assert_eq!(settings.gpu_sharing, Feature::Off);
+        assert_eq!(
+            (settings.gpu_sharing, settings.share_slots),
+            (Feature::Off, Feature::On)
+        );
         assert_eq!(settings.runtime_class.as_deref(), Some("nvidia"));
         assert_eq!(settings.host_names()[1], "admission.kai-scheduler.svc");
         assert_eq!(settings.trusted.len(), 2);
@@ -402,6 +412,7 @@ mod tests {
             "--gpu-sharing-enabled=true",
             "--hami-core-enabled",
             "--block-nvidia-visible-devices=false",
+            "--gpu-share-slots=false",
             "--gpu-pod-runtime-class-name",
             "old",
             "--namespace-label-selector",
@@ -411,7 +422,10 @@ mod tests {
         ])
         .unwrap();
         assert_eq!((given.gpu_sharing, given.hami_core), (Feature::On, Feature::On));
-        assert_eq!(given.block_visible_devices, Feature::Off);
+        assert_eq!(
+            (given.block_visible_devices, given.share_slots),
+            (Feature::Off, Feature::Off)
+        );
         assert_eq!(given.runtime_class.as_deref(), Some("old"));
         assert_eq!(given.namespaces.labels.len(), 2);
         assert_eq!(given.trusted.len(), 4);

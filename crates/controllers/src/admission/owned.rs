@@ -6,6 +6,7 @@ use api::keys;
 use serde_json::Value;
 
 use super::review::{Finding, Operation, Request};
+use super::share;
 use super::trust::KUBELETS;
 use super::view::{self, Place};
 
@@ -26,7 +27,7 @@ pub(crate) const POD_LABELS: Keys = Keys {
 /// Annotations of pods.
 pub(crate) const POD_ANNOTATIONS: Keys = Keys {
     place: Place::Annotations,
-    exact: &[keys::RECEIVED_RESOURCE_TYPE, keys::RESERVED_GPU],
+    exact: &[keys::RECEIVED_RESOURCE_TYPE, keys::RECEIVED_GPUS, keys::RESERVED_GPU],
     prefixes: &[keys::NUMA_PREFIX],
 };
 /// Annotations of pod groups.
@@ -100,7 +101,10 @@ pub(crate) fn pod(request: &Request, scheduler_name: &str) -> Vec<Finding> {
     findings.extend(POD_ANNOTATIONS.findings(old, new));
     findings.extend(helper(old, new));
     match request.operation {
-        Operation::Create => findings.extend(node_chosen(request, scheduler_name)),
+        Operation::Create => {
+            findings.extend(node_chosen(request, scheduler_name));
+            findings.extend(slot(new, scheduler_name));
+        }
         Operation::Update => {
             let (mut keys, removed) = FIXED_ANNOTATIONS.differences(old, new);
             keys.extend(removed);
@@ -126,6 +130,16 @@ fn helper(old: &Value, new: &Value) -> Option<Finding> {
     let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| HELPERS.contains(&app));
     (old != new && (ours(&old) || ours(&new)))
         .then(|| Finding::forbidden(format!("metadata.labels.{}", keys::APP), HELPER))
+}
+
+/// A slot without a share would only keep others from theirs: no container starts with it.
+fn slot(pod: &Value, scheduler_name: &str) -> Option<Finding> {
+    let ours = view::text(pod, "/spec/schedulerName") == Some(scheduler_name);
+    match ours && share::is_fractional(pod) {
+        // Which container may have it is looked at with the rest of the pod.
+        true => None,
+        false => share::slots(pod, None),
+    }
 }
 
 /// A kubelet tells the API server of its static pods, which of course have its node.

@@ -86,6 +86,9 @@ fn share_gpus(pod: &mut Value, container: ContainerAt, names: &Names, settings: 
         replace_named(target, "env", limit);
     }
     add_environment(target, &names.environment);
+    if settings.share_slots == Feature::On && share::may_have_slot(container, target) {
+        request_slot(target);
+    }
     let volume = json!({"name": names.volume, "configMap": {"name": names.capabilities}});
     replace_named(&mut pod["spec"], "volumes", volume);
 }
@@ -96,6 +99,19 @@ fn add_environment(container: &mut Value, config_map: &str) {
         return;
     }
     list_mut(container, "envFrom").push(json!({"configMapRef": {"name": config_map, "optional": false}}));
+}
+
+/// Kubernetes wants limit and request of such a resource to be the same.
+fn request_slot(container: &mut Value) {
+    let is_map = |value: &Value| value.is_object() || value.is_null();
+    let resources = &mut container["resources"];
+    let lists = ["requests", "limits"];
+    if !is_map(resources) || !lists.iter().all(|list| is_map(&resources[*list])) {
+        return;
+    }
+    for list in lists {
+        resources[list][keys::RESOURCE_GPU_SHARE] = share::SLOTS_OF_CONTAINER.into();
+    }
 }
 
 fn set_runtime_class(pod: &mut Value, settings: &Settings) {
@@ -197,9 +213,36 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_requested_where_the_kubelet_tells_their_holder() {
+        let slot = |pod: &Value, pointer: &str, settings: &Settings| {
+            after(pod, settings)
+                .pointer(pointer)
+                .map(|resources| resources["limits"].clone())
+        };
+        let mut pod = fraction();
+        pod["spec"]["containers"][0]["resources"] =
+            json!({"limits": {"cpu": "1", "kai.scheduler/gpu-share": 3}, "requests": null});
+        let container = "/spec/containers/0/resources";
+        let slots = json!({"cpu": "1", "kai.scheduler/gpu-share": "1"});
+        assert_eq!(slot(&pod, container, &Settings::default()), Some(slots));
+        let off = settings(|settings| settings.share_slots = Feature::Off);
+        assert_eq!(slot(&fraction(), container, &off), None);
+
+        let mut init = fraction();
+        init["metadata"]["annotations"]["gpu-fraction-container-name"] = "load".into();
+        init["spec"]["initContainers"] = json!([{"name": "load"}]);
+        let container = "/spec/initContainers/0/resources";
+        assert_eq!(slot(&init, container, &Settings::default()), None);
+        init["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
+        let slots = json!({"kai.scheduler/gpu-share": "1"});
+        assert_eq!(slot(&init, container, &Settings::default()), Some(slots));
+    }
+
+    #[test]
     fn twice_is_once() {
         for settings in [
             Settings::default(),
+            settings(|settings| settings.share_slots = Feature::Off),
             settings(|settings| settings.block_visible_devices = Feature::On),
             settings(|settings| settings.hami_core = Feature::On),
         ] {
@@ -267,6 +310,10 @@ mod tests {
                 "spec": {"schedulerName": "kai-scheduler", "containers": ["x"], "volumes": {}}}),
             json!({"metadata": {"annotations": {"gpu-fraction": null}},
                 "spec": {"schedulerName": "kai-scheduler", "containers": [{"env": 1, "envFrom": "x"}]}}),
+            json!({"metadata": {"annotations": {"gpu-fraction": "0.5"}},
+                "spec": {"schedulerName": "kai-scheduler", "containers": [{"resources": 1}]}}),
+            json!({"metadata": {"annotations": {"gpu-fraction": "0.5"}},
+                "spec": {"schedulerName": "kai-scheduler", "containers": [{"resources": {"limits": [], "requests": "x"}}]}}),
         ] {
             let _ = after(&pod, &block);
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::args::{Feature, Settings};
 use super::queue::Directory;
 use super::review::{Finding, Operation, Request, Verdict};
-use super::view::{self, CONTAINER_LISTS, Place};
+use super::view::{self, Place};
 use super::{devices, owned, share};
 
 /// The scheduler would take a whole device as a fraction; KAI does not, and as a plain resource it needs no reservation.
@@ -47,8 +47,13 @@ fn content(pod: &Value, settings: &Settings) -> Option<Finding> {
     };
     match container {
         Err(finding) => Some(finding),
-        Ok(container) if settings.block_visible_devices == Feature::On => devices::check(pod, container),
-        Ok(_) => None,
+        Ok(container) => {
+            let slots = container.and_then(|container| share::slots(pod, Some(container)));
+            slots.or_else(|| match settings.block_visible_devices {
+                Feature::On => devices::check(pod, container),
+                Feature::Off => None,
+            })
+        }
     }
 }
 
@@ -71,13 +76,14 @@ fn gpus(pod: &Value, sharing: Feature) -> Result<(), Finding> {
         let text = "it is for pods that share a GPU; remove it, or add gpu-fraction or gpu-memory";
         return Err(Finding::invalid(field(keys::MPS), text));
     }
-    let whole = asked(pod, |name| name == keys::RESOURCE_GPU);
+    let asked = |wanted: fn(&str) -> bool| share::asked(pod).any(|(_, _, name, _)| wanted(name));
+    let whole = asked(|name| name == keys::RESOURCE_GPU);
     match share {
-        Some(key) if whole.is_some() => return conflict(key, "whole GPUs in the containers' resources"),
+        Some(key) if whole => return conflict(key, "whole GPUs in the containers' resources"),
         Some(_) if fraction.is_some() && annotated(keys::GPU_MEMORY).is_some() => {
             return conflict(keys::GPU_MEMORY, "the annotation gpu-fraction");
         }
-        Some(key) if asked(pod, |name| name.starts_with(keys::MIG_PREFIX)).is_some() => {
+        Some(key) if asked(|name| name.starts_with(keys::MIG_PREFIX)) => {
             return conflict(key, "MIG slices in the containers' resources");
         }
         Some(_) | None => {}
@@ -106,20 +112,6 @@ fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), Finding> {
         )),
         Ok(_) => Ok(()),
     }
-}
-
-/// The first container that asks for such a resource.
-fn asked(pod: &Value, wanted: impl Fn(&str) -> bool) -> Option<()> {
-    let containers = CONTAINER_LISTS
-        .iter()
-        .flat_map(|list| view::list(pod, &format!("/spec/{list}")));
-    let resources = containers.flat_map(|container| {
-        ["requests", "limits"]
-            .into_iter()
-            .filter_map(|kind| container.get("resources")?.get(kind)?.as_object())
-    });
-    let mut names = resources.flat_map(serde_json::Map::keys);
-    names.any(|name| wanted(name)).then_some(())
 }
 
 fn queue(request: &Request, settings: &Settings, queues: &dyn Directory) -> Option<Finding> {
@@ -269,6 +261,26 @@ mod tests {
             json!({}),
             "container-name: the pod has no",
         );
+    }
+
+    #[test]
+    fn slots_are_not_asked_for_by_hand() {
+        let slots = |amount: Value| json!({"name": "c", "resources": {"limits": {"kai.scheduler/gpu-share": amount}}});
+        let half = json!({"gpu-fraction": "0.5"});
+        check(half.clone(), slots(json!("1")), "");
+        check(half.clone(), slots(json!(1)), "");
+        check(half.clone(), slots(json!("2")), "gpu-share: the scheduler adds it");
+        check(
+            json!({}),
+            slots(json!("1")),
+            "spec.containers[0].resources.limits.kai.scheduler/gpu-share: ",
+        );
+        let mut two = pod(half, slots(json!("1")));
+        two["spec"]["containers"] = json!([slots(json!("1")), slots(json!("1"))]);
+        assert!(message(&create(two), &settings()).contains("spec.containers[1].resources"));
+        let mut foreign = pod(json!({"gpu-fraction": "0.5"}), slots(json!("1")));
+        foreign["spec"]["schedulerName"] = "default-scheduler".into();
+        assert!(message(&create(foreign), &settings()).contains("gpu-share"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::args::Settings;
 use super::owned::{self, Keys};
+use super::share;
 use super::trust::{COLLECTORS, KUBELETS};
 use super::view::Place;
 
@@ -171,6 +172,8 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
     validations.push(refuse(&helper(), &message));
     let message = format!("Pod: spec.nodeName: {}", owned::NODE_CHOSEN);
     validations.push(refuse(&node_chosen(&settings.scheduler_name), &message));
+    let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, share::SLOT_BY_HAND);
+    validations.push(refuse(&no_slot_by_hand(&settings.scheduler_name), &message));
     let fixed = &owned::FIXED_ANNOTATIONS;
     let message = format!(
         "Pod: {}: {}: {}",
@@ -300,6 +303,33 @@ fn helper() -> String {
     let (new, old) = (there("object"), there("oldObject"));
     format!(
         "request.operation == 'UPDATE' ? ({new} == {old} && (!{new} || object.{path}['{app}'] == oldObject.{path}['{app}'])) : !{new}"
+    )
+}
+
+/// Slots are for pods of ours that ask for a part of a GPU.
+fn no_slot_by_hand(scheduler_name: &str) -> String {
+    let path = Place::Annotations.path();
+    let annotated = |key: &str| format!("'{key}' in object.{path}");
+    let sharing = format!(
+        "(has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}' && has(object.{path}) && ({} || {}))",
+        annotated(keys::GPU_FRACTION),
+        annotated(keys::GPU_MEMORY)
+    );
+    let without = |list: &str| {
+        let slot = keys::RESOURCE_GPU_SHARE;
+        format!("(!has(c.resources.{list}) || !('{slot}' in c.resources.{list}))")
+    };
+    let none = |containers: &str| {
+        format!(
+            "(!has(object.spec.{containers}) || object.spec.{containers}.all(c, !has(c.resources) || ({} && {})))",
+            without("requests"),
+            without("limits")
+        )
+    };
+    format!(
+        "request.operation != 'CREATE' || {sharing} || ({} && {})",
+        none("containers"),
+        none("initContainers")
     )
 }
 

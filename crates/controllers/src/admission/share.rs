@@ -5,7 +5,7 @@ use api::keys;
 use serde_json::Value;
 
 use super::review::Finding;
-use super::view::{self, Place};
+use super::view::{self, CONTAINER_LISTS, Place};
 
 /// Kubernetes' limit for names of volumes, which are made from names of ConfigMaps.
 const VOLUME_NAME_MAX: usize = 63;
@@ -67,6 +67,48 @@ pub(crate) fn container(pod: &Value) -> Result<Option<ContainerAt>, Finding> {
         format!("the pod has no container {name:?}; name one of its containers or init containers"),
     ))
 }
+
+/// How many slots the container with the share requests.
+pub(crate) const SLOTS_OF_CONTAINER: &str = "1";
+
+/// Whether the container can be given its GPU through a slot: the kubelet does not tell which slots init containers hold that end.
+pub(crate) fn may_have_slot(at: ContainerAt, container: &Value) -> bool {
+    at.list != "initContainers" || view::text(container, "/restartPolicy") == Some("Always")
+}
+
+/// Resources that the pod's containers ask for: where, in which list, name and amount.
+pub(crate) fn asked(pod: &Value) -> impl Iterator<Item = (ContainerAt, &'static str, &str, &Value)> {
+    let containers = CONTAINER_LISTS.into_iter().flat_map(|list| {
+        let containers = view::list(pod, &format!("/spec/{list}")).iter().enumerate();
+        containers.map(move |(index, container)| (ContainerAt { list, index }, container))
+    });
+    containers.flat_map(|(at, container)| {
+        ["requests", "limits"].into_iter().flat_map(move |kind| {
+            let map = container
+                .get("resources")
+                .and_then(|resources| resources.get(kind)?.as_object());
+            let entries = map.into_iter().flatten();
+            entries.map(move |(name, amount)| (at, kind, name.as_str(), amount))
+        })
+    })
+}
+
+/// What is wrong with a sharing pod's requests for slots. `container` is the one with the share.
+pub(crate) fn slots(pod: &Value, container: Option<ContainerAt>) -> Option<Finding> {
+    let mut slots = asked(pod).filter(|(_, _, name, _)| *name == keys::RESOURCE_GPU_SHARE);
+    let fits = |at: ContainerAt, amount: &Value| {
+        Some(at) == container && (amount == SLOTS_OF_CONTAINER || amount.as_i64() == Some(1))
+    };
+    let (at, kind, name, _) = slots.find(|(at, _, _, amount)| !fits(*at, amount))?;
+    Some(Finding::invalid(
+        format!("spec.{}[{}].resources.{kind}.{name}", at.list, at.index),
+        SLOT_BY_HAND,
+    ))
+}
+
+/// What a tenant is told who asks for a slot.
+pub(crate) const SLOT_BY_HAND: &str = "the scheduler adds it to the container that gets a part of a GPU; remove it, and ask by \
+                                       the annotation gpu-fraction or gpu-memory";
 
 /// The names of everything that a sharing pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, Sharing};
 use crate::allocator::prefer::SharedPolicy;
 use crate::allocator::register::{PLUGIN_DIR, Patience};
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
+use crate::slots::offer::{SLOTS_DEFAULT, SLOTS_MAX};
 use crate::volume::collect::Search;
 use crate::volume::csv::CSV_DIR;
 use crate::volume::ldcache::Machine;
@@ -182,6 +183,9 @@ pub struct Args {
     /// Which GPU shared requests prefer.
     #[arg(long, value_enum, default_value_t)]
     pub shared_policy: SharedPolicy,
+    /// Slots for containers with parts of GPUs (kai.scheduler/gpu-share), in mode cdi; 0 for none: such pods need NVIDIA's runtime then.
+    #[arg(long, default_value_t = SLOTS_DEFAULT, value_parser = clap::value_parser!(u32).range(..=i64::from(SLOTS_MAX)))]
+    pub share_slots: u32,
     /// Xids that never make a GPU unhealthy.
     #[arg(long, value_delimiter = ',', default_values_t = IGNORED_XIDS)]
     pub ignored_xids: Vec<u64>,
@@ -309,6 +313,7 @@ impl Args {
                     rename: self.rename_shared,
                     one_per_container: self.one_replica_per_container,
                 },
+                share_slots: self.share_slots(),
             },
             shared_policy: self.shared_policy,
             rules: Rules {
@@ -326,6 +331,16 @@ impl Args {
             },
             node,
         })
+    }
+}
+
+impl Args {
+    /// Slots name devices that a spec has to have, and the cluster has to say which ones.
+    fn share_slots(&self) -> u32 {
+        match self.mode {
+            Mode::Cdi if !self.no_cluster => self.share_slots,
+            Mode::Cdi | Mode::Mounts | Mode::Envvar => 0,
+        }
     }
 }
 
@@ -381,8 +396,25 @@ mod tests {
         let settings = parse("").unwrap();
         assert_eq!(settings.mode, Mode::Cdi);
         assert_eq!(settings.rules, Rules::default());
-        assert_eq!(settings.policy, Policy::default());
+        let policy = Policy {
+            share_slots: 512,
+            ..Policy::default()
+        };
+        assert_eq!(settings.policy, policy);
         assert_eq!(settings.metrics_address.as_deref(), Some("0.0.0.0:9400"));
+    }
+
+    #[test]
+    fn slots_need_cdi_and_a_cluster() {
+        for (line, count) in [
+            ("--share-slots 7", 7),
+            ("--share-slots 0", 0),
+            ("--mode mounts", 0),
+            ("--mode envvar", 0),
+            ("--no-cluster", 0),
+        ] {
+            assert_eq!(parse(line).unwrap().policy.share_slots, count, "{line}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::args::Args;
 use super::state::{Input, State};
 use crate::Error;
 use crate::allocator::inject::Mode;
+use crate::allocator::offer::Offer;
 use crate::volume::{driver_volume, store};
 
 /// What the agent would do on this machine, as text for a person.
@@ -50,8 +51,12 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
         line("  none");
     }
     for (name, offer) in &snapshot.offers {
-        line(&format!("  {name}: {}", offer.devices.len()));
-        for device in &offer.devices {
+        line(&format!("  {name}: {}", offer.devices().len()));
+        let single = match &**offer {
+            Offer::Gpus(_) => offer.devices(),
+            Offer::Slots(_) => &[],
+        };
+        for device in single {
             let node = device.topology.as_ref().and_then(|topology| topology.nodes.first());
             let numa = node.map(|node| format!(" numa={}", node.id)).unwrap_or_default();
             line(&format!("    {} {}{numa}", device.id, device.health));

@@ -25,7 +25,9 @@ use crate::Error;
 use crate::allocator::register::{Surroundings, remove_leftovers};
 use crate::metrics::{self, Sources};
 use crate::reservation_duty::{self, Duty};
+use crate::slots::{self, Slots};
 use crate::volume::prepare::Volume;
+use crate::volume::store::CdiDir;
 use files::{Identity, LastInventory};
 use state::{Input, Snapshot, State};
 use volumes::VolumeUses;
@@ -76,12 +78,23 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
 
     // What the kubelet needs comes first: with the last inventory it is served before the driver has answered.
     remove_leftovers(&settings.plugin_dir);
+    // Every start of a container prepares its slot anew.
+    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_slots() {
+        tracing::warn!(%error, "specs of slots of an earlier run stay until their slots are handed out again");
+    }
+    let slots = Arc::new(Slots::new(slots::prepare::Place {
+        node: settings.node.clone(),
+        reservation_namespace: settings.reservation_namespace.clone(),
+        pod_resources: settings.pod_resources_socket.clone(),
+        cdi_dir: settings.cdi_dir.clone(),
+    }));
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
     let around = Surroundings {
         directory: settings.plugin_dir.clone(),
         files_changed,
         on_allocate: Arc::new(move |ids| noted.allocated(ids)),
+        slots: slots.clone(),
         patience: settings.pace.kubelet.clone(),
         stop: stop.clone(),
         registrations: registrations.clone(),
@@ -105,7 +118,11 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         seen.clone(),
         inputs,
     ));
-    tasks.spawn(with_cluster(settings.clone(), seen.clone(), told));
+    if settings.policy.share_slots > 0 {
+        let (slots, pace) = (slots.clone(), settings.pace.refresh);
+        tasks.spawn(async move { slots.keep_clean(pace).await });
+    }
+    tasks.spawn(with_cluster(settings.clone(), slots, seen.clone(), told));
     let identity = Identity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(keep_last(last, identity, seen.clone()));
     if let Some(address) = settings.metrics_address.clone() {
@@ -178,6 +195,7 @@ async fn own(
 /// Everything that needs the cluster. Without one, the kubelet is served all the same.
 async fn with_cluster(
     settings: Settings,
+    slots: Arc<Slots>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<cluster::NodeEvent>,
 ) {
@@ -185,10 +203,11 @@ async fn with_cluster(
     let client = loop {
         match Client::connect(access).await {
             Ok(client) => break client,
-            Err(error) => tracing::warn!(%error, "no labels, condition or reservations yet"),
+            Err(error) => tracing::warn!(%error, "no labels, condition, reservations or shares yet"),
         }
         tokio::time::sleep(settings.pace.retry).await;
     };
+    slots.connected(client.clone());
     let duty = Duty {
         namespace: settings.reservation_namespace.clone(),
         node: settings.node.clone(),

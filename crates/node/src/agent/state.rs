@@ -7,11 +7,13 @@ use std::sync::Arc;
 use gpu::{HealthEvent, HealthEventKind, Inventory};
 
 use crate::allocator::inject::Injection;
-use crate::allocator::offer::{self, Offer};
+use crate::allocator::offer::{self, GpuOffer, Offer};
 use crate::allocator::plan::{self, Plan, Policy};
 use crate::allocator::prefer::SharedPolicy;
 use crate::health::{Change, Health, Rules};
+use crate::kubelet::deviceplugin::Device;
 use crate::labels::{Labels, labels};
+use crate::slots::{self, SlotOffer};
 
 /// What may happen to the agent.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub struct State {
     health: Health,
     injection: Arc<Injection>,
     driver_problem: Option<String>,
+    /// Made once: there are many, and they never change.
+    slots: Arc<Vec<Device>>,
 }
 
 /// What follows from the state at one moment.
@@ -67,6 +71,7 @@ impl State {
         let inventory = Arc::new(last_known.unwrap_or_default());
         health.track(&inventory);
         Self {
+            slots: Arc::new(slots::offer::devices(policy.share_slots)),
             policy,
             shared_policy,
             inventory,
@@ -128,7 +133,7 @@ impl State {
         let Plan { resources, notes } = plan::plan(&self.inventory, &self.policy);
         let offer = |resource: plan::Resource| {
             let name = resource.name.clone();
-            let offer = Offer {
+            let offer = GpuOffer {
                 devices: offer::devices(&resource, &self.health),
                 resource,
                 inventory: self.inventory.clone(),
@@ -136,16 +141,24 @@ impl State {
                 shared_policy: self.shared_policy,
                 one_per_container: self.policy.sharing.one_per_container,
             };
-            (name, Arc::new(offer))
+            (name, Arc::new(Offer::Gpus(offer)))
         };
+        let slots = (!self.slots.is_empty()).then(|| {
+            let offer = Offer::Slots(SlotOffer {
+                devices: self.slots.clone(),
+                platform: self.inventory.platform.kind,
+            });
+            (offer.name().to_owned(), Arc::new(offer))
+        });
         Snapshot {
             inventory: self.inventory.clone(),
             confirmed: self.confirmed,
             // A node without GPUs registers nothing: no zero in the node's capacity for ever.
             offers: resources
                 .into_iter()
-                .filter(|_| !self.inventory.devices.is_empty())
                 .map(offer)
+                .chain(slots)
+                .filter(|_| !self.inventory.devices.is_empty())
                 .collect(),
             labels: self.confirmed.then(|| labels(&self.inventory, &self.policy)),
             failed: self.health.failed(),
@@ -179,7 +192,11 @@ mod tests {
     fn healthy(state: &State) -> Vec<bool> {
         let snapshot = state.snapshot();
         let offer = snapshot.offers.get(GPU_RESOURCE).expect("the resource is offered");
-        offer.devices.iter().map(|device| device.health == "Healthy").collect()
+        offer
+            .devices()
+            .iter()
+            .map(|device| device.health == "Healthy")
+            .collect()
     }
 
     #[test]
@@ -232,7 +249,7 @@ mod tests {
         }
         let ids = |state: &State| {
             state.snapshot().offers[GPU_RESOURCE]
-                .devices
+                .devices()
                 .iter()
                 .map(|device| device.id.clone())
                 .collect::<std::collections::BTreeSet<_>>()

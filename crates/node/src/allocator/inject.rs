@@ -21,7 +21,7 @@ pub enum Mode {
 }
 
 /// Runtimes before the CRI had a field for CDI names read them from container annotations under this prefix.
-const CDI_ANNOTATION: &str = "cdi.k8s.io/kai-gpu";
+pub(crate) const CDI_ANNOTATION: &str = "cdi.k8s.io/kai-gpu";
 
 /// How this node can inject right now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,20 +2,76 @@
 
 use std::sync::Arc;
 
+use api::keys::RESOURCE_GPU_SHARE;
 use gpu::{Inventory, PlatformKind};
 
 use super::inject::Injection;
 use super::plan::{Resource, Unit};
 use super::prefer::{Question, SharedPolicy, preferred};
 use crate::health::Health;
-use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY};
+use crate::kubelet::deviceplugin::{
+    ContainerAllocateResponse, Device, DevicePluginOptions, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY,
+};
+use crate::slots::SlotOffer;
 
 /// Which fake GPUs a process sees; read by the `fake-nvml` library.
 const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
 
 /// One resource with everything needed to answer the kubelet about it.
 #[derive(Debug, Clone)]
-pub struct Offer {
+pub enum Offer {
+    /// GPUs or MIG devices.
+    Gpus(GpuOffer),
+    /// Slots for parts of GPUs.
+    Slots(SlotOffer),
+}
+
+impl Offer {
+    /// The resource's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Offer::Gpus(gpus) => &gpus.resource.name,
+            Offer::Slots(_) => RESOURCE_GPU_SHARE,
+        }
+    }
+
+    /// The kubelet's device list.
+    pub fn devices(&self) -> &[Device] {
+        match self {
+            Offer::Gpus(gpus) => &gpus.devices,
+            Offer::Slots(slots) => &slots.devices,
+        }
+    }
+
+    /// What the plugin registers with. The GPU of a slot shows only when its container starts; any free slot is as good as another.
+    pub fn options(&self) -> DevicePluginOptions {
+        let slots = matches!(self, Offer::Slots(_));
+        DevicePluginOptions {
+            pre_start_required: slots,
+            get_preferred_allocation_available: !slots,
+        }
+    }
+
+    /// Answers Allocate for one container. `Err` is a sentence for the pod's status.
+    pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
+        match self {
+            Offer::Gpus(gpus) => gpus.allocate(device_ids),
+            Offer::Slots(slots) => slots.allocate(device_ids),
+        }
+    }
+
+    /// Answers GetPreferredAllocation for one container. An empty answer leaves the choice to the kubelet.
+    pub fn prefer(&self, question: Question) -> Vec<String> {
+        match self {
+            Offer::Gpus(gpus) => preferred(&gpus.resource, &gpus.inventory, gpus.shared_policy, question),
+            Offer::Slots(_) => Vec::new(),
+        }
+    }
+}
+
+/// A resource of GPUs or MIG devices.
+#[derive(Debug, Clone)]
+pub struct GpuOffer {
     /// Its name and units.
     pub resource: Resource,
     /// The kubelet's device list.
@@ -47,9 +103,8 @@ pub fn devices(resource: &Resource, health: &Health) -> Vec<Device> {
     devices
 }
 
-impl Offer {
-    /// Answers Allocate for one container. `Err` is a sentence for the pod's status.
-    pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
+impl GpuOffer {
+    fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
         if self.one_per_container && self.resource.replicas > 1 && device_ids.len() > 1 {
             return Err(format!(
                 "{} replicas of {} were requested, but a container may have one: more replicas give no more of the GPU",
@@ -75,15 +130,15 @@ impl Offer {
         }
         let mut answer = self.injection.answer(&units)?;
         if self.inventory.platform.kind == PlatformKind::Fake {
-            // Device nodes hide real GPUs from a container; made-up ones are hidden by the fake library, which reads this.
-            let visible: Vec<&str> = units.iter().map(|unit| unit.uuid.as_str()).collect();
-            answer.envs.insert(FAKE_VISIBLE.to_owned(), visible.join(","));
+            answer
+                .envs
+                .extend([fake_visible(units.iter().map(|unit| unit.uuid.as_str()))]);
         }
         Ok(answer)
     }
+}
 
-    /// Answers GetPreferredAllocation for one container.
-    pub fn prefer(&self, question: Question) -> Vec<String> {
-        preferred(&self.resource, &self.inventory, self.shared_policy, question)
-    }
+/// Device nodes hide real GPUs from a container; made-up ones are hidden by the fake library, which reads this variable.
+pub(crate) fn fake_visible<'a>(uuids: impl Iterator<Item = &'a str>) -> (String, String) {
+    (FAKE_VISIBLE.to_owned(), uuids.collect::<Vec<_>>().join(","))
 }

@@ -16,6 +16,8 @@ pub struct Policy {
     pub mig: MigStrategy,
     /// Time slicing.
     pub sharing: Sharing,
+    /// Slots for containers with parts of GPUs; 0 for none.
+    pub share_slots: u32,
 }
 
 /// How MIG devices appear as resources.

@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::offer::Offer;
-use super::serve::{OnAllocate, Server, options};
+use super::serve::{OnAllocate, Server};
 use super::socket;
 use crate::Error;
 use crate::kubelet::deviceplugin::registration_client::RegistrationClient;
-use crate::kubelet::deviceplugin::{KUBELET_SOCKET, RegisterRequest, VERSION};
+use crate::kubelet::deviceplugin::{DevicePluginOptions, KUBELET_SOCKET, RegisterRequest, VERSION};
+use crate::slots::Slots;
 
 /// Where the kubelet looks for device plugins.
 pub const PLUGIN_DIR: &str = "/var/lib/kubelet/device-plugins";
@@ -53,8 +54,10 @@ pub struct Surroundings {
     pub directory: PathBuf,
     /// Ticks whenever something changed in that directory.
     pub files_changed: watch::Receiver<u64>,
-    /// Told of every allocation.
+    /// Told of every allocation of GPUs.
     pub on_allocate: OnAllocate,
+    /// Makes slots stand for GPUs.
+    pub slots: Arc<Slots>,
     /// How patient to be.
     pub patience: Patience,
     /// Set to true when the agent ends.
@@ -65,7 +68,7 @@ pub struct Surroundings {
 
 /// Keeps the resource of `offer` registered until the agent stops or the offer's sender is dropped.
 pub async fn keep_registered(mut around: Surroundings, offer: watch::Receiver<Arc<Offer>>) {
-    let name = offer.borrow().resource.name.clone();
+    let name = offer.borrow().name().to_owned();
     let mut pause = around.patience.retry_min;
     loop {
         if over(&around, &offer) {
@@ -93,8 +96,14 @@ async fn serve_once(
 ) -> Result<(), Error> {
     // Serve first: the kubelet dials back while it handles the registration.
     let file = fresh_name(name);
-    let server = Server::start(&around.directory.join(&file), offer.clone(), around.on_allocate.clone())?;
-    let registered = register(&around.directory, &file, name).await;
+    let server = Server::start(
+        &around.directory.join(&file),
+        offer.clone(),
+        around.on_allocate.clone(),
+        around.slots.clone(),
+    )?;
+    let options = offer.borrow().options();
+    let registered = register(&around.directory, &file, name, options).await;
     if registered.is_ok() {
         around.registrations.fetch_add(1, Ordering::Relaxed);
         tracing::info!(resource = name, socket = file, "registered with the kubelet");
@@ -172,14 +181,14 @@ fn over(around: &Surroundings, offer: &watch::Receiver<Arc<Offer>>) -> bool {
     *around.stop.borrow() || offer.has_changed().is_err()
 }
 
-async fn register(directory: &Path, file: &str, resource: &str) -> Result<(), Error> {
+async fn register(directory: &Path, file: &str, resource: &str, options: DevicePluginOptions) -> Result<(), Error> {
     let path = directory.join(KUBELET_SOCKET);
     let mut client = RegistrationClient::new(socket::connect(&path).await?);
     let request = RegisterRequest {
         version: VERSION.to_owned(),
         endpoint: file.to_owned(),
         resource_name: resource.to_owned(),
-        options: Some(options()),
+        options: Some(options),
     };
     client
         .register(request)

@@ -18,8 +18,9 @@ use super::prefer::Question;
 use crate::Error;
 use crate::kubelet::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use crate::kubelet::deviceplugin::*;
+use crate::slots::Slots;
 
-/// Called with the device ids of every granted Allocate.
+/// Called with the device ids of every granted Allocate of GPUs.
 pub type OnAllocate = Arc<dyn Fn(&[String]) + Send + Sync>;
 
 /// One device list may wait for a slow kubelet; newer ones replace each other in the watch channel behind it.
@@ -38,7 +39,12 @@ pub struct Server {
 
 impl Server {
     /// Binds a fresh socket and serves `offer` on it.
-    pub fn start(path: &Path, offer: watch::Receiver<Arc<Offer>>, on_allocate: OnAllocate) -> Result<Self, Error> {
+    pub fn start(
+        path: &Path,
+        offer: watch::Receiver<Arc<Offer>>,
+        on_allocate: OnAllocate,
+        slots: Arc<Slots>,
+    ) -> Result<Self, Error> {
         let fail = |source| Error::Socket {
             path: path.to_owned(),
             source,
@@ -52,6 +58,7 @@ impl Server {
             closed: closed.clone(),
             streams: Arc::new(streams_sender),
             on_allocate,
+            slots,
         };
         let server = tonic::transport::Server::builder()
             .add_service(DevicePluginServer::new(plugin))
@@ -104,6 +111,7 @@ struct Plugin {
     closed: watch::Receiver<bool>,
     streams: Arc<watch::Sender<usize>>,
     on_allocate: OnAllocate,
+    slots: Arc<Slots>,
 }
 
 /// Counts a stream for as long as it lives.
@@ -122,18 +130,10 @@ impl Drop for Counted {
     }
 }
 
-/// What we register with and answer.
-pub fn options() -> DevicePluginOptions {
-    DevicePluginOptions {
-        pre_start_required: false,
-        get_preferred_allocation_available: true,
-    }
-}
-
 #[tonic::async_trait]
 impl DevicePlugin for Plugin {
     async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(options()))
+        Ok(Response::new(self.offer.borrow().options()))
     }
 
     type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
@@ -148,7 +148,7 @@ impl DevicePlugin for Plugin {
             let closed = ended(closed);
             tokio::pin!(closed);
             loop {
-                let devices = offer.borrow_and_update().devices.clone();
+                let devices = offer.borrow_and_update().devices().to_vec();
                 if sent.as_ref() != Some(&devices) {
                     sent = Some(devices.clone());
                     if sender.send(Ok(ListAndWatchResponse { devices })).await.is_err() {
@@ -188,20 +188,34 @@ impl DevicePlugin for Plugin {
             match offer.allocate(&container.device_ids) {
                 Ok(answer) => container_responses.push(answer),
                 Err(reason) => {
-                    tracing::warn!(resource = offer.resource.name, ids = ?container.device_ids, reason, "refused an allocation");
+                    tracing::warn!(resource = offer.name(), ids = ?container.device_ids, reason, "refused an allocation");
                     return Err(Status::failed_precondition(reason));
                 }
             }
-            (self.on_allocate)(&container.device_ids);
-            tracing::info!(resource = offer.resource.name, ids = ?container.device_ids, "allocated devices to a container");
+            match &*offer {
+                Offer::Gpus(_) => (self.on_allocate)(&container.device_ids),
+                Offer::Slots(_) => self.slots.handed_out(&container.device_ids).await,
+            }
+            tracing::info!(resource = offer.name(), ids = ?container.device_ids, "allocated devices to a container");
         }
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 
     async fn pre_start_container(
         &self,
-        _: Request<PreStartContainerRequest>,
+        request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let offer = self.offer.borrow().clone();
+        let ids = &request.get_ref().device_ids;
+        match &*offer {
+            Offer::Gpus(_) => {}
+            Offer::Slots(slots) => {
+                if let Err(reason) = self.slots.prepare(ids, slots.platform).await {
+                    tracing::warn!(?ids, reason, "a container with a part of a GPU can't start yet");
+                    return Err(Status::failed_precondition(reason));
+                }
+            }
+        }
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }

@@ -52,6 +52,21 @@ impl Edits {
     fn is_empty(&self) -> bool {
         *self == Edits::default()
     }
+
+    /// Adds what is not there yet.
+    pub fn merge(&mut self, other: &Edits) {
+        fn add<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
+            for one in more {
+                if !all.contains(one) {
+                    all.push(one.clone());
+                }
+            }
+        }
+        add(&mut self.env, &other.env);
+        add(&mut self.device_nodes, &other.device_nodes);
+        add(&mut self.mounts, &other.mounts);
+        add(&mut self.additional_gids, &other.additional_gids);
+    }
 }
 
 /// A device node. Major and minor are left to the runtime, which asks the host when the container starts: numbers of

@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::cdi::Spec;
 use crate::Error;
+use crate::slots::offer::ID_PREFIX as SLOT_PREFIX;
 
 /// Where runtimes look for specs that are made at run time.
 pub const CDI_DIR: &str = "/var/run/cdi";
 const SPEC_PREFIX: &str = "kai.scheduler-";
 const SPEC_FILE: &str = "kai.scheduler-gpu.json";
 const TEMPORARY_PREFIX: &str = ".kai.scheduler-";
+const SPEC_SUFFIX: &str = ".json";
 
 /// What [`CdiDir::write`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,56 +44,98 @@ impl CdiDir {
         self.directory.join(SPEC_FILE)
     }
 
-    /// Whether a spec of ours that names `device` is on disk: a runtime can resolve it.
-    pub fn has(&self, device: &str) -> bool {
-        let spec = fs::read(self.spec_path())
-            .ok()
-            .and_then(|bytes| serde_json::from_slice::<Spec>(&bytes).ok());
-        spec.is_some_and(|spec| spec.devices.iter().any(|known| known.name == device))
+    /// The spec of whole GPUs, if there is a readable one.
+    pub fn read(&self) -> Option<Spec> {
+        let bytes = fs::read(self.spec_path()).ok()?;
+        serde_json::from_slice(&bytes).ok()
     }
 
-    /// Puts the spec in place, and removes other specs and leftovers of ours.
+    /// Whether a spec of ours that names `device` is on disk: a runtime can resolve it.
+    pub fn has(&self, device: &str) -> bool {
+        self.read()
+            .is_some_and(|spec| spec.devices.iter().any(|known| known.name == device))
+    }
+
+    /// Puts the spec of whole GPUs in place, and removes others and leftovers of ours. Slots have a life of their own.
     pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
+        self.remove_where(|name| name != SPEC_FILE && !is_of_slot(name))?;
+        self.put(&self.spec_path(), spec)
+    }
+
+    /// Puts the spec of a slot in place.
+    pub fn write_slot(&self, slot: &str, spec: &Spec) -> Result<Written, Error> {
+        self.put(&self.slot_path(slot), spec)
+    }
+
+    fn put(&self, path: &Path, spec: &Spec) -> Result<Written, Error> {
         let problems = spec.problems();
         assert!(
             problems.is_empty(),
             "a spec that runtimes refuse must never be written: {problems:?}"
         );
         let text = render(spec);
-        let path = self.spec_path();
-        self.remove_except(Some(SPEC_FILE))?;
-        if fs::read(&path).is_ok_and(|current| current == text.as_bytes()) {
+        if fs::read(path).is_ok_and(|current| current == text.as_bytes()) {
             return Ok(Written::Unchanged);
         }
-        fs::create_dir_all(&self.directory).map_err(|source| Error::write_cdi(&path, source))?;
-        replace(&path, text.as_bytes()).map_err(|source| Error::write_cdi(&path, source))?;
+        fs::create_dir_all(&self.directory).map_err(|source| Error::write_cdi(path, source))?;
+        replace(path, text.as_bytes()).map_err(|source| Error::write_cdi(path, source))?;
         Ok(Written::Changed)
+    }
+
+    fn slot_path(&self, slot: &str) -> PathBuf {
+        self.directory.join(format!("{SPEC_PREFIX}{slot}{SPEC_SUFFIX}"))
+    }
+
+    /// The slots that have a spec.
+    pub fn slots(&self) -> Vec<String> {
+        let slot = |name: &str| {
+            let slot = name.strip_prefix(SPEC_PREFIX)?.strip_suffix(SPEC_SUFFIX)?;
+            slot.starts_with(SLOT_PREFIX).then(|| slot.to_owned())
+        };
+        self.names().iter().filter_map(|name| slot(name)).collect()
+    }
+
+    /// Removes the spec of a slot.
+    pub fn remove_slot(&self, slot: &str) -> Result<(), Error> {
+        remove(&self.slot_path(slot))
+    }
+
+    /// Removes the specs of all slots.
+    pub fn remove_slots(&self) -> Result<(), Error> {
+        self.remove_where(is_of_slot)
     }
 
     /// Removes every spec of ours.
     pub fn remove(&self) -> Result<(), Error> {
-        self.remove_except(None)
+        self.remove_where(|_| true)
     }
 
-    fn remove_except(&self, kept: Option<&str>) -> Result<(), Error> {
-        let Ok(entries) = fs::read_dir(&self.directory) else {
-            return Ok(());
-        };
-        for name in entries
-            .flatten()
+    fn remove_where(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let ours = |name: &str| name.starts_with(SPEC_PREFIX) || name.starts_with(TEMPORARY_PREFIX);
+        let names = self.names();
+        let mut names = names.iter().filter(|name| ours(name) && wanted(name));
+        names.try_for_each(|name| remove(&self.directory.join(name)))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        entries
             .filter_map(|entry| entry.file_name().into_string().ok())
-        {
-            let ours = name.starts_with(SPEC_PREFIX) || name.starts_with(TEMPORARY_PREFIX);
-            if ours && Some(name.as_str()) != kept {
-                let path = self.directory.join(&name);
-                match fs::remove_file(&path) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(source) => return Err(Error::write_cdi(&path, source)),
-                }
-            }
-        }
-        Ok(())
+            .collect()
+    }
+}
+
+/// Whether a file of ours is the spec of a slot, or one that is being written.
+fn is_of_slot(name: &str) -> bool {
+    let rest = name.strip_prefix(SPEC_PREFIX).or(name.strip_prefix(TEMPORARY_PREFIX));
+    rest.is_some_and(|rest| rest.starts_with(SLOT_PREFIX))
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(Error::write_cdi(path, source)),
     }
 }
 
@@ -182,6 +226,24 @@ mod tests {
         assert!(directory.has("1") && !directory.has("2"));
         directory.remove().unwrap();
         assert_eq!(names(place.path()), ["nvidia.yaml", "vendor.json"]);
+    }
+
+    #[test]
+    fn slots_come_and_go_by_themselves() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = CdiDir::new(place.path());
+        directory.write_slot("share-0", &spec(&["share-0"])).unwrap();
+        directory.write_slot("share-12", &spec(&["share-12"])).unwrap();
+        fs::write(place.path().join(".kai.scheduler-share-1.json.7"), "").unwrap();
+        directory.write(&spec(&["0"])).unwrap();
+        let mut slots = directory.slots();
+        slots.sort_unstable();
+        assert_eq!(slots, ["share-0", "share-12"]);
+        directory.remove_slot("share-0").unwrap();
+        directory.remove_slot("share-5").unwrap();
+        assert_eq!(directory.slots(), ["share-12"]);
+        directory.remove_slots().unwrap();
+        assert_eq!(names(place.path()), ["kai.scheduler-gpu.json"]);
     }
 
     #[test]

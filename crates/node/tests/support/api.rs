@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub struct World {
     pub labels: BTreeMap<String, String>,
     pub condition: Option<Value>,
     pub events: Vec<Value>,
-    /// Pods of the reservation namespace.
+    /// Pods by name, whatever their namespace.
     pub pods: BTreeMap<String, Value>,
     /// Every call is refused with this status.
     pub fail: Option<u16>,
@@ -66,12 +66,27 @@ impl Api {
         self.world.send_modify(change);
     }
 
+    /// A reservation pod.
     pub fn add_pod(&self, name: &str, uid: &str) {
-        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": name, "namespace": "kai-resource-reservation", "uid": uid, "resourceVersion": self.next(),
-        } });
+        self.put_pod(json!({ "name": name, "namespace": RESERVATIONS, "uid": uid }));
+    }
+
+    /// A reservation pod of a group that knows its GPU.
+    pub fn add_reservation(&self, group: &str, gpu: &str) {
+        let name = format!("gpu-reservation-{group}");
+        self.put_pod(json!({
+            "name": name, "namespace": RESERVATIONS, "uid": name, "labels": { "runai-gpu-group": group },
+            "annotations": { "run.ai/reserve_for_gpu_index": gpu },
+        }));
+    }
+
+    /// A pod on the node, with this metadata.
+    pub fn put_pod(&self, mut metadata: Value) {
+        metadata["resourceVersion"] = self.next().into();
+        let name = metadata["name"].as_str().unwrap().to_owned();
+        let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "nodeName": "n1" } });
         self.change(|world| {
-            world.pods.insert(name.to_owned(), pod.clone());
+            world.pods.insert(name, pod.clone());
         });
         let _ = self
             .pod_events
@@ -102,6 +117,17 @@ impl Api {
 fn status(code: u16, message: &str) -> Response {
     let body = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code });
     (StatusCode::from_u16(code).unwrap(), body.to_string()).into_response()
+}
+
+const RESERVATIONS: &str = "kai-resource-reservation";
+
+/// As the client asked for it: whole, or its metadata.
+fn as_asked(headers: &HeaderMap, object: &Value) -> Value {
+    let accepted = headers.get("accept").and_then(|value| value.to_str().ok());
+    match accepted.is_some_and(|accepted| accepted.contains("PartialObjectMetadata")) {
+        true => metadata_only(object),
+        false => object.clone(),
+    }
 }
 
 fn metadata_only(object: &Value) -> Value {
@@ -161,7 +187,12 @@ async fn event(State(api): State<Api>, body: Bytes) -> Response {
     (StatusCode::CREATED, body.to_string()).into_response()
 }
 
-async fn pods(State(api): State<Api>, Query(query): Query<BTreeMap<String, String>>) -> Response {
+async fn pods(
+    State(api): State<Api>,
+    Path(namespace): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Response {
     if let Some(refused) = api.refused() {
         return refused;
     }
@@ -173,21 +204,34 @@ async fn pods(State(api): State<Api>, Query(query): Query<BTreeMap<String, Strin
             .map(|event| Ok::<_, std::io::Error>(format!("{event}\n")));
         return Response::new(Body::from_stream(lines));
     }
-    let items: Vec<Value> = api.world.borrow().pods.values().map(metadata_only).collect();
+    let label = query.get("labelSelector").map(String::as_str).unwrap_or_default();
+    let wanted = |pod: &&Value| {
+        let metadata = &pod["metadata"];
+        metadata["namespace"] == namespace && (label.is_empty() || metadata["labels"][label].is_string())
+    };
+    let world = api.world.borrow().clone();
+    let items: Vec<Value> = world
+        .pods
+        .values()
+        .filter(wanted)
+        .map(|pod| as_asked(&headers, pod))
+        .collect();
     json!({
-        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "apiVersion": "v1", "kind": "List",
         "metadata": { "resourceVersion": api.next() }, "items": items,
     })
     .to_string()
     .into_response()
 }
 
-async fn pod(State(api): State<Api>, Path((_, name)): Path<(String, String)>) -> Response {
+async fn pod(State(api): State<Api>, Path((namespace, name)): Path<(String, String)>, headers: HeaderMap) -> Response {
     if let Some(refused) = api.refused() {
         return refused;
     }
-    match api.world.borrow().pods.get(&name) {
-        Some(pod) => metadata_only(pod).to_string().into_response(),
+    let world = api.world.borrow().clone();
+    let of_namespace = |pod: &&Value| pod["metadata"]["namespace"] == namespace;
+    match world.pods.get(&name).filter(of_namespace) {
+        Some(pod) => as_asked(&headers, pod).to_string().into_response(),
         None => status(404, "pods not found"),
     }
 }

@@ -108,6 +108,13 @@ impl Kubelet {
         Ok(answer.into_inner().container_responses.remove(0))
     }
 
+    pub async fn pre_start(&self, resource: &str, ids: &[&str]) -> Result<(), Status> {
+        let request = PreStartContainerRequest {
+            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        };
+        self.client(resource).pre_start_container(request).await.map(|_| ())
+    }
+
     pub async fn preferred(&self, resource: &str, available: &[String], size: i32) -> Vec<String> {
         let request = ContainerPreferredAllocationRequest {
             available_ids: available.to_vec(),
@@ -240,12 +247,9 @@ impl Drop for Ended {
     }
 }
 
-/// The pod-resources API with what a test says: (namespace, pod, device ids).
+/// The pod-resources API with what a test says.
 #[derive(Clone, Default)]
-pub struct Books(Arc<Mutex<Vec<Held>>>);
-
-/// Namespace, pod, device ids.
-type Held = (String, String, Vec<String>);
+pub struct Books(Arc<Mutex<Vec<PodResources>>>);
 
 impl Books {
     pub fn serve(socket: &Path) -> Self {
@@ -258,33 +262,38 @@ impl Books {
         books
     }
 
+    /// Whole GPUs: namespace, pod, device ids.
     pub fn set(&self, holdings: &[(&str, &str, &[&str])]) {
-        let owned = |(namespace, pod, ids): &(&str, &str, &[&str])| {
-            (
-                (*namespace).to_owned(),
-                (*pod).to_owned(),
-                ids.iter().map(|id| (*id).to_owned()).collect(),
-            )
-        };
-        *self.0.lock().unwrap() = holdings.iter().map(owned).collect();
+        self.0.lock().unwrap().clear();
+        for (namespace, pod, ids) in holdings {
+            self.add("nvidia.com/gpu", namespace, pod, ids);
+        }
+    }
+
+    pub fn add(&self, resource: &str, namespace: &str, pod: &str, ids: &[&str]) {
+        self.0.lock().unwrap().push(PodResources {
+            name: pod.to_owned(),
+            namespace: namespace.to_owned(),
+            containers: vec![ContainerResources {
+                name: "main".to_owned(),
+                devices: vec![ContainerDevices {
+                    resource_name: resource.to_owned(),
+                    device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+                }],
+            }],
+        });
+    }
+
+    pub fn remove(&self, namespace: &str, pod: &str) {
+        let same = |held: &PodResources| held.namespace == namespace && held.name == pod;
+        self.0.lock().unwrap().retain(|held| !same(held));
     }
 }
 
 #[tonic::async_trait]
 impl PodResourcesLister for Books {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
-        let pod = |(namespace, name, device_ids): &Held| PodResources {
-            name: name.clone(),
-            namespace: namespace.clone(),
-            containers: vec![ContainerResources {
-                name: "main".to_owned(),
-                devices: vec![ContainerDevices {
-                    resource_name: "nvidia.com/gpu".to_owned(),
-                    device_ids: device_ids.clone(),
-                }],
-            }],
-        };
-        let pod_resources = self.0.lock().unwrap().iter().map(pod).collect();
+        let pod_resources = self.0.lock().unwrap().clone();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 }

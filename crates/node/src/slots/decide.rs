@@ -1,0 +1,308 @@
+//! Decides which GPUs a slot stands for: from the kubelet's books to the pod, from its groups to their reservations, from those to
+//! the edits that a container with these GPUs gets. Pure. Whatever does not fit is refused with a reason: a container that waits can
+//! be helped, one that got another's GPU can't.
+
+use std::collections::BTreeSet;
+
+use api::{Pod, keys};
+use gpu::PlatformKind;
+
+use super::offer::KIND;
+use crate::allocator::offer::fake_visible;
+use crate::podresources::Holding;
+use crate::volume::cdi::{self, Device, Edits, Spec};
+
+/// Who holds a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+}
+
+/// Why a slot stands for no GPU. The kubelet shows this on the pod and tries again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody has it, as far as the kubelet says.
+    #[error(
+        "the kubelet's pod-resources API names no container that holds it; init containers that end are not listed there, so let \
+         another container have the share (annotation {})",
+        keys::GPU_FRACTION_CONTAINER
+    )]
+    NoHolder,
+    /// Two pods of one name: an old one that is not gone, and its successor.
+    #[error("pod {0} holds other slots, too; an earlier pod of that name has to end first")]
+    TwoOfOneName(String),
+    /// The API server does not know the pod.
+    #[error("pod {0} is not in the cluster any more; it ends by itself")]
+    NoPod(String),
+    /// It is a pod of another node.
+    #[error("pod {pod} is not on node {node}, as the API server has it; an earlier pod of that name has to end first")]
+    Elsewhere {
+        /// Namespace and name.
+        pod: String,
+        /// This node.
+        node: String,
+    },
+    /// It was not bound as a pod that shares a GPU.
+    #[error(
+        "pod {0} has no GPU group (label {group}): it shares no GPU; request {slot} only by asking for a part of a GPU (annotation \
+         {fraction} or {memory}) and let scheduler {scheduler} place the pod",
+        group = keys::GPU_GROUP, slot = keys::RESOURCE_GPU_SHARE, fraction = keys::GPU_FRACTION, memory = keys::GPU_MEMORY,
+        scheduler = keys::SCHEDULER_NAME
+    )]
+    NoGroup(String),
+    /// The group has no reservation here.
+    #[error(
+        "pod {pod} is of GPU group {group}, which has no reservation pod on node {node}; the binder makes it again: see its log"
+    )]
+    NoReservation {
+        /// Namespace and name.
+        pod: String,
+        /// The group.
+        group: String,
+        /// This node.
+        node: String,
+    },
+    /// The reservation does not know its GPU yet.
+    #[error(
+        "pod {pod} is of GPU group {group}, whose reservation pod {reservation} does not say yet which GPU it holds; wait, or look at that pod"
+    )]
+    NoGpu {
+        /// Namespace and name.
+        pod: String,
+        /// The group.
+        group: String,
+        /// Name of the reservation pod.
+        reservation: String,
+    },
+    /// Its reservation got another GPU than the pod was promised.
+    #[error(
+        "pod {pod} was bound to GPU {told}, but its reservation holds {held}; delete the pod, so that it is placed anew"
+    )]
+    OtherGpu {
+        /// Namespace and name.
+        pod: String,
+        /// What the pod was told.
+        told: String,
+        /// What the reservations say.
+        held: String,
+    },
+    /// There is no spec of the node's GPUs.
+    #[error(
+        "the CDI spec of this node's GPUs is not on disk; the node agent writes it once the driver answers: see its log"
+    )]
+    NoSpec,
+    /// The spec does not name the GPU.
+    #[error("GPU {gpu} of pod {pod} is not in this node's CDI spec; run `kai doctor` on the node")]
+    UnknownGpu {
+        /// Namespace and name.
+        pod: String,
+        /// The GPU.
+        gpu: String,
+    },
+}
+
+impl Holder {
+    /// Namespace and name, for messages.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.namespace, self.pod)
+    }
+}
+
+/// Who holds the slot.
+pub fn holder(slot: &str, holdings: &[Holding]) -> Result<Holder, Refusal> {
+    let slots = |holding: &&Holding| holding.resource == keys::RESOURCE_GPU_SHARE;
+    let holds = |holding: &&Holding| holding.device_ids.iter().any(|id| id == slot);
+    let Some(found) = holdings.iter().filter(slots).find(holds) else {
+        return Err(Refusal::NoHolder);
+    };
+    let holder = Holder {
+        namespace: found.namespace.clone(),
+        pod: found.pod.clone(),
+    };
+    // The books have no UIDs. A pod of ours has one slot, so two of them are two pods.
+    let same = |holding: &&Holding| holding.namespace == found.namespace && holding.pod == found.pod;
+    let held: usize = holdings
+        .iter()
+        .filter(slots)
+        .filter(same)
+        .map(|holding| holding.device_ids.len())
+        .sum();
+    match held {
+        1 => Ok(holder),
+        _ => Err(Refusal::TwoOfOneName(holder.name())),
+    }
+}
+
+/// The UUIDs of the GPUs that the pod shares, in the order of its groups. `reservations` are the reservation pods of this node.
+pub fn gpus(pod: &Pod, node: &str, reservations: &[Pod]) -> Result<Vec<String>, Refusal> {
+    let name = pod.metadata.qualified_name();
+    if pod.node_name() != Some(node) {
+        let (pod, node) = (name, node.to_owned());
+        return Err(Refusal::Elsewhere { pod, node });
+    }
+    let groups = pod.gpu_groups();
+    if groups.is_empty() {
+        return Err(Refusal::NoGroup(name));
+    }
+    let gpus = groups.iter().map(|group| reserved(&name, group, node, reservations));
+    let gpus: Vec<String> = gpus.collect::<Result<_, _>>()?;
+    // Binders that are not ours write no such annotation.
+    if let Some(told) = pod.metadata.annotations.text(keys::RECEIVED_GPUS) {
+        let held: BTreeSet<&str> = gpus.iter().map(String::as_str).collect();
+        if told.split(',').collect::<BTreeSet<&str>>() != held {
+            return Err(Refusal::OtherGpu {
+                pod: name,
+                told: told.to_owned(),
+                held: gpus.join(","),
+            });
+        }
+    }
+    Ok(gpus)
+}
+
+/// The GPU that the reservation of a group holds.
+fn reserved(pod: &str, group: &str, node: &str, reservations: &[Pod]) -> Result<String, Refusal> {
+    let of_group = |other: &&Pod| other.metadata.labels.text(keys::GPU_GROUP) == Some(group);
+    let here = |other: &&Pod| other.node_name() == Some(node);
+    let Some(reservation) = reservations.iter().filter(here).find(of_group) else {
+        return Err(Refusal::NoReservation {
+            pod: pod.to_owned(),
+            group: group.to_owned(),
+            node: node.to_owned(),
+        });
+    };
+    match reservation.metadata.annotations.text(keys::RESERVED_GPU) {
+        Some(gpu) if !gpu.is_empty() => Ok(gpu.to_owned()),
+        Some(_) | None => Err(Refusal::NoGpu {
+            pod: pod.to_owned(),
+            group: group.to_owned(),
+            reservation: reservation.metadata.plain_name().to_owned(),
+        }),
+    }
+}
+
+/// What the slot's spec says: the edits of these GPUs as in the spec of the node's whole GPUs, under the slot's name.
+pub fn spec(slot: &str, pod: &str, gpus: &[String], whole: &Spec, platform: PlatformKind) -> Result<Spec, Refusal> {
+    let mut edits = Edits::default();
+    for gpu in gpus {
+        let name = cdi::device_name(gpu);
+        let Some(device) = whole.devices.iter().find(|device| device.name == name) else {
+            return Err(Refusal::UnknownGpu {
+                pod: pod.to_owned(),
+                gpu: gpu.clone(),
+            });
+        };
+        edits.merge(&device.container_edits);
+    }
+    if platform == PlatformKind::Fake {
+        let (key, value) = fake_visible(gpus.iter().map(String::as_str));
+        edits.env.push(format!("{key}={value}"));
+    }
+    let mut spec = Spec {
+        cdi_version: String::new(),
+        kind: KIND.to_owned(),
+        devices: vec![Device {
+            name: slot.to_owned(),
+            container_edits: edits,
+        }],
+        container_edits: whole.container_edits.clone(),
+    };
+    spec.cdi_version = spec.version_needed().to_owned();
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu::Driver;
+    use gpu::fake::{FakeDriver, Settings};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::volume::prepare::stand_in_spec;
+
+    fn held(pod: &str, resource: &str, ids: &[&str]) -> Holding {
+        Holding {
+            namespace: "team".into(),
+            pod: pod.into(),
+            container: "main".into(),
+            resource: resource.into(),
+            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_holder_is_the_one_pod_with_the_slot() {
+        let share = keys::RESOURCE_GPU_SHARE;
+        let books = [
+            held("other", "vendor.com/slot", &["share-1"]),
+            held("a", share, &["share-1"]),
+            held("b", share, &["share-2"]),
+            held("b", share, &["share-3"]),
+        ];
+        assert_eq!(holder("share-1", &books).unwrap().name(), "team/a");
+        assert_eq!(holder("share-2", &books), Err(Refusal::TwoOfOneName("team/b".into())));
+        assert_eq!(holder("share-4", &books), Err(Refusal::NoHolder));
+    }
+
+    fn pod(labels: Value, annotations: Value) -> Pod {
+        let metadata = json!({ "name": "p", "namespace": "team", "labels": labels, "annotations": annotations });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": "n1" } })).unwrap()
+    }
+
+    fn reservation(group: &str, node: &str, gpu: Option<&str>) -> Pod {
+        let annotations = gpu.map_or(json!({}), |gpu| json!({ "run.ai/reserve_for_gpu_index": gpu }));
+        let metadata =
+            json!({ "name": format!("r-{group}"), "labels": { "runai-gpu-group": group }, "annotations": annotations });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node } })).unwrap()
+    }
+
+    #[test]
+    fn groups_lead_to_the_gpus_of_their_reservations() {
+        let reservations = [
+            reservation("g1", "n1", Some("GPU-1")),
+            reservation("g2", "n2", Some("GPU-9")),
+            reservation("g2", "n1", Some("GPU-2")),
+            reservation("g3", "n1", None),
+        ];
+        let check = |labels: Value, annotations: Value| gpus(&pod(labels, annotations), "n1", &reservations);
+        assert_eq!(check(json!({ "runai-gpu-group": "g2" }), json!({})).unwrap(), ["GPU-2"]);
+        let two = json!({ "runai-gpu-group/g1": "g1", "runai-gpu-group/g2": "g2" });
+        let told = json!({ "kai.scheduler/received-gpus": "GPU-2,GPU-1" });
+        assert_eq!(check(two.clone(), told).unwrap(), ["GPU-1", "GPU-2"]);
+        let refused = |labels: Value, annotations: Value| check(labels, annotations).unwrap_err().to_string();
+        assert!(refused(json!({}), json!({})).contains("team/p has no GPU group"));
+        assert!(refused(json!({ "runai-gpu-group": "g9" }), json!({})).contains("no reservation pod on node n1"));
+        assert!(refused(json!({ "runai-gpu-group": "g3" }), json!({})).contains("r-g3 does not say yet"));
+        let other = json!({ "kai.scheduler/received-gpus": "GPU-7" });
+        assert!(refused(json!({ "runai-gpu-group": "g1" }), other).contains("bound to GPU GPU-7"));
+        assert!(refused(two, json!({ "kai.scheduler/received-gpus": "GPU-1" })).contains("holds GPU-1,GPU-2"));
+        let elsewhere = gpus(&pod(json!({ "runai-gpu-group": "g1" }), json!({})), "n2", &reservations);
+        assert!(matches!(elsewhere, Err(Refusal::Elsewhere { .. })));
+    }
+
+    #[test]
+    fn a_slot_has_the_edits_of_its_gpus_and_no_others() {
+        let settings: Settings = "t4:3".parse().unwrap();
+        let inventory = FakeDriver::new(&settings.seeded("n1")).unwrap().devices().unwrap();
+        let whole = stand_in_spec(&inventory).unwrap();
+        let of = |at: usize| inventory.devices[at].uuid.clone();
+        let written = spec("share-7", "team/p", &[of(0), of(2)], &whole, PlatformKind::Fake).unwrap();
+        assert_eq!(written.problems(), Vec::<String>::new());
+        assert_eq!(
+            (written.kind.as_str(), written.devices.len()),
+            ("kai.scheduler/share", 1)
+        );
+        let edits = &written.devices[0].container_edits;
+        let nodes: Vec<_> = edits.device_nodes.iter().map(|node| node.path.as_str()).collect();
+        assert_eq!(nodes, ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia2"]);
+        assert_eq!(edits.env, [format!("KAI_FAKE_VISIBLE_DEVICES={},{}", of(0), of(2))]);
+        assert_eq!(written.container_edits, whole.container_edits);
+        let real = spec("share-7", "team/p", &[of(1)], &whole, PlatformKind::Nvml).unwrap();
+        assert!(real.devices[0].container_edits.env.is_empty());
+        let unknown = spec("share-7", "team/p", &["GPU-x".into()], &whole, PlatformKind::Fake);
+        assert!(unknown.unwrap_err().to_string().contains("GPU GPU-x of pod team/p"));
+    }
+}

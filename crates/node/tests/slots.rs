@@ -1,0 +1,316 @@
+//! Parts of GPUs on a node without NVIDIA's runtime: from Allocate of a slot to the CDI spec that its container starts with, against a
+//! kubelet (device plugin and pod-resources APIs) and an API server.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gpu::Driver;
+use gpu::fake::{FakeDriver, Settings};
+use node::volume::cdi::Spec;
+use serde_json::json;
+use support::api::Api;
+use support::kubelet::{Books, Kubelet};
+use support::{Agent, names, settings, until, within};
+
+const SHARE: &str = "kai.scheduler/gpu-share";
+const SLOTS: usize = 512;
+
+/// A node with three T4s, its agent, and all that is around it.
+struct World {
+    api: Api,
+    books: Books,
+    kubelet: Kubelet,
+    settings: node::agent::Settings,
+    driver: Arc<FakeDriver>,
+    agent: Option<Agent>,
+    _place: tempfile::TempDir,
+}
+
+impl World {
+    async fn start() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let api = Api::start().await;
+        let settings = settings(place.path(), &["--api-url", &api.url]);
+        let kubelet = Kubelet::start(&settings.plugin_dir);
+        let books = Books::serve(&settings.pod_resources_socket);
+        let driver = Arc::new(FakeDriver::new(&"t4:3".parse::<Settings>().unwrap().seeded("n1")).unwrap());
+        let mut world = World {
+            api,
+            books,
+            kubelet,
+            settings,
+            driver,
+            agent: None,
+            _place: place,
+        };
+        world.start_agent().await;
+        world
+    }
+
+    /// Starts the agent, and waits until it can serve: slots are offered, the GPUs' own spec is written and the cluster answers.
+    async fn start_agent(&mut self) {
+        self.api.change(|world| world.labels.clear());
+        self.agent = Some(Agent::start(self.settings.clone(), self.driver.clone()));
+        let offered =
+            |lists: &support::kubelet::Lists| matches!(lists.get(SHARE), Some(Some(slots)) if slots.len() == SLOTS);
+        until("slots", &mut self.kubelet.lists, offered).await;
+        until("the cluster", &mut self.api.world(), |world| !world.labels.is_empty()).await;
+        let spec = self.settings.cdi_dir.join("kai.scheduler-gpu.json");
+        within("the GPUs' spec", async {
+            while !spec.exists() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    async fn stop_agent(&mut self) {
+        self.agent.take().unwrap().stop().await;
+        until("the end of its stream", &mut self.kubelet.lists, |lists| {
+            lists[SHARE].is_none()
+        })
+        .await;
+    }
+
+    fn gpu(&self, at: usize) -> String {
+        self.driver.devices().unwrap().devices[at].uuid.clone()
+    }
+
+    /// A pod of namespace `team` as the binder leaves it, and its slot in the kubelet's books.
+    fn bound(&self, name: &str, groups: &[&str], gpus: &[String], slot: &str) {
+        let labels = match groups {
+            [only] => json!({ "runai-gpu-group": only }),
+            several => several
+                .iter()
+                .map(|group| (format!("runai-gpu-group/{group}"), json!(group)))
+                .collect(),
+        };
+        let annotations = json!({ "gpu-fraction": "0.5", "kai.scheduler/received-gpus": gpus.join(",") });
+        let metadata =
+            json!({ "name": name, "namespace": "team", "uid": name, "labels": labels, "annotations": annotations });
+        self.api.put_pod(metadata);
+        self.books.add(SHARE, "team", name, &[slot]);
+    }
+
+    fn spec(&self, slot: &str) -> Spec {
+        read(&self.settings.cdi_dir.join(format!("kai.scheduler-{slot}.json")))
+    }
+
+    fn slots(&self) -> Vec<String> {
+        let all = names(&self.settings.cdi_dir);
+        all.into_iter().filter(|name| name.contains("share-")).collect()
+    }
+
+    async fn refusal(&self, slot: &str) -> String {
+        let refused = self.kubelet.pre_start(SHARE, &[slot]).await.unwrap_err();
+        assert!(
+            !self.slots().contains(&format!("kai.scheduler-{slot}.json")),
+            "a refused slot names no device"
+        );
+        refused.message().to_owned()
+    }
+}
+
+fn read(path: &Path) -> Spec {
+    let spec: Spec = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(spec.problems(), Vec::<String>::new());
+    spec
+}
+
+fn nodes(spec: &Spec) -> Vec<&str> {
+    let nodes = &spec.devices[0].container_edits.device_nodes;
+    nodes.iter().map(|node| node.path.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_slot_becomes_the_gpus_of_its_pod_and_ends_with_it() {
+    let mut world = World::start().await;
+    let registration = world
+        .kubelet
+        .registrations
+        .borrow()
+        .iter()
+        .find(|one| one.resource_name == SHARE)
+        .cloned();
+    let options = registration.unwrap().options.unwrap();
+    assert!(options.pre_start_required && !options.get_preferred_allocation_available);
+
+    let answer = world.kubelet.allocate(SHARE, &["share-17"]).await.unwrap();
+    assert_eq!(answer.cdi_devices[0].name, "kai.scheduler/share=share-17");
+    assert_eq!(answer.annotations["cdi.k8s.io/kai-gpu"], "kai.scheduler/share=share-17");
+    assert!(world.slots().is_empty(), "it names no device yet");
+
+    world.api.add_reservation("g1", &world.gpu(1));
+    world.api.add_reservation("g2", &world.gpu(2));
+    world.bound("half", &["g1"], &[world.gpu(1)], "share-17");
+    world.bound("two-halves", &["g1", "g2"], &[world.gpu(1), world.gpu(2)], "share-3");
+    world.kubelet.pre_start(SHARE, &["share-17"]).await.unwrap();
+    world.kubelet.pre_start(SHARE, &["share-3"]).await.unwrap();
+
+    let whole = read(&world.settings.cdi_dir.join("kai.scheduler-gpu.json"));
+    let one = world.spec("share-17");
+    assert_eq!(
+        (one.kind.as_str(), one.devices[0].name.as_str()),
+        ("kai.scheduler/share", "share-17")
+    );
+    assert_eq!(nodes(&one), ["/dev/nvidia1", "/dev/nvidiactl"]);
+    assert_eq!(
+        one.devices[0].container_edits.env,
+        [format!("KAI_FAKE_VISIBLE_DEVICES={}", world.gpu(1))]
+    );
+    assert_eq!(
+        one.container_edits, whole.container_edits,
+        "the driver's files are those of a whole GPU"
+    );
+    let two = world.spec("share-3");
+    assert_eq!(nodes(&two), ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia2"]);
+    assert_eq!(
+        two.devices[0].container_edits.env,
+        [format!("KAI_FAKE_VISIBLE_DEVICES={},{}", world.gpu(1), world.gpu(2))]
+    );
+
+    // A container that starts again finds the same; a slot whose pod is gone names nothing any more.
+    world.kubelet.pre_start(SHARE, &["share-17"]).await.unwrap();
+    assert_eq!(world.spec("share-17"), one);
+    world.books.remove("team", "half");
+    within("the end of the slot's spec", async {
+        while world.slots() != ["kai.scheduler-share-3.json"] {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    world.stop_agent().await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_starts_no_container() {
+    let mut world = World::start().await;
+    let gpu = world.gpu(0);
+    assert!(
+        world
+            .refusal("share-0")
+            .await
+            .contains("names no container that holds it")
+    );
+
+    world.books.add(SHARE, "team", "gone", &["share-0"]);
+    assert!(
+        world
+            .refusal("share-0")
+            .await
+            .contains("pod team/gone is not in the cluster any more")
+    );
+
+    world
+        .api
+        .put_pod(json!({ "name": "by-hand", "namespace": "team", "uid": "1" }));
+    world.books.add(SHARE, "team", "by-hand", &["share-1"]);
+    assert!(
+        world
+            .refusal("share-1")
+            .await
+            .contains("pod team/by-hand has no GPU group")
+    );
+
+    world.bound("early", &["g1"], std::slice::from_ref(&gpu), "share-2");
+    assert!(
+        world
+            .refusal("share-2")
+            .await
+            .contains("GPU group g1, which has no reservation pod on node n1")
+    );
+    world.api.add_reservation("g1", "");
+    assert!(
+        world
+            .refusal("share-2")
+            .await
+            .contains("does not say yet which GPU it holds")
+    );
+    world.api.add_reservation("g1", &world.gpu(2));
+    assert!(
+        world
+            .refusal("share-2")
+            .await
+            .contains(&format!("team/early was bound to GPU {gpu}"))
+    );
+
+    world.api.add_reservation("g3", "GPU-of-another-node");
+    world.bound("stray", &["g3"], &["GPU-of-another-node".to_owned()], "share-3");
+    assert!(
+        world
+            .refusal("share-3")
+            .await
+            .contains("GPU GPU-of-another-node of pod team/stray is not in this node's")
+    );
+
+    world.api.change(|world| world.fail = Some(403));
+    assert!(world.refusal("share-2").await.contains("permissions"));
+    world.api.change(|world| world.fail = None);
+    // An earlier pod of the same name still holds its slot.
+    world.api.add_reservation("g1", &gpu);
+    world.books.add(SHARE, "team", "early", &["share-4"]);
+    assert!(
+        world
+            .refusal("share-2")
+            .await
+            .contains("an earlier pod of that name has to end first")
+    );
+    world.books.remove("team", "early");
+    world.books.add(SHARE, "team", "early", &["share-2"]);
+    world.kubelet.pre_start(SHARE, &["share-2"]).await.unwrap();
+
+    let two = world
+        .kubelet
+        .allocate(SHARE, &["share-5", "share-6"])
+        .await
+        .unwrap_err();
+    assert!(two.message().contains("a container has one"), "{two}");
+    assert!(world.kubelet.pre_start(SHARE, &["share-5", "share-6"]).await.is_err());
+    assert!(world.kubelet.allocate(SHARE, &["share-512"]).await.is_err());
+    world.stop_agent().await;
+}
+
+#[tokio::test]
+async fn a_slot_never_stands_for_what_it_stood_for_before() {
+    let mut world = World::start().await;
+    world.api.add_reservation("g1", &world.gpu(0));
+    world.api.add_reservation("g2", &world.gpu(1));
+    world.bound("first", &["g1"], &[world.gpu(0)], "share-1");
+    world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap();
+
+    // The agent restarts: containers run on, and the next start prepares anew.
+    world.stop_agent().await;
+    assert_eq!(world.slots(), ["kai.scheduler-share-1.json"]);
+    world.start_agent().await;
+    assert!(world.slots().is_empty());
+    world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap();
+    assert_eq!(nodes(&world.spec("share-1")), ["/dev/nvidia0", "/dev/nvidiactl"]);
+
+    // The slot goes to another pod before the first one's spec was removed.
+    world.books.remove("team", "first");
+    world.bound("second", &["g2"], &[world.gpu(1)], "share-1");
+    world.kubelet.allocate(SHARE, &["share-1"]).await.unwrap();
+    assert!(world.slots().is_empty());
+    world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap();
+    assert_eq!(nodes(&world.spec("share-1")), ["/dev/nvidia1", "/dev/nvidiactl"]);
+    world.stop_agent().await;
+}
+
+#[tokio::test]
+async fn without_a_spec_of_the_gpus_there_is_none_of_a_slot() {
+    let mut world = World::start().await;
+    world.api.add_reservation("g1", &world.gpu(0));
+    world.bound("half", &["g1"], &[world.gpu(0)], "share-1");
+    std::fs::remove_file(world.settings.cdi_dir.join("kai.scheduler-gpu.json")).unwrap();
+    assert!(
+        world
+            .refusal("share-1")
+            .await
+            .contains("the CDI spec of this node's GPUs is not on disk")
+    );
+    world.stop_agent().await;
+}
