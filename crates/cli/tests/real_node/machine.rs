@@ -118,9 +118,23 @@ impl Machine {
     pub(crate) fn start_agent(&mut self, duty: Duty) {
         self.agent = None;
         let mut command = self.kai("node-agent", "kai-node-agent");
-        command.args(["--node-name", NAME, "--metrics-address", "", "--probe-seconds", "1", "--good-probes", "1"]);
+        command.args([
+            "--node-name",
+            NAME,
+            "--metrics-address",
+            "",
+            "--probe-seconds",
+            "1",
+            "--good-probes",
+            "1",
+        ]);
         command.args(["--driver", &format!("fake:a100-40:{GPUS}")]);
-        command.args(["--mode", &self.mode, "--fake-library", &format!("{}/libnvidia-ml.so.1", set("KAI_NODE_DRIVER"))]);
+        command.args([
+            "--mode",
+            &self.mode,
+            "--fake-library",
+            &format!("{}/libnvidia-ml.so.1", set("KAI_NODE_DRIVER")),
+        ]);
         command.arg("--fake-control").arg(self.directory.join("control.yaml"));
         if duty == Duty::Pod {
             command.arg("--no-cluster");
@@ -130,19 +144,24 @@ impl Machine {
 
     /// Waits until the kubelet has accepted the agent that often, and offers what it has.
     pub(crate) async fn until_registered(&mut self, times: usize) {
-        self.until("the agent is registered", async || (self.registrations() >= times).then_some(()))
-            .await;
+        self.until("the agent is registered", async || {
+            (self.registrations() >= times).then_some(())
+        })
+        .await;
         self.until_offers(GPUS).await;
     }
 
     /// Waits for the node's condition about its GPUs.
     pub(crate) async fn until_healthy(&self, status: &str) {
-        self.until(&format!("the node says that its GPUs are healthy: {status}"), async || {
-            let node = self.node().await?;
-            let conditions = node["status"]["conditions"].as_array()?;
-            let found = conditions.iter().find(|condition| condition["type"] == "GPUsHealthy")?;
-            (found["status"] == status).then_some(())
-        })
+        self.until(
+            &format!("the node says that its GPUs are healthy: {status}"),
+            async || {
+                let node = self.node().await?;
+                let conditions = node["status"]["conditions"].as_array()?;
+                let found = conditions.iter().find(|condition| condition["type"] == "GPUsHealthy")?;
+                (found["status"] == status).then_some(())
+            },
+        )
         .await;
     }
 

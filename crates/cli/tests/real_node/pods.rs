@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use crate::machine::Machine;
 
 /// What a workload's container runs: it lists what NVML shows, its device nodes and its environment, then goes on.
-const LOOK: &str = "kai node-agent --dry-run --node-name inside; busybox ls /dev; busybox env; echo seen; exec busybox sleep 1000000";
+const LOOK: &str =
+    "kai node-agent --dry-run --node-name inside; busybox ls /dev; busybox env; echo seen; exec busybox sleep 1000000";
 
 /// Where the kubelet says who holds what.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
@@ -101,7 +102,12 @@ impl Machine {
     pub(crate) fn output(&self, pod: &Value) -> Option<String> {
         let of = |part: &str| pod["metadata"][part].as_str();
         let container = pod["spec"]["containers"][0]["name"].as_str()?;
-        let log = format!("pods/{}_{}_{}/{container}/0.log", of("namespace")?, of("name")?, of("uid")?);
+        let log = format!(
+            "pods/{}_{}_{}/{container}/0.log",
+            of("namespace")?,
+            of("name")?,
+            of("uid")?
+        );
         let text = std::fs::read_to_string(self.directory.join(log)).ok()?;
         // Each line has time, stream and a flag before it.
         let words = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
@@ -131,7 +137,10 @@ impl Machine {
         let mut reservations = self.reservations().await;
         assert_eq!(reservations.len(), 1, "{reservations:#?}");
         let pod = reservations.remove(0);
-        let gpu = pod["metadata"]["annotations"][keys::RESERVED_GPU].as_str().unwrap().to_owned();
+        let gpu = pod["metadata"]["annotations"][keys::RESERVED_GPU]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let name = pod["metadata"]["name"].as_str().unwrap();
         assert_eq!(self.held(keys::RESERVATION, name).await, BTreeSet::from([gpu.clone()]));
         (pod, gpu)
