@@ -225,8 +225,8 @@ pub const RESOURCE_PODS: &str = "pods";
 pub const RESOURCE_GPU: &str = "nvidia.com/gpu";
 /// Whole GPUs of AMD.
 pub const RESOURCE_AMD_GPU: &str = "amd.com/gpu";
-/// A slot for one container that gets part of a GPU: the node agent's way to bring the GPU into it. Admission adds it to pods; it
-/// says nothing of how much they need, so nobody counts it.
+/// A slot for one container that gets part of a GPU: the node agent's way to bring the GPU into it. Admission adds it to pods. It
+/// says nothing of how much they need; nodes that do not know it take such pods all the same.
 pub const RESOURCE_GPU_SHARE: &str = "kai.scheduler/gpu-share";
 /// GPU memory asked for, in MiB, in the status of pod groups and queues.
 pub const RESOURCE_GPU_MEMORY: &str = "run.ai/gpu.memory";

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::error::FieldError;
 use crate::gpu_memory::normalise_gpu_memory_mib;
 use crate::metadata::Metadata;
-use crate::resources::{CPU, MEMORY, PODS, RawResources, Rounding, amount};
+use crate::resources::{CPU, MEMORY, POD_SLOTS_MAX, PODS, RawResources, Rounding, amount};
 use crate::text::{Text, TextMap, null_as_default};
 use crate::{Error, Problem, Quantity, QuantityText, Read, keys};
 
@@ -191,10 +191,13 @@ impl Node {
                 CPU => node.cpu_milli = amount,
                 MEMORY => node.memory_bytes = amount,
                 PODS => node.pods = amount,
-                keys::RESOURCE_GPU_SHARE => {}
                 _ if keys::is_gpu_resource(name) => node.gpus += amount,
                 _ => node.extended.push((name.to_owned(), amount)),
             }
+        }
+        // A kubelet looks for slots only where its node offers them, if only none any more (its agent is gone); so do we.
+        if list.get(keys::RESOURCE_GPU_SHARE).is_none() {
+            node.extended.push((keys::RESOURCE_GPU_SHARE.to_owned(), POD_SLOTS_MAX));
         }
         node.extended.sort();
         node.extended.dedup_by(|a, b| a.0 == b.0);
@@ -274,9 +277,25 @@ mod tests {
             (7910, 32 << 30, 9, 110)
         );
         assert_eq!((node.gpu_memory_mib, node.gpu_count_label), (Some(81500), Some(8)));
-        assert_eq!(node.extended, [("ephemeral-storage".to_owned(), 10 << 30)]);
+        assert_eq!(node.extended[0], ("ephemeral-storage".to_owned(), 10 << 30));
         assert_eq!(node.conditions, [NodeCondition::DiskPressure]);
         assert_eq!(node.taints[0].effect, TaintEffect::NoSchedule);
+    }
+
+    #[test]
+    fn slots_for_shares_count_only_where_they_are_offered() {
+        let slots = |allocatable: &str| {
+            let text = format!(r#"{{"metadata":{{"name":"n"}},"status":{{"allocatable":{allocatable}}}}}"#);
+            let extended = node(&text).value.extended;
+            let [(name, amount)] = &extended[..] else {
+                panic!("{extended:?}")
+            };
+            assert_eq!(name, keys::RESOURCE_GPU_SHARE);
+            *amount
+        };
+        assert_eq!(slots(r#"{"cpu":"1"}"#), POD_SLOTS_MAX);
+        assert_eq!(slots(r#"{"kai.scheduler/gpu-share":"512"}"#), 512);
+        assert_eq!(slots(r#"{"kai.scheduler/gpu-share":"0"}"#), 0);
     }
 
     #[test]

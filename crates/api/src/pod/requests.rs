@@ -25,8 +25,6 @@ impl Pod {
                 MEMORY => requests.memory_bytes = amount,
                 // Every pod takes one slot; the engine knows.
                 PODS => {}
-                // Not every node that can serve a share offers slots: a kubelet without them ignores the request.
-                keys::RESOURCE_GPU_SHARE => {}
                 _ if keys::is_gpu_resource(name) => whole = whole.saturating_add(amount),
                 _ if name.starts_with(keys::MIG_PREFIX) => mig.push((name.to_owned(), amount)),
                 _ => requests.extended.push((name.to_owned(), amount)),
@@ -163,20 +161,6 @@ mod tests {
             2000,
             1000,
             0,
-        );
-    }
-
-    #[test]
-    fn slots_for_shares_are_not_counted() {
-        let text =
-            r#"{"spec":{"containers":[{"resources":{"limits":{"kai.scheduler/gpu-share":1,"vendor.com/nic":1}}}]}}"#;
-        let pod: Pod = serde_json::from_str(text).unwrap();
-        let (requests, ask) = pod.requests(&mut Vec::new());
-        assert_eq!(requests.extended, [("vendor.com/nic".to_owned(), 1)]);
-        assert_eq!(ask.whole, 0);
-        assert_eq!(
-            pod.container_requests().into_keys().collect::<Vec<_>>(),
-            ["vendor.com/nic"]
         );
     }
 

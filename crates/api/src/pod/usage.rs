@@ -20,6 +20,7 @@ impl Pod {
                 .limits
                 .iter()
                 .filter(|(name, _)| resources.requests.get(name).is_none());
+            // A slot is a way, not an amount.
             let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
             for (name, text) in resources.requests.iter().chain(limits).filter(counted) {
                 let text: &QuantityText = text;
@@ -48,7 +49,7 @@ mod tests {
             "initContainers":[{"resources":{"requests":{"cpu":"9"}}}],
             "overhead":{"cpu":"1"},
             "containers":[{"resources":{"requests":{"cpu":"1"},"limits":{"cpu":"4","nvidia.com/gpu":1}}},
-                          {"resources":{"requests":{"cpu":"500m","memory":"lots"}}}]}}"#;
+                          {"resources":{"requests":{"cpu":"500m","memory":"lots","kai.scheduler/gpu-share":"1"}}}]}}"#;
         let pod: Pod = serde_json::from_str(text).unwrap();
         let milli: Vec<(&str, i64)> = pod
             .container_requests()

@@ -147,6 +147,7 @@ pub fn render(spec: &Spec) -> String {
 }
 
 /// Writes beside the target, then renames: a reader sees the old file or the new one, never half of it. On failure nothing is left.
+/// In the same directory, because runtimes that watch it hear of files that leave a name there, not of files that get one.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| file.write_all(bytes))
 }
