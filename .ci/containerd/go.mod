@@ -2,7 +2,11 @@ module kai-rs/ci/containerd
 
 go 1.25.0
 
-require github.com/containerd/containerd/v2 v2.2.9
+require (
+	github.com/containerd/containerd/v2 v2.2.9
+	google.golang.org/grpc v1.78.0
+	k8s.io/cri-api v0.34.10
+)
 
 require (
 	dario.cat/mergo v1.0.2 // indirect
@@ -136,14 +140,12 @@ require (
 	golang.org/x/time v0.14.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20251029180050-ab9386a59fda // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20251029180050-ab9386a59fda // indirect
-	google.golang.org/grpc v1.78.0 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	k8s.io/api v0.34.10 // indirect
 	k8s.io/apimachinery v0.34.10 // indirect
 	k8s.io/client-go v0.34.10 // indirect
-	k8s.io/cri-api v0.34.10 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/utils v0.0.0-20250604170112-4c0f3b243397 // indirect
 	sigs.k8s.io/json v0.0.0-20241014173422-cfa47c3a1cc8 // indirect

@@ -98,6 +98,10 @@ impl Machine {
         self.kubelet = Some(Process::start(&self.directory, "kubelet", &mut command));
     }
 
+    pub(crate) fn stop_kubelet(&mut self) {
+        self.kubelet = None;
+    }
+
     /// All roles of the cluster's side, with the account that the manifests give them.
     fn start_kai(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -250,7 +254,7 @@ impl Machine {
     }
 
     /// A shell that finds the containerd under test first.
-    fn shell(&self, script: &str) -> Command {
+    pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).env("PATH", set("KAI_NODE_PATH"));
         command

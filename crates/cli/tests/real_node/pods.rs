@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 
 use crate::machine::Machine;
 
-/// What a workload's container runs: it lists what NVML shows, its device nodes and its environment, then goes on.
-const LOOK: &str =
-    "kai node-agent --dry-run --node-name inside; busybox ls /dev; busybox env; echo seen; exec busybox sleep 1000000";
+/// What a workload's container runs: it lists what NVML shows, its device nodes and its environment.
+pub(crate) const LOOK: &str = "kai node-agent --dry-run --node-name inside; busybox ls /dev; busybox env; echo seen";
 
 /// Where the kubelet says who holds what.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
@@ -26,8 +25,17 @@ pub(crate) struct Seen {
     pub(crate) text: String,
 }
 
-/// A workload of our scheduler without any GPU.
+impl Seen {
+    /// Once all of it was said.
+    pub(crate) fn in_output(text: String) -> Option<Seen> {
+        let gpus = listed(&text);
+        text.ends_with("seen\n").then_some(Seen { gpus, text })
+    }
+}
+
+/// A workload of our scheduler without any GPU. It looks around and goes on.
 pub(crate) fn workload(name: &str) -> Value {
+    let look = format!("{LOOK}; exec busybox sleep 1000000");
     json!({
         "metadata": { "name": name, "labels": { keys::QUEUE: "default-queue" }, "annotations": {} },
         "spec": {
@@ -35,7 +43,7 @@ pub(crate) fn workload(name: &str) -> Value {
             "terminationGracePeriodSeconds": 0,
             "containers": [{
                 "name": "main", "image": "localhost/workload:test", "imagePullPolicy": "Never",
-                "command": ["/usr/bin/busybox", "sh", "-c", LOOK],
+                "command": ["/usr/bin/busybox", "sh", "-c", look],
                 "resources": { "limits": {} },
             }],
         },
@@ -53,6 +61,12 @@ pub(crate) fn whole(name: &str, gpus: u32) -> Value {
 pub(crate) fn fraction(name: &str, part: &str) -> Value {
     let mut pod = workload(name);
     pod["metadata"]["annotations"][keys::GPU_FRACTION] = part.into();
+    pod
+}
+
+/// One whose container ends again and again.
+pub(crate) fn ending(mut pod: Value) -> Value {
+    pod["spec"]["containers"][0]["command"][3] = LOOK.into();
     pod
 }
 
@@ -85,33 +99,31 @@ impl Machine {
 
     /// What a running workload said it sees.
     pub(crate) async fn seen(&self, name: &str) -> Seen {
+        self.seen_in(name, 0).await
+    }
+
+    /// The same for another run of its container than the first.
+    pub(crate) async fn seen_in(&self, name: &str, run: u32) -> Seen {
         self.until(&format!("{name} runs and has looked around"), async || {
             let pod = self.pod("default", name).await?;
             let phase = pod["status"]["phase"].as_str()?;
             assert!(phase != "Failed", "{name} failed: {}", pod["status"]);
-            let text = self.output(&pod)?;
-            text.ends_with("seen\n").then(|| Seen {
-                gpus: listed(&text),
-                text,
-            })
+            Seen::in_output(self.output(&pod, run)?)
         })
         .await
     }
 
-    /// What the first run of a pod's only container has printed.
-    pub(crate) fn output(&self, pod: &Value) -> Option<String> {
+    /// What a run of a pod's only container has printed.
+    pub(crate) fn output(&self, pod: &Value, run: u32) -> Option<String> {
         let of = |part: &str| pod["metadata"][part].as_str();
         let container = pod["spec"]["containers"][0]["name"].as_str()?;
         let log = format!(
-            "pods/{}_{}_{}/{container}/0.log",
+            "pods/{}_{}_{}/{container}/{run}.log",
             of("namespace")?,
             of("name")?,
             of("uid")?
         );
-        let text = std::fs::read_to_string(self.directory.join(log)).ok()?;
-        // Each line has time, stream and a flag before it.
-        let words = text.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
-        Some(words.map(|words| format!("{words}\n")).collect())
+        Some(plain(&std::fs::read_to_string(self.directory.join(log)).ok()?))
     }
 
     /// The GPUs that the kubelet says a pod holds.
@@ -163,6 +175,12 @@ impl Machine {
         .await;
         self.check();
     }
+}
+
+/// A container's log without time, stream and flag before each line.
+pub(crate) fn plain(log: &str) -> String {
+    let words = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
+    words.map(|words| format!("{words}\n")).collect()
 }
 
 /// The devices in the list that `--dry-run` prints.

@@ -6,7 +6,7 @@ use api::keys;
 use serde_json::{Value, json};
 
 use crate::machine::{Duty, GPUS, Machine};
-use crate::pods::{fraction, whole, workload};
+use crate::pods::{LOOK, Seen, ending, fraction, plain, whole, workload};
 
 /// Labels that NVIDIA's feature discovery gives a node that has no agent of ours.
 const DISCOVERED: [(&str, &str); 2] = [(keys::NODE_GPU_COUNT, "4"), (keys::NODE_GPU_MEMORY, "40960")];
@@ -23,7 +23,7 @@ pub(crate) async fn a_reservation_finds_its_gpu_by_nvml_where_the_agent_does_not
     machine.create(&fraction("half", "0.5")).await;
     let seen = machine.seen("half").await;
     let (reservation, gpu) = machine.reservation().await;
-    let said = machine.output(&reservation).unwrap();
+    let said = machine.output(&reservation, 0).unwrap();
     assert!(said.contains("Found GPU device"), "{said}");
     assert!(
         seen.text.contains(&format!("NVIDIA_VISIBLE_DEVICES={gpu}\n")),
@@ -151,6 +151,44 @@ pub(crate) async fn a_gpu_fails_and_returns(machine: &mut Machine) {
     machine.until_offers(GPUS).await;
     machine.until_healthy("True").await;
     machine.delete(&["kept", "others"], 0).await;
+}
+
+pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &mut Machine) {
+    scene("a container that starts again gets its GPU again, also from an agent that was started anew");
+    machine.create(&ending(fraction("half", "0.5"))).await;
+    machine.create(&ending(whole("one", 1))).await;
+    let (half, one) = (machine.seen("half").await, machine.seen("one").await);
+    let registered = machine.registrations();
+    machine.start_agent(Duty::Agent);
+    machine.until_registered(registered + 1).await;
+    // The kubelet waits ten seconds before the second run, and more before the next.
+    let (half_again, one_again) = (machine.seen_in("half", 2).await, machine.seen_in("one", 2).await);
+    assert_eq!((half.gpus, one.gpus), (half_again.gpus, one_again.gpus));
+    machine.delete(&["half", "one"], 0).await;
+}
+
+pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
+    if machine.mode != "cdi" {
+        return;
+    }
+    scene("the annotation alone brings a GPU into a container, for runtimes that do not know the CRI's field");
+    // It would end a container that it does not know.
+    machine.stop_kubelet();
+    let spec = std::fs::read_to_string("/var/run/cdi/kai.scheduler-gpu.json").unwrap();
+    let spec: Value = serde_json::from_str(&spec).unwrap();
+    let names = spec["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|device| device["name"].as_str());
+    let gpu = names.filter(|name| name.starts_with("GPU-")).next_back().unwrap();
+    let annotated = format!(
+        "annotated localhost/workload:test $KAI_NODE_DIR cdi.k8s.io/kai-gpu=kai.scheduler/gpu={gpu} /usr/bin/busybox sh -c '{LOOK}'"
+    );
+    let done = machine.shell(&annotated).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let seen = Seen::in_output(plain(&String::from_utf8(done.stdout).unwrap())).unwrap();
+    assert_eq!(seen.gpus, BTreeSet::from([gpu.to_owned()]), "{}", seen.text);
 }
 
 /// The container of each pod that goes on running, and how often it was started again, once the kubelet has said so.
