@@ -33,15 +33,19 @@ pub struct Environment {
 pub enum Visible {
     /// All.
     All,
+    /// Those whose device node is in this container. As with the real library: a GPU that can't be opened is not there.
+    ByNode,
     /// Those with these UUIDs, indices or MIG UUIDs.
     Only(Vec<String>),
 }
 
 impl Visible {
-    /// `all`, nothing and `void` (which tells NVIDIA's runtime to keep its hands off, because CDI did the work) hide nothing; `none` hides all.
+    /// `all` and nothing hide nothing, `none` hides all. `void` tells NVIDIA's runtime to keep its hands off, because CDI did the work:
+    /// then device nodes say what was given.
     pub fn parse(text: Option<&str>) -> Self {
         match text.map(str::trim) {
-            None | Some("" | "all" | "void") => Visible::All,
+            None | Some("" | "all") => Visible::All,
+            Some("void") => Visible::ByNode,
             Some("none") => Visible::Only(Vec::new()),
             Some(list) => Visible::Only(list.split(',').map(|id| qualified_tail(id.trim()).to_owned()).collect()),
         }
@@ -156,7 +160,7 @@ mod tests {
         for (text, visible) in [
             (None, Visible::All),
             (Some("all"), Visible::All),
-            (Some("void"), Visible::All),
+            (Some("void"), Visible::ByNode),
             (Some("none"), Visible::Only(vec![])),
             (Some("0, GPU-1"), Visible::Only(vec!["0".into(), "GPU-1".into()])),
             (Some("nvidia.com/gpu=GPU-1"), Visible::Only(vec!["GPU-1".into()])),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpu::fake::{Control, FakeGpu, FakeMig, GpuState, LibraryFault, Machine, Picture, Question};
@@ -137,7 +138,7 @@ impl World {
         });
         match built {
             Ok((Some(machine), visible)) => Ok(Self {
-                visible: visible_gpus(&machine, &visible),
+                visible: visible_gpus(&machine, &visible, Path::new("/dev")),
                 machine,
                 silent: Mutex::default(),
             }),
@@ -151,13 +152,18 @@ impl World {
     }
 }
 
-fn visible_gpus(machine: &Machine, visible: &Visible) -> Vec<VisibleGpu> {
+fn visible_gpus(machine: &Machine, visible: &Visible, nodes: &Path) -> Vec<VisibleGpu> {
+    // Without the node that every GPU needs nobody injected any: this is no container of ours.
+    let by_node = *visible == Visible::ByNode && nodes.join("nvidiactl").exists();
     let mut result = Vec::new();
     for (number, gpu) in machine.gpus().iter().enumerate() {
         let named = |ids: &[String], name: &str| ids.iter().any(|id| id == name);
         let all: Vec<usize> = (0..gpu.mig.len()).collect();
         let mig = match visible {
-            Visible::All => Some(all),
+            Visible::All | Visible::ByNode => {
+                let node = format!("nvidia{}", gpu.device.minor.unwrap_or(gpu.device.index));
+                Some(all).filter(|_| !by_node || nodes.join(node).exists())
+            }
             Visible::Only(ids) => {
                 let device = &gpu.device;
                 let whole = named(ids, &device.uuid) || device.aliases.iter().any(|alias| named(ids, alias));
@@ -288,4 +294,26 @@ pub(crate) fn device_for(handle: Handle, question: Question) -> Answer<Asked> {
     let asked = device(handle)?;
     asked.need(question)?;
     Ok(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_container_the_injected_nodes_are_what_is_seen() {
+        let settings = "a100-40:3".parse::<gpu::fake::Settings>().unwrap().seeded("n");
+        let machine = Machine::new(&settings).unwrap();
+        let nodes = tempfile::tempdir().unwrap();
+        let seen = |visible: &Visible| -> Vec<usize> {
+            let found = visible_gpus(&machine, visible, nodes.path());
+            found.iter().map(|visible| visible.gpu).collect()
+        };
+        assert_eq!(seen(&Visible::ByNode), [0, 1, 2], "nobody injected anything");
+        for name in ["nvidiactl", "nvidia1"] {
+            std::fs::write(nodes.path().join(name), "").unwrap();
+        }
+        assert_eq!(seen(&Visible::ByNode), [1]);
+        assert_eq!(seen(&Visible::All), [0, 1, 2]);
+    }
 }

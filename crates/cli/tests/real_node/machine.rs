@@ -1,0 +1,267 @@
+//! The programs of a node: containerd, the kubelet, `kai all` and the node agent, each of which can be killed and started again. What they
+//! need lies in the directory that `.ci/node` made.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use api::{Node, keys};
+use cluster::{Access, Client, Part, Patch, Target};
+use serde_json::{Value, json};
+
+use crate::process::Process;
+
+/// The node's name.
+pub(crate) const NAME: &str = "kai-node";
+/// How many GPUs are made up.
+pub(crate) const GPUS: usize = 4;
+/// Only a bound on hanging. The machine may be busy, and the kubelet takes its time to try things again.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// How often it is looked whether something has come true.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// Who writes down which GPU a reservation pod holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// The agent.
+    Agent,
+    /// The pod: the agent serves the kubelet and knows no cluster.
+    Pod,
+}
+
+pub(crate) struct Machine {
+    pub(crate) directory: PathBuf,
+    pub(crate) client: Client,
+    /// How the agent injects.
+    pub(crate) mode: String,
+    // In the order in which they have to end: the kubelet would start again what somebody else ends.
+    agent: Option<Process>,
+    kai: Option<Process>,
+    kubelet: Option<Process>,
+    containerd: Option<Process>,
+}
+
+impl Machine {
+    /// Everything started, or `None` where `.ci/node` did not prepare it.
+    pub(crate) async fn start() -> Option<Machine> {
+        let Some(directory) = std::env::var_os("KAI_NODE_DIR") else {
+            eprintln!("skipped: KAI_NODE_DIR is not set; run .ci/node");
+            return None;
+        };
+        let directory = PathBuf::from(directory);
+        let access = Access::Kubeconfig(directory.join("kubeconfig"));
+        let mut machine = Machine {
+            client: Client::connect(&access).await.unwrap(),
+            directory,
+            mode: set("KAI_NODE_MODE"),
+            agent: None,
+            kai: None,
+            kubelet: None,
+            containerd: None,
+        };
+        machine.control("");
+        machine.start_containerd().await;
+        for image in ["pause", "kai", "workload"] {
+            let import = format!("ctr -n k8s.io images import $KAI_NODE_IMAGES/{image}.tar");
+            let done = machine.shell(&import).output().unwrap();
+            assert!(
+                done.status.success(),
+                "{image}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
+        }
+        machine.start_kubelet();
+        machine.start_kai();
+        Some(machine)
+    }
+
+    /// Kills it first, if it runs.
+    pub(crate) async fn start_containerd(&mut self) {
+        self.containerd = None;
+        let mut command = self.shell("exec containerd --config $KAI_NODE_DIR/containerd.toml");
+        self.containerd = Some(Process::start(&self.directory, "containerd", &mut command));
+        let ask = || self.shell("ctr version").output();
+        self.until("containerd answers", async || {
+            ask().is_ok_and(|done| done.status.success()).then_some(())
+        })
+        .await;
+    }
+
+    /// Kills it first, if it runs.
+    pub(crate) fn start_kubelet(&mut self) {
+        self.kubelet = None;
+        let mut command = self.shell(
+            "exec $KAI_NODE_KUBELET --config=$KAI_NODE_DIR/kubelet.yaml --kubeconfig=$KAI_NODE_DIR/kubelet.kubeconfig \
+             --hostname-override=kai-node --node-ip=$KAI_NODE_NET.1",
+        );
+        self.kubelet = Some(Process::start(&self.directory, "kubelet", &mut command));
+    }
+
+    pub(crate) fn stop_kubelet(&mut self) {
+        self.kubelet = None;
+    }
+
+    /// All roles of the cluster's side, with the account that the manifests give them.
+    fn start_kai(&mut self) {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = self.kai("all", "kai-all");
+        command.args(["--listen-address=", "--plugin-server-port=0"]);
+        let flags = [
+            format!("admission=--webhook-addr={port}"),
+            format!("admission=--webhook-url=https://127.0.0.1:{port}"),
+            // Nothing of NVIDIA's is on this node.
+            "admission=--gpu-fraction-runtime-class-name=".to_owned(),
+            "binder=--resource-reservation-pod-image=localhost/kai:test".to_owned(),
+        ];
+        command.args(flags.iter().flat_map(|flag| ["--role", flag]));
+        self.kai = Some(Process::start(&self.directory, "kai-all", &mut command));
+    }
+
+    /// Kills it first, if it runs.
+    pub(crate) fn start_agent(&mut self, duty: Duty) {
+        self.agent = None;
+        let mut command = self.kai("node-agent", "kai-node-agent");
+        command.args([
+            "--node-name",
+            NAME,
+            "--metrics-address",
+            "",
+            "--probe-seconds",
+            "1",
+            "--good-probes",
+            "1",
+        ]);
+        command.args(["--driver", &format!("fake:a100-40:{GPUS}")]);
+        command.args([
+            "--mode",
+            &self.mode,
+            "--fake-library",
+            &format!("{}/libnvidia-ml.so.1", set("KAI_NODE_DRIVER")),
+        ]);
+        command.arg("--fake-control").arg(self.directory.join("control.yaml"));
+        if duty == Duty::Pod {
+            command.arg("--no-cluster");
+        }
+        self.agent = Some(Process::start(&self.directory, "node-agent", &mut command));
+    }
+
+    /// Waits until the kubelet has accepted the agent that often, and offers what it has.
+    pub(crate) async fn until_registered(&mut self, times: usize) {
+        self.until("the agent is registered", async || {
+            (self.registrations() >= times).then_some(())
+        })
+        .await;
+        self.until_offers(GPUS).await;
+    }
+
+    /// Waits for the node's condition about its GPUs.
+    pub(crate) async fn until_healthy(&self, status: &str) {
+        self.until(
+            &format!("the node says that its GPUs are healthy: {status}"),
+            async || {
+                let node = self.node().await?;
+                let conditions = node["status"]["conditions"].as_array()?;
+                let found = conditions.iter().find(|condition| condition["type"] == "GPUsHealthy")?;
+                (found["status"] == status).then_some(())
+            },
+        )
+        .await;
+    }
+
+    /// How often the agent was accepted by the kubelet.
+    pub(crate) fn registrations(&self) -> usize {
+        let log = std::fs::read_to_string(self.directory.join("node-agent.log")).unwrap_or_default();
+        log.lines()
+            .filter(|line| line.contains("registered with the kubelet") && line.contains(keys::RESOURCE_GPU))
+            .count()
+    }
+
+    /// Changes labels of the node; `null` removes one.
+    pub(crate) async fn label(&self, labels: Value) {
+        let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+        let target = Target::of::<Node>("", NAME);
+        self.client.patch(target, Part::Object, patch).await.unwrap();
+    }
+
+    /// What the made-up GPUs do from now on, as fake-nvml's README has it.
+    pub(crate) fn control(&self, text: &str) {
+        let (new, file) = (self.directory.join("control.new"), self.directory.join("control.yaml"));
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, file).unwrap();
+    }
+
+    /// The Node object.
+    pub(crate) async fn node(&self) -> Option<Value> {
+        self.client.get_value(Target::of::<Node>("", NAME)).await.unwrap()
+    }
+
+    /// Waits until the node is ready and offers so many of its GPUs.
+    pub(crate) async fn until_offers(&mut self, gpus: usize) {
+        let what = format!("the node is ready with {gpus} healthy GPUs of {GPUS}");
+        self.until(&what, async || {
+            let status = self.node().await?["status"].clone();
+            let conditions = status["conditions"].as_array()?;
+            let ready = conditions
+                .iter()
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+            let count = |of: &str| status[of][keys::RESOURCE_GPU].as_str()?.parse::<usize>().ok();
+            (ready && count("allocatable") == Some(gpus) && count("capacity") == Some(GPUS)).then_some(())
+        })
+        .await;
+        self.check();
+    }
+
+    /// Waits until `look` has an answer.
+    pub(crate) async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+        let found = async {
+            loop {
+                if let Some(found) = look().await {
+                    return found;
+                }
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        match tokio::time::timeout(DEADLINE, found).await {
+            Ok(found) => found,
+            Err(_) => panic!("waited too long until {what}\n{}", self.last_words()),
+        }
+    }
+
+    /// Fails the test if one of the programs has ended by itself.
+    pub(crate) fn check(&mut self) {
+        for process in self.processes_mut() {
+            process.check();
+        }
+    }
+
+    fn processes_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+        let all = [&mut self.containerd, &mut self.kubelet, &mut self.kai, &mut self.agent];
+        all.into_iter().flatten()
+    }
+
+    fn last_words(&self) -> String {
+        let all = [&self.containerd, &self.kubelet, &self.kai, &self.agent];
+        all.into_iter().flatten().map(Process::last_words).collect()
+    }
+
+    /// `kai` with the credentials of an account.
+    fn kai(&self, subcommand: &str, account: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kai"));
+        let credentials = self.directory.join(format!("{account}.kubeconfig"));
+        command.arg(subcommand).arg("--kubeconfig").arg(credentials);
+        command
+    }
+
+    /// A shell that finds the containerd under test first.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).env("PATH", set("KAI_NODE_PATH"));
+        command
+    }
+}
+
+/// What `.ci/node` says.
+fn set(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set; run .ci/node"))
+}
