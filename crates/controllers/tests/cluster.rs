@@ -228,7 +228,7 @@ async fn usage_goes_from_pods_up_to_the_top_queue_and_back_to_nothing() {
         world.get("queues", "", "default-parent-queue")["status"]["childQueues"],
         json!(["default-queue"])
     );
-    let metric = r#"kai_queue_allocated_gpus{queue_name="default-queue",queue_metadata_name="default-queue",queue_display_name="default-queue"} 1.0"#;
+    let metric = r#"kai_queue_allocated_gpus{queue_name="default-queue",queue_metadata_name="default-queue",queue_display_name=""} 1.0"#;
     assert!(
         world.context.metrics.text().contains(metric),
         "{}",

@@ -356,12 +356,14 @@ async fn questions_are_answered() {
     assert_eq!((&answer["queue"], &answer["status"]), (&json!("q"), &json!("Pending")));
     assert_eq!(ask("/explain?pod=a/nobody").await.0, 404);
     assert_eq!(ask("/explain?pod=nobody").await.0, 400);
+    world.put(json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "high" }, "value": 90 }));
+    world.group("urgent", json!({ "priorityClassName": "high" }));
+    world.pod("u", "urgent", 4);
+    world.pass(3).await;
     let order: Value = serde_json::from_slice(&ask("/get-job-order").await.1).unwrap();
-    let first = json!({ "id": "g", "priority": 50, "namespace": "a" });
-    assert_eq!(
-        order,
-        json!({ "global_order": [first], "queue_order": { "q": [first] } })
-    );
+    let job = |id: &str, priority: i32| json!({ "id": id, "priority": priority, "namespace": "a" });
+    let jobs = [job("urgent", 90), job("g", 50)];
+    assert_eq!(order, json!({ "global_order": jobs, "queue_order": { "q": jobs } }));
     let (status, zip) = ask("/get-snapshot").await;
     assert_eq!(status, 200);
     let mut zip = zip::ZipArchive::new(std::io::Cursor::new(zip)).unwrap();

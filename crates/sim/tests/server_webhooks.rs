@@ -98,7 +98,7 @@ async fn answer(request: Request<Incoming>, asked: Arc<AtomicU32>) -> Result<Res
     }
     let patch = json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]).to_string();
     let response = json!({
-        "uid": review["request"]["uid"], "allowed": name != "bad", "status": {"message": "bad name"},
+        "uid": review["request"]["uid"], "allowed": name != "bad", "status": {"code": 422, "reason": "Invalid", "message": "bad name"},
         "patchType": "JSONPatch", "patch": STANDARD.encode(patch),
     });
     let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
@@ -131,7 +131,11 @@ async fn create(server: &Server, name: &str) -> Result<Pod, String> {
     let pod: Pod = serde_json::from_value(pod).unwrap();
     match pods.create(&PostParams::default(), &pod).await {
         Ok(pod) => Ok(pod),
-        Err(kube::Error::Api(status)) => Err(format!("{}: {}", status.code, status.message)),
+        Err(kube::Error::Api(status)) => {
+            // kubectl shows nothing but the name if there are details.
+            assert!(status.details.is_none_or(|details| details.kind.is_empty()));
+            Err(format!("{}: {}", status.code, status.message))
+        }
         Err(other) => panic!("not an answer of the server: {other}"),
     }
 }
@@ -151,7 +155,7 @@ async fn a_webhook_that_is_trusted_changes_and_refuses() {
     refused(
         &server,
         "bad",
-        "403: admission webhook \"hook.test.example\" denied the request: bad name",
+        "422: admission webhook \"hook.test.example\" denied the request: bad name",
     )
     .await;
     let asked = hook.asked();

@@ -59,9 +59,13 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             return Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         let file = arguments.kubeconfig.display();
+        let room = match arguments.empty {
+            true => "",
+            false => "  kubectl delete pod notebook-0 notebook-1   # the story leaves no GPU free\n",
+        };
         // Not an error if nobody reads it: the cluster is there all the same.
         crate::print(&format!(
-            "\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.\n",
+            "\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n{room}  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.\n",
             world.address()
         ))?;
         tokio::select! {

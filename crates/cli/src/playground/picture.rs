@@ -51,8 +51,10 @@ pub(super) fn show(world: &World, out: &mut impl Write) -> io::Result<()> {
     for queue in feeds.queues().all() {
         let status = queue.status();
         let gpus = |list: &std::collections::BTreeMap<String, api::QuantityText>| {
-            list.get(keys::RESOURCE_GPU)
-                .map_or_else(|| "0".to_owned(), ToString::to_string)
+            let quantity = list
+                .get(keys::RESOURCE_GPU)
+                .and_then(|text| api::Quantity::parse(text.as_str()).ok());
+            quantity.map_or_else(|| "0".to_owned(), |gpus| hundredths(gpus.milli() / 10))
         };
         queues.add_row([
             queue.display_name().to_owned(),
@@ -62,6 +64,14 @@ pub(super) fn show(world: &World, out: &mut impl Write) -> io::Result<()> {
         ]);
     }
     writeln!(out, "\n{nodes}\n\n{pods}\n\n{queues}")
+}
+
+/// `2`, `1.75`.
+fn hundredths(amount: i64) -> String {
+    match (amount / 100, amount % 100) {
+        (whole, 0) => whole.to_string(),
+        (whole, part) => format!("{whole}.{part:02}"),
+    }
 }
 
 fn table(header: &[&str]) -> Table {

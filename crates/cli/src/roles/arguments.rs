@@ -31,14 +31,20 @@ pub(crate) struct Process {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// Where to serve /metrics, /readyz and /livez; nothing for nowhere.
-    #[arg(long, value_name = "ADDRESS", default_value = ":8080", visible_aliases = ["metrics-bind-address", "metrics-listen-address"])]
+    #[arg(long, help_heading = "Serving", value_name = "ADDRESS", default_value = ":8080", visible_aliases = ["metrics-bind-address", "metrics-listen-address"])]
     pub(crate) listen_address: String,
     /// Let everybody who can connect read /metrics. Without it, from elsewhere than this machine, it takes the token of an account
     /// that may: bind it to the ClusterRole kai-metrics-reader.
     #[arg(long)]
     open_metrics: bool,
     /// A second address for /readyz and /livez, for probes that are not to see the metrics' port.
-    #[arg(long, value_name = "ADDRESS", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        help_heading = "Serving",
+        value_name = "ADDRESS",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub(crate) health_probe_bind_address: String,
     #[command(flatten)]
     pub(crate) log: LogArguments,
@@ -75,6 +81,7 @@ pub(crate) struct IgnoredRates {
 
 /// Replicas, of which one leads.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Election")]
 pub(crate) struct Election {
     /// Several replicas run, and one of them leads.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
@@ -88,7 +95,7 @@ pub(crate) struct Election {
 #[derive(Debug, Args)]
 pub(crate) struct Questions {
     /// Port on the loopback interface for /get-snapshot, /get-job-order and /explain; 0 for none.
-    #[arg(long, default_value_t = 8081)]
+    #[arg(long, help_heading = "Serving", default_value_t = 8081)]
     plugin_server_port: u16,
 }
 
@@ -107,7 +114,7 @@ pub(crate) struct SchedulerArguments {
     pub(crate) election: Election,
     #[command(flatten)]
     pub(crate) questions: Questions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Role")]
     pub(crate) role: scheduler::Args,
 }
 
@@ -118,7 +125,7 @@ pub(crate) struct BinderArguments {
     pub(crate) process: Process,
     #[command(flatten)]
     pub(crate) election: Election,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Role")]
     pub(crate) role: binder::Args,
     #[command(flatten)]
     _rates: IgnoredRates,
@@ -131,7 +138,7 @@ pub(crate) struct ControllersArguments {
     pub(crate) process: Process,
     #[command(flatten)]
     pub(crate) election: Election,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Role")]
     pub(crate) role: controllers::Args,
     #[command(flatten)]
     _rates: IgnoredRates,
@@ -142,7 +149,7 @@ pub(crate) struct ControllersArguments {
 pub(crate) struct AdmissionArguments {
     #[command(flatten)]
     pub(crate) process: Process,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Role")]
     pub(crate) role: controllers::admission::Args,
     #[command(flatten)]
     _rates: IgnoredRates,
@@ -161,10 +168,10 @@ pub(crate) struct AllArguments {
     #[command(flatten)]
     questions: Questions,
     /// Without webhooks: parts of GPUs can't be asked for then.
-    #[arg(long)]
+    #[arg(long, help_heading = "Roles")]
     no_admission: bool,
     /// More flags of one role, as in `--role scheduler=--schedule-period=2s`. May be repeated.
-    #[arg(long = "role", value_name = "ROLE=FLAG")]
+    #[arg(long = "role", help_heading = "Roles", value_name = "ROLE=FLAG")]
     flags: Vec<String>,
 }
 

@@ -53,7 +53,7 @@ fn twenty_three_pods_of_2000_mib_fit_on_46068_mib() {
         let waiting = cluster.pods().into_iter().filter(|pod| pod.node_name().is_none());
         let names: Vec<String> = waiting.map(|pod| pod.metadata.plain_name().to_owned()).collect();
         assert_eq!(names.len(), 1, "{}", cluster.picture());
-        cluster.until_waiting(&names[0], "free memory").await;
+        cluster.until_waiting(&names[0], "enough resources: GPU memory").await;
     });
 }
 

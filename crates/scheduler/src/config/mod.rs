@@ -38,6 +38,9 @@ struct Tier {
 struct Plugin {
     name: String,
     arguments: Option<BTreeMap<String, serde_json::Value>>,
+    /// KAI's switches for parts of a plugin, such as `disableNodeOrder`.
+    #[serde(flatten)]
+    switches: BTreeMap<String, serde_json::Value>,
 }
 
 /// Plugins that are part of the engine; their place in the list does not matter here.
@@ -101,6 +104,9 @@ fn read(text: &str) -> Result<File, String> {
         file.config.score_pod_affinity = plugins.iter().any(|plugin| plugin.name == "podaffinity");
         for plugin in &plugins {
             plugin_of(plugin, &mut file)?;
+            let set = plugin.switches.iter().filter(|(_, value)| **value == true);
+            let remark = |(switch, _)| format!("plugin {}: {switch}: ignored; a plugin has no parts here", plugin.name);
+            file.remarks.extend(set.map(remark));
         }
     }
     if raw.usage_db_config.is_some() {
@@ -235,6 +241,8 @@ usageDBConfig: {clientType: prometheus}
 tiers:
 - plugins:
   - name: predicates
+    disableNodeOrder: true
+    disableTaskOrder: false
   - name: proportion
     arguments: {kValue: "2.5", relcaimerSaturationMultiplier: 1.2}
   - name: minruntime
@@ -256,7 +264,12 @@ tiers:
         assert_eq!(config.reclaim_min_runtime_resolve, MinRuntimeResolve::Queue);
         assert_eq!(config.placement.gpu, PlacementStrategy::Spread);
         assert!(!config.score_pod_affinity, "not in the list of plugins");
-        assert_eq!(file.remarks.len(), 2, "{:?}", file.remarks);
+        assert_eq!(file.remarks.len(), 3, "{:?}", file.remarks);
+        assert!(
+            file.remarks[0].starts_with("plugin predicates: disableNodeOrder"),
+            "{:?}",
+            file.remarks
+        );
     }
 
     #[test]

@@ -18,6 +18,32 @@ pub struct Refusal {
     pub details: Box<Value>,
 }
 
+/// The reason that usually goes with a code.
+const USUAL_REASONS: [(u16, &str); 13] = [
+    (400, "BadRequest"),
+    (401, "Unauthorized"),
+    (403, "Forbidden"),
+    (404, "NotFound"),
+    (405, "MethodNotAllowed"),
+    (409, "Conflict"),
+    (410, "Expired"),
+    (415, "UnsupportedMediaType"),
+    (422, "Invalid"),
+    (429, "TooManyRequests"),
+    (500, "InternalError"),
+    (503, "ServiceUnavailable"),
+    (504, "Timeout"),
+];
+
+/// Kubernetes' word as others wrote it; `Unknown` if it is none.
+pub(crate) fn reason_word(text: &str) -> &'static str {
+    let mut words = USUAL_REASONS
+        .iter()
+        .map(|(_, reason)| *reason)
+        .chain(["AlreadyExists", "Gone"]);
+    words.find(|word| *word == text).unwrap_or("Unknown")
+}
+
 /// What went wrong with one field of an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cause {
@@ -104,25 +130,10 @@ impl Refusal {
 
     /// The refusal usual for a status code, for faults and proxies.
     pub fn of_code(code: u16, message: impl Into<String>) -> Self {
-        let reason = match code {
-            400 => "BadRequest",
-            401 => "Unauthorized",
-            403 => "Forbidden",
-            404 => "NotFound",
-            405 => "MethodNotAllowed",
-            409 => "Conflict",
-            410 => "Expired",
-            415 => "UnsupportedMediaType",
-            422 => "Invalid",
-            429 => "TooManyRequests",
-            500 => "InternalError",
-            503 => "ServiceUnavailable",
-            504 => "Timeout",
-            _ => "Unknown",
-        };
+        let usual = USUAL_REASONS.iter().find(|(usual, _)| *usual == code);
         Self {
             code,
-            reason,
+            reason: usual.map_or("Unknown", |(_, reason)| reason),
             message: message.into(),
             details: Box::new(Value::Null),
         }

@@ -9,7 +9,7 @@ use super::matching::{Scope, any_rule, selected};
 use super::{Attempt, Opinions, call};
 use crate::server::Server;
 use crate::server::object::Object;
-use crate::server::refusal::Refusal;
+use crate::server::refusal::{Refusal, reason_word};
 use crate::server::rules;
 
 /// Waited for a webhook that says nothing about it.
@@ -26,7 +26,7 @@ pub(super) async fn mutate<'a>(
         let Some(answer) = ask(server, webhook, opinions, &attempt).await? else {
             continue;
         };
-        judge(webhook, &answer, &attempt, warnings)?;
+        judge(webhook, &answer, warnings)?;
         let Some(new) = attempt.new.take() else { continue };
         let mut new = patched(webhook, &answer, new)?;
         if attempt.subresource.is_empty() {
@@ -46,7 +46,7 @@ pub(super) async fn validate(
 ) -> Result<(), Refusal> {
     for webhook in webhooks(&opinions.validating) {
         if let Some(answer) = ask(server, webhook, opinions, attempt).await? {
-            judge(webhook, &answer, attempt, warnings)?;
+            judge(webhook, &answer, warnings)?;
         }
     }
     Ok(())
@@ -107,7 +107,7 @@ async fn ask(
     }
 }
 
-fn judge(webhook: &Value, answer: &Value, attempt: &Attempt<'_>, warnings: &mut Vec<String>) -> Result<(), Refusal> {
+fn judge(webhook: &Value, answer: &Value, warnings: &mut Vec<String>) -> Result<(), Refusal> {
     warnings.extend(
         answer["warnings"]
             .as_array()
@@ -125,14 +125,18 @@ fn judge(webhook: &Value, answer: &Value, attempt: &Attempt<'_>, warnings: &mut 
         Some(given) => format!("admission webhook {name:?} denied the request: {given}"),
         None => format!("admission webhook {name:?} denied the request without explanation"),
     };
+    // The webhook's own status is what the client gets: what it leaves out is not made up.
     let code = status["code"]
         .as_u64()
         .and_then(|c| u16::try_from(c).ok())
         .filter(|c| *c >= 400)
-        .unwrap_or(403);
-    let mut refusal = Refusal::of_code(code, message);
-    *refusal.details = json!({"name": attempt.name, "kind": attempt.kind.plural, "group": attempt.kind.group});
-    Err(refusal)
+        .unwrap_or(400);
+    Err(Refusal {
+        code,
+        reason: status["reason"].as_str().map_or("", reason_word),
+        message,
+        details: Box::new(status["details"].clone()),
+    })
 }
 
 fn patched(webhook: &Value, answer: &Value, mut object: Value) -> Result<Value, Refusal> {

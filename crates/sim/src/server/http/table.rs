@@ -217,15 +217,8 @@ fn custom_columns(custom: &Custom) -> impl Iterator<Item = Column<'_>> {
     custom.columns.iter().map(|definition| {
         let text = |field: &str| definition[field].as_str().unwrap_or("").to_owned();
         let (path, of_type) = (text("jsonPath"), text("type"));
-        let date = of_type == "date";
-        let cell = move |object: &Value, now: Timestamp| {
-            let value = at_json_path(object, &path);
-            if date && !value.is_null() {
-                json!(since(value, now))
-            } else {
-                value.clone()
-            }
-        };
+        let kind = of_type.clone();
+        let cell = move |object: &Value, now: Timestamp| custom_cell(at_json_path(object, &path), &kind, now);
         Column {
             name: text("name"),
             of_type,
@@ -233,6 +226,17 @@ fn custom_columns(custom: &Custom) -> impl Iterator<Item = Column<'_>> {
             cell: Box::new(cell),
         }
     })
+}
+
+/// As kube-apiserver has it: in a column of text, lists and objects are JSON.
+fn custom_cell(value: &Value, of_type: &str, now: Timestamp) -> Value {
+    match (of_type, value) {
+        (_, Value::Null) => Value::Null,
+        ("date", value) => json!(since(value, now)),
+        ("string", Value::String(text)) => json!(text),
+        ("string", other) => json!(other.to_string()),
+        (_, value) => value.clone(),
+    }
 }
 
 /// The value at a simple JSON path: fields by `.name` or `['name']`, items by number or by a filter on equality.
@@ -499,6 +503,18 @@ mod tests {
         ] {
             assert_eq!(at_json_path(&object, path), &expect, "{path}");
         }
+    }
+
+    #[test]
+    fn lists_in_columns_of_text_are_json() {
+        let now = "2026-01-01T00:00:05Z".parse().unwrap();
+        let check = |of_type, value: Value, expect: Value| assert_eq!(custom_cell(&value, of_type, now), expect);
+        check("string", json!(["a", "b"]), json!("[\"a\",\"b\"]"));
+        check("string", json!(7), json!("7"));
+        check("string", json!("x"), json!("x"));
+        check("integer", json!(7), json!(7));
+        check("date", json!("2026-01-01T00:00:00Z"), json!("5s"));
+        check("string", Value::Null, Value::Null);
     }
 
     #[test]
