@@ -11,7 +11,7 @@ use cli::all::Settings;
 use cluster::Target;
 use sim::kubelet::NodeTemplate;
 
-use crate::harness::audit::{self, Write};
+use crate::harness::audit::{self, Audit, Write};
 use crate::harness::line::Line;
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, Kube, scenario_with};
@@ -31,19 +31,19 @@ fn webhooks_only() -> Settings {
 }
 
 /// Writes of these replicas, in order.
-fn writes_of(sources: &[IpAddr]) -> Vec<Write> {
+fn writes_of(audit: &Audit, sources: &[IpAddr]) -> Vec<Write> {
     let sources: BTreeSet<String> = sources.iter().map(ToString::to_string).collect();
-    let mut writes = audit::writes();
+    let mut writes = audit.writes();
     writes.retain(|write| sources.contains(&write.source));
     writes
 }
 
 /// Waits until this replica has every role's lease.
-async fn until_leads(cluster: &Cluster, source: IpAddr) {
+async fn until_leads(cluster: &Cluster, audit: &Audit, source: IpAddr) {
     let what = format!("{source} leads");
     cluster
         .until(&what, |_| {
-            let writes = audit::writes();
+            let writes = audit.writes();
             ROLES.iter().all(|role| {
                 let mut leases = writes
                     .iter()
@@ -93,9 +93,10 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
         &[NodeTemplate::new("node", "h100:4")],
         async |cluster| {
             let Some(kube) = cluster.kube() else { return };
+            let audit = Audit::from_now();
             let (one, two) = (address(1), address(2));
             let mut first = kube.replica(one).await;
-            until_leads(cluster, one).await;
+            until_leads(cluster, &audit, one).await;
             cluster.until_queues().await;
             let mut second = kube.replica(two).await;
             half(cluster, "a").await;
@@ -105,18 +106,18 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             half(cluster, "b").await;
             first.line.cut();
             half(cluster, "c").await;
-            until_leads(cluster, two).await;
+            until_leads(cluster, &audit, two).await;
             cluster.until_running(3).await;
             first.line.mend();
             half(cluster, "d").await;
             cluster.until_running(4).await;
             first.assert_alive();
 
-            // Now the other one.
+            // Now the other one, which is told.
             half(cluster, "e").await;
-            second.line.cut();
+            second.line.tear();
             cluster.delete::<api::Pod>("default", "a").await.unwrap();
-            until_leads(cluster, one).await;
+            until_leads(cluster, &audit, one).await;
             cluster.until_running(4).await;
             second.line.mend();
             second.assert_alive();
@@ -128,12 +129,50 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             cluster.until_running(6).await;
             cluster.settle().await;
 
-            let writes = writes_of(&[one, two]);
+            let writes = writes_of(&audit, &[one, two]);
             assert_all_acted(&writes, &[one, two]);
             let expect: Vec<String> = [one, two, one, two].iter().map(ToString::to_string).collect();
             for (role, leaders) in successions(&writes) {
                 assert_eq!(leaders, expect, "{role}");
             }
+            second.kill().await;
+        },
+    );
+}
+
+/// A request that was sent while its sender led can't be called back. It is a request on a condition, so it does no harm.
+#[test]
+fn what_an_old_leader_sent_in_time_may_arrive_late() {
+    scenario_with(
+        webhooks_only(),
+        &[NodeTemplate::new("node", "h100:2")],
+        async |cluster| {
+            let Some(kube) = cluster.kube() else { return };
+            let audit = Audit::from_now();
+            let (one, two) = (address(6), address(7));
+            let first = kube.replica(one).await;
+            until_leads(cluster, &audit, one).await;
+            cluster.until_queues().await;
+            let second = kube.replica(two).await;
+            for number in 0..4 {
+                half(cluster, &format!("pod-{number}")).await;
+                if number == 1 {
+                    first.line.cut();
+                }
+            }
+            until_leads(cluster, &audit, two).await;
+            first.line.release();
+            cluster.until_running(4).await;
+            half(cluster, "one-more").await;
+            cluster.until_waiting("one-more", "GPU").await;
+            let last = writes_of(&audit, &[one, two])
+                .into_iter()
+                .filter(|write| write.resource == "leases");
+            assert_eq!(last.last().map(|write| write.source), Some(two.to_string()));
+            first.kill().await;
+            cluster.delete::<api::Pod>("default", "pod-0").await.unwrap();
+            cluster.until_running(4).await;
+            cluster.settle().await;
             second.kill().await;
         },
     );
@@ -146,9 +185,10 @@ fn a_leader_that_is_back_in_time_stays_one() {
         &[NodeTemplate::new("node", "h100:1")],
         async |cluster| {
             let Some(kube) = cluster.kube() else { return };
+            let audit = Audit::from_now();
             let (one, two) = (address(3), address(4));
             let first = kube.replica(one).await;
-            until_leads(cluster, one).await;
+            until_leads(cluster, &audit, one).await;
             cluster.until_queues().await;
             let second = kube.replica(two).await;
             // Shorter than its claim: connections break, and nothing else.
@@ -159,7 +199,7 @@ fn a_leader_that_is_back_in_time_stays_one() {
                 cluster.until_running(usize::min(number + 1, 2)).await;
             }
             cluster.until_waiting("pod-2", "GPU").await;
-            let leaders = successions(&writes_of(&[one, two]));
+            let leaders = successions(&writes_of(&audit, &[one, two]));
             assert_eq!(leaders.len(), ROLES.len());
             for (role, leaders) in leaders {
                 assert_eq!(leaders, [one.to_string()], "{role}");
@@ -221,8 +261,9 @@ async fn configurations(cluster: &Cluster) -> Vec<(String, BTreeSet<String>)> {
 }
 
 /// How often each of the configurations was read by admission so far.
-fn reads() -> usize {
-    let by_admission = audit::events().filter(|event| audit::user(event).ends_with(":admission"));
+fn reads(audit: &Audit) -> usize {
+    let calls = audit.calls();
+    let by_admission = calls.iter().filter(|call| audit::user(call).ends_with(":admission"));
     let reads = by_admission.filter(|event| event["verb"] == "get");
     reads
         .filter(|event| event["objectRef"]["name"] == CONFIGURATIONS[3].2)
@@ -259,6 +300,7 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
     };
     scenario_with(without, &[NodeTemplate::new("node", "h100:1")], async |cluster| {
         let Some(kube) = cluster.kube() else { return };
+        let audit = Audit::from_now();
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let servers = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
         let service = Line::new(address(5), &servers).await;
@@ -285,8 +327,10 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
             .await;
 
         // A round of each, in which nothing is written.
-        let (settled, before) = (configurations(cluster).await, reads());
-        cluster.until("both looked again", |_| reads() >= before + 2).await;
+        let (settled, before) = (configurations(cluster).await, reads(&audit));
+        cluster
+            .until("both looked again", |_| reads(&audit) >= before + 2)
+            .await;
         assert_eq!(configurations(cluster).await, settled);
 
         one.kill().await;

@@ -1,6 +1,18 @@
 //! What was written, as the API server saw it: its audit log.
 
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
 use serde_json::Value;
+
+/// How the names of our roles' accounts begin.
+const ACCOUNTS: &str = "system:serviceaccount:kai-scheduler:";
+
+/// The log from some moment on.
+pub(crate) struct Audit {
+    path: PathBuf,
+    from_byte: u64,
+}
 
 /// A write that the server carried out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,20 +29,32 @@ pub(crate) struct Write {
     pub(crate) object: String,
 }
 
-/// All writes by roles of kai that the server carried out, in order of time.
-pub(crate) fn writes() -> Vec<Write> {
-    let mut writes: Vec<Write> = events().filter_map(|event| write(&event)).collect();
-    writes.sort();
-    writes
-}
+impl Audit {
+    /// What is written from now on.
+    pub(crate) fn from_now() -> Audit {
+        let path = std::env::var_os("KAI_E2E_AUDIT").expect("KAI_E2E_AUDIT says where the audit log is");
+        let path = PathBuf::from(path);
+        let from_byte = std::fs::metadata(&path).unwrap().len();
+        Audit { path, from_byte }
+    }
 
-/// All that was asked of the server and is done.
-pub(crate) fn events() -> impl Iterator<Item = Value> {
-    let path = std::env::var_os("KAI_E2E_AUDIT").expect("KAI_E2E_AUDIT says where the audit log is");
-    let log = std::fs::read_to_string(path).unwrap();
-    // The last line may be half written.
-    let lines: Vec<String> = log.lines().map(str::to_owned).collect();
-    lines.into_iter().filter_map(|line| serde_json::from_str(&line).ok())
+    /// All writes by roles of kai that the server carried out, in order of time.
+    pub(crate) fn writes(&self) -> Vec<Write> {
+        let mut writes: Vec<Write> = self.calls().iter().filter_map(write).collect();
+        writes.sort();
+        writes
+    }
+
+    /// All that roles of kai asked of the server, as far as it is done.
+    pub(crate) fn calls(&self) -> Vec<Value> {
+        let mut log = std::fs::File::open(&self.path).unwrap();
+        log.seek(SeekFrom::Start(self.from_byte)).unwrap();
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        // The last line may be half written.
+        let ours = text.lines().filter(|line| line.contains(ACCOUNTS));
+        ours.filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
 }
 
 /// Who made a request: whom it was made as.

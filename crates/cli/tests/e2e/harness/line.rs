@@ -17,6 +17,8 @@ enum State {
     Whole,
     /// Nothing arrives, and nobody is told.
     Silent,
+    /// Connections break, and new ones, too.
+    Torn,
 }
 
 /// A line. It is gone when this is dropped.
@@ -54,6 +56,16 @@ impl Line {
         self.state.send_modify(|(state, _)| *state = State::Silent);
     }
 
+    /// What was sent meanwhile arrives after all.
+    pub(crate) fn release(&self) {
+        self.state.send_modify(|(state, _)| *state = State::Whole);
+    }
+
+    /// From now on connections break.
+    pub(crate) fn tear(&self) {
+        self.state.send_modify(|(state, _)| *state = State::Torn);
+    }
+
     /// New connections work. The old ones are gone, with what was under way: that is what a network does that was away for long.
     pub(crate) fn mend(&self) {
         self.state.send_modify(|(state, cuts)| {
@@ -73,7 +85,11 @@ async fn connect(
     let cuts = seen.borrow().1;
     let gone = {
         let mut seen = seen.clone();
-        async move { seen.wait_for(|(_, now)| *now != cuts).await.map(drop) }
+        async move {
+            seen.wait_for(|(state, now)| *state == State::Torn || *now != cuts)
+                .await
+                .map(drop)
+        }
     };
     let carried = async {
         // A connection made while the line is cut is one of those that are gone afterwards.
