@@ -49,7 +49,7 @@ pub async fn run(server: Server, context: Context, mut settings: Settings) -> an
     let Endpoint::Service { name, .. } = &webhooks.endpoint else {
         anyhow::bail!("webhooks in this process are behind a service, not at an address");
     };
-    let state = admission::State::new(webhooks.clone(), context.feeds.queues().clone(), &context.metrics);
+    let state = admission::State::of(webhooks.clone(), &context);
     server.route_service(
         &webhooks.system_namespace,
         name,

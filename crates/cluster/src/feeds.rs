@@ -51,6 +51,8 @@ feeds! {
     topologies: api::Topology,
     /// Priority classes.
     priority_classes: api::PriorityClass,
+    /// Runtime classes.
+    runtime_classes: api::RuntimeClass,
     /// Volume claims.
     volume_claims: api::PersistentVolumeClaim,
     /// Volumes.

@@ -598,7 +598,7 @@ async fn the_router_serves_without_tls() {
     let metrics = cluster::Metrics::default();
     let queues: Vec<Arc<api::Queue>> = Vec::new();
     let server = Server::new(Options::default());
-    let router = admission::router(State::new(Settings::default(), queues, &metrics));
+    let router = admission::router(State::new(Settings::default(), queues, |_| false, &metrics));
     server.route_service("kai-scheduler", "admission", Backend::service(router));
     let admin = Client::in_process(server.service());
     let hook = json!({"metadata": {"name": "h"}, "webhooks": [{

@@ -30,7 +30,8 @@ pub struct Args {
     /// slots ignore it.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub gpu_share_slots: bool,
-    /// Runtime class of pods that share GPUs; empty leaves them as they are.
+    /// Runtime class of pods that share GPUs; empty leaves them as they are. Without this flag it is nvidia where the cluster has that
+    /// class.
     #[arg(long)]
     pub gpu_fraction_runtime_class_name: Option<String>,
     /// The old name of --gpu-fraction-runtime-class-name.
@@ -114,7 +115,7 @@ pub struct Settings {
     /// Whether pods that share GPUs request a slot of the node agent.
     pub share_slots: Feature,
     /// Runtime class of pods that share GPUs.
-    pub runtime_class: Option<String>,
+    pub runtime_class: RuntimeClassChoice,
     /// Whether quotas of queues are compared with those of their parents.
     pub quota_validation: Feature,
     /// Label that names the queue.
@@ -258,9 +259,7 @@ impl Args {
             hami_core: self.hami_core_enabled.into(),
             block_visible_devices: self.block_nvidia_visible_devices.into(),
             share_slots: self.gpu_share_slots.into(),
-            runtime_class: Some(runtime_class.map_or(keys::RUNTIME_CLASS, String::as_str))
-                .filter(|class| !class.is_empty())
-                .map(str::to_owned),
+            runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
             queue_label: self.queue_label_key.clone(),
             namespaces: NamespaceChoice {
@@ -314,6 +313,37 @@ impl TryFrom<Args> for Settings {
 
     fn try_from(args: Args) -> Result<Settings, ArgsError> {
         args.settings()
+    }
+}
+
+/// Which runtime class pods that share GPUs get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeClassChoice {
+    /// None.
+    Never,
+    /// This one.
+    Always(String),
+    /// NVIDIA's, where the cluster has it. Where only the node agent brings GPUs into containers, nobody made that class, and pods
+    /// that name it would be refused.
+    NvidiaIfThere,
+}
+
+impl RuntimeClassChoice {
+    fn from_flag(given: Option<&str>) -> RuntimeClassChoice {
+        match given {
+            None => RuntimeClassChoice::NvidiaIfThere,
+            Some("") => RuntimeClassChoice::Never,
+            Some(name) => RuntimeClassChoice::Always(name.to_owned()),
+        }
+    }
+
+    /// The class, in a cluster that has these.
+    pub(crate) fn name(&self, is_there: impl FnOnce(&str) -> bool) -> Option<&str> {
+        match self {
+            RuntimeClassChoice::Never => None,
+            RuntimeClassChoice::Always(name) => Some(name),
+            RuntimeClassChoice::NvidiaIfThere => is_there(keys::RUNTIME_CLASS).then_some(keys::RUNTIME_CLASS),
+        }
     }
 }
 
@@ -397,7 +427,7 @@ mod tests {
             (settings.gpu_sharing, settings.share_slots),
             (Feature::Off, Feature::On)
         );
-        assert_eq!(settings.runtime_class.as_deref(), Some("nvidia"));
+        assert_eq!(settings.runtime_class, RuntimeClassChoice::NvidiaIfThere);
         assert_eq!(settings.host_names()[1], "admission.kai-scheduler.svc");
         assert_eq!(settings.trusted.len(), 2);
     }
@@ -426,14 +456,14 @@ mod tests {
             (given.block_visible_devices, given.share_slots),
             (Feature::Off, Feature::Off)
         );
-        assert_eq!(given.runtime_class.as_deref(), Some("old"));
+        assert_eq!(given.runtime_class, RuntimeClassChoice::Always("old".into()));
         assert_eq!(given.namespaces.labels.len(), 2);
         assert_eq!(given.trusted.len(), 4);
         assert_eq!(
             settings(&["--gpu-fraction-runtime-class-name", ""])
                 .unwrap()
                 .runtime_class,
-            None
+            RuntimeClassChoice::Never
         );
         let by_url = settings(&["--webhook-url", "https://[::1]:9443/"]).unwrap();
         assert_eq!(by_url.endpoint, Endpoint::Url("https://[::1]:9443".into()));
@@ -451,6 +481,20 @@ mod tests {
         ] {
             let error = settings(&flags).unwrap_err();
             assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn nvidias_class_is_named_where_it_is() {
+        let name = |choice: &RuntimeClassChoice, is_there| choice.name(|_| is_there).map(str::to_owned);
+        let own = RuntimeClassChoice::Always("kata".into());
+        for (choice, is_there, expect) in [
+            (&RuntimeClassChoice::NvidiaIfThere, true, Some("nvidia")),
+            (&RuntimeClassChoice::NvidiaIfThere, false, None),
+            (&own, false, Some("kata")),
+            (&RuntimeClassChoice::Never, true, None),
+        ] {
+            assert_eq!(name(choice, is_there).as_deref(), expect, "{choice:?}");
         }
     }
 }

@@ -10,18 +10,18 @@ use super::review::{Finding, Operation, Request, Verdict};
 use super::share::{self, ContainerAt, Names};
 use super::view;
 
-/// What the pod becomes. `token` is the random part of new names.
-pub(super) fn mutate(request: &Request, settings: &Settings, token: &str) -> Verdict {
+/// What the pod becomes. `token` is the random part of new names, `runtime_class` what a pod that shares GPUs gets.
+pub(super) fn mutate(request: &Request, settings: &Settings, token: &str, runtime_class: Option<&str>) -> Verdict {
     if view::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
         return Verdict::default();
     }
-    match mutated(request, settings, token) {
+    match mutated(request, settings, token, runtime_class) {
         Ok(pod) => Verdict::change(&request.object, &pod),
         Err(finding) => Verdict::of(&request.object_name("Pod"), &[finding]),
     }
 }
 
-fn mutated(request: &Request, settings: &Settings, token: &str) -> Result<Value, Finding> {
+fn mutated(request: &Request, settings: &Settings, token: &str, runtime_class: Option<&str>) -> Result<Value, Finding> {
     let mut pod = request.object.clone();
     let fractional = share::is_fractional(&pod);
     let container = if fractional { share::container(&pod)? } else { None };
@@ -32,8 +32,8 @@ fn mutated(request: &Request, settings: &Settings, token: &str) -> Result<Value,
                 let names = share::names(&pod, container, token)?;
                 share_gpus(&mut pod, container, &names, settings);
             }
-            if fractional {
-                set_runtime_class(&mut pod, settings);
+            if let Some(class) = runtime_class.filter(|_| fractional) {
+                set_runtime_class(&mut pod, class);
             }
         }
         // Only containers that join a pod later can still be changed.
@@ -114,10 +114,9 @@ fn request_slot(container: &mut Value) {
     }
 }
 
-fn set_runtime_class(pod: &mut Value, settings: &Settings) {
-    let Some(class) = &settings.runtime_class else { return };
+fn set_runtime_class(pod: &mut Value, class: &str) {
     if view::text(pod, "/spec/runtimeClassName").is_none() {
-        set(pod, "spec", "runtimeClassName", class.as_str().into());
+        set(pod, "spec", "runtimeClassName", class.into());
     }
 }
 
@@ -146,6 +145,7 @@ fn set(pod: &mut Value, part: &str, field: &str, value: Value) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::args::RuntimeClassChoice;
     use super::super::review::Outcome;
     use super::*;
 
@@ -166,7 +166,8 @@ mod tests {
 
     fn after(pod: &Value, settings: &Settings) -> Value {
         let mut after = pod.clone();
-        match mutate(&request(pod.clone()), settings, "bcdfghj").outcome {
+        let class = settings.runtime_class.name(|_| true);
+        match mutate(&request(pod.clone()), settings, "bcdfghj", class).outcome {
             Outcome::Allowed => {}
             Outcome::Patched(patch) => json_patch::patch(&mut after, &patch).unwrap(),
             Outcome::Denied { message, .. } => return Value::String(message),
@@ -248,7 +249,7 @@ mod tests {
         ] {
             let once = after(&fraction(), &settings);
             assert_eq!(
-                mutate(&request(once.clone()), &settings, "zzzzzzz").outcome,
+                mutate(&request(once.clone()), &settings, "zzzzzzz", Some("nvidia")).outcome,
                 Outcome::Allowed
             );
         }
@@ -265,7 +266,10 @@ mod tests {
         unchanged(whole, &Settings::default());
         let mut empty = fraction();
         empty["spec"]["containers"] = json!([]);
-        unchanged(empty, &settings(|settings| settings.runtime_class = None));
+        unchanged(
+            empty,
+            &settings(|settings| settings.runtime_class = RuntimeClassChoice::Never),
+        );
     }
 
     #[test]
@@ -275,7 +279,7 @@ mod tests {
         assert_eq!(after(&pod, &Settings::default())["spec"]["runtimeClassName"], "kata");
         pod["spec"]["runtimeClassName"] = "".into();
         assert_eq!(after(&pod, &Settings::default())["spec"]["runtimeClassName"], "nvidia");
-        let none = settings(|settings| settings.runtime_class = None);
+        let none = settings(|settings| settings.runtime_class = RuntimeClassChoice::Never);
         assert_eq!(after(&pod, &none)["spec"]["runtimeClassName"], "");
     }
 

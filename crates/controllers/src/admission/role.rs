@@ -46,7 +46,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 /// Serves on this socket until dropped.
 pub async fn serve(context: Context, settings: Settings, listener: TcpListener) -> Result<Infallible, Error> {
     context.health.announce(PART, SILENCE_MAX);
-    let state = State::new(settings.clone(), context.feeds.queues().clone(), &context.metrics);
+    let state = State::of(settings.clone(), &context);
     let expiry: Gauge<f64, AtomicU64> = Gauge::default();
     context.metrics.registry().register(
         "kai_admission_certificate_expiry_timestamp_seconds",

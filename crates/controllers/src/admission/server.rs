@@ -29,6 +29,7 @@ pub struct State {
 struct Inner {
     settings: Settings,
     queues: Box<dyn Directory>,
+    has_runtime_class: Box<dyn Fn(&str) -> bool + Send + Sync>,
     requests: Family<[(&'static str, &'static str); 2], Counter>,
 }
 
@@ -39,22 +40,39 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// With these queues, and counted in these metrics.
-    pub fn new(settings: Settings, queues: impl Directory + 'static, metrics: &cluster::Metrics) -> State {
+    /// In a cluster with these queues and runtime classes, and counted in these metrics.
+    pub fn new(
+        settings: Settings,
+        queues: impl Directory + 'static,
+        has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static,
+        metrics: &cluster::Metrics,
+    ) -> State {
         let requests = Family::default();
         metrics.registry().register(
             "kai_admission_requests",
             "Admission requests by path and result",
             Family::clone(&requests),
         );
-        let queues = Box::new(queues);
         State {
             inner: Arc::new(Inner {
                 settings,
-                queues,
+                queues: Box::new(queues),
+                has_runtime_class: Box::new(has_runtime_class),
                 requests,
             }),
         }
+    }
+
+    /// In the cluster of a role.
+    pub fn of(settings: Settings, context: &cluster::Context) -> State {
+        let classes = context.feeds.runtime_classes().clone();
+        let has_runtime_class = move |name: &str| classes.get(&cluster::Key::new("", name)).is_some();
+        State::new(
+            settings,
+            context.feeds.queues().clone(),
+            has_runtime_class,
+            &context.metrics,
+        )
     }
 
     fn counted(&self, rule: Rule, result: &'static str) {
@@ -98,7 +116,10 @@ impl Rule {
         let (settings, queues) = (&state.settings, &*state.queues);
         match self {
             // The API server's uid is random, which makes the names that come from it so.
-            Rule::MutatePod => pod_mutate::mutate(request, settings, &share::token(&request.uid)),
+            Rule::MutatePod => {
+                let runtime_class = settings.runtime_class.name(&state.has_runtime_class);
+                pod_mutate::mutate(request, settings, &share::token(&request.uid), runtime_class)
+            }
             Rule::ValidatePod => pod_validate::validate(request, settings, queues),
             Rule::ValidateQueue => queue::validate(request, settings, queues),
             Rule::ValidatePodGroup => pod_group::validate(request, settings, queues),
