@@ -17,7 +17,7 @@ pub(crate) const NAME: &str = "kai-node";
 /// How many GPUs are made up.
 pub(crate) const GPUS: usize = 4;
 /// Only a bound on hanging. The machine may be busy, and the kubelet takes its time to try things again.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 /// How often it is looked whether something has come true.
 const GLANCE: Duration = Duration::from_millis(200);
 
