@@ -17,7 +17,7 @@ pub(crate) const NAME: &str = "kai-node";
 /// How many GPUs are made up.
 pub(crate) const GPUS: usize = 4;
 /// Only a bound on hanging. The machine may be busy, and the kubelet takes its time to try things again.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 /// How often it is looked whether something has come true.
 const GLANCE: Duration = Duration::from_millis(200);
 
@@ -102,6 +102,12 @@ impl Machine {
         self.kubelet = None;
     }
 
+    /// Kills `kai all` and the agent.
+    pub(crate) fn stop_kai(&mut self) {
+        self.kai = None;
+        self.agent = None;
+    }
+
     /// All roles of the cluster's side, with the account that the manifests give them.
     fn start_kai(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -132,13 +138,7 @@ impl Machine {
             "--good-probes",
             "1",
         ]);
-        command.args(["--driver", &format!("fake:a100-40:{GPUS}")]);
-        command.args([
-            "--mode",
-            &self.mode,
-            "--fake-library",
-            &format!("{}/libnvidia-ml.so.1", set("KAI_NODE_DRIVER")),
-        ]);
+        command.args(["--mode", &self.mode]).args(driver_flags());
         command.arg("--fake-control").arg(self.directory.join("control.yaml"));
         if duty == Duty::Pod {
             command.arg("--no-cluster");
@@ -259,6 +259,13 @@ impl Machine {
         command.args(["-c", script]).env("PATH", set("KAI_NODE_PATH"));
         command
     }
+}
+
+/// The GPUs that are made up, and the library that shows them to containers.
+pub(crate) fn driver_flags() -> [String; 4] {
+    let library = format!("{}/libnvidia-ml.so.1", set("KAI_NODE_DRIVER"));
+    let driver = format!("fake:a100-40:{GPUS}");
+    ["--driver".to_owned(), driver, "--fake-library".to_owned(), library]
 }
 
 /// What `.ci/node` says.

@@ -73,9 +73,13 @@ pub(crate) fn ending(mut pod: Value) -> Value {
 impl Machine {
     /// Creates the pod; tried again until webhooks and service accounts are there.
     pub(crate) async fn create(&self, pod: &Value) {
+        self.create_in("default", pod).await;
+    }
+
+    pub(crate) async fn create_in(&self, namespace: &str, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().unwrap();
         self.until(&format!("{name} is accepted"), async || {
-            match self.client.create(&Pod::RESOURCE, "default", pod.clone()).await {
+            match self.client.create(&Pod::RESOURCE, namespace, pod.clone()).await {
                 Ok(_) => Some(()),
                 Err(error) => {
                     let text = error.to_string();

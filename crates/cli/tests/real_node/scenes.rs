@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use api::keys;
 use serde_json::{Value, json};
 
+use crate::install;
 use crate::machine::{Duty, GPUS, Machine};
 use crate::pods::{LOOK, Seen, ending, fraction, plain, whole, workload};
 
@@ -167,6 +168,33 @@ pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &m
     machine.delete(&["half", "one"], 0).await;
 }
 
+pub(crate) async fn kai_itself_runs_in_pods(machine: &mut Machine) {
+    scene("kai and its agent run as pods of our image, with the rights and directories that the documentation names");
+    // While the other one still answers the API server's questions about pods.
+    for pod in [install::all(), install::agent(&machine.mode)] {
+        machine.create_in(keys::SYSTEM_NAMESPACE, &pod).await;
+    }
+    machine.stop_kai();
+    for name in ["kai-all", "kai-node-agent"] {
+        let ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        machine
+            .until(&format!("{name} is ready"), async || {
+                let pod = machine.pod(keys::SYSTEM_NAMESPACE, name).await?;
+                pod["status"]["conditions"].as_array()?.iter().any(ready).then_some(())
+            })
+            .await;
+    }
+    machine.until_offers(GPUS).await;
+    for pod in [whole("one", 1), fraction("half", "0.5")] {
+        machine.create(&pod).await;
+    }
+    let (one, half) = (machine.seen("one").await, machine.seen("half").await);
+    assert_eq!(one.gpus, machine.held("default", "one").await, "{}", one.text);
+    let (_, gpu) = machine.reservation().await;
+    assert!(half.text.contains(&gpu) || half.gpus.contains(&gpu), "{}", half.text);
+    machine.delete(&["one", "half"], 0).await;
+}
+
 pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
     if machine.mode != "cdi" {
         return;
@@ -176,12 +204,12 @@ pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
     machine.stop_kubelet();
     let spec = std::fs::read_to_string("/var/run/cdi/kai.scheduler-gpu.json").unwrap();
     let spec: Value = serde_json::from_str(&spec).unwrap();
-    let names = spec["devices"]
+    let mut names = spec["devices"]
         .as_array()
         .unwrap()
         .iter()
         .filter_map(|device| device["name"].as_str());
-    let gpu = names.filter(|name| name.starts_with("GPU-")).next_back().unwrap();
+    let gpu = names.rfind(|name| name.starts_with("GPU-")).unwrap();
     let annotated = format!(
         "annotated localhost/workload:test $KAI_NODE_DIR cdi.k8s.io/kai-gpu=kai.scheduler/gpu={gpu} /usr/bin/busybox sh -c '{LOOK}'"
     );
