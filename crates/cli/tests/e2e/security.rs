@@ -400,43 +400,46 @@ fn another_teams_queue_serves_its_own_namespaces() {
         let change = json!({ "spec": { "queue": "blue" } });
         refused("a pod group's queue", tenant.patch(target, change).await, by);
 
-        // A workload names it, and its pods do not.
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": { "name": "job", "namespace": "default", "labels": { keys::QUEUE: "blue" } },
-            "spec": { "template": PodManifest::new("job").gpus(1).template() },
-        });
-        let mut job = job;
-        job["spec"]["template"]["spec"]["restartPolicy"] = "Never".into();
-        tenant.create(job).await.unwrap();
-        cluster
-            .until("the job has a pod", |cluster| {
-                cluster.pods().iter().any(|pod| is_of_job(pod))
-            })
-            .await;
-        cluster.settle().await;
-        assert_eq!(cluster.running(), ["own"], "{}", cluster.picture());
-        let target = Target {
-            resource: &api::Resource::new("batch", "v1", "Job", "jobs", api::Scope::Namespaced),
-            namespace: "default",
-            name: "job",
-        };
-        cluster
-            .client
-            .delete(target, &cluster::Deletion::default())
-            .await
-            .unwrap();
-        for name in ["early"] {
-            tenant.delete::<api::Pod>("default", name).await.unwrap();
-        }
+        tenant.delete::<api::Pod>("default", "early").await.unwrap();
         cluster
             .until("only own is left", |cluster| cluster.pods().len() == 1)
             .await;
     });
 }
 
-fn is_of_job(pod: &api::Pod) -> bool {
-    pod.metadata.plain_name().starts_with("job-")
+/// The workload names the queue, and its pods do not.
+#[test]
+fn a_workload_does_not_bring_its_pods_into_another_teams_queue() {
+    scenario(&[node("h100:1")], async |cluster| {
+        let tenant = tenant(cluster).await;
+        cluster.create(queue("company", None, -1.0, -1.0)).await;
+        cluster.create(restricted("blue", "blue")).await;
+        let mut template = PodManifest::new("job").gpus(1).template();
+        template["spec"]["restartPolicy"] = "Never".into();
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": { "name": "job", "namespace": "default", "labels": { keys::QUEUE: "blue" } },
+            "spec": { "template": template },
+        });
+        tenant.create(job).await.unwrap();
+        let why = |cluster: &Cluster| {
+            let pod = cluster.pods().into_iter().next()?;
+            cluster.reason(pod.metadata.plain_name())
+        };
+        cluster.until("its pod waits", |cluster| why(cluster).is_some()).await;
+        cluster.settle().await;
+        assert!(cluster.running().is_empty(), "{}", cluster.picture());
+        let target = Target {
+            resource: &api::Resource::new("batch", "v1", "Job", "jobs", api::Scope::Namespaced),
+            namespace: "default",
+            name: "job",
+        };
+        let deletion = cluster::Deletion::default();
+        cluster.client.delete(target, &deletion).await.unwrap();
+        cluster
+            .until("its pod is gone", |cluster| cluster.pods().is_empty())
+            .await;
+    });
 }
 
 #[test]

@@ -34,6 +34,12 @@ const TIMES: Times = Times {
     renew: Duration::from_secs(2),
     retry: Duration::from_millis(500),
 };
+/// For scenarios about elections: a busy machine must not be taken for one that is cut off.
+const UNHURRIED: Times = Times {
+    lease: Duration::from_secs(9),
+    renew: Duration::from_secs(6),
+    retry: Duration::from_secs(1),
+};
 /// How many replicas there were; each has a name of its own.
 static REPLICAS: AtomicU64 = AtomicU64::new(0);
 /// Once for all scenarios of a process.
@@ -183,7 +189,7 @@ impl Kube {
     /// Runs each role as its own account, with watches of its own, until one fails for good.
     pub(crate) async fn run_roles(&self, mut settings: Settings) -> anyhow::Error {
         let webhooks = settings.admission.take();
-        let mut roles = self.elected(settings).await;
+        let mut roles = self.elected(settings, TIMES).await;
         if let Some(mut webhooks) = webhooks {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
@@ -199,14 +205,14 @@ impl Kube {
 
     /// Runs a second replica of each role that has a leader.
     pub(crate) async fn run_standby(&self) -> anyhow::Error {
-        first_end(self.elected(Settings::every_role().unwrap()).await).await
+        first_end(self.elected(Settings::every_role().unwrap(), TIMES).await).await
     }
 
     /// Runs a replica of each role that has a leader, with a line of its own to the server, which sees it come from `source`.
     pub(crate) async fn replica(&self, source: IpAddr) -> Replica {
         let (line, access, _config) = self.over_a_line(source).await;
         let kube = Kube { access, ..self.clone() };
-        let elected = kube.elected(Settings::every_role().unwrap()).await;
+        let elected = kube.elected(Settings::every_role().unwrap(), UNHURRIED).await;
         let mut roles = JoinSet::new();
         roles.spawn(async move { panic!("a role of a replica ended: {:?}", first_end(elected).await) });
         Replica { line, roles, _config }
@@ -256,7 +262,7 @@ impl Kube {
     }
 
     /// The roles of which one replica at a time does the work.
-    async fn elected(&self, settings: Settings) -> JoinSet<anyhow::Result<()>> {
+    async fn elected(&self, settings: Settings, times: Times) -> JoinSet<anyhow::Result<()>> {
         let Settings {
             scheduler,
             binder,
@@ -278,7 +284,7 @@ impl Kube {
                 namespace: "kai-scheduler".to_owned(),
                 name: format!("kai-{role}"),
                 identity: format!("{role}-{}-{replica}", std::process::id()),
-                times: TIMES,
+                times,
                 clock: Clock::System,
             };
             roles.spawn(async move {
