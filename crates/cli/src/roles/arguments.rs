@@ -200,3 +200,16 @@ impl AllArguments {
         Ok(settings)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They show all of the cluster, to whoever can connect.
+    #[test]
+    fn questions_are_answered_on_this_machine_only() {
+        let address = |plugin_server_port| Questions { plugin_server_port }.address();
+        assert!(address(8081).is_some_and(|address| address.ip().is_loopback()));
+        assert_eq!(address(0), None);
+    }
+}

@@ -165,10 +165,10 @@ fn what_an_old_leader_sent_in_time_may_arrive_late() {
             cluster.until_running(4).await;
             half(cluster, "one-more").await;
             cluster.until_waiting("one-more", "GPU").await;
-            let last = writes_of(&audit, &[one, two])
+            let mut leases = writes_of(&audit, &[one, two])
                 .into_iter()
                 .filter(|write| write.resource == "leases");
-            assert_eq!(last.last().map(|write| write.source), Some(two.to_string()));
+            assert_eq!(leases.next_back().map(|write| write.source), Some(two.to_string()));
             first.kill().await;
             cluster.delete::<api::Pod>("default", "pod-0").await.unwrap();
             cluster.until_running(4).await;

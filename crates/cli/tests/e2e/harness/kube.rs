@@ -1,7 +1,7 @@
 //! A real API server as the place where scenarios run: kai is installed there as its manifests say, each role has its own account and
 //! nothing else, webhooks are called over TLS. Starting and stopping the server is `.ci/kube`'s matter.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,8 +12,6 @@ use controllers::admission::Endpoint;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
-
-use super::line::Line;
 
 /// Who the simulated nodes are. The account of node agents is trusted with the scheduler's keys; what kubelets need beyond the agent's
 /// permissions they have as administrators.
@@ -42,7 +40,7 @@ static INSTALLED: OnceCell<()> = OnceCell::const_new();
 /// Which server, and how to get in.
 #[derive(Clone)]
 pub(crate) struct Kube {
-    access: Access,
+    pub(super) access: Access,
     pub(crate) client: Client,
     pub(crate) nodes: Client,
 }
@@ -183,7 +181,7 @@ impl Kube {
     /// Runs each role as its own account, with watches of its own, until one fails for good.
     pub(crate) async fn run_roles(&self, mut settings: Settings) -> anyhow::Error {
         let webhooks = settings.admission.take();
-        let mut roles = self.elected(settings).await;
+        let mut roles = self.elected(settings, TIMES).await;
         if let Some(mut webhooks) = webhooks {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
@@ -199,47 +197,7 @@ impl Kube {
 
     /// Runs a second replica of each role that has a leader.
     pub(crate) async fn run_standby(&self) -> anyhow::Error {
-        first_end(self.elected(Settings::every_role().unwrap()).await).await
-    }
-
-    /// Runs a replica of each role that has a leader, with a line of its own to the server, which sees it come from `source`.
-    pub(crate) async fn replica(&self, source: IpAddr) -> Replica {
-        let (line, access, _config) = self.over_a_line(source).await;
-        let kube = Kube { access, ..self.clone() };
-        let elected = kube.elected(Settings::every_role().unwrap()).await;
-        let mut roles = JoinSet::new();
-        roles.spawn(async move { panic!("a role of a replica ended: {:?}", first_end(elected).await) });
-        Replica { line, roles, _config }
-    }
-
-    /// Runs a replica of the webhooks that the server reaches at `endpoint`, and listens itself at the address in the answer.
-    pub(crate) async fn webhooks(&self, identity: &str, endpoint: SocketAddr, listener: TcpListener) -> Webhooks {
-        let mut settings = Settings::every_role().unwrap().admission.unwrap();
-        settings.endpoint = Endpoint::Url(format!("https://{endpoint}"));
-        identity.clone_into(&mut settings.identity);
-        let context = self.context_of("admission").await;
-        let served = context.clone();
-        let mut serving = JoinSet::new();
-        serving.spawn(async move {
-            let ended = controllers::admission::serve(served, settings, listener).await;
-            panic!("webhooks ended: {ended:?}")
-        });
-        Webhooks { context, serving }
-    }
-
-    /// Credentials of the same user for the server at the end of a line.
-    async fn over_a_line(&self, source: IpAddr) -> (Line, Access, tempfile::NamedTempFile) {
-        let Access::Kubeconfig(path) = &self.access else {
-            unreachable!("scenarios are given a kubeconfig");
-        };
-        let config = std::fs::read_to_string(path).unwrap();
-        let (_, rest) = config.split_once("server: https://").unwrap();
-        let server = rest.lines().next().unwrap().trim();
-        let line = Line::new(source, &[server.parse().unwrap()]).await;
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), config.replace(server, &line.address.to_string())).unwrap();
-        let access = Access::Kubeconfig(file.path().to_owned());
-        (line, access, file)
+        first_end(self.elected(Settings::every_role().unwrap(), TIMES).await).await
     }
 
     /// The kubeconfig that says where the server is, for programs.
@@ -256,7 +214,7 @@ impl Kube {
     }
 
     /// The roles of which one replica at a time does the work.
-    async fn elected(&self, settings: Settings) -> JoinSet<anyhow::Result<()>> {
+    pub(super) async fn elected(&self, settings: Settings, times: Times) -> JoinSet<anyhow::Result<()>> {
         let Settings {
             scheduler,
             binder,
@@ -278,7 +236,7 @@ impl Kube {
                 namespace: "kai-scheduler".to_owned(),
                 name: format!("kai-{role}"),
                 identity: format!("{role}-{}-{replica}", std::process::id()),
-                times: TIMES,
+                times,
                 clock: Clock::System,
             };
             roles.spawn(async move {
@@ -294,7 +252,7 @@ impl Kube {
         roles
     }
 
-    async fn context_of(&self, role: &str) -> Context {
+    pub(super) async fn context_of(&self, role: &str) -> Context {
         let account = format!("system:serviceaccount:kai-scheduler:{role}");
         Context::new(self.client_of(&account).await, Clock::System)
     }
@@ -339,49 +297,8 @@ impl Kube {
     }
 }
 
-/// One replica of the roles that have a leader.
-pub(crate) struct Replica {
-    /// Its line to the server.
-    pub(crate) line: Line,
-    roles: JoinSet<()>,
-    _config: tempfile::NamedTempFile,
-}
-
-impl Replica {
-    /// Ends it, as if its machine had died.
-    pub(crate) async fn kill(mut self) {
-        self.roles.shutdown().await;
-    }
-
-    /// Why it ended, if it did, which nobody expects.
-    pub(crate) fn assert_alive(&mut self) {
-        assert!(self.roles.try_join_next().is_none(), "a replica ended by itself");
-    }
-}
-
-/// One replica of the webhooks.
-pub(crate) struct Webhooks {
-    context: Context,
-    serving: JoinSet<()>,
-}
-
-impl Webhooks {
-    /// How often it was asked about pods.
-    pub(crate) fn asked(&self) -> u64 {
-        let text = self.context.metrics.text();
-        let of_pods = text.lines().filter(|line| line.contains("mutate--v1-pod"));
-        of_pods
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
-            .sum()
-    }
-
-    /// Ends it.
-    pub(crate) async fn kill(mut self) {
-        self.serving.shutdown().await;
-    }
-}
-
-async fn first_end(mut roles: JoinSet<anyhow::Result<()>>) -> anyhow::Error {
+/// The first role that ends, and why.
+pub(super) async fn first_end(mut roles: JoinSet<anyhow::Result<()>>) -> anyhow::Error {
     match roles.join_next().await {
         Some(Ok(Err(error))) => error,
         Some(Err(error)) => anyhow::anyhow!("a role died: {error}"),

@@ -1,0 +1,103 @@
+//! Replicas of roles on a real API server, each with a line of its own to it.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use cli::all::Settings;
+use cluster::{Access, Context, Times};
+use controllers::admission::Endpoint;
+use tokio::task::JoinSet;
+
+use super::kube::{Kube, first_end};
+use super::line::Line;
+
+/// For scenarios about elections: a busy machine must not be taken for one that is cut off.
+const UNHURRIED: Times = Times {
+    lease: Duration::from_secs(9),
+    renew: Duration::from_secs(6),
+    retry: Duration::from_secs(1),
+};
+
+/// One replica of the roles that have a leader.
+pub(crate) struct Replica {
+    /// Its line to the server.
+    pub(crate) line: Line,
+    roles: JoinSet<()>,
+    _config: tempfile::NamedTempFile,
+}
+
+impl Replica {
+    /// Ends it, as if its machine had died.
+    pub(crate) async fn kill(mut self) {
+        self.roles.shutdown().await;
+    }
+
+    /// Why it ended, if it did, which nobody expects.
+    pub(crate) fn assert_alive(&mut self) {
+        assert!(self.roles.try_join_next().is_none(), "a replica ended by itself");
+    }
+}
+
+/// One replica of the webhooks.
+pub(crate) struct Webhooks {
+    context: Context,
+    serving: JoinSet<()>,
+}
+
+impl Webhooks {
+    /// How often it was asked about pods.
+    pub(crate) fn asked(&self) -> u64 {
+        let text = self.context.metrics.text();
+        let of_pods = text.lines().filter(|line| line.contains("mutate--v1-pod"));
+        of_pods
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
+    }
+
+    /// Ends it.
+    pub(crate) async fn kill(mut self) {
+        self.serving.shutdown().await;
+    }
+}
+
+impl Kube {
+    /// Runs a replica of each role that has a leader, with a line of its own to the server, which sees it come from `source`.
+    pub(crate) async fn replica(&self, source: IpAddr) -> Replica {
+        let (line, access, _config) = self.over_a_line(source).await;
+        let kube = Kube { access, ..self.clone() };
+        let elected = kube.elected(Settings::every_role().unwrap(), UNHURRIED).await;
+        let mut roles = JoinSet::new();
+        roles.spawn(async move { panic!("a role of a replica ended: {:?}", first_end(elected).await) });
+        Replica { line, roles, _config }
+    }
+
+    /// Runs a replica of the webhooks that the server reaches at `endpoint`, and listens itself at the address in the answer.
+    pub(crate) async fn webhooks(&self, identity: &str, endpoint: SocketAddr, listener: TcpListener) -> Webhooks {
+        let mut settings = Settings::every_role().unwrap().admission.unwrap();
+        settings.endpoint = Endpoint::Url(format!("https://{endpoint}"));
+        identity.clone_into(&mut settings.identity);
+        let context = self.context_of("admission").await;
+        let served = context.clone();
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let ended = controllers::admission::serve(served, settings, listener).await;
+            panic!("webhooks ended: {ended:?}")
+        });
+        Webhooks { context, serving }
+    }
+
+    /// Credentials of the same user for the server at the end of a line.
+    async fn over_a_line(&self, source: IpAddr) -> (Line, Access, tempfile::NamedTempFile) {
+        let Access::Kubeconfig(path) = &self.access else {
+            unreachable!("scenarios are given a kubeconfig");
+        };
+        let config = std::fs::read_to_string(path).unwrap();
+        let (_, rest) = config.split_once("server: https://").unwrap();
+        let server = rest.lines().next().unwrap().trim();
+        let line = Line::new(source, &[server.parse().unwrap()]).await;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), config.replace(server, &line.address.to_string())).unwrap();
+        let access = Access::Kubeconfig(file.path().to_owned());
+        (line, access, file)
+    }
+}

@@ -1,0 +1,181 @@
+//! The keys that only the scheduler writes, and what only the cluster says of a pod.
+
+use api::keys;
+use cluster::Target;
+use serde_json::{Value, json};
+
+use super::{node, tenant};
+use crate::harness::manifest::PodManifest;
+use crate::harness::user::refused;
+use crate::harness::{User, scenario};
+
+/// What only the scheduler writes on pods: the path within metadata, and a value.
+fn owned_by_the_scheduler() -> Vec<(&'static str, &'static str, &'static str)> {
+    vec![
+        ("labels", "runai-gpu-group", "forged"),
+        ("labels", "runai-gpu-group/forged", "forged"),
+        ("labels", "app", "kai-resource-reservation"),
+        ("labels", "app", "scaling-pod"),
+        ("annotations", "received-resource-type", "MigInstance"),
+        ("annotations", "kai.scheduler/received-gpus", "GPU-1"),
+        ("annotations", "run.ai/reserve_for_gpu_index", "GPU-1"),
+        ("annotations", "kai.scheduler/last-user", "default/x"),
+        ("annotations", "kai.scheduler/numa-placement-predicted", "[]"),
+        ("annotations", "kai.scheduler/numa-placement-observed", "[]"),
+    ]
+}
+
+/// Pods with each of the keys, for any scheduler, and edits of a running pod.
+async fn forge(tenant: &User, victim: &str) {
+    let by = "kai-pods";
+    for (place, key, value) in owned_by_the_scheduler() {
+        let attempt = format!("{place} {key}={value}");
+        let pod = |scheduler: &str| {
+            let pod = PodManifest::new("forged").scheduler(scheduler);
+            match place {
+                "labels" => pod.label(key, value),
+                _ => pod.annotation(key, value),
+            }
+            .build()
+        };
+        refused(&attempt, tenant.create(pod("default-scheduler")).await, by);
+        let ours = tenant.create(pod(keys::SCHEDULER_NAME)).await;
+        assert!(ours.is_err(), "{attempt}: {ours:?}");
+        let edit = json!({ "metadata": { place: { key: value } } });
+        refused(&attempt, tenant.patch_pod(victim, edit.clone()).await, by);
+        let target = Target::of::<api::Pod>("default", victim);
+        refused(&attempt, tenant.patch_status(target, edit).await, by);
+    }
+    for (place, key) in [
+        ("labels", "runai-gpu-group"),
+        ("annotations", "received-resource-type"),
+        ("annotations", "kai.scheduler/received-gpus"),
+    ] {
+        let edit = json!({ "metadata": { place: { key: null } } });
+        refused(&format!("removing {key}"), tenant.patch_pod(victim, edit).await, by);
+    }
+    for key in [
+        "gpu-fraction",
+        "gpu-memory",
+        "gpu-fraction-num-devices",
+        "gpu-fraction-container-name",
+        "runai/shared-gpu-configmap",
+    ] {
+        for value in [json!("0.1"), json!("1"), Value::Null] {
+            let edit = json!({ "metadata": { "annotations": { key: value } } });
+            let nothing = value.is_null() && key != "gpu-fraction" && key != "runai/shared-gpu-configmap";
+            if !nothing {
+                refused(&format!("{key}: {value}"), tenant.patch_pod(victim, edit).await, by);
+            }
+        }
+    }
+}
+
+#[test]
+fn forged_keys_are_refused_also_while_the_webhooks_are_down() {
+    scenario(&[node("h100:2")], async |cluster| {
+        let tenant = tenant(cluster).await;
+        tenant
+            .create(PodManifest::new("half").fraction("0.5").build())
+            .await
+            .unwrap();
+        cluster.until_only_running(&["half"]).await;
+        let groups = cluster.pod("half").unwrap().gpu_groups().join(",");
+        forge(&tenant, "half").await;
+        let mut placed = PodManifest::new("placed").build();
+        placed["spec"]["nodeName"] = "node".into();
+        refused("a node by hand", tenant.create(placed).await, "spec.nodeName");
+        tenant
+            .patch_pod("half", json!({ "metadata": { "labels": { "team": "red" } } }))
+            .await
+            .expect("what is not ours is the tenant's");
+
+        cluster.kill_roles().await;
+        forge(&tenant, "half").await;
+        cluster.start_roles();
+        cluster.settle().await;
+        assert_eq!(cluster.pod("half").unwrap().gpu_groups().join(","), groups);
+        assert_eq!(cluster.running(), ["half"]);
+    });
+}
+
+#[test]
+fn a_debug_container_or_a_new_size_does_not_carry_forged_keys() {
+    scenario(&[node("h100:1")], async |cluster| {
+        // The embedded server does not guard these parts.
+        if cluster.kube().is_none() {
+            return;
+        }
+        let tenant = tenant(cluster).await;
+        tenant
+            .create(PodManifest::new("half").fraction("0.5").build())
+            .await
+            .unwrap();
+        cluster.until_only_running(&["half"]).await;
+        let before = cluster.pod("half").unwrap().gpu_groups().join(",");
+        for part in ["half/ephemeralcontainers", "half/resize"] {
+            let forged = json!({ "metadata": {
+                "labels": { "runai-gpu-group": "forged" }, "annotations": { "received-resource-type": "Regular" },
+            } });
+            let answer = tenant.patch_pod(part, forged).await;
+            if let Ok(pod) = answer {
+                assert_eq!(pod["metadata"]["labels"]["runai-gpu-group"], before.as_str(), "{part}");
+                assert_eq!(
+                    pod["metadata"]["annotations"]["received-resource-type"], "Fraction",
+                    "{part}"
+                );
+            }
+        }
+        cluster.settle().await;
+        assert_eq!(cluster.pod("half").unwrap().gpu_groups().join(","), before);
+    });
+}
+
+/// A role of a namespace may contain `pods/binding` and `pods/status`. With them a tenant could put a pod on any GPU, or make the
+/// scheduler believe that a GPU is free.
+#[test]
+fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
+    scenario(&[node("h100:1")], async |cluster| {
+        let tenant = tenant(cluster).await;
+        tenant.create(PodManifest::new("whole").gpus(1).build()).await.unwrap();
+        cluster.until_only_running(&["whole"]).await;
+        tenant
+            .create(PodManifest::new("half").fraction("0.5").build())
+            .await
+            .unwrap();
+        cluster.until_waiting("half", "GPU").await;
+        let binding = |labels: Value| {
+            json!({ "metadata": { "name": "half", "labels": labels },
+                    "target": { "apiVersion": "v1", "kind": "Node", "name": "node" } })
+        };
+        let forged = binding(json!({ "runai-gpu-group": "g" }));
+        let forged = tenant.post_to_pod("half", "binding", "Binding", forged).await;
+        refused("a binding with our labels", forged, "kai-pod-bindings");
+        // Who may bind everywhere may bind; on the embedded server that is everybody.
+        if cluster.kube().is_some() {
+            let plain = tenant
+                .post_to_pod("half", "binding", "Binding", binding(json!({})))
+                .await;
+            refused("a binding", plain, "only schedulers of the whole cluster");
+            let target = Target::of::<api::Pod>("default", "whole");
+            for phase in ["Succeeded", "Failed"] {
+                let ended = tenant
+                    .patch_status(target, json!({ "status": { "phase": phase } }))
+                    .await;
+                refused(phase, ended, "status.phase");
+            }
+            // A gate of readiness is the tenant's business.
+            let condition = json!({ "type": "example.com/ready", "status": "True" });
+            let conditions = cluster.client.get_value(target).await.unwrap().unwrap()["status"]["conditions"].clone();
+            let mut conditions = conditions.as_array().cloned().unwrap_or_default();
+            conditions.push(condition);
+            tenant
+                .patch_status(target, json!({ "status": { "conditions": conditions } }))
+                .await
+                .unwrap();
+        }
+        cluster.settle().await;
+        assert_eq!(cluster.running(), ["whole"]);
+        tenant.delete::<api::Pod>("default", "half").await.unwrap();
+    });
+}

@@ -1,0 +1,67 @@
+//! A tenant with all rights in its own namespace tries to get more than it was given. Each attempt is refused, or has no effect. The
+//! tenant's namespace is `default`; on a real API server its rights are a Role there, on the embedded one nobody has fewer than all.
+//! docs/security.md lists the attempts.
+
+mod amounts;
+mod devices;
+mod forged;
+mod others;
+mod queues;
+mod shares;
+
+use api::Object;
+use cluster::Selection;
+use serde_json::{Value, json};
+use sim::kubelet::NodeTemplate;
+
+use crate::harness::{Cluster, User};
+
+const TENANT: &str = "tenant";
+/// An account of the tenant's that is called like one of ours.
+const NAMESAKE: &str = "system:serviceaccount:default:binder";
+
+fn node(gpus: &str) -> NodeTemplate {
+    NodeTemplate::new("node", gpus)
+}
+
+/// Somebody who may do everything in namespace `default`, and nothing elsewhere.
+async fn tenant(cluster: &Cluster) -> User {
+    user(cluster, TENANT).await
+}
+
+async fn user(cluster: &Cluster, name: &str) -> User {
+    let user = cluster.user(name).await;
+    let Some(kube) = cluster.kube() else { return user };
+    let all = json!(["*"]);
+    kube.apply(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": { "name": "tenant", "namespace": "default" },
+        "rules": [{ "apiGroups": all, "resources": all, "verbs": all }],
+    }))
+    .await;
+    let subject = |name: &str| json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name });
+    kube.apply(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": "tenant", "namespace": "default" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant" },
+        "subjects": [subject(TENANT), subject(NAMESAKE)],
+    }))
+    .await;
+    let own = Selection {
+        namespace: Some("default".to_owned()),
+        ..Selection::default()
+    };
+    cluster
+        .until_async("the tenant has its rights", async || {
+            user.0.list_values(&api::Pod::RESOURCE, &own).await.is_ok()
+        })
+        .await;
+    user
+}
+
+fn tenants_config_map(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": "default" },
+        "data": { "NVIDIA_VISIBLE_DEVICES": "all" },
+    })
+}
