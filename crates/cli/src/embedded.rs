@@ -60,9 +60,10 @@ pub async fn run(server: Server, context: Context, mut settings: Settings) -> an
         namespace: webhooks.system_namespace.clone(),
         name: name.clone(),
     };
+    let alone = settings.scheduler.is_none() && settings.binder.is_none() && settings.controllers.is_none();
     tokio::select! {
         biased;
-        failed = all::run(context.clone(), settings) => failed,
+        failed = all::run(context.clone(), settings), if !alone => failed,
         never = admission::register(context, webhooks) => match never {},
     }
 }

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use api::Object;
 use futures_util::StreamExt;
 use rustc_hash::FxHashSet;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::watched::Change;
-use crate::{Client, Error, Selection};
+use crate::{Client, Error, Mark, Selection};
 
 /// Name of an object within its resource. Cheap to clone: many tables have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,7 +63,8 @@ pub struct Feed<T> {
 struct Shared<T> {
     /// A plain lock: it is held for map operations only, never across an await, and readers are few.
     state: Mutex<State<T>>,
-    synced: watch::Sender<bool>,
+    /// Above zero once the first list is complete.
+    synced: Mark,
     /// Differences that audits found.
     drift: std::sync::atomic::AtomicU64,
     task: Mutex<Option<AbortHandle>>,
@@ -123,7 +124,7 @@ impl<T: Object> Feed<T> {
                     objects: BTreeMap::new(),
                     readers: Vec::new(),
                 }),
-                synced: watch::Sender::new(false),
+                synced: Mark::default(),
                 drift: std::sync::atomic::AtomicU64::new(0),
                 task: Mutex::new(None),
             }),
@@ -132,13 +133,12 @@ impl<T: Object> Feed<T> {
 
     /// Waits until the first list is complete.
     pub async fn synced(&self) {
-        // The sender lives in `self`, so this can't fail.
-        let _ = self.shared.synced.subscribe().wait_for(|synced| *synced).await;
+        self.shared.synced.above(0).await;
     }
 
     /// Whether the first list is complete.
     pub fn is_synced(&self) -> bool {
-        *self.shared.synced.borrow()
+        self.shared.synced.value() > 0
     }
 
     /// The object of this key.
@@ -189,7 +189,7 @@ impl<T: Object> Feed<T> {
     /// Puts an object in, as the watch does.
     pub fn put(&self, object: T) {
         self.set(Key::of(&object), Some(object));
-        self.shared.synced.send_replace(true);
+        self.shared.synced.raise();
     }
 
     /// Takes an object out, as the watch does.
@@ -273,7 +273,7 @@ impl<T: Object> Feed<T> {
                 };
                 gone.into_iter().for_each(|key| self.set(key, None));
                 *listed = FxHashSet::default();
-                self.shared.synced.send_replace(true);
+                self.shared.synced.raise();
                 // Readers that wait for the first list may have nothing else to wake them.
                 let state = lock(&self.shared.state);
                 state

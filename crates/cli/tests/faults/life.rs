@@ -119,7 +119,7 @@ impl<'a> Life<'a> {
         self.heal().await;
         self.trouble.tell(|| "-- the faults stop".to_owned());
         if self.pods.keys().any(|name| name.ends_with(REFUSED)) {
-            self.one_more_runs("beside-refused").await?;
+            self.one_more_runs("bystander").await?;
         }
         self.trouble.lift_policy();
         self.rest("after the faults").await?;
@@ -362,7 +362,8 @@ impl<'a> Life<'a> {
 
     /// Nobody who waits for ever keeps others from running.
     async fn one_more_runs(&mut self, name: &str) -> Result<(), String> {
-        self.cluster.create(PodManifest::new(name).build()).await;
+        // The webhooks may be on their way back.
+        self.cluster.create_soon(PodManifest::new(name).build()).await;
         self.soon(&format!("{name} runs"), |life| life.cluster.runs(name)).await
     }
 

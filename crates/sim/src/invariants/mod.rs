@@ -145,11 +145,13 @@ fn node_holds(machine: &Machine, pods: &[&Bound], found: &mut Vec<Violation>) {
     check("bytes of memory", sum(&|pod| pod.requests.memory_bytes), memory_bytes);
     // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
     let devices = node.capacity(keys::RESOURCE_GPU).unwrap_or(0);
-    let whole = |pod: &PodSpec| match pod.requests.gpu {
+    // A reservation pod that was told no GPU yet is a question to the kubelet; nothing was promised to anybody on its account.
+    let promised = pods.iter().filter(|pod| !pod.is_reservation || pod.reserved.is_some());
+    let whole = promised.map(|pod| match pod.spec.requests.gpu {
         GpuRequest::Whole { devices } => devices,
-        _ => 0,
-    };
-    check("GPUs", sum(&whole), devices);
+        GpuRequest::None | GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } | GpuRequest::Mig { .. } => 0,
+    });
+    check("GPUs", whole.sum(), devices);
     let mut slices: BTreeMap<&str, i64> = BTreeMap::new();
     for pod in pods {
         if let GpuRequest::Mig { slices: asked, .. } = &pod.spec.requests.gpu {

@@ -200,13 +200,11 @@ impl Watch {
     pub async fn next(&mut self) -> Result<WatchEvent, Refusal> {
         loop {
             // Seen before reading, so that a change in between wakes us.
-            self.cursor.head.borrow_and_update();
+            let head = self.cursor.head.value();
             if let Some(event) = self.try_next()? {
                 return Ok(event);
             }
-            if self.cursor.head.changed().await.is_err() {
-                return Err(Refusal::of_code(503, "the server is gone"));
-            }
+            self.cursor.head.above(head).await;
         }
     }
 

@@ -117,7 +117,7 @@ impl Watching {
                 return None;
             }
             // Seen before reading, so that a change in between wakes us.
-            self.cursor.head.borrow_and_update();
+            let head = self.cursor.head.value();
             self.read();
             if !self.frames.is_empty() {
                 self.suffer_faults().await;
@@ -130,7 +130,7 @@ impl Watching {
             };
             tokio::select! {
                 biased;
-                changed = self.cursor.head.changed() => self.over |= changed.is_err(),
+                () = self.cursor.head.above(head) => {}
                 () = tokio::time::sleep_until(self.deadline.min(bookmark_at)) => {
                     if self.bookmarks {
                         self.push_bookmark(false);

@@ -11,8 +11,8 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use cluster::Mark;
 use serde_json::{Value, json};
-use tokio::sync::watch as signal;
 
 pub(crate) use delete::Deleted;
 pub use delete::{DeleteOptions, Propagation};
@@ -59,7 +59,8 @@ struct Table {
     history: VecDeque<Arc<Change>>,
     /// Changes up to this revision are no longer in the history.
     forgotten: u64,
-    head: signal::Sender<u64>,
+    /// Raised with each change.
+    head: Mark,
 }
 
 /// One step of an object.
@@ -209,14 +210,13 @@ impl Store {
     fn record(&mut self, table: usize, change: Change) {
         let limit = self.history_len_max;
         let table = &mut self.tables[table];
-        let revision = change.revision;
         table.history.push_back(Arc::new(change));
         while table.history.len() > limit {
             if let Some(oldest) = table.history.pop_front() {
                 table.forgotten = oldest.revision;
             }
         }
-        table.head.send_replace(revision);
+        table.head.raise();
     }
 
     fn index(&mut self, before: Option<&Object>, after: Option<&Object>, place: &Place) {
@@ -252,19 +252,18 @@ impl Store {
             table.history.clear();
             table.forgotten = self.revision;
             // Wakes the watchers, so that each finds out by itself.
-            table.head.send_replace(self.revision);
+            table.head.raise();
         }
     }
 }
 
 impl Table {
     fn new(forgotten: u64) -> Self {
-        let (head, _) = signal::channel(0);
         Self {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             forgotten,
-            head,
+            head: Mark::default(),
         }
     }
 }

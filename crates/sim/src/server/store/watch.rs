@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use cluster::Mark;
 use serde_json::json;
-use tokio::sync::watch as signal;
 
 use super::{Change, Store};
 use crate::server::kinds::Kind;
@@ -53,7 +53,7 @@ pub(crate) struct Cursor {
     pub(crate) namespace: String,
     pub(crate) selector: Selector,
     pub(crate) seen: u64,
-    pub(crate) head: signal::Receiver<u64>,
+    pub(crate) head: Mark,
 }
 
 /// What a watcher gets at once.
@@ -72,7 +72,7 @@ impl Store {
             namespace: namespace.to_owned(),
             selector,
             seen: since,
-            head: self.tables[kind.table].head.subscribe(),
+            head: self.tables[kind.table].head.clone(),
         }
     }
 

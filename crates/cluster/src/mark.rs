@@ -1,0 +1,69 @@
+//! A number that only grows, and those who wait for it to. They are woken in the order in which they began to wait: tokio's own watch
+//! channel wakes its receivers in random order, and a run with faults has to replay from its seed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+/// A number that only grows. Clones are the same number.
+#[derive(Clone, Debug, Default)]
+pub struct Mark {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    value: AtomicU64,
+    grown: Notify,
+}
+
+impl Mark {
+    /// Its value.
+    pub fn value(&self) -> u64 {
+        self.shared.value.load(Ordering::Acquire)
+    }
+
+    /// Makes it one more, and wakes who waits.
+    pub fn raise(&self) {
+        self.shared.value.fetch_add(1, Ordering::AcqRel);
+        self.shared.grown.notify_waiters();
+    }
+
+    /// Waits until it is above `value`.
+    pub async fn above(&self, value: u64) {
+        loop {
+            // Made before the look, so that it is woken by a change in between.
+            let grown = self.shared.grown.notified();
+            if self.value() > value {
+                return;
+            }
+            grown.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_came_first_is_woken_first() {
+        let (mark, woken) = (Mark::default(), Arc::new(Mutex::new(Vec::new())));
+        let mut waiting = tokio::task::JoinSet::new();
+        for number in 0..20 {
+            let (mark, woken) = (mark.clone(), Arc::clone(&woken));
+            waiting.spawn(async move {
+                mark.above(0).await;
+                woken.lock().unwrap().push(number);
+            });
+        }
+        tokio::task::yield_now().await;
+        mark.raise();
+        mark.above(0).await;
+        while waiting.join_next().await.is_some() {}
+        assert_eq!(*woken.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    }
+}
