@@ -42,7 +42,10 @@ mod tests {
 
     #[test]
     fn equal_strings_are_one_unless_they_are_long() {
-        assert!(Arc::ptr_eq(&shared("kubernetes.io/hostname"), &shared("kubernetes.io/hostname")));
+        assert!(Arc::ptr_eq(
+            &shared("kubernetes.io/hostname"),
+            &shared("kubernetes.io/hostname")
+        ));
         let long = "x".repeat(BYTES_MAX + 1);
         assert!(!Arc::ptr_eq(&shared(&long), &shared(&long)));
         assert_eq!(&*shared(&long), long);

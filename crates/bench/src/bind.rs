@@ -50,10 +50,22 @@ pub(crate) async fn run(kube: &Kube, nodes: usize, table: &mut Table) -> anyhow:
         };
         kube.clean().await?;
         let burst = waiting(kube, nodes, pods, mode).await?;
-        tell(table, &format!("{mode}: {pods} grouped pods wait, kai starts"), &burst, ceiling, (must, aim));
+        tell(
+            table,
+            &format!("{mode}: {pods} grouped pods wait, kai starts"),
+            &burst,
+            ceiling,
+            (must, aim),
+        );
         kube.clean().await?;
         let burst = bare(kube, nodes, pods, mode).await?;
-        tell(table, &format!("{mode}: {pods} pods are created, kai runs"), &burst, ceiling, ("", ""));
+        tell(
+            table,
+            &format!("{mode}: {pods} pods are created, kai runs"),
+            &burst,
+            ceiling,
+            ("", ""),
+        );
     }
     kube.clean().await
 }
@@ -71,7 +83,10 @@ fn tell(table: &mut Table, what: &str, burst: &Burst, ceiling: f64, (must, aim):
     println!("    writes per pod: {}", kinds.join(", "));
     let figure = format!("{sum:.1} when bound, {:.1} later", burst.later);
     table.row("... writes per pod", figure, "", "");
-    let figure = format!("{:.0} MiB at most, {:.1} s of processor", burst.peak_mib, burst.cpu_seconds);
+    let figure = format!(
+        "{:.0} MiB at most, {:.1} s of processor",
+        burst.peak_mib, burst.cpu_seconds
+    );
     table.row("... memory of `kai all`", figure, "120 MiB", "60 MiB");
 }
 
@@ -104,7 +119,11 @@ async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::
     kube.add_nodes("node", nodes, "h100:8").await?;
     let context = kube.context();
     let bound = Bound::watch(&context, pods).await?;
-    let controllers = Kai::start("controllers", kube.kubeconfig.path(), &["--max-concurrent-reconciles=64"])?;
+    let controllers = Kai::start(
+        "controllers",
+        kube.kubeconfig.path(),
+        &["--max-concurrent-reconciles=64"],
+    )?;
     kube.create_pods("waiting", pods, keys::SCHEDULER_NAME).await?;
     context.feeds.pod_groups().synced().await;
     until("the pods to be grouped", async || {
@@ -131,7 +150,10 @@ async fn bare(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::Res
     let before = audit_mark();
     let start = Instant::now();
     kube.create_pods("bare", pods, keys::SCHEDULER_NAME).await?;
-    println!("    created at {:.0} pods/s", pods as f64 / start.elapsed().as_secs_f64());
+    println!(
+        "    created at {:.0} pods/s",
+        pods as f64 / start.elapsed().as_secs_f64()
+    );
     let (_, last) = bound.all().await?;
     weigh(kai, pods, last - start, before)
 }

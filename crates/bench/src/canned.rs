@@ -208,8 +208,6 @@ impl Cluster {
             ("UID", at),
             ("QUEUE", at % QUEUES),
             ("GPUS", gpus),
-            ("CPU", members * 100),
-            ("MEMORY", members * 256),
         ];
         self.group.write(text, &numbers);
     }
@@ -267,7 +265,8 @@ fn queue(at: usize) -> Value {
 }
 
 fn group() -> Value {
-    let amounts = json!({ "cpu": "%CPU%m", "memory": "%MEMORY%Mi", "nvidia.com/gpu": "%GPUS%" });
+    // As the status controller writes them, so that it has nothing to write.
+    let amounts = json!({ "cpu": "400m", "memory": "1Gi", "nvidia.com/gpu": "%GPUS%" });
     json!({
         "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {
@@ -284,10 +283,14 @@ fn group() -> Value {
 
 fn node() -> Value {
     let image = |at: usize| {
-        let digest = format!("registry.example/team/image-{at}@sha256:{}", "0123456789abcdef".repeat(4));
+        let digest = format!(
+            "registry.example/team/image-{at}@sha256:{}",
+            "0123456789abcdef".repeat(4)
+        );
         json!({ "names": [digest, format!("registry.example/team/image-{at}:v1.{at}")], "sizeBytes": 1_000_000 * at })
     };
-    let amounts = json!({ "cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8" });
+    let amounts =
+        json!({ "cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110", "nvidia.com/gpu": "8" });
     let condition = |kind: &str, status: &str| {
         json!({ "type": kind, "status": status, "reason": "KubeletSays", "message": "kubelet has looked at it",
                 "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z" })
@@ -331,10 +334,15 @@ fn managed_fields(names: &[&str]) -> Value {
 
 fn pod() -> Value {
     let amounts = json!({ "cpu": "100m", "memory": "256Mi", "nvidia.com/gpu": "%GPUS%" });
-    let condition = |kind: &str| {
-        json!({ "type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-01T00:00:05Z" })
-    };
-    let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"].map(condition);
+    let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-01T00:00:05Z" });
+    let conditions = [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ]
+    .map(condition);
     let env: Vec<Value> = (0..8)
         .map(|at| json!({ "name": format!("SETTING_{at}"), "value": format!("a value of some length, number {at}") }))
         .collect();

@@ -29,25 +29,33 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
     });
     std::fs::write(kubeconfig.path(), config.to_string())?;
     // Webhooks have nothing to do here; the audit's lists would come between the bursts.
-    let flags = ["--no-admission", "--plugin-server-port=0", "--role=scheduler=--audit-period=0s"];
+    let flags = [
+        "--no-admission",
+        "--plugin-server-port=0",
+        "--role=scheduler=--audit-period=0s",
+    ];
     let mut kai = Kai::start("all", kubeconfig.path(), &flags)?;
     let cold = kai.ready().await?;
     let start = kai.weight()?;
     let shape = format!("{} nodes, {pods} pods", pods.div_ceil(PODS_PER_NODE));
     let mib = server.bytes() / (1 << 20);
-    let figure = format!("{:.1} s, {:.1} s of processor, {mib} MiB of lists", cold.as_secs_f64(), start.cpu_seconds);
+    let figure = format!(
+        "{:.1} s, {:.1} s of processor, {mib} MiB of lists",
+        cold.as_secs_f64(),
+        start.cpu_seconds
+    );
     table.row(&format!("cold start, {shape}"), figure, "10 s", "3 s");
 
     tokio::time::sleep(SETTLED).await;
-    let before = (kai.weight()?, kai.metric("kai_cycle_seconds_sum")?);
+    let before = (kai.weight()?, kai.metric("kai_cycle_duration_seconds_sum")?);
     let mut gathered = Vec::new();
     for _ in 0..BURSTS {
         server.change(CHANGES);
-        let cycle = kai.metric("kai_cycle_seconds_sum")?;
+        let cycle = kai.metric("kai_cycle_duration_seconds_sum")?;
         tokio::time::sleep(PAUSE).await;
-        gathered.push((kai.metric("kai_cycle_seconds_sum")? - cycle) * 1e3);
+        gathered.push((kai.metric("kai_cycle_duration_seconds_sum")? - cycle) * 1e3);
     }
-    let after = (kai.weight()?, kai.metric("kai_cycle_seconds_sum")?);
+    let after = (kai.weight()?, kai.metric("kai_cycle_duration_seconds_sum")?);
     gathered.sort_by(f64::total_cmp);
     let (best, median) = (gathered[0], gathered[gathered.len() / 2]);
     let cpu = (after.0.cpu_seconds - before.0.cpu_seconds) / f64::from(BURSTS) * 1e3;

@@ -70,7 +70,10 @@ impl Kai {
 
     /// Waits until it is ready; answers how long that took from the start.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<Duration> {
-        while !self.get("/readyz").is_ok_and(|answer| answer.starts_with("HTTP/1.0 200")) {
+        while !self
+            .get("/readyz")
+            .is_ok_and(|answer| answer.starts_with("HTTP/1.0 200"))
+        {
             if let Some(status) = self.process.try_wait()? {
                 bail!("kai ended: {status}");
             }

@@ -68,7 +68,11 @@ impl Kube {
     async fn apply(&self, object: Value) -> anyhow::Result<()> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
-        let resource = self.client.resource_of(&version, &kind).await?.context("a known kind")?;
+        let resource = self
+            .client
+            .resource_of(&version, &kind)
+            .await?
+            .context("a known kind")?;
         let name = text(&object["metadata"]["name"]);
         let target = Target {
             resource: &resource,
