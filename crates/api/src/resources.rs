@@ -23,7 +23,7 @@ pub(crate) const PODS: &str = "pods";
 pub(crate) type RawResources = TextMap<QuantityText>;
 
 /// `resources` of a container or pod.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct ResourceRequirements {
     pub(crate) requests: RawResources,

@@ -208,8 +208,6 @@ impl Cluster {
             ("UID", at),
             ("QUEUE", at % QUEUES),
             ("GPUS", gpus),
-            ("CPU", members * 100),
-            ("MEMORY", members * 256),
         ];
         self.group.write(text, &numbers);
     }
@@ -267,7 +265,8 @@ fn queue(at: usize) -> Value {
 }
 
 fn group() -> Value {
-    let amounts = json!({ "cpu": "%CPU%m", "memory": "%MEMORY%Mi", "nvidia.com/gpu": "%GPUS%" });
+    // As the status controller writes them, so that it has nothing to write.
+    let amounts = json!({ "cpu": "400m", "memory": "1Gi", "nvidia.com/gpu": "%GPUS%" });
     json!({
         "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
         "metadata": {

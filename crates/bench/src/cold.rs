@@ -47,15 +47,15 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
     table.row(&format!("cold start, {shape}"), figure, "10 s", "3 s");
 
     tokio::time::sleep(SETTLED).await;
-    let before = (kai.weight()?, kai.metric("kai_cycle_seconds_sum")?);
+    let before = (kai.weight()?, kai.metric("kai_cycle_duration_seconds_sum")?);
     let mut gathered = Vec::new();
     for _ in 0..BURSTS {
         server.change(CHANGES);
-        let cycle = kai.metric("kai_cycle_seconds_sum")?;
+        let cycle = kai.metric("kai_cycle_duration_seconds_sum")?;
         tokio::time::sleep(PAUSE).await;
-        gathered.push((kai.metric("kai_cycle_seconds_sum")? - cycle) * 1e3);
+        gathered.push((kai.metric("kai_cycle_duration_seconds_sum")? - cycle) * 1e3);
     }
-    let after = (kai.weight()?, kai.metric("kai_cycle_seconds_sum")?);
+    let after = (kai.weight()?, kai.metric("kai_cycle_duration_seconds_sum")?);
     gathered.sort_by(f64::total_cmp);
     let (best, median) = (gathered[0], gathered[gathered.len() / 2]);
     let cpu = (after.0.cpu_seconds - before.0.cpu_seconds) / f64::from(BURSTS) * 1e3;

@@ -102,6 +102,11 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 
     /// The key has to be worked on now. A key that waits out a failure goes on waiting.
     pub fn add(&self, key: K) {
+        self.add_after(key, Duration::ZERO);
+    }
+
+    /// The key has to be worked on after a while, unless it is due sooner: one piece of work serves all changes until then.
+    pub fn add_after(&self, key: K, pause: Duration) {
         let mut state = self.lock();
         if state.in_work.contains(&key) {
             state.again.insert(key);
@@ -110,14 +115,6 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         if state.failures.contains_key(&key) && state.due.contains_key(&key) {
             return;
         }
-        state.schedule(key, Instant::now());
-        drop(state);
-        self.shared.wake.notify_one();
-    }
-
-    /// The key has to be worked on after a while, unless it is due sooner.
-    pub fn add_after(&self, key: K, pause: Duration) {
-        let mut state = self.lock();
         state.schedule(key, Instant::now() + pause);
         drop(state);
         self.shared.wake.notify_one();
@@ -274,6 +271,25 @@ mod tests {
         assert_eq!(queue.next().await, "a");
         queue.finish("a", Outcome::Done);
         queue.finish("b", Outcome::Done);
+        assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_within_a_while_are_worked_on_together() {
+        let (queue, pause) = (queue(), Duration::from_secs(1));
+        let start = Instant::now();
+        queue.add_after("a", pause);
+        tokio::time::sleep(pause / 2).await;
+        queue.add_after("a", pause);
+        assert_eq!((queue.next().await, start.elapsed()), ("a", pause));
+        queue.add_after("a", pause);
+        queue.finish("a", Outcome::Done);
+        assert_eq!(
+            (queue.next().await, start.elapsed()),
+            ("a", pause),
+            "it changed while it was in work"
+        );
+        queue.finish("a", Outcome::Done);
         assert!(queue.is_empty());
     }
 

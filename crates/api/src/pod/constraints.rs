@@ -12,7 +12,7 @@ use crate::error::FieldError;
 use crate::node::{TAINT_EFFECTS, taint_effect};
 use crate::text::{Text, TextMap, null_as_default};
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RawAffinity {
     node_affinity: Option<RawNodeAffinity>,
@@ -20,7 +20,7 @@ pub(super) struct RawAffinity {
     pod_anti_affinity: Option<RawPodAffinity>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct RawNodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
@@ -32,14 +32,14 @@ struct RawNodeAffinity {
     preferred: Vec<RawWeightedNodeTerm>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct RawNodeSelector {
     #[serde(deserialize_with = "null_as_default")]
     node_selector_terms: Vec<RawNodeTerm>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawNodeTerm {
     #[serde(deserialize_with = "null_as_default")]
@@ -48,7 +48,7 @@ struct RawNodeTerm {
     match_fields: Vec<RawRequirement>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct RawWeightedNodeTerm {
     weight: i32,
@@ -56,7 +56,7 @@ struct RawWeightedNodeTerm {
     preference: RawNodeTerm,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct RawRequirement {
     key: Option<Text>,
@@ -65,7 +65,7 @@ struct RawRequirement {
     values: Vec<Text>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct RawPodAffinity {
     #[serde(
@@ -80,7 +80,7 @@ struct RawPodAffinity {
     preferred: Vec<RawWeightedPodTerm>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawPodTerm {
     label_selector: Option<RawSelector>,
@@ -90,7 +90,7 @@ struct RawPodTerm {
     topology_key: Option<Text>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawWeightedPodTerm {
     weight: i32,
@@ -98,7 +98,7 @@ struct RawWeightedPodTerm {
     pod_affinity_term: RawPodTerm,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawSelector {
     match_labels: TextMap,
@@ -106,7 +106,7 @@ struct RawSelector {
     match_expressions: Vec<RawRequirement>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct RawToleration {
     key: Option<Text>,
@@ -115,7 +115,7 @@ pub(super) struct RawToleration {
     effect: Option<Text>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct RawPort {
     container_port: Option<i64>,

@@ -4,11 +4,14 @@ mod chosen;
 mod conditions;
 pub(crate) mod constraints;
 mod requests;
+mod template;
 mod usage;
 mod volumes;
 
 pub use conditions::{ConditionStatus, PodCondition};
 pub use volumes::VolumeClaim;
+
+use template::{Container, Spec};
 
 use engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
@@ -17,7 +20,6 @@ use crate::error::FieldError;
 use crate::gpu_request::{gpu_request, occupied};
 use crate::metadata::Metadata;
 use crate::priority_class::{PriorityClasses, preemptible_by_priority};
-use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
 use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
 
@@ -50,48 +52,6 @@ impl Object for Pod {
     /// Pods that have ended hold nothing. In clusters with many jobs they are most of the pods.
     fn is_of_no_interest(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
-    }
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Spec {
-    scheduler_name: Option<Text>,
-    node_name: Option<Text>,
-    priority_class_name: Option<Text>,
-    host_network: Option<bool>,
-    #[serde(deserialize_with = "null_as_default")]
-    containers: Vec<Container>,
-    #[serde(deserialize_with = "null_as_default")]
-    init_containers: Vec<Container>,
-    overhead: RawResources,
-    resources: Option<Box<ResourceRequirements>>,
-    #[serde(deserialize_with = "null_as_default")]
-    scheduling_gates: Vec<serde::de::IgnoredAny>,
-    #[serde(deserialize_with = "null_as_default")]
-    resource_claims: Vec<serde::de::IgnoredAny>,
-    node_selector: crate::text::TextMap,
-    affinity: Option<Box<constraints::RawAffinity>>,
-    #[serde(deserialize_with = "null_as_default")]
-    tolerations: Vec<constraints::RawToleration>,
-    #[serde(rename = "volumes", deserialize_with = "volumes::claims")]
-    volume_claims: Vec<VolumeClaim>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Container {
-    #[serde(deserialize_with = "null_as_default")]
-    resources: ResourceRequirements,
-    restart_policy: Option<Text>,
-    #[serde(deserialize_with = "null_as_default")]
-    ports: Vec<constraints::RawPort>,
-}
-
-impl Container {
-    /// A native sidecar: an init container that keeps running.
-    fn is_sidecar(&self) -> bool {
-        self.restart_policy.as_deref() == Some("Always")
     }
 }
 

@@ -1,0 +1,138 @@
+//! The spec of a pod: where it runs, and the rest, which pods made alike have in common and which is kept once for them.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustc_hash::FxHasher;
+use serde::{Deserialize, Deserializer};
+
+use super::constraints;
+use super::volumes::VolumeClaim;
+use crate::resources::{RawResources, ResourceRequirements};
+use crate::text::{Text, null_as_default};
+
+/// Templates to be found again. A list comes sorted by name, so that pods made alike are near each other.
+const PLACES: usize = 1024;
+
+/// A plain lock: held for one look.
+static KEPT: Mutex<Vec<Option<Arc<Template>>>> = Mutex::new(Vec::new());
+
+/// The spec of a pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spec {
+    pub(super) node_name: Option<Text>,
+    rest: Arc<Template>,
+}
+
+impl Deref for Spec {
+    type Target = Template;
+    fn deref(&self) -> &Template {
+        &self.rest
+    }
+}
+
+impl<'de> Deserialize<'de> for Spec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut rest = Template::deserialize(deserializer)?;
+        Ok(Spec {
+            node_name: rest.node_name.take(),
+            rest: rest.shared(),
+        })
+    }
+}
+
+/// Everything else in the spec.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Template {
+    pub(super) scheduler_name: Option<Text>,
+    /// Taken out as soon as it is read.
+    node_name: Option<Text>,
+    pub(super) priority_class_name: Option<Text>,
+    pub(super) host_network: Option<bool>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) containers: Vec<Container>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) init_containers: Vec<Container>,
+    pub(super) overhead: RawResources,
+    pub(super) resources: Option<Box<ResourceRequirements>>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) scheduling_gates: Vec<serde::de::IgnoredAny>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) resource_claims: Vec<serde::de::IgnoredAny>,
+    pub(super) node_selector: crate::text::TextMap,
+    pub(super) affinity: Option<Box<constraints::RawAffinity>>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) tolerations: Vec<constraints::RawToleration>,
+    #[serde(rename = "volumes", deserialize_with = "super::volumes::claims")]
+    pub(super) volume_claims: Vec<VolumeClaim>,
+}
+
+impl Template {
+    /// The same, shared with an equal one that was seen before.
+    fn shared(self) -> Arc<Template> {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_empty() {
+            kept.resize(PLACES, None);
+        }
+        // Far below what fits.
+        let place = self.digest() as usize % PLACES;
+        match &mut kept[place] {
+            Some(same) if **same == self => Arc::clone(same),
+            other => Arc::clone(other.insert(Arc::new(self))),
+        }
+    }
+
+    /// By what pods differ most.
+    fn digest(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        (&self.scheduler_name, &self.priority_class_name, self.tolerations.len()).hash(&mut hasher);
+        for container in &self.containers {
+            for (name, amount) in container.resources.requests.iter() {
+                (name, amount.as_str()).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Container {
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) resources: ResourceRequirements,
+    pub(super) restart_policy: Option<Text>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub(super) ports: Vec<constraints::RawPort>,
+}
+
+impl Container {
+    /// A native sidecar: an init container that keeps running.
+    pub(super) fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_made_alike_share_all_but_their_node() {
+        let spec = |node: &str, gpus: u32| -> Spec {
+            let text = format!(
+                r#"{{"nodeName":"{node}","containers":[{{"resources":{{"requests":{{"nvidia.com/gpu":{gpus}}}}}}}]}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let (one, other) = (spec("a", 1), spec("b", 1));
+        assert!(Arc::ptr_eq(&one.rest, &other.rest));
+        assert_eq!(
+            (one.node_name.as_deref(), other.node_name.as_deref()),
+            (Some("a"), Some("b"))
+        );
+        assert!(one.rest.node_name.is_none());
+        assert_ne!(*one, *spec("a", 2));
+    }
+}
