@@ -189,6 +189,8 @@ mod tests {
             format!("kai_queue_quota_cpu_cores{labels} 1.5"),
             format!("kai_queue_quota_memory_bytes{labels} -1.0"),
             format!("kai_queue_allocated_gpus{labels} 0.0"),
+            format!("kai_queue_allocated_cpu_cores{labels} 0.0"),
+            format!("kai_queue_allocated_memory_bytes{labels} 0.0"),
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is missing in\n{text}");
         }
