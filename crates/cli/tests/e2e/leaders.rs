@@ -277,7 +277,8 @@ fn reads(audit: &Audit) -> usize {
         .count()
 }
 
-async fn admit(cluster: &Cluster, kube: &Kube, names: &[String]) {
+/// Whether all of these pods could be created.
+async fn admitted(cluster: &Cluster, kube: &Kube, names: &[String]) -> bool {
     // Each over a connection of its own, or the server would ask one replica only.
     let mut creations = tokio::task::JoinSet::new();
     for name in names {
@@ -291,12 +292,11 @@ async fn admit(cluster: &Cluster, kube: &Kube, names: &[String]) {
                 .await
         });
     }
-    while let Some(created) = creations.join_next().await {
-        created.unwrap().unwrap();
-    }
+    let all = creations.join_all().await.iter().all(Result::is_ok);
     for name in names {
         cluster.delete::<api::Pod>("default", name).await.unwrap();
     }
+    all
 }
 
 #[test]
@@ -330,8 +330,7 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
             let names: Vec<String> = (0..20).map(|number| format!("pod-{number}")).collect();
             cluster
                 .until_async("both are asked", async || {
-                    admit(cluster, kube, &names).await;
-                    one.asked() > 0 && two.asked() > 0
+                    admitted(cluster, kube, &names).await && one.asked() > 0 && two.asked() > 0
                 })
                 .await;
 
@@ -344,7 +343,12 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
 
             one.kill().await;
             let asked = two.asked();
-            admit(cluster, kube, &names).await;
+            // The server finds out at its next call which connections are dead.
+            cluster
+                .until_async("the other answers for both", async || {
+                    admitted(cluster, kube, &names).await
+                })
+                .await;
             assert!(two.asked() > asked);
             two.kill().await;
         },
