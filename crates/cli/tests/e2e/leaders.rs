@@ -14,7 +14,7 @@ use sim::kubelet::NodeTemplate;
 use crate::harness::audit::{self, Audit, Write};
 use crate::harness::line::Line;
 use crate::harness::manifest::PodManifest;
-use crate::harness::{Cluster, Kube, scenario_with};
+use crate::harness::{Choice, Cluster, Kube, scenario_with};
 
 const ROLES: [&str; 3] = ["scheduler", "binder", "controllers"];
 
@@ -27,6 +27,16 @@ fn webhooks_only() -> Settings {
     Settings {
         admission: Settings::every_role().unwrap().admission,
         ..Settings::default()
+    }
+}
+
+/// A scenario about replicas; on the embedded server roles run without an election.
+fn with_replicas(settings: Settings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &Kube)) {
+    match Choice::of_environment() {
+        Choice::Embedded => {}
+        Choice::Kube => scenario_with(settings, nodes, async |cluster| {
+            story(cluster, cluster.kube().expect("it was chosen")).await;
+        }),
     }
 }
 
@@ -88,11 +98,10 @@ async fn half(cluster: &Cluster, name: &str) {
 
 #[test]
 fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
-    scenario_with(
+    with_replicas(
         webhooks_only(),
         &[NodeTemplate::new("node", "h100:4")],
-        async |cluster| {
-            let Some(kube) = cluster.kube() else { return };
+        async |cluster, kube| {
             let audit = Audit::from_now();
             let (one, two) = (address(1), address(2));
             let mut first = kube.replica(one).await;
@@ -143,11 +152,10 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
 /// A request that was sent while its sender led can't be called back. It is a request on a condition, so it does no harm.
 #[test]
 fn what_an_old_leader_sent_in_time_may_arrive_late() {
-    scenario_with(
+    with_replicas(
         webhooks_only(),
         &[NodeTemplate::new("node", "h100:2")],
-        async |cluster| {
-            let Some(kube) = cluster.kube() else { return };
+        async |cluster, kube| {
             let audit = Audit::from_now();
             let (one, two) = (address(6), address(7));
             let first = kube.replica(one).await;
@@ -180,11 +188,10 @@ fn what_an_old_leader_sent_in_time_may_arrive_late() {
 
 #[test]
 fn a_leader_that_is_back_in_time_stays_one() {
-    scenario_with(
+    with_replicas(
         webhooks_only(),
         &[NodeTemplate::new("node", "h100:1")],
-        async |cluster| {
-            let Some(kube) = cluster.kube() else { return };
+        async |cluster, kube| {
             let audit = Audit::from_now();
             let (one, two) = (address(3), address(4));
             let first = kube.replica(one).await;
@@ -270,7 +277,8 @@ fn reads(audit: &Audit) -> usize {
         .count()
 }
 
-async fn admit(cluster: &Cluster, kube: &Kube, names: &[String]) {
+/// Whether all of these pods could be created.
+async fn admitted(cluster: &Cluster, kube: &Kube, names: &[String]) -> bool {
     // Each over a connection of its own, or the server would ask one replica only.
     let mut creations = tokio::task::JoinSet::new();
     for name in names {
@@ -284,12 +292,11 @@ async fn admit(cluster: &Cluster, kube: &Kube, names: &[String]) {
                 .await
         });
     }
-    while let Some(created) = creations.join_next().await {
-        created.unwrap().unwrap();
-    }
+    let all = creations.join_all().await.iter().all(Result::is_ok);
     for name in names {
         cluster.delete::<api::Pod>("default", name).await.unwrap();
     }
+    all
 }
 
 #[test]
@@ -298,45 +305,52 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
         admission: None,
         ..Settings::every_role().unwrap()
     };
-    scenario_with(without, &[NodeTemplate::new("node", "h100:1")], async |cluster| {
-        let Some(kube) = cluster.kube() else { return };
-        let audit = Audit::from_now();
-        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let servers = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
-        let service = Line::new(address(5), &servers).await;
-        let [one, two] = listeners;
-        let one = kube.webhooks("one", service.address, one).await;
-        let two = kube.webhooks("two", service.address, two).await;
-        let both = BTreeSet::from(["one".to_owned(), "two".to_owned()]);
-        cluster
-            .until_async("both are in the bundle", async || {
-                configurations(cluster)
-                    .await
-                    .iter()
-                    .all(|(_, identities)| *identities == both)
-            })
-            .await;
-        cluster.until_guarded().await;
+    with_replicas(
+        without,
+        &[NodeTemplate::new("node", "h100:1")],
+        async |cluster, kube| {
+            let audit = Audit::from_now();
+            let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+            let servers = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+            let service = Line::new(address(5), &servers).await;
+            let [one, two] = listeners;
+            let one = kube.webhooks("one", service.address, one).await;
+            let two = kube.webhooks("two", service.address, two).await;
+            let both = BTreeSet::from(["one".to_owned(), "two".to_owned()]);
+            cluster
+                .until_async("both are in the bundle", async || {
+                    configurations(cluster)
+                        .await
+                        .iter()
+                        .all(|(_, identities)| *identities == both)
+                })
+                .await;
+            cluster.until_guarded().await;
 
-        let names: Vec<String> = (0..20).map(|number| format!("pod-{number}")).collect();
-        cluster
-            .until_async("both are asked", async || {
-                admit(cluster, kube, &names).await;
-                one.asked() > 0 && two.asked() > 0
-            })
-            .await;
+            let names: Vec<String> = (0..20).map(|number| format!("pod-{number}")).collect();
+            cluster
+                .until_async("both are asked", async || {
+                    admitted(cluster, kube, &names).await && one.asked() > 0 && two.asked() > 0
+                })
+                .await;
 
-        // A round of each, in which nothing is written.
-        let (settled, before) = (configurations(cluster).await, reads(&audit));
-        cluster
-            .until("both looked again", |_| reads(&audit) >= before + 2)
-            .await;
-        assert_eq!(configurations(cluster).await, settled);
+            // A round of each, in which nothing is written.
+            let (settled, before) = (configurations(cluster).await, reads(&audit));
+            cluster
+                .until("both looked again", |_| reads(&audit) >= before + 2)
+                .await;
+            assert_eq!(configurations(cluster).await, settled);
 
-        one.kill().await;
-        let asked = two.asked();
-        admit(cluster, kube, &names).await;
-        assert!(two.asked() > asked);
-        two.kill().await;
-    });
+            one.kill().await;
+            let asked = two.asked();
+            // The server finds out at its next call which connections are dead.
+            cluster
+                .until_async("the other answers for both", async || {
+                    admitted(cluster, kube, &names).await
+                })
+                .await;
+            assert!(two.asked() > asked);
+            two.kill().await;
+        },
+    );
 }
