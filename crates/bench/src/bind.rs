@@ -119,11 +119,13 @@ async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::
     kube.add_nodes("node", nodes, "h100:8").await?;
     let context = kube.context();
     let bound = Bound::watch(&context, pods).await?;
-    let controllers = Kai::start(
-        "controllers",
-        kube.kubeconfig.path(),
-        &["--max-concurrent-reconciles=64"],
-    )?;
+    // An earlier kai that places nobody: groups are made, webhooks and policies are registered, and the server has taken them in.
+    let earlier = [
+        "--role=scheduler=--scheduler-name=nobody",
+        "--role=controllers=--max-concurrent-reconciles=64",
+    ];
+    let mut earlier = Kai::all(kube.kubeconfig.path(), &earlier)?;
+    earlier.ready().await?;
     kube.create_pods("waiting", pods, keys::SCHEDULER_NAME).await?;
     context.feeds.pod_groups().synced().await;
     until("the pods to be grouped", async || {
@@ -133,7 +135,7 @@ async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::
             && context.feeds.pods().all().iter().all(|pod| pod.pod_group().is_some())
     })
     .await?;
-    drop(controllers);
+    drop(earlier);
     let before = audit_mark();
     let kai = Kai::all(kube.kubeconfig.path(), &[&flag(mode)])?;
     let (first, last) = bound.all().await?;

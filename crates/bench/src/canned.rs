@@ -203,12 +203,7 @@ impl Cluster {
         let gpus = (0..members)
             .filter(|member| has_gpu((at * GANG + member) / self.nodes()))
             .count();
-        let numbers = [
-            ("GROUP", at),
-            ("UID", at),
-            ("QUEUE", at % QUEUES),
-            ("GPUS", gpus),
-        ];
+        let numbers = [("GROUP", at), ("UID", at), ("QUEUE", at % QUEUES), ("GPUS", gpus)];
         self.group.write(text, &numbers);
     }
 }
