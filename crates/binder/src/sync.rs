@@ -1,11 +1,13 @@
 //! Caring for groups that no bind is at work on: reservations without users go, lost ones come back.
 
+use api::keys;
 use cluster::{About, Outcome};
 
 use crate::GroupKey;
 use crate::care::{Care, care};
 use crate::locks::Worker;
 use crate::metrics::Deed;
+use crate::reservation_pod::reservation_pod;
 use crate::run::Binder;
 use crate::step::Reservation;
 
@@ -45,7 +47,7 @@ impl Binder {
                 self.remove_reservation(&found).await?;
                 Ok(if again { Outcome::Retry } else { Outcome::Done })
             }
-            (Care::Restore, _) => self.restore(key).await,
+            (Care::Restore, _) => self.restore(key, books.unheld(&key.group)).await,
             (Care::Mismatch { gpu }, Some(found)) => {
                 let pods = books
                     .staying(&key.group)
@@ -57,13 +59,17 @@ impl Binder {
         }
     }
 
-    async fn restore(&self, key: &GroupKey) -> Result<Outcome, cluster::Error> {
+    async fn restore(&self, key: &GroupKey, gpu: Option<&str>) -> Result<Outcome, cluster::Error> {
         let Some(facts) = self.node_facts(&key.node).await? else {
             // Its pods are about to go with it.
             return Ok(Outcome::Done);
         };
         tracing::warn!(group = %key, "pods share a GPU that nothing holds for them; it is reserved anew");
-        self.create_reservation(key, &facts, Deed::Restored).await?;
+        let mut pod = reservation_pod(key, &facts, &self.settings);
+        if let Some(gpu) = gpu {
+            pod["metadata"]["annotations"][keys::RESERVATION_WANTED_GPU] = gpu.into();
+        }
+        self.create_reservation(key, pod, Deed::Restored).await?;
         Ok(Outcome::Retry)
     }
 
