@@ -185,6 +185,8 @@ pub const SCALING_FOR_POD: &str = "shared-gpu-pod-name";
 pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
 /// Annotation on reservation pods: the UUID of the GPU it holds, in spite of the name.
 pub const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
+/// Annotation on reservation pods that are made anew: the UUID of the GPU that its pods run on, which it should get.
+pub const RESERVATION_WANTED_GPU: &str = "kai.scheduler/wanted-gpu";
 /// Annotation on reservation pods: the pod that last relied on it, as namespace and name.
 pub const RESERVATION_LAST_USER: &str = "kai.scheduler/last-user";
 /// How the names of reservation pods begin.

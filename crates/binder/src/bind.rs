@@ -248,7 +248,8 @@ impl Binder {
                         "nodes are being added for other pods; no GPU is reserved meanwhile".into(),
                     ));
                 }
-                let uid = self.create_reservation(key, facts, Deed::Created).await?;
+                let pod = reservation_pod(key, facts, &self.settings);
+                let uid = self.create_reservation(key, pod, Deed::Created).await?;
                 self.waits.wait(key, &uid, false, Some(&bind));
                 Ok(None)
             }
@@ -309,14 +310,13 @@ impl Binder {
     pub(crate) async fn create_reservation(
         &self,
         key: &GroupKey,
-        facts: &NodeFacts,
+        pod: Value,
         deed: Deed,
     ) -> Result<String, cluster::Error> {
-        let body = reservation_pod(key, facts, &self.settings);
         let namespace = &self.settings.reservation_namespace;
         match self
             .client
-            .create(&<Pod as api::Object>::RESOURCE, namespace, body)
+            .create(&<Pod as api::Object>::RESOURCE, namespace, pod)
             .await
         {
             Ok(created) => {

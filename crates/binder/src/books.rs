@@ -160,6 +160,13 @@ impl Books {
             .find(|user| user.gpus.iter().any(|known| known == gpu))
     }
 
+    /// The GPU that pods of the group run on and that no reservation holds.
+    pub(crate) fn unheld(&self, group: &str) -> Option<&str> {
+        let held = |gpu: &str| self.reservations.iter().any(|found| found.gpu.as_deref() == Some(gpu));
+        let told = self.staying(group).flat_map(|user| &user.gpus);
+        told.map(String::as_str).find(|gpu| !held(gpu))
+    }
+
     /// A pod of the group that was told another GPU.
     pub(crate) fn stranger(&self, group: &str, gpu: &str) -> Option<&User> {
         let told = self.staying(group).filter(|user| !user.gpus.is_empty());
@@ -430,6 +437,22 @@ mod tests {
         assert_eq!(books.stranger("g", "GPU-1"), None);
         assert_eq!(books.stranger("g", "GPU-2").map(|user| &*user.uid), Some("uid-a"));
         assert_eq!(books.reservations.len(), 2);
+    }
+
+    #[test]
+    fn the_gpu_of_a_lost_reservation_is_known_from_its_pods() {
+        let key = GroupKey::new("n", "h");
+        let other = pod(&reservation_name(&key), "n", |pod| {
+            pod["metadata"]["namespace"] = json!(keys::RESERVATION);
+            pod["metadata"]["labels"] = json!({ "app": keys::RESERVATION, "runai-gpu-group": "h" });
+            pod["metadata"]["annotations"] = json!({ "run.ai/reserve_for_gpu_index": "GPU-1" });
+        });
+        let on_two = pod("a", "n", |pod| {
+            pod["metadata"]["annotations"]["kai.scheduler/received-gpus"] = json!("GPU-1,GPU-2");
+        });
+        let books = books(&[other, on_two], &[], &[]);
+        assert_eq!(books.unheld("g"), Some("GPU-2"));
+        assert_eq!(books.unheld("nobody's"), None);
     }
 
     #[test]

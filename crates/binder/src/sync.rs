@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use api::keys;
 use cluster::{About, Outcome};
 
 use crate::GroupKey;
@@ -9,6 +10,7 @@ use crate::care::{Care, care};
 use crate::devices::NodeFacts;
 use crate::locks::Worker;
 use crate::metrics::Deed;
+use crate::reservation_pod::reservation_pod;
 use crate::run::Binder;
 use crate::step::Reservation;
 
@@ -57,7 +59,8 @@ impl Binder {
             }
             (Care::Restore, _) => {
                 let own = books.staying(&key.group).flat_map(|user| &user.gpus);
-                self.restore(key, &own.cloned().collect::<Vec<_>>()).await
+                let own: Vec<String> = own.cloned().collect();
+                self.restore(key, &own, books.unheld(&key.group)).await
             }
             (Care::Mismatch { gpu }, Some(found)) => {
                 let pods = books
@@ -70,7 +73,14 @@ impl Binder {
         }
     }
 
-    async fn restore(&self, key: &GroupKey, own_gpus: &[String]) -> Result<Outcome, cluster::Error> {
+    /// Makes the reservation anew. It says which GPU is wanted, which the node agent makes the kubelet prefer; where another one came of
+    /// that, placeholders leave the kubelet no choice.
+    async fn restore(
+        &self,
+        key: &GroupKey,
+        own_gpus: &[String],
+        wanted: Option<&str>,
+    ) -> Result<Outcome, cluster::Error> {
         let Some(facts) = self.node_facts(&key.node).await? else {
             // Its pods are about to go with it.
             return Ok(Outcome::Done);
@@ -79,7 +89,11 @@ impl Binder {
             return Ok(outcome);
         }
         tracing::warn!(group = %key, "pods share a GPU that nothing holds for them; it is reserved anew");
-        self.create_reservation(key, &facts, Deed::Restored).await?;
+        let mut pod = reservation_pod(key, &facts, &self.settings);
+        if let Some(gpu) = wanted {
+            pod["metadata"]["annotations"][keys::RESERVATION_WANTED_GPU] = gpu.into();
+        }
+        self.create_reservation(key, pod, Deed::Restored).await?;
         Ok(Outcome::Retry)
     }
 
@@ -92,7 +106,8 @@ impl Binder {
     ) -> Result<Option<Outcome>, cluster::Error> {
         for (number, placeholder) in (0_u32..).zip(self.placeholders.of(key)) {
             let Some(held) = self.reservation(&placeholder).await? else {
-                self.create_reservation(&placeholder, facts, Deed::Created).await?;
+                let pod = reservation_pod(&placeholder, facts, &self.settings);
+                self.create_reservation(&placeholder, pod, Deed::Created).await?;
                 return Ok(Some(Outcome::Again(STEP_PAUSE)));
             };
             if held.terminating {

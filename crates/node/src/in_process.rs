@@ -176,6 +176,8 @@ fn injection(inventory: &Inventory, mode: Mode) -> Injection {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::allocator::plan::{GPU_RESOURCE, MigStrategy};
 
@@ -208,6 +210,7 @@ mod tests {
             available: &free,
             required: &free[5..6],
             size: 2,
+            wished: &BTreeSet::new(),
         };
         let chosen = node.preferred(GPU_RESOURCE, question).unwrap();
         assert_eq!((chosen.len(), &chosen[0]), (2, &free[5]));

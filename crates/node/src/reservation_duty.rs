@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
+use api::keys::RESERVATION_WANTED_GPU;
 use cluster::{Client, PodChange, PodMeta};
+use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
 use crate::allocator::plan::unreplicated;
@@ -14,6 +16,9 @@ use crate::podresources::{self, Holding};
 
 /// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
 pub const ANNOTATION: &str = api::keys::RESERVED_GPU;
+
+/// UUIDs of GPUs that reservations which were made anew should get: pods run on them.
+pub type Wished = watch::Receiver<BTreeSet<String>>;
 
 /// Where the duty is done.
 #[derive(Debug, Clone)]
@@ -50,6 +55,9 @@ impl Pods {
             PodChange::Gone(name) => {
                 // The next pod of this name is a replacement.
                 if let Some(pod) = self.by_name.get_mut(&name) {
+                    if pod.annotations.get(ANNOTATION) == pod.annotations.get(RESERVATION_WANTED_GPU) {
+                        pod.annotations.remove(RESERVATION_WANTED_GPU);
+                    }
                     pod.annotations.insert(ANNOTATION.to_owned(), String::new());
                     pod.uid.clear();
                 }
@@ -61,6 +69,19 @@ impl Pods {
         self.by_name
             .values()
             .filter(|pod| !pod.annotations.contains_key(ANNOTATION))
+    }
+
+    /// What reservations should get and have not got. One that got another GPU is removed and comes again: the wish outlives it, so that
+    /// it is known before the kubelet asks.
+    fn wished(&self) -> BTreeSet<String> {
+        let wishing = self
+            .by_name
+            .values()
+            .filter_map(|pod| Some((pod, pod.annotations.get(RESERVATION_WANTED_GPU)?)));
+        wishing
+            .filter(|(pod, wanted)| pod.annotations.get(ANNOTATION) != Some(wanted))
+            .map(|(_, wanted)| wanted.clone())
+            .collect()
     }
 
     /// Which pods can be annotated, and with what. A replaced pod's device must be seen twice.
@@ -94,10 +115,12 @@ impl Pods {
 }
 
 /// Runs until the agent stops.
-pub async fn keep(client: Client, duty: Duty) {
+pub async fn keep(client: Client, duty: Duty, wishes: watch::Sender<BTreeSet<String>>) {
     let mut changes = pin!(client.watch_pods(&duty.namespace, &duty.node));
     let mut pods = Pods::default();
     loop {
+        let wished = pods.wished();
+        wishes.send_if_modified(|known| std::mem::replace(known, wished.clone()) != wished);
         let anyone_waits = pods.waiting().next().is_some();
         tokio::select! {
             change = changes.next() => match change {
@@ -174,6 +197,30 @@ mod tests {
         );
         pods.annotated("a", "GPU-1");
         assert!(decide(&mut pods, &[held("a", &["GPU-1::3"])]).is_empty());
+    }
+
+    #[test]
+    fn a_wish_lasts_until_it_is_granted() {
+        let mut pods = Pods::default();
+        let anew = |uid: &str| {
+            PodChange::Seen(PodMeta {
+                name: "a".into(),
+                uid: uid.into(),
+                annotations: BTreeMap::from([(RESERVATION_WANTED_GPU.to_owned(), "GPU-2".to_owned())]),
+            })
+        };
+        let wish = BTreeSet::from(["GPU-2".to_owned()]);
+        pods.apply(anew("1"));
+        assert_eq!(pods.wished(), wish);
+        pods.annotated("a", "GPU-1");
+        assert_eq!(pods.wished(), wish, "it got another one");
+        pods.apply(PodChange::Gone("a".into()));
+        assert_eq!(pods.wished(), wish, "it will come again");
+        pods.apply(anew("2"));
+        pods.annotated("a", "GPU-2");
+        assert!(pods.wished().is_empty());
+        pods.apply(PodChange::Gone("a".into()));
+        assert!(pods.wished().is_empty(), "nobody needs it any more");
     }
 
     #[test]

@@ -21,6 +21,7 @@ async fn a_node_for_real() {
     scenes::the_kubelet_takes_the_devices(&mut machine).await;
     scenes::a_container_sees_its_own_gpus_and_no_others(&mut machine).await;
     scenes::two_pods_share_a_gpu(&mut machine).await;
+    scenes::a_lost_reservation_gets_the_same_gpu_again(&mut machine).await;
     scenes::a_container_that_starts_again_gets_its_gpu_again(&mut machine).await;
     scenes::restarts_are_survived(&mut machine).await;
     scenes::a_gpu_fails_and_returns(&mut machine).await;

@@ -140,7 +140,7 @@ impl Machine {
     }
 
     /// The reservation pods.
-    async fn reservations(&self) -> Vec<Value> {
+    pub(crate) async fn reservations(&self) -> Vec<Value> {
         let selection = Selection {
             namespace: Some(keys::RESERVATION.to_owned()),
             ..Selection::default()
@@ -160,6 +160,12 @@ impl Machine {
         let name = pod["metadata"]["name"].as_str().unwrap();
         assert_eq!(self.held(keys::RESERVATION, name).await, BTreeSet::from([gpu.clone()]));
         (pod, gpu)
+    }
+
+    pub(crate) async fn delete_reservation(&self, pod: &Value) {
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        let target = Target::of::<Pod>(keys::RESERVATION, name);
+        self.client.delete(target, &Deletion::default()).await.unwrap();
     }
 
     /// Deletes the pods and waits until all of them, and reservations that nobody needs any more, are gone.

@@ -154,6 +154,28 @@ pub(crate) async fn a_gpu_fails_and_returns(machine: &mut Machine) {
     machine.delete(&["kept", "others"], 0).await;
 }
 
+pub(crate) async fn a_lost_reservation_gets_the_same_gpu_again(machine: &mut Machine) {
+    scene("a reservation that is deleted under running pods gets the same GPU again, though others are free");
+    // The first GPU is taken when the reservation is made, and free when it is made anew.
+    machine.create(&whole("first", 1)).await;
+    machine.seen("first").await;
+    machine.create(&fraction("shared", "0.5")).await;
+    machine.seen("shared").await;
+    let (lost, gpu) = machine.reservation().await;
+    let before = running(machine).await;
+    machine.delete(&["first"], 1).await;
+    machine.delete_reservation(&lost).await;
+    machine
+        .until("the reservation is there again", async || {
+            let again = machine.reservations().await.into_iter().next()?;
+            let told = again["metadata"]["annotations"][keys::RESERVED_GPU].as_str()?;
+            (again["metadata"]["uid"] != lost["metadata"]["uid"] && told == gpu).then_some(())
+        })
+        .await;
+    assert_eq!(running(machine).await, before, "no container was touched");
+    machine.delete(&["shared"], 0).await;
+}
+
 pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &mut Machine) {
     scene("a container that starts again gets its GPU again, also from an agent that was started anew");
     machine.create(&ending(fraction("half", "0.5"))).await;

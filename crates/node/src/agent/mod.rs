@@ -10,6 +10,7 @@ pub mod state;
 pub mod volumes;
 pub mod watcher;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -90,11 +91,13 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     }));
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
+    let (wishes, wished) = watch::channel(BTreeSet::new());
     let around = Surroundings {
         directory: settings.plugin_dir.clone(),
         files_changed,
         on_allocate: Arc::new(move |ids| noted.allocated(ids)),
         slots: slots.clone(),
+        wished,
         patience: settings.pace.kubelet.clone(),
         stop: stop.clone(),
         registrations: registrations.clone(),
@@ -122,7 +125,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         let (slots, pace) = (slots.clone(), settings.pace.refresh);
         tasks.spawn(async move { slots.keep_clean(pace).await });
     }
-    tasks.spawn(with_cluster(settings.clone(), slots, seen.clone(), told));
+    tasks.spawn(with_cluster(settings.clone(), slots, wishes, seen.clone(), told));
     let identity = Identity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(keep_last(last, identity, seen.clone()));
     if let Some(address) = settings.metrics_address.clone() {
@@ -201,6 +204,7 @@ async fn own(
 async fn with_cluster(
     settings: Settings,
     slots: Arc<Slots>,
+    wishes: watch::Sender<BTreeSet<String>>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<cluster::NodeEvent>,
 ) {
@@ -226,7 +230,7 @@ async fn with_cluster(
         snapshots,
         events,
     );
-    tokio::join!(report, reservation_duty::keep(client, duty));
+    tokio::join!(report, reservation_duty::keep(client, duty, wishes));
 }
 
 /// Keeps the inventory for the next start, whenever the driver's own list changes.

@@ -1,7 +1,7 @@
 //! Which of the free devices a container should get: well-connected GPUs for whole ones, evenly or densely used GPUs for shared ones.
 //! Pure and deterministic. The kubelet may ignore the answer, so nothing depends on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpu::{Inventory, PciPath, Peer};
 
@@ -29,6 +29,9 @@ pub struct Question<'a> {
     pub required: &'a [String],
     /// How many ids the answer should have.
     pub size: usize,
+    /// UUIDs of GPUs that pods share and nothing holds, for which a reservation is on its way. The kubelet does not say who asks; for
+    /// one GPU it most likely is that reservation, and whoever wants more should leave them alone.
+    pub wished: &'a BTreeSet<String>,
 }
 
 /// The preferred ids, `required` first. Shorter than asked if there are not enough.
@@ -37,6 +40,17 @@ pub fn preferred(resource: &Resource, inventory: &Inventory, policy: SharedPolic
     let mut free: Vec<&String> = question.available.iter().filter(|id| !chosen.contains(id)).collect();
     free.sort_by_key(|id| order(resource, id));
     let wanted = question.size - chosen.len();
+    let is_wished = |id: &str| question.wished.contains(unreplicated(id));
+    if wanted == 1
+        && resource.replicas == 1
+        && let Some(id) = free.iter().find(|id| is_wished(id))
+    {
+        chosen.push((*id).clone());
+        return chosen;
+    }
+    if free.iter().filter(|id| !is_wished(id)).count() >= wanted {
+        free.retain(|id| !is_wished(id));
+    }
     let whole_gpus = resource.replicas == 1 && resource.units.iter().all(|unit| unit.mig.is_none());
     if whole_gpus {
         connected(resource, inventory, &mut chosen, &free, wanted);
@@ -264,6 +278,7 @@ mod tests {
             available: &available,
             required: &required,
             size,
+            wished: &BTreeSet::new(),
         };
         let mut answer = preferred(resource, inventory, policy, question);
         answer.sort_unstable();
@@ -282,6 +297,27 @@ mod tests {
         assert_eq!(ask(&["1", "4", "5"], &[], 1), "1", "a lone GPU must not split a pair");
         assert_eq!(ask(&["1", "4"], &[], 3), "1 4", "fewer than asked is all there is");
         assert_eq!(ask(&[], &[], 1), "");
+    }
+
+    #[test]
+    fn a_gpu_that_lost_its_reservation_goes_to_the_next_one_that_asks_for_one() {
+        let machine = two_quads();
+        let resource = &plan(&machine, &Policy::default()).resources[0];
+        let available: Vec<String> = (0..5).map(|at| format!("GPU-{at}")).collect();
+        let wished = BTreeSet::from(["GPU-2".to_owned(), "GPU-7".to_owned()]);
+        let ask = |size| {
+            let question = Question {
+                available: &available,
+                required: &[],
+                size,
+                wished: &wished,
+            };
+            preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
+        };
+        assert_eq!(ask(1), "GPU-2");
+        assert_eq!(ask(2), "GPU-0 GPU-1");
+        assert_eq!(ask(4), "GPU-0 GPU-1 GPU-3 GPU-4");
+        assert_eq!(ask(5).split(' ').count(), 5, "what there is, if it takes all");
     }
 
     #[test]

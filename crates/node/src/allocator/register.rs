@@ -16,6 +16,7 @@ use super::socket;
 use crate::Error;
 use crate::kubelet::deviceplugin::registration_client::RegistrationClient;
 use crate::kubelet::deviceplugin::{DevicePluginOptions, KUBELET_SOCKET, RegisterRequest, VERSION};
+use crate::reservation_duty::Wished;
 use crate::slots::Slots;
 
 /// Where the kubelet looks for device plugins.
@@ -58,6 +59,8 @@ pub struct Surroundings {
     pub on_allocate: OnAllocate,
     /// Makes slots stand for GPUs.
     pub slots: Arc<Slots>,
+    /// GPUs that reservations should get.
+    pub wished: Wished,
     /// How patient to be.
     pub patience: Patience,
     /// Set to true when the agent ends.
@@ -101,6 +104,7 @@ async fn serve_once(
         offer.clone(),
         around.on_allocate.clone(),
         around.slots.clone(),
+        around.wished.clone(),
     )?;
     let options = offer.borrow().options();
     let registered = register(&around.directory, &file, name, options).await;

@@ -18,6 +18,7 @@ use super::prefer::Question;
 use crate::Error;
 use crate::kubelet::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use crate::kubelet::deviceplugin::*;
+use crate::reservation_duty::Wished;
 use crate::slots::Slots;
 
 /// Called with the device ids of every granted Allocate of GPUs.
@@ -44,6 +45,7 @@ impl Server {
         offer: watch::Receiver<Arc<Offer>>,
         on_allocate: OnAllocate,
         slots: Arc<Slots>,
+        wished: Wished,
     ) -> Result<Self, Error> {
         let fail = |source| Error::Socket {
             path: path.to_owned(),
@@ -59,6 +61,7 @@ impl Server {
             streams: Arc::new(streams_sender),
             on_allocate,
             slots,
+            wished,
         };
         let server = tonic::transport::Server::builder()
             .add_service(DevicePluginServer::new(plugin))
@@ -112,6 +115,7 @@ struct Plugin {
     streams: Arc<watch::Sender<usize>>,
     on_allocate: OnAllocate,
     slots: Arc<Slots>,
+    wished: Wished,
 }
 
 /// Counts a stream for as long as it lives.
@@ -169,12 +173,13 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        let offer = self.offer.borrow().clone();
+        let (offer, wished) = (self.offer.borrow().clone(), self.wished.borrow().clone());
         let answer = |request: &ContainerPreferredAllocationRequest| ContainerPreferredAllocationResponse {
             device_ids: offer.prefer(Question {
                 available: &request.available_ids,
                 required: &request.must_include_ids,
                 size: usize::try_from(request.allocation_size).unwrap_or(0),
+                wished: &wished,
             }),
         };
         let container_responses = request.get_ref().container_requests.iter().map(answer).collect();

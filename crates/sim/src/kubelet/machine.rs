@@ -1,7 +1,7 @@
 //! One simulated machine: what it has, who is on it, and whether one more pod fits. Devices are chosen by the node agent's own code.
 //! Pure; the shell in the parent module talks to the API.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::model::{GpuRequest, PodSpec};
 use node::allocator::plan::{GPU_RESOURCE, unreplicated};
@@ -157,6 +157,7 @@ impl Machine {
             available: &available,
             required: &[],
             size: count,
+            wished: &BTreeSet::new(),
         };
         let chosen = gpus.preferred(resource, question).map_err(unexpected)?;
         gpus.allocate(resource, &chosen).map_err(unexpected)?;
