@@ -180,7 +180,7 @@ struct LossyReservations(AtomicU64);
 impl Faults for LossyReservations {
     fn request(&self, request: &RequestInfo) -> Fault {
         let reserves = request.verb == "create" && request.resource == "pods" && request.namespace == RESERVATIONS;
-        match reserves && self.0.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+        match reserves && self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             true => Fault::DropAnswer,
             false => Fault::Pass,
         }

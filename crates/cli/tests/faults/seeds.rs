@@ -49,7 +49,7 @@ fn replay(seed: u64) {
     }
     let mut plan = Plan::drawn(seed);
     if number("KAI_FAULT_SHRINK").is_some() {
-        plan = shrunk(&plan);
+        plan = shrunk(&plan, |plan| live(plan, false).is_err());
     }
     println!(
         "nodes {:?}\n{:?}",
