@@ -118,10 +118,16 @@ impl StatusWriter {
         });
         let target = Target::of::<api::Pod>(&key.namespace, &key.name);
         match self.client.patch(target, Part::Status, Patch::Strategic(body)).await {
-            // A successor has the name.
-            Err(error) if error.is_conflict() => Ok(()),
+            // A successor has the name. Other conflicts are tried again.
+            Err(error) if error.is_conflict() && !self.is_present(key, &condition.uid) => Ok(()),
             result => result.map(|_| ()),
         }
+    }
+
+    /// Whether the pod of this name is still the one that is meant.
+    fn is_present(&self, key: &Key, uid: &str) -> bool {
+        let pod = self.pods.get(key);
+        pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(uid))
     }
 
     /// Written from the present list and only onto it: schedulers of other node pools write the same list.
