@@ -23,6 +23,8 @@ pub struct Cluster {
     pub(crate) groups: GroupNames,
     pub(crate) resources: ResourceNames,
     pub(crate) shapes: FxHashMap<(Requests, crate::model::Constraints), ShapeId>,
+    /// With more shapes than this it is time to look for unused ones.
+    pub(crate) shapes_max: usize,
     pub(crate) node_ids: FxHashMap<Symbol, NodeId>,
     pub(crate) node_specs: Vec<Option<NodeSpec>>,
     pub(crate) pod_ids: FxHashMap<Arc<str>, PodId>,
@@ -203,6 +205,7 @@ impl Cluster {
     fn prepare(&mut self, now: Millis, config: &Config) {
         self.now = now;
         self.number += 1;
+        self.drop_unused_shapes();
         self.relink_queues();
         self.measure_memory();
         self.rank_nodes();

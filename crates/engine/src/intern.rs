@@ -1,7 +1,5 @@
 //! Interning: equal values share one id, so that the tables stay small and comparisons are integer compares.
 
-use std::hash::Hash;
-
 use rustc_hash::FxHashMap;
 
 use crate::ids::{GroupId, Symbol};
@@ -30,39 +28,6 @@ impl Symbols {
 
     pub(crate) fn text(&self, id: Symbol) -> &str {
         &self.texts[id.index()]
-    }
-}
-
-/// Any other value.
-#[derive(Clone, Debug)]
-pub(crate) struct Interned<T> {
-    ids: FxHashMap<std::sync::Arc<T>, u32>,
-    values: Vec<std::sync::Arc<T>>,
-}
-
-impl<T> Default for Interned<T> {
-    fn default() -> Self {
-        Interned {
-            ids: FxHashMap::default(),
-            values: Vec::new(),
-        }
-    }
-}
-
-impl<T: Eq + Hash> Interned<T> {
-    pub(crate) fn intern(&mut self, value: T) -> u32 {
-        if let Some(id) = self.ids.get(&value) {
-            return *id;
-        }
-        let id = u32::try_from(self.values.len()).expect("fewer than 2^32 distinct values");
-        let value = std::sync::Arc::new(value);
-        self.values.push(value.clone());
-        self.ids.insert(value, id);
-        id
-    }
-
-    pub(crate) fn get(&self, id: u32) -> &T {
-        &self.values[id as usize]
     }
 }
 

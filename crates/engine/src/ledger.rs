@@ -6,8 +6,8 @@
 use smallvec::SmallVec;
 
 use crate::ids::{GangId, GroupId, NodeId, PodId, QueueId, ShapeId};
-use crate::intern::{Interned, Symbols};
-use crate::model::{Labels, PodKind};
+use crate::intern::Symbols;
+use crate::model::PodKind;
 use crate::place::fits;
 use crate::report::Status;
 use crate::tables::{GPU, Gang, Group, Groups, Node, Place, Pod, Queue, SHARE_GPU, Shape, Share, When};
@@ -21,8 +21,6 @@ pub(crate) struct Ledger {
     pub(crate) queues: Vec<Queue>,
     pub(crate) shapes: Vec<Shape>,
     pub(crate) symbols: Symbols,
-    /// Label sets of pods.
-    pub(crate) labels: Interned<Labels>,
     /// Pods that have a say in who comes near them.
     pub(crate) opinionated: Vec<PodId>,
     journal: Vec<Undo>,

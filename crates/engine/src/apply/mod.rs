@@ -4,6 +4,7 @@ mod gangs;
 mod nodes;
 mod pods;
 mod queues;
+mod shapes;
 
 use crate::cluster::Cluster;
 use crate::model::Event;

@@ -2,9 +2,9 @@
 
 use crate::cluster::Cluster;
 use crate::ids::{PodId, ShapeId, Symbol};
-use crate::model::{GpuRequest, Gpus, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use crate::model::{Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use crate::report::Status;
-use crate::tables::{GpuKind, Groups, Place, Pod, Shape, add_row};
+use crate::tables::{Groups, PackedLabels, Place, Pod, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, spec: PodSpec) {
@@ -55,7 +55,7 @@ impl Cluster {
             sub_group: spec.sub_group.as_deref().map(|name| self.ledger.symbols.intern(name)),
             pod_set: None,
             shape: self.shape_id(spec.requests, spec.constraints),
-            labels: self.ledger.labels.intern(spec.labels),
+            labels: PackedLabels::new(&spec.labels),
             deletion: spec.deletion,
             nominated: spec
                 .nominated_node
@@ -107,54 +107,6 @@ impl Cluster {
             self.drop_if_forgotten(gang);
         }
     }
-
-    fn shape_id(&mut self, requests: crate::model::Requests, constraints: crate::model::Constraints) -> ShapeId {
-        let key = (requests, constraints);
-        if let Some(id) = self.shapes.get(&key) {
-            return *id;
-        }
-        let (requests, constraints) = &key;
-        let (mut extended, mut mig, mut whole) = (requests.extended.clone(), Gpus::ZERO, 0);
-        let gpu = match &requests.gpu {
-            GpuRequest::None => GpuKind::None,
-            GpuRequest::Whole { devices } => {
-                whole = *devices;
-                GpuKind::Whole { devices: *devices }
-            }
-            GpuRequest::Fraction { billionths, devices } => GpuKind::Fraction {
-                billionths: *billionths,
-                devices: *devices,
-            },
-            GpuRequest::Memory { mib, devices } => GpuKind::Memory {
-                mib: *mib,
-                devices: *devices,
-            },
-            GpuRequest::Mig { slices, legacy } => {
-                mig = slices
-                    .iter()
-                    .map(|(name, count)| Gpus::whole(crate::cluster::mig_slices(name)) * *count)
-                    .sum();
-                if !legacy {
-                    extended.extend(slices.iter().cloned());
-                }
-                GpuKind::Mig { legacy: *legacy }
-            }
-        };
-        let shape = Shape {
-            base: [requests.cpu_milli, requests.memory_bytes, whole, 1],
-            extended: extended
-                .iter()
-                .map(|(name, amount)| (self.resources.intern(name), *amount))
-                .collect(),
-            gpu,
-            mig,
-            constraints: constraints.clone(),
-        };
-        let id = ShapeId::new(self.ledger.shapes.len());
-        self.ledger.shapes.push(shape);
-        self.shapes.insert(key, id);
-        id
-    }
 }
 
 /// Status, node and groups of a pod as the world has it.
@@ -198,7 +150,7 @@ fn absent_pod() -> Pod {
         sub_group: None,
         pod_set: None,
         shape: ShapeId::new(0),
-        labels: 0,
+        labels: PackedLabels::default(),
         deletion: None,
         nominated: None,
         refused: None,

@@ -69,9 +69,11 @@ pub struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Whether all requirements hold.
-    pub fn matches(&self, labels: &Labels) -> bool {
-        self.requirements.iter().all(|requirement| requirement.matches(labels))
+    /// Whether all requirements hold for labels that are looked up like this.
+    pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.requirements
+            .iter()
+            .all(|requirement| requirement.matches_value(label(&requirement.key)))
     }
 }
 
@@ -139,6 +141,6 @@ mod tests {
     #[test]
     fn an_empty_term_matches_no_node_and_an_empty_selector_everything() {
         assert!(!NodeSelectorTerm::default().matches("node", &Labels::new()));
-        assert!(LabelSelector::default().matches(&Labels::new()));
+        assert!(LabelSelector::default().matches(|_| None));
     }
 }

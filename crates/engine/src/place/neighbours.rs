@@ -177,5 +177,5 @@ fn matches(ledger: &Ledger, term: &PodAffinityTerm, pod: PodId) -> bool {
         && term
             .selector
             .as_ref()
-            .is_some_and(|selector| selector.matches(ledger.labels.get(row.labels)))
+            .is_some_and(|selector| selector.matches(|key| row.labels.get(key)))
 }

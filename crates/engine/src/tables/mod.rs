@@ -4,12 +4,14 @@
 //! written by [`crate::ledger`] only.
 
 mod gang;
+mod labels;
 mod node;
 mod pod;
 mod queue;
 mod shape;
 
 pub(crate) use gang::{Gang, Member, PodList, PodSet, PodSets, SubGroup};
+pub(crate) use labels::PackedLabels;
 pub(crate) use node::{Extended, Free, Group, Node, When};
 pub(crate) use pod::{Groups, Place, Pod};
 pub(crate) use queue::Queue;

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::ids::{GangId, GroupId, NodeId, ShapeId, Symbol};
 use crate::model::{Millis, PodKind, TaskRank};
 use crate::report::Status;
+use crate::tables::PackedLabels;
 
 /// GPU groups of a pod: one in nearly all cases.
 pub(crate) type Groups = SmallVec<[GroupId; 1]>;
@@ -45,8 +46,8 @@ pub(crate) struct Pod {
     /// Index into the gang's pod sets; `None` = the gang has no such subgroup.
     pub(crate) pod_set: Option<u32>,
     pub(crate) shape: ShapeId,
-    /// Interned label set.
-    pub(crate) labels: u32,
+    /// For the affinity of others.
+    pub(crate) labels: PackedLabels,
     pub(crate) deletion: Option<Millis>,
     pub(crate) nominated: Option<Symbol>,
     pub(crate) refused: Option<Box<str>>,

@@ -20,7 +20,7 @@ use crate::explain::{Rota, explain, note};
 use crate::http::{Answer, JobOrder, Question};
 use crate::metrics::{Metrics, Parts};
 use crate::mirror::{Assumed, Index, Mark, about, group_key};
-use crate::writers::{Annotation, Bind, Board, Evict, NotScheduled, Order, Outcome, Writer, time};
+use crate::writers::{Annotation, Bind, Board, Evict, Lanes, NotScheduled, Order, Outcome, Writer, time};
 
 /// Shares and laws are looked at so often: it costs a look at every node.
 const LOOK_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
@@ -47,12 +47,13 @@ impl Driver {
         settings: &Arc<Settings>,
         metrics: &Arc<Metrics>,
         board: &Board,
+        lanes: &Arc<Lanes>,
     ) -> Driver {
         let wake = Arc::default();
         Driver {
             sources: Sources::new(context, &wake),
             index: Index::new(settings),
-            writer: Writer::new(context, settings),
+            writer: Writer::new(context, settings, lanes),
             context: context.clone(),
             settings: Arc::clone(settings),
             metrics: Arc::clone(metrics),

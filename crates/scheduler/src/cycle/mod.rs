@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::http::{self, Question};
 use crate::metrics::Metrics;
-use crate::writers::{Board, write_board};
+use crate::writers::{Board, Lanes, write_board};
 use crate::{Error, Settings, audit};
 
 /// Questions that wait for the next cycle. They come from people; more than a few at a time are no use to anybody.
@@ -61,11 +61,12 @@ impl Scheduler {
         let mut questions = self.questions.lock().await;
         context.health.announce(HEALTH_NAME, SILENCE_MAX);
         let board = Board::new();
-        let driver = driver::Driver::new(&context, &self.settings, &self.metrics, &board);
+        let lanes = Arc::new(Lanes::new());
+        let driver = driver::Driver::new(&context, &self.settings, &self.metrics, &board, &lanes);
         let error = tokio::select! {
             biased;
             error = driver.run(&mut questions) => error,
-            error = write_board(&context, &self.settings, &board) => error,
+            error = write_board(&context, &self.settings, &board, &lanes) => error,
             error = audit::run(&context, self.settings.audit_period, &self.metrics) => error,
         };
         Err(Error::Unauthorized(error))

@@ -4,6 +4,7 @@
 mod bind;
 mod board;
 mod evict;
+mod lanes;
 mod pod_group;
 mod rate;
 mod status;
@@ -12,16 +13,13 @@ use std::sync::Arc;
 
 use cluster::{Client, Deletion, Error, Key, Target};
 use engine::report::Placed;
-use tokio::sync::Semaphore;
 
 pub(crate) use board::{Annotation, Board, NotScheduled, Unschedulable};
+pub(crate) use lanes::Lanes;
 pub(crate) use status::{time, write_board};
 
 use crate::mirror::StaleRequest;
 use crate::settings::BindRequests;
-
-/// Writes at one time. An API server has a few hundred to give to all its clients.
-const IN_FLIGHT_MAX: usize = 64;
 
 /// Something to carry out.
 #[derive(Clone, Debug)]
@@ -63,7 +61,7 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
     client: Client,
-    permits: Arc<Semaphore>,
+    lanes: Arc<Lanes>,
     rules: Arc<Rules>,
 }
 
@@ -77,11 +75,11 @@ struct Rules {
 }
 
 impl Writer {
-    pub(crate) fn new(context: &cluster::Context, settings: &crate::Settings) -> Writer {
+    pub(crate) fn new(context: &cluster::Context, settings: &crate::Settings, lanes: &Arc<Lanes>) -> Writer {
         let label = settings.partition.label();
         Writer {
             client: context.client.clone(),
-            permits: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            lanes: Arc::clone(lanes),
             rules: Arc::new(Rules {
                 bind_requests: settings.bind_requests,
                 label: label.map(|(key, value)| (key.to_owned(), value.to_owned())),
@@ -93,7 +91,7 @@ impl Writer {
 
     /// Carries the order out.
     pub(crate) async fn carry_out(self, order: Order) -> Outcome {
-        let _permit = self.permits.acquire().await.expect("nobody closes the semaphore");
+        let _permit = self.lanes.order().await;
         let result = match &order {
             Order::Bind(bind) => self.bind(bind).await,
             Order::Evict(evict) => self.evict(evict).await,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::board::{Annotation, Board, NotScheduled, Subject, Unschedulable, Wanted};
+use super::lanes::Lanes;
 use super::pod_group::conditions;
 use super::rate::Rate;
 use crate::Settings;
@@ -24,10 +25,16 @@ struct StatusWriter {
     groups: Feed<PodGroup>,
     pool: Arc<str>,
     rate: Arc<Rate>,
+    lanes: Arc<Lanes>,
 }
 
 /// Writes what is on the board, for ever. Ends only if our credentials are no longer good.
-pub(crate) async fn write_board(context: &cluster::Context, settings: &Settings, board: &Board) -> Error {
+pub(crate) async fn write_board(
+    context: &cluster::Context,
+    settings: &Settings,
+    board: &Board,
+    lanes: &Arc<Lanes>,
+) -> Error {
     let writer = StatusWriter {
         board: board.clone(),
         client: context.client.clone(),
@@ -37,6 +44,7 @@ pub(crate) async fn write_board(context: &cluster::Context, settings: &Settings,
         groups: context.feeds.pod_groups().clone(),
         pool: settings.partition.name().into(),
         rate: Arc::new(Rate::new(settings.status_rate)),
+        lanes: Arc::clone(lanes),
     };
     let (refused, mut refusals) = mpsc::channel(1);
     let work = move |subject: Subject| {
@@ -73,10 +81,11 @@ fn component(scheduler: &str) -> &'static str {
 
 impl StatusWriter {
     async fn write(&self, subject: &Subject) -> Result<(), Error> {
+        self.lanes.give_way().await;
+        self.rate.one().await;
         let Some(wanted) = self.board.take(subject) else {
             return Ok(());
         };
-        self.rate.one().await;
         let result = match (subject, &wanted) {
             (Subject::Event(..), Wanted::Event(note)) => {
                 self.events.record(note.clone()).await;

@@ -1,0 +1,157 @@
+//! Shapes of pods: everything of a pod that fits and scores can read, once for all pods made alike.
+
+use crate::cluster::Cluster;
+use crate::ids::ShapeId;
+use crate::model::{Constraints, GpuRequest, Gpus, Requests};
+use crate::tables::{GpuKind, Shape};
+
+/// So many shapes without pods may be kept: they cost little, and the next pod of such a shape is likely.
+const UNUSED_MAX: usize = 1024;
+
+impl Cluster {
+    /// Drops the shapes that no pod has any more, once there may be many: where every job has constraints of its own, their number grows
+    /// with all jobs that ever were. Only between cycles.
+    pub(crate) fn drop_unused_shapes(&mut self) {
+        if self.ledger.shapes.len() <= self.shapes_max.max(UNUSED_MAX) {
+            return;
+        }
+        let mut used = vec![false; self.ledger.shapes.len()];
+        for pod in &self.ledger.pods {
+            used[pod.shape.index()] = true;
+        }
+        let mut kept = 0;
+        let renamed: Vec<Option<ShapeId>> = used
+            .iter()
+            .map(|used| {
+                let id = used.then(|| ShapeId::new(kept));
+                kept += usize::from(*used);
+                id
+            })
+            .collect();
+        let mut at = 0;
+        self.ledger.shapes.retain(|_| {
+            at += 1;
+            used[at - 1]
+        });
+        for pod in &mut self.ledger.pods {
+            pod.shape = renamed[pod.shape.index()].expect("the shape of a pod is used");
+        }
+        self.shapes.retain(|_, id| {
+            let new = renamed[id.index()];
+            *id = new.unwrap_or(*id);
+            new.is_some()
+        });
+        self.indexes.clear();
+        self.explanations.rejections.clear();
+        self.shapes_max = 2 * kept + UNUSED_MAX;
+    }
+
+    pub(super) fn shape_id(&mut self, requests: Requests, constraints: Constraints) -> ShapeId {
+        let key = (requests, constraints);
+        if let Some(id) = self.shapes.get(&key) {
+            return *id;
+        }
+        let (requests, constraints) = &key;
+        let (mut extended, mut mig, mut whole) = (requests.extended.clone(), Gpus::ZERO, 0);
+        let gpu = match &requests.gpu {
+            GpuRequest::None => GpuKind::None,
+            GpuRequest::Whole { devices } => {
+                whole = *devices;
+                GpuKind::Whole { devices: *devices }
+            }
+            GpuRequest::Fraction { billionths, devices } => GpuKind::Fraction {
+                billionths: *billionths,
+                devices: *devices,
+            },
+            GpuRequest::Memory { mib, devices } => GpuKind::Memory {
+                mib: *mib,
+                devices: *devices,
+            },
+            GpuRequest::Mig { slices, legacy } => {
+                mig = slices
+                    .iter()
+                    .map(|(name, count)| Gpus::whole(crate::cluster::mig_slices(name)) * *count)
+                    .sum();
+                if !legacy {
+                    extended.extend(slices.iter().cloned());
+                }
+                GpuKind::Mig { legacy: *legacy }
+            }
+        };
+        let shape = Shape {
+            base: [requests.cpu_milli, requests.memory_bytes, whole, 1],
+            extended: extended
+                .iter()
+                .map(|(name, amount)| (self.resources.intern(name), *amount))
+                .collect(),
+            gpu,
+            mig,
+            constraints: constraints.clone(),
+        };
+        let id = ShapeId::new(self.ledger.shapes.len());
+        self.ledger.shapes.push(shape);
+        self.shapes.insert(key, id);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Config, Event, Labels, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+
+    /// A pod with a node selector of its own.
+    fn pod(number: usize) -> PodSpec {
+        let selector = [("job".to_owned(), number.to_string())];
+        PodSpec {
+            uid: number.to_string(),
+            namespace: "n".into(),
+            name: number.to_string(),
+            created: Millis(0),
+            kind: PodKind::Workload,
+            gang: None,
+            sub_group: None,
+            phase: PodPhase::Pending,
+            node: None,
+            deletion: None,
+            gated: false,
+            bind_in_flight: None,
+            gpu_groups: Vec::new(),
+            requests: Requests::default(),
+            constraints: Constraints {
+                node_selector: selector.into(),
+                ..Constraints::default()
+            },
+            labels: Labels::new(),
+            rank: TaskRank::default(),
+            nominated_node: None,
+            refused: None,
+        }
+    }
+
+    #[test]
+    fn shapes_of_pods_long_gone_are_dropped_and_others_keep_theirs() {
+        let mut cluster = Cluster::new();
+        let stays = 3;
+        for number in 0..4 * UNUSED_MAX {
+            cluster.apply(Event::Pod(pod(number)));
+            if number != stays {
+                cluster.apply(Event::PodGone(number.to_string()));
+            }
+            if number % 100 == 0 {
+                cluster.cycle(Millis(0), &Config::default());
+            }
+        }
+        assert!(
+            cluster.ledger.shapes.len() <= 2 * UNUSED_MAX,
+            "{}",
+            cluster.ledger.shapes.len()
+        );
+        assert!(cluster.shapes.len() <= cluster.ledger.shapes.len());
+        let id = cluster.pod_ids[stays.to_string().as_str()];
+        let selector = &cluster.ledger.shape_of(id).constraints.node_selector;
+        assert_eq!(selector.iter().next().map(|(_, value)| value.as_str()), Some("3"));
+        let known = cluster.ledger.pod(id).shape;
+        assert_eq!(cluster.shape_id(Requests::default(), pod(stays).constraints), known);
+    }
+}
