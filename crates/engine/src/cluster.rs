@@ -12,7 +12,7 @@ use crate::model::{Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
 use crate::report::{Anomaly, Decision, Moment, Report, Status, Waiting};
 use crate::share::divide_tree;
-use crate::tables::{Place, Share};
+use crate::tables::{Place, PodSet, Share};
 
 /// Everything the engine knows about a cluster.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +41,8 @@ pub struct Cluster {
     /// Gangs by age; those in `young_gangs` are yet to be merged in.
     pub(crate) old_gangs: Vec<GangId>,
     pub(crate) young_gangs: Vec<GangId>,
+    /// Gangs with pods that wait, as of the begin of the last cycle.
+    pub(crate) waiting: Vec<GangId>,
     pub(crate) roots: Vec<QueueId>,
     /// Usage by queue name, also of queues not seen yet.
     pub(crate) usage: FxHashMap<Box<str>, Share>,
@@ -142,6 +144,7 @@ impl Cluster {
             total: self.total,
             memory_min: self.memory_min,
             memory_max: self.memory_max,
+            waiting: &self.waiting,
             pods_by_uid: &self.pod_ids,
             bound: Vec::new(),
             started: Vec::new(),
@@ -156,6 +159,7 @@ impl Cluster {
     /// its queue and priority. Takes back the promises of the last cycle, as the next one would.
     pub fn serving_order(&mut self, config: &Config) -> Vec<Waiting> {
         self.settle();
+        self.count_pending();
         let mut nobody = |_| {};
         let cycle = self.begin(config, &mut nobody);
         let mut walk = cycle.walk(cycle.waiting_gangs());
@@ -272,14 +276,18 @@ impl Cluster {
             ..
         } = &mut self.ledger;
         queues.iter_mut().for_each(|queue| queue.pending = [0; 3]);
-        for gang in gangs.iter().filter(|gang| gang.known) {
-            let Some(leaf) = gang.queue else { continue };
+        self.waiting.clear();
+        let waits = |set: &&PodSet| set.counts[Status::Pending as usize] > 0;
+        for (at, gang) in gangs.iter().enumerate() {
+            let Some(leaf) = gang.queue.filter(|_| gang.known) else {
+                continue;
+            };
+            if !gang.pod_sets.iter().any(|set| waits(&set)) {
+                continue;
+            }
+            self.waiting.push(GangId::new(at));
             let mut pending = [0; 3];
-            for set in gang
-                .pod_sets
-                .iter()
-                .filter(|set| set.counts[Status::Pending as usize] > 0)
-            {
+            for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {
                     let row = &pods[pod.index()];
                     if row.place.status == Status::Pending {

@@ -29,6 +29,8 @@ pub(crate) struct Cycle<'a> {
     /// Smallest and largest GPU memory of any node.
     pub(crate) memory_min: Option<i64>,
     pub(crate) memory_max: Option<i64>,
+    /// Gangs with pods that waited when the cycle began. No others come to wait within it: what is undone had waited before.
+    pub(crate) waiting: &'a [GangId],
     /// Pods by uid.
     pub(crate) pods_by_uid: &'a FxHashMap<std::sync::Arc<str>, PodId>,
     /// Pods bound by this cycle.

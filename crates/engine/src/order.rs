@@ -176,16 +176,14 @@ pub(crate) struct ByLeaf {
 }
 
 impl ByLeaf {
-    /// Lists the gangs that `keep` agrees to.
-    pub(crate) fn build(ledger: &Ledger, direction: Direction, keep: impl Fn(GangId) -> bool) -> ByLeaf {
+    /// Lists these gangs.
+    pub(crate) fn build(ledger: &Ledger, direction: Direction, listed: impl Iterator<Item = GangId>) -> ByLeaf {
         let mut gangs = ByLeaf::empty(ledger, direction);
-        for at in 0..ledger.gangs.len() {
-            let id = GangId::new(at);
+        for id in listed {
             let gang = ledger.gang(id);
-            let Some(queue) = gang.queue.filter(|_| gang.known && keep(id)) else {
-                continue;
-            };
-            gangs.add(queue, GangRank::of(gang), id);
+            if let Some(queue) = gang.queue {
+                gangs.add(queue, GangRank::of(gang), id);
+            }
         }
         gangs.sort();
         gangs

@@ -43,11 +43,12 @@ impl Cycle<'_> {
 
     /// Gangs that places are sought for.
     pub(crate) fn waiting_gangs(&self) -> ByLeaf {
-        let wants = |gang: GangId| {
-            let gang = self.ledger.gang(gang);
+        let wants = |gang: &GangId| {
+            let gang = self.ledger.gang(*gang);
             gang.waiting() > 0 && gang.schedulable && gang.is_ready()
         };
-        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, wants);
+        let waiting = self.waiting.iter().copied().filter(wants);
+        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, waiting);
         if let Some(depth) = self.config.depth(Action::Allocate) {
             gangs.cap(depth);
         }

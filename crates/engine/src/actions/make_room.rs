@@ -27,10 +27,11 @@ impl Cycle<'_> {
             let row = self.ledger.gang(gang);
             row.waiting() > 0 && row.schedulable && row.is_ready() && takes_part(self, gang)
         };
-        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, |gang| {
-            let row = self.ledger.gang(gang);
-            wants(gang) && row.delayed_until(now).is_none() && row.search_from <= self.number
+        let waiting = self.waiting.iter().copied().filter(|gang| {
+            let row = self.ledger.gang(*gang);
+            wants(*gang) && row.delayed_until(now).is_none() && row.search_from <= self.number
         });
+        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, waiting);
         if let Some(depth) = self.config.depth(action) {
             gangs.cap(depth);
         }

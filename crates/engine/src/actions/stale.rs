@@ -7,11 +7,9 @@ use crate::report::Decision;
 
 impl Cycle<'_> {
     pub(crate) fn evict_stale(&mut self) {
-        let mut order: Vec<GangId> = (0..self.ledger.gangs.len()).map(GangId::new).collect();
-        order.retain(|gang| {
-            let gang = self.ledger.gang(*gang);
-            gang.known && (gang.stale_since.is_some() || gang.is_stale())
-        });
+        let all = self.ledger.gangs.iter().enumerate();
+        let unwell = all.filter(|(_, gang)| gang.known && (gang.stale_since.is_some() || gang.is_stale()));
+        let mut order: Vec<GangId> = unwell.map(|(at, _)| GangId::new(at)).collect();
         order.sort_by_key(|gang| self.ledger.gang(*gang).seniority);
         for gang in order {
             self.check_staleness(gang);
