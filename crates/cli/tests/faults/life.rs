@@ -395,7 +395,7 @@ impl<'a> Life<'a> {
         }
         self.soon("every GPU can be had", |life| life.cluster.running().len() == count)
             .await?;
-        none(self.found_when_settled(), "in the end")
+        self.rest("in the end").await
     }
 
     async fn soon(&self, what: &str, holds: impl Fn(&Life<'_>) -> bool) -> Result<(), String> {
