@@ -241,12 +241,13 @@ impl Binder {
             .as_ref()
             .and_then(|found| self.waits.waited(key, &found.uid, found.terminating));
         let next = step(key, found.as_ref(), Patience { waited, limit });
+        let anew = matches!(next, Step::Create | Step::Replace | Step::Fail(Failure::Ended));
+        if anew && self.is_lost(key).await? {
+            self.care.add(key.clone());
+            return Err(Stop::Later(LOOK_PAUSE));
+        }
         match (next, found) {
             (Step::Create, _) => {
-                if self.is_lost(key).await? {
-                    self.care.add(key.clone());
-                    return Err(Stop::Later(LOOK_PAUSE));
-                }
                 if self.is_scaling_up().await? {
                     return Err(Stop::Refused(
                         "nodes are being added for other pods; no GPU is reserved meanwhile".into(),

@@ -38,8 +38,8 @@ pub(crate) fn care(key: &GroupKey, found: Option<&Reservation>, books: &Books, c
     if found.terminating {
         return if stays { Care::Watch } else { Care::Nothing };
     }
-    // A bind that waits for it learns from the ended pod itself that the node refused.
-    if !found.alive && books.is_awaited(&key.group, None) {
+    // A bind that waits for it learns from the ended pod itself that the node refused; not where pods run, which only care provides for.
+    if !found.alive && !stays && books.is_awaited(&key.group, None) {
         return Care::Watch;
     }
     if !found.alive || found.key() != *key {
@@ -147,6 +147,13 @@ mod tests {
             Some(ended.clone()),
             vec![user(false, &[])],
             false,
+            false,
+            Care::Remove { again: true },
+        );
+        check(
+            Some(ended.clone()),
+            vec![user(false, &[])],
+            true,
             false,
             Care::Remove { again: true },
         );

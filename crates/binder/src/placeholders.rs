@@ -46,6 +46,12 @@ impl Placeholders {
         }
     }
 
+    /// Whether it was all in vain lately: somebody else has the group's GPU.
+    pub(crate) fn rests(&self, key: &GroupKey) -> bool {
+        let until = self.lock().get(key).and_then(|need| need.rests_until);
+        until.is_some_and(|until| until > Instant::now())
+    }
+
     /// The placeholders that the group needs, as groups of their own.
     pub(crate) fn of(&self, key: &GroupKey) -> Vec<GroupKey> {
         let count = self.lock().get(key).map_or(0, |need| need.count);
@@ -113,10 +119,12 @@ mod tests {
         let (placeholders, key) = (Placeholders::default(), GroupKey::new("n", "g"));
         assert!(placeholders.give_up(&key).is_empty());
         placeholders.one_more(&key);
+        assert!(!placeholders.rests(&key));
         assert_eq!(placeholders.give_up(&key).len(), 1);
         placeholders.one_more(&key);
-        assert!(placeholders.of(&key).is_empty());
+        assert!(placeholders.of(&key).is_empty() && placeholders.rests(&key));
         tokio::time::sleep(REST).await;
+        assert!(!placeholders.rests(&key));
         placeholders.one_more(&key);
         assert_eq!(placeholders.of(&key).len(), 1);
     }

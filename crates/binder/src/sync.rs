@@ -62,6 +62,8 @@ impl Binder {
                 let own: Vec<String> = own.cloned().collect();
                 self.restore(key, &own, books.unheld(&key.group)).await
             }
+            // It was said, and trying again would be in vain: that it holds any GPU keeps the node from being promised too often.
+            (Care::Mismatch { .. }, Some(_)) if self.placeholders.rests(key) => Ok(Outcome::Done),
             (Care::Mismatch { gpu }, Some(found)) => {
                 let pods = books
                     .staying(&key.group)

@@ -390,14 +390,21 @@ async fn a_group_whose_reservation_holds_another_gpu_takes_nobody_in() {
     world.start(&[]);
     world.until("bound", |world| world.is_bound("p")).await;
     let before = world.reservation("n", "g").unwrap();
-    // It got lost, and its GPU broke before it came back.
+    // It got lost, and a pod was given its GPU before it came back.
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
-    world.kubelets.lock().unwrap().broken.insert(gpu);
+    world.kubelets.lock().unwrap().away.insert(gpu);
     world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
-    let other = |world: &World| !world.events("GPUReservationMismatch").is_empty();
-    world.until("said", other).await;
-    world.share("late", "n", &["g"], 20);
+    let said = |world: &World| !world.events("GPUReservationMismatch").is_empty();
+    world.until("said", said).await;
+    // A bind that is always there does not keep it from being seen that the GPU is not to be had.
+    world.share_with("late", "n", &["g"], 20, json!({ "backoffLimit": 1000 }));
     world.until("refused", |world| world.failed("late")).await;
+    world.pass(200).await;
+    let uid = |world: &World| world.reservation("n", "g").unwrap()["metadata"]["uid"].clone();
+    let kept = uid(&world);
+    world.pass(200).await;
+    assert_eq!(uid(&world), kept, "one try after the other would be in vain");
+    assert_eq!(world.reservations().len(), 1);
     assert!(world.is_bound("p") && !world.is_bound("late"));
     world.assert_sound();
 }

@@ -42,8 +42,8 @@ pub(crate) struct Kubelets {
     aliases: BTreeMap<String, String>,
     /// GPUs that are given out last.
     pub(crate) disliked: BTreeSet<String>,
-    /// GPUs that are not given out.
-    pub(crate) broken: BTreeSet<String>,
+    /// GPUs that somebody else has.
+    pub(crate) away: BTreeSet<String>,
     /// What went wrong at any moment.
     pub(crate) violations: Vec<String>,
     /// Reservation pods that were ever refused.
@@ -338,7 +338,7 @@ impl Kubelets {
             let gpus = self.gpus.get(&node).cloned().unwrap_or_default();
             let free = gpus
                 .into_iter()
-                .filter(|gpu| !taken.contains(gpu) && !self.broken.contains(gpu));
+                .filter(|gpu| !taken.contains(gpu) && !self.away.contains(gpu));
             // As kubelets do, it gives out any of them: here one after the other.
             self.given += 1;
             let turn = self.given;
