@@ -68,6 +68,7 @@ mod tests {
             pod: Key::new("ns", "p"),
             uid: "u".into(),
             groups: vec!["g".into()],
+            in_order: true,
             need_mib: 1,
             terminating,
             gpus: gpus.iter().map(|gpu| (*gpu).to_owned()).collect(),
