@@ -79,6 +79,7 @@ mod tests {
             pod: Key::new("ns", uid),
             uid: uid.into(),
             groups: vec!["g".into()],
+            in_order: true,
             need_mib,
             terminating: false,
             gpus: vec!["GPU-1".into()],

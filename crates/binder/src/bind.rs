@@ -241,6 +241,11 @@ impl Binder {
             .as_ref()
             .and_then(|found| self.waits.waited(key, &found.uid, found.terminating));
         let next = step(key, found.as_ref(), Patience { waited, limit });
+        let anew = matches!(next, Step::Create | Step::Replace | Step::Fail(Failure::Ended));
+        if anew && self.is_lost(key).await? {
+            self.care.add(key.clone());
+            return Err(Stop::Later(LOOK_PAUSE));
+        }
         match (next, found) {
             (Step::Create, _) => {
                 if self.is_scaling_up().await? {
@@ -271,6 +276,13 @@ impl Binder {
             }
             (_, None) => Err(Stop::Later(SOON)),
         }
+    }
+
+    /// Whether pods run on the group's GPU, so that only this very GPU will do for its reservation. The care for the group sees to that;
+    /// a bind that made one would take whichever GPU comes, again and again.
+    async fn is_lost(&self, key: &GroupKey) -> Result<bool, cluster::Error> {
+        let books = self.books(&key.node, None, &[]).await?;
+        Ok(books.staying(&key.group).next().is_some())
     }
 
     fn end_wait(&self, key: &GroupKey, bind: &Key) {

@@ -29,6 +29,8 @@ pub(crate) struct User {
     pub(crate) pod: Key,
     pub(crate) uid: String,
     pub(crate) groups: Vec<String>,
+    /// Whether the groups are in the order of the GPUs, as in its request; labels have none.
+    pub(crate) in_order: bool,
     /// MiB on each of its GPUs.
     pub(crate) need_mib: i64,
     pub(crate) terminating: bool,
@@ -163,21 +165,36 @@ impl Books {
     /// The GPU that pods of the group run on and that no reservation holds.
     pub(crate) fn unheld(&self, group: &str) -> Option<&str> {
         let held = |gpu: &str| self.reservations.iter().any(|found| found.gpu.as_deref() == Some(gpu));
-        let told = self.staying(group).flat_map(|user| &user.gpus);
-        told.map(String::as_str).find(|gpu| !held(gpu))
+        self.own_gpus(group).find(|gpu| !held(gpu))
+    }
+
+    /// The GPUs that pods of the group were told for it: one, unless something went wrong, or nobody knows which of several it is.
+    pub(crate) fn own_gpus(&self, group: &str) -> impl Iterator<Item = &str> {
+        self.staying(group)
+            .flat_map(move |user| user.gpus_for(group))
+            .map(String::as_str)
     }
 
     /// A pod of the group that was told another GPU.
     pub(crate) fn stranger(&self, group: &str, gpu: &str) -> Option<&User> {
         let told = self.staying(group).filter(|user| !user.gpus.is_empty());
         told.into_iter()
-            .find(|user| !user.gpus.iter().any(|known| known == gpu))
+            .find(|user| !user.gpus_for(group).iter().any(|known| known == gpu))
     }
 }
 
 impl User {
     pub(crate) fn uses(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
+    }
+
+    /// The GPUs that it may have been told for this group: a single one where the order of its groups is known.
+    fn gpus_for(&self, group: &str) -> &[String] {
+        let at = self.groups.iter().position(|own| own == group);
+        match at {
+            Some(at) if self.in_order && self.groups.len() == self.gpus.len() => &self.gpus[at..=at],
+            Some(_) | None => &self.gpus,
+        }
     }
 }
 
@@ -250,6 +267,7 @@ pub(crate) fn user(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) ->
         pod: Key::of(pod),
         uid: pod.metadata.uid.as_deref().unwrap_or_default().to_owned(),
         groups,
+        in_order: request.is_some(),
         need_mib: need_mib(pod, request, memory_mib),
         terminating: pod.is_terminating(),
         gpus: told(pod),
@@ -453,6 +471,21 @@ mod tests {
         let books = books(&[other, on_two], &[], &[]);
         assert_eq!(books.unheld("g"), Some("GPU-2"));
         assert_eq!(books.unheld("nobody's"), None);
+    }
+
+    #[test]
+    fn each_group_of_a_pod_on_several_gpus_has_its_own() {
+        let on_two = || {
+            pod("a", "n", |pod| {
+                pod["metadata"]["labels"] = json!({ "runai-gpu-group/g": "g", "runai-gpu-group/h": "h" });
+                pod["metadata"]["annotations"]["kai.scheduler/received-gpus"] = json!("GPU-1,GPU-2");
+            })
+        };
+        let known = books(&[on_two()], &[], &[request("a", &["h", "g"], "0.50", "Succeeded")]);
+        assert_eq!((known.unheld("g"), known.unheld("h")), (Some("GPU-2"), Some("GPU-1")));
+        assert!(known.stranger("g", "GPU-1").is_some() && known.stranger("g", "GPU-2").is_none());
+        let unknown = books(&[on_two()], &[], &[]);
+        assert!(unknown.stranger("g", "GPU-1").is_none() && unknown.stranger("g", "GPU-2").is_none());
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub(crate) fn care(key: &GroupKey, found: Option<&Reservation>, books: &Books, c
     if found.terminating {
         return if stays { Care::Watch } else { Care::Nothing };
     }
-    // A bind that waits for it learns from the ended pod itself that the node refused.
-    if !found.alive && books.is_awaited(&key.group, None) {
+    // A bind that waits for it learns from the ended pod itself that the node refused; not where pods run, which only care provides for.
+    if !found.alive && !stays && books.is_awaited(&key.group, None) {
         return Care::Watch;
     }
     if !found.alive || found.key() != *key {
@@ -68,6 +68,7 @@ mod tests {
             pod: Key::new("ns", "p"),
             uid: "u".into(),
             groups: vec!["g".into()],
+            in_order: true,
             need_mib: 1,
             terminating,
             gpus: gpus.iter().map(|gpu| (*gpu).to_owned()).collect(),
@@ -147,6 +148,13 @@ mod tests {
             Some(ended.clone()),
             vec![user(false, &[])],
             false,
+            false,
+            Care::Remove { again: true },
+        );
+        check(
+            Some(ended.clone()),
+            vec![user(false, &[])],
+            true,
             false,
             Care::Remove { again: true },
         );

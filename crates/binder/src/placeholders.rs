@@ -24,8 +24,20 @@ pub(crate) struct Placeholders {
 #[derive(Debug, Default)]
 struct Need {
     count: u32,
+    /// How often it came to nothing.
+    tries: u32,
     /// It was all in vain: nothing is tried before this time.
     rests_until: Option<Instant>,
+}
+
+impl Need {
+    fn resting() -> Need {
+        Need {
+            count: 0,
+            tries: 0,
+            rests_until: Some(Instant::now() + REST),
+        }
+    }
 }
 
 impl Placeholders {
@@ -35,7 +47,12 @@ impl Placeholders {
         let need = groups.entry(key.clone()).or_default();
         if need.rests_until.is_none_or(|until| until <= Instant::now()) {
             need.count = (need.count + 1).min(PLACEHOLDERS_MAX);
+            need.tries += 1;
             need.rests_until = None;
+        }
+        // Each try should hold one more of the GPUs: a node that goes on to give another one won't give this one.
+        if need.tries > PLACEHOLDERS_MAX {
+            *need = Need::resting();
         }
     }
 
@@ -44,6 +61,12 @@ impl Placeholders {
         if let Some(need) = self.lock().get_mut(key) {
             need.count = need.count.min(count);
         }
+    }
+
+    /// Whether it was all in vain lately: somebody else has the group's GPU.
+    pub(crate) fn rests(&self, key: &GroupKey) -> bool {
+        let until = self.lock().get(key).and_then(|need| need.rests_until);
+        until.is_some_and(|until| until > Instant::now())
     }
 
     /// The placeholders that the group needs, as groups of their own.
@@ -64,10 +87,7 @@ impl Placeholders {
     pub(crate) fn give_up(&self, key: &GroupKey) -> Vec<GroupKey> {
         let present = self.of(key);
         if let Some(need) = self.lock().get_mut(key).filter(|need| need.count > 0) {
-            *need = Need {
-                count: 0,
-                rests_until: Some(Instant::now() + REST),
-            };
+            *need = Need::resting();
         }
         present
     }
@@ -113,9 +133,21 @@ mod tests {
         let (placeholders, key) = (Placeholders::default(), GroupKey::new("n", "g"));
         assert!(placeholders.give_up(&key).is_empty());
         placeholders.one_more(&key);
+        assert!(!placeholders.rests(&key));
         assert_eq!(placeholders.give_up(&key).len(), 1);
         placeholders.one_more(&key);
-        assert!(placeholders.of(&key).is_empty());
+        assert!(placeholders.of(&key).is_empty() && placeholders.rests(&key));
+        tokio::time::sleep(REST).await;
+        assert!(!placeholders.rests(&key));
+        for _ in 0..PLACEHOLDERS_MAX {
+            placeholders.one_more(&key);
+            placeholders.limit(&key, 0);
+        }
+        placeholders.one_more(&key);
+        assert!(
+            placeholders.rests(&key),
+            "a node that never gives it is not asked for ever"
+        );
         tokio::time::sleep(REST).await;
         placeholders.one_more(&key);
         assert_eq!(placeholders.of(&key).len(), 1);

@@ -58,10 +58,11 @@ impl Binder {
                 Ok(if again { Outcome::Retry } else { Outcome::Done })
             }
             (Care::Restore, _) => {
-                let own = books.staying(&key.group).flat_map(|user| &user.gpus);
-                let own: Vec<String> = own.cloned().collect();
+                let own: Vec<String> = books.own_gpus(&key.group).map(str::to_owned).collect();
                 self.restore(key, &own, books.unheld(&key.group)).await
             }
+            // It was said, and trying again would be in vain: that it holds any GPU keeps the node from being promised too often.
+            (Care::Mismatch { .. }, Some(_)) if self.placeholders.rests(key) => Ok(Outcome::Done),
             (Care::Mismatch { gpu }, Some(found)) => {
                 let pods = books
                     .staying(&key.group)

@@ -343,6 +343,73 @@ async fn a_lost_reservation_that_gets_another_gpu_is_said_and_gets_its_own_back(
 }
 
 #[tokio::test(start_paused = true)]
+async fn binds_leave_a_lost_reservation_to_those_who_know_its_gpu() {
+    let mut world = World::new();
+    world.node("n", 4);
+    world.share("p", "n", &["g"], 20);
+    world.start(&[]);
+    world.until("bound", |world| world.is_bound("p")).await;
+    world.stop();
+    let before = world.reservation("n", "g").unwrap();
+    let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
+    world.kubelets.lock().unwrap().disliked.insert(gpu.clone());
+    world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
+    world.until("lost", |world| world.reservation("n", "g").is_none()).await;
+    let share = json!({
+        "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.20" },
+    });
+    let late = world.pod("late", json!({ "gpu-fraction": "0.20" }));
+    world.start(&[]);
+    // The scheduler decides the same again as soon as a bind failed.
+    let again = |world: &World| {
+        if world.failed("late") {
+            world.delete("bindrequests.scheduling.run.ai", NS, "late");
+        }
+        if world.status("late").is_null() && world.get("bindrequests.scheduling.run.ai", NS, "late").is_none() {
+            world.request(&late, "n", share.clone());
+        }
+        let wished = &world.reservation("n", "g").unwrap_or_default()["metadata"]["annotations"];
+        let wished = &wished["kai.scheduler/wanted-gpu"];
+        assert!(
+            world.reservation("n", "g").is_none() || *wished == gpu.as_str(),
+            "made by who does not know the GPU"
+        );
+        world.is_bound("late")
+    };
+    world.until("bound", again).await;
+    let now = world.reservation("n", "g").unwrap();
+    assert_eq!(now["metadata"]["annotations"][GPU], gpu.as_str());
+    world.assert_sound();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_reservation_holds_another_gpu_takes_nobody_in() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.share("p", "n", &["g"], 20);
+    world.start(&[]);
+    world.until("bound", |world| world.is_bound("p")).await;
+    let before = world.reservation("n", "g").unwrap();
+    // It got lost, and a pod was given its GPU before it came back.
+    let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
+    world.kubelets.lock().unwrap().away.insert(gpu);
+    world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
+    let said = |world: &World| !world.events("GPUReservationMismatch").is_empty();
+    world.until("said", said).await;
+    // A bind that is always there does not keep it from being seen that the GPU is not to be had.
+    world.share_with("late", "n", &["g"], 20, json!({ "backoffLimit": 1000 }));
+    world.until("refused", |world| world.failed("late")).await;
+    world.pass(200).await;
+    let uid = |world: &World| world.reservation("n", "g").unwrap()["metadata"]["uid"].clone();
+    let kept = uid(&world);
+    world.pass(200).await;
+    assert_eq!(uid(&world), kept, "one try after the other would be in vain");
+    assert_eq!(world.reservations().len(), 1);
+    assert!(world.is_bound("p") && !world.is_bound("late"));
+    world.assert_sound();
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_reservations_with_one_gpu_are_refused() {
     let mut world = World::new();
     world.node("n", 2);

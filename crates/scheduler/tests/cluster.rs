@@ -174,6 +174,21 @@ async fn who_waits_is_told_why_and_it_ends_with_the_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_conflict_does_not_silence_why_a_pod_waits() {
+    let world = World::new();
+    world.faults(failing("status", Fault::Fail(409), 4));
+    world.group("g", json!({}));
+    world.pod("p", "g", 4);
+    let told = |world: &World| {
+        let pod = world.get("pods", "p").unwrap();
+        let all = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        all.iter()
+            .any(|condition| condition["type"] == "PodScheduled" && condition["status"] == "False")
+    };
+    world.until("told", told).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_gang_that_does_not_want_it_has_no_marks_on_its_pods() {
     let world = World::new();
     world.group("g", json!({ "markUnschedulable": false }));
@@ -246,11 +261,15 @@ async fn higher_priority_evicts_and_gets_the_place() {
         .await;
 }
 
-/// Fails the first so many bindings in this way.
-fn bindings(fault: Fault, times: u32) -> impl Fn(&RequestInfo) -> Fault + Send + Sync + 'static {
+/// Fails the first so many calls of a subresource in this way.
+fn failing(
+    subresource: &'static str,
+    fault: Fault,
+    times: u32,
+) -> impl Fn(&RequestInfo) -> Fault + Send + Sync + 'static {
     let left = AtomicU32::new(times);
     move |request: &RequestInfo| {
-        let fails = request.subresource == "binding"
+        let fails = request.subresource == subresource
             && left
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
                 .is_ok();
@@ -261,7 +280,7 @@ fn bindings(fault: Fault, times: u32) -> impl Fn(&RequestInfo) -> Fault + Send +
 #[tokio::test(start_paused = true)]
 async fn a_failed_binding_is_told_and_tried_again() {
     let world = World::new();
-    world.faults(bindings(Fault::Fail(500), 3));
+    world.faults(failing("binding", Fault::Fail(500), 3));
     world.node("n1", 1);
     world.group("g", json!({}));
     world.pod("p", "g", 1);
@@ -276,7 +295,7 @@ async fn a_failed_binding_is_told_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn a_binding_whose_answer_is_lost_happened_once() {
     let world = World::new();
-    world.faults(bindings(Fault::DropAnswer, 1));
+    world.faults(failing("binding", Fault::DropAnswer, 1));
     world.node("n1", 1);
     world.group("g", json!({}));
     world.pod("p", "g", 1);
@@ -293,7 +312,7 @@ async fn a_binding_whose_answer_is_lost_happened_once() {
 #[tokio::test(start_paused = true)]
 async fn without_credentials_it_ends() {
     let world = World::new();
-    world.faults(bindings(Fault::Fail(401), 1));
+    world.faults(failing("binding", Fault::Fail(401), 1));
     world.node("n1", 1);
     world.group("g", json!({}));
     world.pod("p", "g", 1);

@@ -42,6 +42,8 @@ pub(crate) struct Kubelets {
     aliases: BTreeMap<String, String>,
     /// GPUs that are given out last.
     pub(crate) disliked: BTreeSet<String>,
+    /// GPUs that somebody else has.
+    pub(crate) away: BTreeSet<String>,
     /// What went wrong at any moment.
     pub(crate) violations: Vec<String>,
     /// Reservation pods that were ever refused.
@@ -334,7 +336,9 @@ impl Kubelets {
         if wants_gpu {
             let taken: BTreeSet<String> = self.held.values().map(|(_, gpu)| gpu.clone()).collect();
             let gpus = self.gpus.get(&node).cloned().unwrap_or_default();
-            let free = gpus.into_iter().filter(|gpu| !taken.contains(gpu));
+            let free = gpus
+                .into_iter()
+                .filter(|gpu| !taken.contains(gpu) && !self.away.contains(gpu));
             // As kubelets do, it gives out any of them: here one after the other.
             self.given += 1;
             let turn = self.given;

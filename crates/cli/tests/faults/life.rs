@@ -364,7 +364,11 @@ impl<'a> Life<'a> {
     async fn one_more_runs(&mut self, name: &str) -> Result<(), String> {
         // The webhooks may be on their way back.
         self.cluster.create_soon(PodManifest::new(name).build()).await;
-        self.soon(&format!("{name} runs"), |life| life.cluster.runs(name)).await
+        // One that had its place may have made room for somebody with a better right to it.
+        self.soon(&format!("{name} runs"), |life| {
+            life.cluster.runs(name) || life.trouble.was_deleted_by_roles(name)
+        })
+        .await
     }
 
     /// When all users have gone, nothing of ours is left.
@@ -395,7 +399,7 @@ impl<'a> Life<'a> {
         }
         self.soon("every GPU can be had", |life| life.cluster.running().len() == count)
             .await?;
-        none(self.found_when_settled(), "in the end")
+        self.rest("in the end").await
     }
 
     async fn soon(&self, what: &str, holds: impl Fn(&Life<'_>) -> bool) -> Result<(), String> {

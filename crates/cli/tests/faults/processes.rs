@@ -74,7 +74,7 @@ pub(crate) struct Processes {
     trouble: Arc<Trouble>,
     shapes: Vec<Shape>,
     running: Vec<JoinSet<()>>,
-    /// Processes that run a second time, as if an old leader had not noticed that it is none.
+    /// Processes that run a second time.
     doubles: Vec<JoinSet<()>>,
     ended: Arc<Mutex<Vec<String>>>,
 }
@@ -122,16 +122,18 @@ impl Processes {
         }
     }
 
-    /// Runs one of them a second time. Webhooks have nobody to fight with.
+    /// Runs one of them a second time. Webhooks have nobody to fight with. Of schedulers only one writes at a time: a claim that runs out
+    /// before another may take it sees to that, and two that decide at once would promise a GPU twice whatever they do.
     pub(crate) async fn double(&mut self, pick: u64) {
         let at = self.at(pick);
         self.doubles[at].shutdown().await;
         let (name, settings) = self.shapes[at].clone();
         let settings = Settings {
+            scheduler: None,
             admission: None,
             ..settings
         };
-        if settings.scheduler.is_some() || settings.binder.is_some() || settings.controllers.is_some() {
+        if settings.binder.is_some() || settings.controllers.is_some() {
             self.doubles[at] = self.spawned((name, settings));
         }
     }

@@ -42,8 +42,12 @@ impl Index {
             return;
         };
         let pod = pod_of(key, &request);
+        self.judged.remove(uid_of(&*request));
         self.unlink(&pod, key);
         self.refresh_pod(&pod);
+        if request.phase() == BindPhase::Pending {
+            self.presume_held(&request);
+        }
     }
 
     /// The bind request that counts for a pod: one made for it and not given up.
@@ -99,14 +103,17 @@ impl Index {
             return;
         };
         let uid = uid_of(&*request);
+        let pod = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
         let judged = self.judged.entry(uid.into()).or_default();
+        let condemned = std::mem::replace(&mut judged.condemned, true);
         if mine && request.failed_for_good() && !std::mem::replace(&mut judged.blamed, true) {
-            let pod = pod.map(|pod| pod.uid.clone()).unwrap_or_default();
             let (node, message) = (request.selected_node(), request.reason().to_owned());
             self.assumptions.drop_assumption(&pod);
             self.assumptions.failed(&pod, node, message, self.now);
+            self.refresh_pod(&pod_key);
+            self.presume_held(&request);
         }
-        if !std::mem::replace(&mut judged.condemned, true) {
+        if !condemned {
             self.outbox.to_delete.push(StaleRequest {
                 key: key.clone(),
                 uid: uid.to_owned(),

@@ -144,6 +144,7 @@ impl Index {
     pub(crate) fn tick(&mut self, now: Millis) -> Vec<(Key, String)> {
         self.now = now;
         self.recheck_requests();
+        self.end_presumptions();
         let mut unseen = Vec::new();
         for (uid, in_vain) in self.assumptions.due(now) {
             let Some(key) = self.pods_by_uid.get(&*uid).cloned() else {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Object, Pod};
+use api::{BindPhase, Object, Pod};
 use cluster::Key;
 use engine::model::{Event, GpuRequest, NodeSelectorTerm, Operator, PodKind, PodPhase, PodSpec, Requirement};
 
@@ -82,6 +82,7 @@ impl Index {
 
     pub(crate) fn remove_pod(&mut self, key: &Key) {
         let Some(entry) = self.pods.remove(key) else { return };
+        let cut_short = self.request_for(key, &entry.uid).cloned();
         self.pods_by_uid.remove(&entry.uid);
         self.assumptions.forget(&entry.uid);
         self.leave_volumes(key, &entry.object);
@@ -90,6 +91,9 @@ impl Index {
             self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
         }
         self.tie(key, &entry.ties, &Ties::None);
+        if let Some(request) = cut_short.filter(|request| request.phase() == BindPhase::Pending) {
+            self.presume_held(&request);
+        }
     }
 
     /// Tells the engine how the pod is now.

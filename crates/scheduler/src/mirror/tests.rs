@@ -70,10 +70,14 @@ impl World {
     }
 
     fn request(&mut self, pod: &str, owner: &str, node: &str, status: Value) {
+        self.share_request(pod, owner, (node, &[]), status);
+    }
+
+    fn share_request(&mut self, pod: &str, owner: &str, (node, groups): (&str, &[&str]), status: Value) {
         let request: Arc<BindRequest> = Arc::new(slim(json!({
             "metadata": { "name": pod, "namespace": "a", "uid": "br",
                           "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": owner }] },
-            "spec": { "podName": pod, "selectedNode": node },
+            "spec": { "podName": pod, "selectedNode": node, "selectedGPUGroups": groups },
             "status": status,
         })));
         self.index.apply_bind_request(&Key::of(&*request), &request);
@@ -151,6 +155,15 @@ fn pod(name: &str, rest: Value) -> api::Pod {
         }),
         rest,
     ))
+}
+
+fn reservation(group: &str) -> Arc<api::Pod> {
+    let whole = json!({ "resources": { "requests": { "nvidia.com/gpu": "1" }, "limits": { "nvidia.com/gpu": "1" } }, "name": "c" });
+    Arc::new(slim(json!({
+        "metadata": { "name": "r", "namespace": "kai-resource-reservation", "uid": "uid-r",
+                      "labels": { "app": "kai-resource-reservation", "runai-gpu-group": group } },
+        "spec": { "nodeName": "n", "containers": [whole] }, "status": { "phase": "Running" },
+    })))
 }
 
 fn merged(mut base: Value, patch: Value) -> Value {
@@ -518,21 +531,64 @@ fn a_gpu_is_free_when_its_reservation_pod_is_gone() {
             json!({ "metadata": { "annotations": { "gpu-fraction": "0.5" }, "labels": { "runai-gpu-group": "x" } } }),
         ),
     );
-    let whole = json!({ "resources": { "requests": { "nvidia.com/gpu": "1" }, "limits": { "nvidia.com/gpu": "1" } }, "name": "c" });
-    let reservation: Arc<api::Pod> = Arc::new(slim(json!({
-        "metadata": { "name": "r", "namespace": "kai-resource-reservation", "uid": "uid-r",
-                      "labels": { "app": "kai-resource-reservation", "runai-gpu-group": "x" } },
-        "spec": { "nodeName": "n", "containers": [whole] }, "status": { "phase": "Running" },
-    })));
+    let reservation = reservation("x");
     let held = Key::of(&*reservation);
     world.index.apply_pod(&held, &reservation);
-    world.pod("next", json!({ "spec": { "containers": [whole] } }));
+    world.pod("next", json!({}));
     assert!(world.decide().is_empty(), "the GPU is shared");
     world.index.remove_pod(&Key::new("a", "half"));
     assert!(world.decide().is_empty(), "the reservation pod still has it");
     assert_eq!(world.status("uid-next"), Some(Status::Pipelined));
     world.index.remove_pod(&held);
     assert_eq!(world.decide(), ["bind uid-next n"]);
+}
+
+/// A share of the only GPU is being bound, and somebody waits for a whole one.
+fn a_share_on_its_way() -> World {
+    let mut world = World::new();
+    world.node("n", json!({ "nvidia.com/gpu.memory": "80000" }));
+    world.group("g", json!({}));
+    let share = json!({ "metadata": { "annotations": { "gpu-fraction": "0.5" } }, "spec": { "containers": [{}] } });
+    world.pod("half", share);
+    world.share_request("half", "uid-half", ("n", &["x"]), json!({}));
+    world.pod("next", json!({}));
+    assert_eq!(world.decide(), [""; 0], "the GPU is promised");
+    world
+}
+
+#[test]
+fn a_reservation_that_a_lagging_watch_does_not_show_yet_has_its_gpu() {
+    let mut world = a_share_on_its_way();
+    let failed = json!({ "phase": "Failed", "reason": "refused" });
+    world.share_request("half", "uid-half", ("n", &["x"]), failed);
+    assert_eq!(world.decide(), [""; 0], "the bind may have reserved it");
+    world.index.remove_bind_request(&Key::new("a", "half"));
+    let reservation = reservation("x");
+    let held = Key::of(&*reservation);
+    world.index.apply_pod(&held, &reservation);
+    world.pod(
+        "half",
+        json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+    );
+    assert_eq!(world.after(60), [""; 0], "it has");
+    world.index.remove_pod(&held);
+    assert_eq!(world.decide(), ["bind uid-next n"]);
+}
+
+#[test]
+fn a_bind_that_was_cut_short_may_have_reserved_its_gpu() {
+    for pod_goes_first in [true, false] {
+        let mut world = a_share_on_its_way();
+        let (pod, request) = (Key::new("a", "half"), Key::new("a", "half"));
+        if pod_goes_first {
+            world.index.remove_pod(&pod);
+            assert_eq!(world.decide(), [""; 0], "it may have");
+        }
+        world.index.remove_bind_request(&request);
+        world.index.remove_pod(&pod);
+        assert_eq!(world.decide(), [""; 0], "still");
+        assert_eq!(world.after(10), ["bind uid-next n"], "no reservation came of it");
+    }
 }
 
 #[test]
