@@ -384,7 +384,7 @@ impl Inner {
 
     async fn reject(&self, key: &Key, rejection: &Rejection) -> Result<Outcome, cluster::Error> {
         tracing::info!(%key, reason = rejection.reason, "a simulated kubelet rejects a pod");
-        self.write(key, status::rejected(rejection)).await?;
+        self.write_last(key, status::rejected(rejection)).await?;
         Ok(Outcome::Done)
     }
 
@@ -472,7 +472,8 @@ impl Inner {
     async fn end(&self, key: &Key, life: &Life, exit_code: i64) -> Result<(), cluster::Error> {
         let now = self.context.clock.now_text();
         self.release(life);
-        self.write(key, status::ended(&life.object, &now, exit_code)).await?;
+        self.write_last(key, status::ended(&life.object, &now, exit_code))
+            .await?;
         self.set_stage(key, life, Stage::Ended);
         Ok(())
     }
@@ -487,6 +488,11 @@ impl Inner {
         if let Some(life) = life {
             self.release(&life);
         }
+        self.take_away(key, uid).await?;
+        Ok(Outcome::Done)
+    }
+
+    async fn take_away(&self, key: &Key, uid: &str) -> Result<(), cluster::Error> {
         let target = Target::of::<api::Pod>(&key.namespace, &key.name);
         let deletion = Deletion {
             uid: Some(uid.to_owned()),
@@ -495,7 +501,7 @@ impl Inner {
         };
         match self.context.client.delete(target, &deletion).await {
             Err(error) if !error.is_conflict() => Err(error),
-            _ => Ok(Outcome::Done),
+            _ => Ok(()),
         }
     }
 
@@ -516,7 +522,18 @@ impl Inner {
         }
     }
 
-    async fn write(&self, key: &Key, status: Value) -> Result<(), cluster::Error> {
+    /// Writes how the pod ended. One that was asked to go meanwhile goes at once: the watch no longer shows pods that have ended.
+    async fn write_last(&self, key: &Key, status: Value) -> Result<(), cluster::Error> {
+        let written = self.write(key, status).await?;
+        let metadata = written.as_ref().map(|pod| &pod["metadata"]);
+        match metadata.filter(|metadata| !metadata["deletionTimestamp"].is_null()) {
+            Some(metadata) => self.take_away(key, metadata["uid"].as_str().unwrap_or_default()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The pod as it is then, unless it is gone.
+    async fn write(&self, key: &Key, status: Value) -> Result<Option<Value>, cluster::Error> {
         let target = Target::of::<api::Pod>(&key.namespace, &key.name);
         let written = self
             .context
@@ -524,8 +541,9 @@ impl Inner {
             .patch(target, Part::Status, Patch::Strategic(status))
             .await;
         match written {
-            Err(error) if !error.is_not_found() => Err(error),
-            _ => Ok(()),
+            Ok(pod) => Ok(Some(pod)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
