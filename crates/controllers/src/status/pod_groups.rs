@@ -19,9 +19,8 @@ use crate::reconciles::Reconciles;
 
 /// The name of the part in health reports.
 const NAME: &str = "pod-group-controller";
-/// A new pod is grouped, bound and starts within seconds; one write tells of all that. It costs the API server as much as several
-/// bindings.
-const COALESCE: Duration = Duration::from_secs(3);
+/// A new pod is grouped and bound within moments; one write tells of all that. It costs the API server as much as several bindings.
+const COALESCE: Duration = Duration::from_secs(1);
 /// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
 const QUIET: Duration = Duration::from_secs(30);
 /// Far more than a batch of changes takes to hand out.

@@ -100,7 +100,7 @@ fn a_pod_does_not_take_over_the_config_map_of_another() {
                 let bound = pod.condition(api::PodCondition::BOUND);
                 bound
                     .and_then(|condition| condition.message.as_deref())
-                    .is_some_and(|text| text.contains("tells another pod"))
+                    .is_some_and(|text| text.contains("belongs to pod large"))
             })
             .await;
         assert_eq!(config_map(cluster, &name).await, before);
