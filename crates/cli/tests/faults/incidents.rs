@@ -147,6 +147,16 @@ fn a_reservation_that_is_deleted_while_a_bind_is_in_flight_under_cache_lag_harms
         cluster
             .until("one GPU is held", |cluster| reservations(cluster).len() == 1)
             .await;
+        // Those who write it hear of the pods late, and a cluster that waits for news looks settled.
+        cluster
+            .until("the queues know of both pods", |cluster| {
+                let queues = cluster.feeds().queues().all();
+                let used = |queue: &api::Queue| queue.status().allocated.get(api::keys::RESOURCE_GPU).cloned();
+                queues
+                    .iter()
+                    .all(|queue| used(queue).is_some_and(|gpus| gpus.as_str() == "1"))
+            })
+            .await;
     });
 }
 
