@@ -202,7 +202,11 @@ async fn a_share_is_prepared_over_tls() {
         prefix.starts_with("half-") && prefix.ends_with("-shared-gpu"),
         "{prefix}"
     );
-    assert_eq!(created["spec"]["runtimeClassName"], Value::Null, "the cluster has no such class");
+    assert_eq!(
+        created["spec"]["runtimeClassName"],
+        Value::Null,
+        "the cluster has no such class"
+    );
     let slot = json!({"requests": {"kai.scheduler/gpu-share": "1"}, "limits": {"kai.scheduler/gpu-share": "1"}});
     assert_eq!(created["spec"]["containers"][0]["resources"], slot);
     let env = &created["spec"]["containers"][0]["env"];
