@@ -4,7 +4,7 @@ use api::{BindRequest, Node, Object, Pod, PodCondition, keys};
 use cluster::{Selection, Target};
 use tokio::time::Instant;
 
-use crate::books::{Books, Reading, is_active};
+use crate::books::{Books, Reading, is_active, is_reservation};
 use crate::devices::{NodeFacts, operator_uses_cdi};
 use crate::run::Binder;
 use crate::step::Reservation;
@@ -87,6 +87,19 @@ impl Binder {
             found.extend(self.client.list::<Pod>(&selection).await?);
         }
         Ok(found)
+    }
+
+    /// Groups of reservation pods that have ended.
+    pub(crate) async fn ended_reservations(&self) -> Result<Vec<GroupKey>, cluster::Error> {
+        let selection = Selection {
+            namespace: Some(self.settings.reservation_namespace.clone()),
+            fields: "status.phase!=Pending,status.phase!=Running".to_owned(),
+            ..Selection::default()
+        };
+        let pods: Vec<Pod> = self.client.list(&selection).await?;
+        let identity = self.settings.identity();
+        let reservations = pods.iter().filter(|pod| is_reservation(pod, identity));
+        Ok(reservations.map(|pod| Reservation::of(pod).key()).collect())
     }
 
     /// Whether watches know of a request that may still need the group.

@@ -116,7 +116,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         let binder = Arc::clone(&other);
         async move { binder.care_for(key).await }
     });
-    tokio::join!(binding, caring, binder.watch());
+    tokio::join!(binding, caring, binder.watch(), binder.look_for_ended());
     // The queues never end.
     std::future::pending().await
 }

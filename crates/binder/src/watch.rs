@@ -56,6 +56,19 @@ impl Binder {
         }
     }
 
+    /// Runs for ever: reservations that ended while nobody looked. The watch shows only pods that have not.
+    pub(crate) async fn look_for_ended(&self) {
+        let mut looks = tokio::time::interval(SWEEP_PAUSE);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            match self.ended_reservations().await {
+                Ok(groups) => groups.into_iter().for_each(|key| self.care.add(key)),
+                Err(error) => tracing::debug!(%error, "reservations that ended are looked for again later"),
+            }
+        }
+    }
+
     fn saw_request(&self, key: Key, request: Option<&BindRequest>, seen: &mut Seen) {
         let now = request.map(|request| {
             let node = request.selected_node();

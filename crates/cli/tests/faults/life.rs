@@ -376,8 +376,13 @@ impl<'a> Life<'a> {
         for pod in self.names("default") {
             let _ = self.cluster.delete::<api::Pod>("default", &pod).await;
         }
-        self.soon("all pods are gone, reservations too", |life| life.list().is_empty())
-            .await?;
+        let gone = self
+            .soon("all pods are gone, reservations too", |life| life.list().is_empty())
+            .await;
+        gone.map_err(|error| {
+            let left = self.list().into_iter().map(|pod| pod.to_string());
+            format!("{error}\nleft: {}", left.collect::<Vec<_>>().join("\n"))
+        })?;
         self.soon("no bind request is left", |life| {
             life.cluster.feeds().bind_requests().is_empty()
         })
