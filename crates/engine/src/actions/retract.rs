@@ -100,17 +100,16 @@ impl Cycle<'_> {
             | Decision::Recovered(_) => None,
         });
         let lost: FxHashSet<GangId> = lost.collect();
+        let mut unharmed = FxHashSet::default();
         for (gang, before) in std::mem::take(&mut self.robbed) {
-            if lost.contains(&gang) {
-                continue;
+            if !lost.contains(&gang) {
+                let row = &mut self.ledger.gangs[gang.index()];
+                row.last_eviction = before;
+                unharmed.insert(row.key.clone());
             }
-            let row = &mut self.ledger.gangs[gang.index()];
-            row.last_eviction = before;
-            let key = &row.key;
-            self.report
-                .decisions
-                .retain(|decision| !matches!(decision, Decision::Evicted(robbed) if robbed == key));
         }
+        let is_true = |decision: &Decision| !matches!(decision, Decision::Evicted(gang) if unharmed.contains(gang));
+        self.report.decisions.retain(is_true);
     }
 
     /// Turns what is left of a gang's bindings of this cycle into promises: with the others undone it would start in part.

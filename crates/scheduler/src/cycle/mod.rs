@@ -50,8 +50,8 @@ impl Scheduler {
         }
     }
 
-    /// What it answers over HTTP: `/get-snapshot`, `/get-job-order` and `/explain?pod=namespace/name`. For the loopback interface only, since a snapshot
-    /// shows all of a cluster.
+    /// What it answers over HTTP: `/get-snapshot`, `/get-job-order` and `/explain?pod=namespace/name`. For the loopback interface only,
+    /// since a snapshot shows all of a cluster.
     pub fn router(&self) -> axum::Router {
         http::router(self.client.clone(), Arc::clone(&self.settings), self.ask.clone())
     }
