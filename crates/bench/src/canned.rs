@@ -78,7 +78,7 @@ impl Canned {
         self.cluster.bytes.load(Ordering::Relaxed)
     }
 
-    /// Tells of so many changed pods at once.
+    /// Tells of so many changed pods at once: they start, or start over.
     pub(crate) fn change(&self, count: usize) {
         let version = self.cluster.version.fetch_add(1, Ordering::Relaxed) + 1;
         let mut text = String::new();
@@ -120,7 +120,12 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
     }
     let from: usize = parameter("continue").parse().unwrap_or(0);
     let limit: usize = parameter("limit").parse().unwrap_or(usize::MAX);
-    match cluster.list(plural, from, limit) {
+    // Namespaces are asked for alone where helper pods are looked for; there are none.
+    let listed = match path.contains("/namespaces/") {
+        true => cluster.list("helpers", from, limit),
+        false => cluster.list(plural, from, limit),
+    };
+    match listed {
         Some(text) => {
             cluster.bytes.fetch_add(text.len(), Ordering::Relaxed);
             json_text(text.into())
@@ -194,6 +199,7 @@ impl Cluster {
             ("QUEUE", at / GANG % QUEUES),
             ("VERSION", version),
             ("GPUS", gpus),
+            ("PHASE", version),
         ];
         self.pod.write(text, &numbers);
     }
@@ -238,6 +244,8 @@ impl Template {
             // Writing to a string can't fail.
             let _ = match name.as_str() {
                 "UID" => write!(text, "{number:08x}-1f2e-4d3c-8b4a-{number:012x}"),
+                // Versions are odd at first.
+                "PHASE" => write!(text, "{}", ["Pending", "Running"][number % 2]),
                 _ => write!(text, "{number}"),
             };
         }
@@ -373,7 +381,7 @@ fn pod() -> Value {
             ],
         },
         "status": {
-            "phase": "Running", "qosClass": "Burstable", "hostIP": "10.0.0.1", "podIP": "10.1.0.1", "startTime": "2026-01-01T00:00:01Z",
+            "phase": "%PHASE%", "qosClass": "Burstable", "hostIP": "10.0.0.1", "podIP": "10.1.0.1", "startTime": "2026-01-01T00:00:01Z",
             "podIPs": [{ "ip": "10.1.0.1" }], "hostIPs": [{ "ip": "10.0.0.1" }],
             "conditions": conditions,
             "containerStatuses": [{

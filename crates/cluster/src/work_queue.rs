@@ -10,6 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// A first list brings all keys of a cluster at once; the room they took is given back beyond this.
+const ROOM_KEPT: usize = 1_024;
+
 /// How long to wait after failures of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
@@ -134,6 +137,9 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     Some((due, key)) if due <= Instant::now() => {
                         state.by_time.pop_first();
                         state.due.remove(&key);
+                        if state.due.is_empty() && state.due.capacity() > ROOM_KEPT {
+                            state.due = FxHashMap::default();
+                        }
                         state.in_work.insert(key.clone());
                         if !state.by_time.is_empty() {
                             self.shared.wake.notify_one();

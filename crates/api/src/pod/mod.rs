@@ -113,10 +113,13 @@ impl Default for PodIdentity {
 impl Pod {
     /// The pod group it names.
     pub fn pod_group(&self) -> Option<&str> {
-        self.metadata
-            .annotations
-            .text(keys::POD_GROUP_NAME)
-            .filter(|name| !name.is_empty())
+        self.pod_group_text().map(|name| &**name)
+    }
+
+    /// The same, to be kept elsewhere too.
+    pub fn pod_group_text(&self) -> Option<&Text> {
+        let name = self.metadata.annotations.get(keys::POD_GROUP_NAME);
+        name.filter(|name| !name.is_empty())
     }
 
     /// The priority class and preemptibility that its labels and spec ask for, were it a workload of its own.

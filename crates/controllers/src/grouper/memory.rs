@@ -7,17 +7,13 @@ use rustc_hash::FxHasher;
 
 use super::plan::Plan;
 
-/// How a pod was grouped.
+/// How a pod was grouped. There is one for every pod, hence digests instead of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grouped {
     /// It was left alone.
     Left { looks: u64 },
     /// It was put here.
-    Put {
-        looks: u64,
-        group: String,
-        sub_group: Option<String>,
-    },
+    Put { looks: u64, place: u64 },
 }
 
 impl Grouped {
@@ -28,8 +24,7 @@ impl Grouped {
     pub(super) fn put(pod: &Pod, plan: &Plan) -> Grouped {
         Grouped::Put {
             looks: looks(pod),
-            group: plan.name.clone(),
-            sub_group: plan.sub_group.clone(),
+            place: place(&plan.name, plan.sub_group.as_deref()),
         }
     }
 
@@ -39,16 +34,21 @@ impl Grouped {
             Grouped::Left { looks: before } => *before == looks(pod),
             Grouped::Put {
                 looks: before,
-                group,
-                sub_group,
+                place: put,
             } => {
-                let said = pod.metadata.labels.text(keys::SUB_GROUP_NAME);
-                *before == looks(pod)
-                    && pod.pod_group() == Some(group)
-                    && sub_group.as_deref().is_none_or(|sub_group| said == Some(sub_group))
+                let sub_group = pod.metadata.labels.text(keys::SUB_GROUP_NAME);
+                // A pod that was put into no subgroup may name one of its own.
+                let is_there = |group| [None, sub_group].iter().any(|sub_group| place(group, *sub_group) == *put);
+                *before == looks(pod) && pod.pod_group().is_some_and(is_there)
             }
         }
     }
+}
+
+fn place(group: &str, sub_group: Option<&str>) -> u64 {
+    let mut hasher = FxHasher::default();
+    (group, sub_group).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// All that grouping reads of a pod, but what it writes itself and what the scheduler does.

@@ -31,6 +31,16 @@ impl Amounts {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, *nano));
     }
 
+    /// Takes away what was added before. What comes to nothing is not named any more.
+    pub(super) fn subtract(&mut self, other: &Amounts) {
+        other.nano.iter().for_each(|(name, nano)| self.add_nano(name, -*nano));
+        self.nano.retain(|_, nano| *nano != 0);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.nano.is_empty()
+    }
+
     /// Adds a list as an object has it. What can't be read counts for nothing.
     pub(super) fn add_list(&mut self, list: &ResourceList) {
         for (name, text) in list {
@@ -60,11 +70,11 @@ impl Amounts {
 }
 
 /// Quantities are read to a thousandth, rounded up. The finer texts that are written here are read exactly, or a hundred pods with a
-/// third of a GPU would add up to more than they have.
+/// third of a GPU would add up to more than they have. Neither is near what a sum can hold, so that what was added can be taken away.
 fn parse_nano(text: &str) -> Option<i128> {
     let fine = |suffix: char, nano: i128| {
         let digits = text.strip_suffix(suffix)?;
-        digits.parse::<i128>().ok()?.checked_mul(nano)
+        digits.parse::<i64>().ok().map(|digits| i128::from(digits) * nano)
     };
     fine('n', 1)
         .or_else(|| fine('u', 1_000))

@@ -44,36 +44,34 @@ impl Default for Settings {
     }
 }
 
-/// Which pods are in which group, by what they say.
+/// Which pods are in which group, by what they say. A group is in the namespace of its pods.
 #[derive(Debug, Default)]
 struct Members {
-    group_of: BTreeMap<Key, Key>,
-    /// Sorted. Most groups have few.
-    pods_of: BTreeMap<Key, Vec<Key>>,
+    group_of: BTreeMap<Key, Arc<str>>,
+    /// Names, sorted. Most groups have few.
+    pods_of: BTreeMap<Key, Vec<Arc<str>>>,
 }
 
 impl Members {
     /// Takes note of a pod; answers with the groups that this changes.
-    fn note(&mut self, pod: &Key, group: Option<Key>) -> Vec<Key> {
+    fn note(&mut self, pod: &Key, group: Option<Arc<str>>) -> Vec<Key> {
         let before = match &group {
-            Some(group) => self.group_of.insert(pod.clone(), group.clone()),
+            Some(group) => self.group_of.insert(pod.clone(), Arc::clone(group)),
             None => self.group_of.remove(pod),
         };
+        let key = |name: Arc<str>| Key {
+            namespace: Arc::clone(&pod.namespace),
+            name,
+        };
+        let (before, group) = (before.map(key), group.map(key));
         if before != group {
-            if let Some(before) = &before
-                && let Some(pods) = self.pods_of.get_mut(before)
-            {
-                if let Ok(at) = pods.binary_search(pod) {
-                    pods.remove(at);
-                }
-                if pods.is_empty() {
-                    self.pods_of.remove(before);
-                }
+            if let Some(before) = &before {
+                self.leave(before, &pod.name);
             }
             if let Some(group) = &group {
                 let pods = self.pods_of.entry(group.clone()).or_default();
-                if let Err(at) = pods.binary_search(pod) {
-                    pods.insert(at, pod.clone());
+                if let Err(at) = pods.binary_search(&pod.name) {
+                    pods.insert(at, Arc::clone(&pod.name));
                 }
             }
         }
@@ -81,8 +79,24 @@ impl Members {
         changed.into_iter().collect()
     }
 
+    fn leave(&mut self, group: &Key, pod: &Arc<str>) {
+        let Some(pods) = self.pods_of.get_mut(group) else { return };
+        if let Ok(at) = pods.binary_search(pod) {
+            pods.remove(at);
+        }
+        if pods.is_empty() {
+            self.pods_of.remove(group);
+        }
+    }
+
     fn of(&self, group: &Key) -> Vec<Key> {
-        self.pods_of.get(group).cloned().unwrap_or_default()
+        let names = self.pods_of.get(group).into_iter().flatten();
+        names
+            .map(|name| Key {
+                namespace: Arc::clone(&group.namespace),
+                name: Arc::clone(name),
+            })
+            .collect()
     }
 }
 
@@ -153,10 +167,9 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 }
 
 impl Controller {
-    fn group_of(&self, pod: &Pod) -> Option<Key> {
+    fn group_of(&self, pod: &Pod) -> Option<Arc<str>> {
         let ours = pod.scheduler_name() == self.settings.scheduler_name;
-        let name = pod.pod_group().filter(|_| ours)?;
-        Some(Key::new(pod.metadata.namespace(), name))
+        pod.pod_group_text().filter(|_| ours).map(api::Text::shared)
     }
 
     async fn reconcile(&self, key: &Key) -> Outcome {
@@ -378,8 +391,8 @@ mod tests {
     fn a_pod_that_moves_changes_both_groups() {
         let mut members = Members::default();
         let (pod, a, b) = (Key::new("n", "p"), Key::new("n", "a"), Key::new("n", "b"));
-        assert_eq!(members.note(&pod, Some(a.clone())), vec![a.clone()]);
-        assert_eq!(members.note(&pod, Some(b.clone())), [a.clone(), b.clone()]);
+        assert_eq!(members.note(&pod, Some("a".into())), vec![a.clone()]);
+        assert_eq!(members.note(&pod, Some("b".into())), [a.clone(), b.clone()]);
         assert_eq!((members.of(&a), members.of(&b)), (vec![], vec![pod.clone()]));
         assert_eq!(members.note(&pod, None), vec![b.clone()]);
         assert_eq!(members.of(&b), []);

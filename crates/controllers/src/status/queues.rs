@@ -122,10 +122,12 @@ fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> 
     Some(json!({ "status": change }))
 }
 
-/// What each pod group uses, read once per change of it.
+/// What the pod groups of each queue use, kept up with each change of a group.
 #[derive(Debug, Default)]
 struct GroupUsage {
-    by_group: BTreeMap<Key, (String, Usage)>,
+    /// As they were counted; shared with the watch.
+    groups: BTreeMap<Key, Arc<PodGroup>>,
+    by_queue: BTreeMap<String, Usage>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -145,13 +147,25 @@ pub(super) struct Sum {
 impl GroupUsage {
     fn note(&mut self, changes: Vec<(Key, Option<Arc<PodGroup>>)>) {
         for (key, group) in changes {
-            match group {
-                None => drop(self.by_group.remove(&key)),
-                Some(group) => {
-                    let usage = Usage::of(&group.resources_status().unwrap_or_default());
-                    self.by_group.insert(key, (group.queue().to_owned(), usage));
-                }
+            let before = match &group {
+                Some(group) => self.groups.insert(key, Arc::clone(group)),
+                None => self.groups.remove(&key),
+            };
+            if let Some(before) = before {
+                self.count(&before, Amounts::subtract);
             }
+            if let Some(group) = group {
+                self.count(&group, Amounts::add);
+            }
+        }
+    }
+
+    fn count(&mut self, group: &PodGroup, change: fn(&mut Amounts, &Amounts)) {
+        let Some(status) = group.resources_status() else { return };
+        let queue = self.by_queue.entry(group.queue().to_owned()).or_default();
+        queue.change(&Usage::of(&status), change);
+        if queue.is_empty() {
+            self.by_queue.remove(group.queue());
         }
     }
 
@@ -162,10 +176,6 @@ impl GroupUsage {
             .iter()
             .filter_map(|queue| Some((queue.metadata.name.as_deref()?, queue)));
         let parents: BTreeMap<&str, Option<&str>> = named.map(|(name, queue)| (name, queue.parent())).collect();
-        let mut own: BTreeMap<&str, Usage> = BTreeMap::new();
-        for (queue, usage) in self.by_group.values() {
-            own.entry(queue).or_default().add(usage);
-        }
         let mut sums: BTreeMap<String, Sum> = parents
             .keys()
             .map(|name| ((*name).to_owned(), Sum::default()))
@@ -174,12 +184,12 @@ impl GroupUsage {
             if let Some(sum) = parent.and_then(|parent| sums.get_mut(parent)) {
                 sum.children.insert((*name).to_owned());
             }
-            let Some(usage) = own.get(name) else { continue };
+            let Some(usage) = self.by_queue.get(*name) else { continue };
             let mut counted = BTreeSet::new();
             let mut next = Some(*name);
             while let Some(queue) = next.filter(|queue| counted.insert(*queue)) {
                 let Some(sum) = sums.get_mut(queue) else { break };
-                sum.usage.add(usage);
+                sum.usage.change(usage, Amounts::add);
                 next = parents.get(queue).copied().flatten();
             }
         }
@@ -201,10 +211,16 @@ impl Usage {
         }
     }
 
-    fn add(&mut self, other: &Usage) {
-        self.allocated.add(&other.allocated);
-        self.allocated_non_preemptible.add(&other.allocated_non_preemptible);
-        self.requested.add(&other.requested);
+    fn change(&mut self, other: &Usage, change: fn(&mut Amounts, &Amounts)) {
+        change(&mut self.allocated, &other.allocated);
+        change(&mut self.allocated_non_preemptible, &other.allocated_non_preemptible);
+        change(&mut self.requested, &other.requested);
+    }
+
+    fn is_empty(&self) -> bool {
+        [&self.allocated, &self.allocated_non_preemptible, &self.requested]
+            .into_iter()
+            .all(Amounts::is_empty)
     }
 }
 

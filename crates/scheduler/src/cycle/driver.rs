@@ -192,7 +192,7 @@ impl Driver {
                         message: reason.to_string(),
                     };
                     if let Some(gang) = self.index.gang_of(pod) {
-                        evictions.add(gang, reason);
+                        evictions.add(&gang, reason);
                     }
                     self.index.assume(pod, Assumed::Leaving(now));
                     self.order(Order::Evict(order));

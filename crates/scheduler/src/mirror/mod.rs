@@ -8,6 +8,7 @@ mod bind_requests;
 mod gangs;
 mod nodes;
 mod partition;
+mod pod_table;
 mod pods;
 mod queues;
 mod reservations;
@@ -47,8 +48,7 @@ pub(crate) struct Index {
     now: Millis,
     /// Whether all first lists were taken in.
     ready: bool,
-    pods: FxHashMap<Key, pods::Entry>,
-    pods_by_uid: FxHashMap<Arc<str>, Key>,
+    pods: pod_table::PodTable,
     groups: FxHashMap<Key, gangs::Entry>,
     /// Pod groups of other partitions.
     foreign_groups: FxHashSet<Key>,
@@ -115,8 +115,7 @@ impl Index {
             full_hierarchy: settings.full_hierarchy_fairness,
             now: Millis(0),
             ready: false,
-            pods: FxHashMap::default(),
-            pods_by_uid: FxHashMap::default(),
+            pods: pod_table::PodTable::default(),
             groups: FxHashMap::default(),
             foreign_groups: FxHashSet::default(),
             members: FxHashMap::default(),
@@ -147,9 +146,7 @@ impl Index {
         self.end_presumptions();
         let mut unseen = Vec::new();
         for (uid, in_vain) in self.assumptions.due(now) {
-            let Some(key) = self.pods_by_uid.get(&*uid).cloned() else {
-                continue;
-            };
+            let Some(key) = self.key_of(&uid) else { continue };
             if let Some(Assumed::Bound(bind)) = in_vain {
                 let message = "it was not seen bound in time".to_owned();
                 self.assumptions.failed(&uid, &bind.node, message, now);
@@ -189,8 +186,12 @@ impl Index {
     }
 
     pub(crate) fn pod_by_uid(&self, uid: &str) -> Option<(&Key, &Arc<Pod>)> {
-        let key = self.pods_by_uid.get(uid)?;
-        self.pods.get(key).map(|entry| (key, &entry.object))
+        let entry = self.pods.by_uid(uid)?;
+        Some((&entry.key, &entry.object))
+    }
+
+    fn key_of(&self, uid: &str) -> Option<Key> {
+        self.pods.by_uid(uid).map(|entry| entry.key.clone())
     }
 
     pub(crate) fn group(&self, key: &Key) -> Option<&Arc<PodGroup>> {

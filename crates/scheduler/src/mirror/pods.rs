@@ -14,12 +14,34 @@ use super::{Index, about};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) object: Arc<Pod>,
+    pub(super) key: Key,
     pub(super) uid: Arc<str>,
-    /// Its gang, if it is ours to place.
-    gang: Option<Key>,
+    /// The name of its gang, which is in the same namespace, if it is ours to place.
+    gang: Option<Arc<str>>,
     standing: Standing,
     ties: Ties,
     applied: bool,
+}
+
+impl Entry {
+    pub(super) fn new(key: &Key, uid: Arc<str>, object: &Arc<Pod>) -> Entry {
+        Entry {
+            object: Arc::clone(object),
+            key: key.clone(),
+            uid,
+            gang: None,
+            standing: Standing::Other,
+            ties: Ties::None,
+            applied: false,
+        }
+    }
+
+    fn gang(&self) -> Option<Key> {
+        self.gang.as_ref().map(|name| Key {
+            namespace: Arc::clone(&self.key.namespace),
+            name: Arc::clone(name),
+        })
+    }
 }
 
 /// How a pod stands, as its gang's condition counts it.
@@ -64,18 +86,7 @@ impl Index {
         }
         match self.pods.get_mut(key) {
             Some(entry) => entry.object = Arc::clone(pod),
-            None => {
-                let entry = Entry {
-                    object: Arc::clone(pod),
-                    uid: Arc::clone(&uid),
-                    gang: None,
-                    standing: Standing::Other,
-                    ties: Ties::None,
-                    applied: false,
-                };
-                self.pods.insert(key.clone(), entry);
-                self.pods_by_uid.insert(uid, key.clone());
-            }
+            None => self.pods.add(Entry::new(key, uid, pod)),
         }
         self.refresh_pod(key);
     }
@@ -83,10 +94,9 @@ impl Index {
     pub(crate) fn remove_pod(&mut self, key: &Key) {
         let Some(entry) = self.pods.remove(key) else { return };
         let cut_short = self.request_for(key, &entry.uid).cloned();
-        self.pods_by_uid.remove(&entry.uid);
         self.assumptions.forget(&entry.uid);
         self.leave_volumes(key, &entry.object);
-        self.count(entry.gang.as_ref(), entry.standing, -1);
+        self.count(entry.gang().as_ref(), entry.standing, -1);
         if entry.applied {
             self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
         }
@@ -190,9 +200,7 @@ impl Index {
 
     /// The engine decided it, and has it in its books.
     pub(crate) fn assume(&mut self, uid: &str, what: Assumed) {
-        let Some(key) = self.pods_by_uid.get(uid).cloned() else {
-            return;
-        };
+        let Some(key) = self.key_of(uid) else { return };
         let standing = match &what {
             Assumed::Bound(bind) => {
                 self.retie(&key, Ties::sharing(bind.gpu_groups.iter()));
@@ -215,7 +223,7 @@ impl Index {
         if let Some((node, message)) = binding {
             self.assumptions.failed(uid, node, message, self.now);
         }
-        if let Some(key) = self.pods_by_uid.get(uid).cloned() {
+        if let Some(key) = self.key_of(uid) {
             self.refresh_pod(&key);
         }
     }
@@ -228,18 +236,19 @@ impl Index {
     }
 
     /// The gang of a pod that is ours to place.
-    pub(crate) fn gang_of(&self, uid: &str) -> Option<&Key> {
-        self.pods.get(self.pods_by_uid.get(uid)?)?.gang.as_ref()
+    pub(crate) fn gang_of(&self, uid: &str) -> Option<Key> {
+        self.pods.by_uid(uid)?.gang()
     }
 
     pub(crate) fn is_waiting(&self, uid: &str) -> bool {
-        let entry = self.pods_by_uid.get(uid).and_then(|key| self.pods.get(key));
+        let entry = self.pods.by_uid(uid);
         entry.is_some_and(|entry| entry.standing == Standing::Waiting)
     }
 
     fn withdraw(&mut self, key: &Key) {
         let Some(entry) = self.pods.get_mut(key) else { return };
-        let (gang, standing) = (entry.gang.take(), entry.standing);
+        let (gang, standing) = (entry.gang(), entry.standing);
+        entry.gang = None;
         let ties = std::mem::take(&mut entry.ties);
         entry.standing = Standing::Other;
         if std::mem::take(&mut entry.applied) {
@@ -257,10 +266,11 @@ impl Index {
         let Some(entry) = self.pods.get_mut(key) else { return };
         entry.applied = true;
         let standing = Standing::of(spec);
-        if (&entry.gang, entry.standing) == (&gang, standing) {
+        let before = entry.gang();
+        if (&before, entry.standing) == (&gang, standing) {
             return;
         }
-        let before = std::mem::replace(&mut entry.gang, gang.clone());
+        entry.gang = gang.as_ref().map(|gang| Arc::clone(&gang.name));
         let stood = std::mem::replace(&mut entry.standing, standing);
         if standing == Standing::Waiting {
             self.outbox.waiting.push(entry.uid.clone());
@@ -272,7 +282,7 @@ impl Index {
     fn set_standing(&mut self, key: &Key, standing: Standing) {
         let Some(entry) = self.pods.get_mut(key) else { return };
         let stood = std::mem::replace(&mut entry.standing, standing);
-        let gang = entry.gang.clone();
+        let gang = entry.gang();
         self.count(gang.as_ref(), stood, -1);
         self.count(gang.as_ref(), standing, 1);
     }

@@ -32,7 +32,7 @@ pub(super) enum Ties {
     #[default]
     None,
     /// Shares these.
-    Shares(Vec<Box<str>>),
+    Shares(Box<[Box<str>]>),
     /// Holds this one.
     Holds(Box<str>),
 }
@@ -60,7 +60,7 @@ impl Ties {
         if groups.is_empty() {
             Ties::None
         } else {
-            Ties::Shares(groups)
+            Ties::Shares(groups.into())
         }
     }
 }
