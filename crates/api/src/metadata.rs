@@ -118,6 +118,26 @@ impl Metadata {
             .find(|owner| owner.controller == Some(true))
     }
 
+    /// Whether all but the version is the same.
+    pub(crate) fn says_the_same(&self, earlier: &Metadata) -> bool {
+        let Metadata {
+            name,
+            namespace,
+            uid,
+            creation_timestamp,
+            resource_version: _,
+            owner_references,
+            deletion_timestamp,
+            labels,
+            annotations,
+        } = self;
+        let times = (creation_timestamp, deletion_timestamp);
+        (name, namespace, uid) == (&earlier.name, &earlier.namespace, &earlier.uid)
+            && times == (&earlier.creation_timestamp, &earlier.deletion_timestamp)
+            && *owner_references == earlier.owner_references
+            && (labels, annotations) == (&earlier.labels, &earlier.annotations)
+    }
+
     /// The partition of the cluster that the object is in; `None` = the default one.
     pub fn node_pool(&self) -> Option<&str> {
         self.labels.text(keys::NODE_POOL)

@@ -38,10 +38,13 @@ pub struct Cluster {
     pub(crate) homeless: FxHashMap<Symbol, Vec<PodId>>,
     /// Pods that were asked to leave.
     pub(crate) leaving: Vec<PodId>,
-    /// Gangs by age; those in `young_gangs` are yet to be merged in.
-    pub(crate) old_gangs: Vec<GangId>,
+    /// Gangs by age, each at its seniority, with gaps where one left; those in `young_gangs` are yet to be merged in.
+    pub(crate) old_gangs: Vec<Option<GangId>>,
     pub(crate) young_gangs: Vec<GangId>,
-    /// Gangs with pods that wait, as of the begin of the last cycle.
+    /// Gangs that a cycle may have to do with, as of the begin of the last one: with pods that wait, or below their minimum. Most gangs
+    /// of a large cluster just run, and a cycle must not cost a look at each of them.
+    pub(crate) restless: Vec<GangId>,
+    /// Those of them that have a queue and pods that wait.
     pub(crate) waiting: Vec<GangId>,
     pub(crate) roots: Vec<QueueId>,
     /// Usage by queue name, also of queues not seen yet.
@@ -145,6 +148,7 @@ impl Cluster {
             memory_min: self.memory_min,
             memory_max: self.memory_max,
             waiting: &self.waiting,
+            restless: &self.restless,
             pods_by_uid: &self.pod_ids,
             bound: Vec::new(),
             started: Vec::new(),
@@ -267,7 +271,23 @@ impl Cluster {
         total
     }
 
+    /// Brings the gangs that a cycle may have to do with up to date.
+    fn find_restless(&mut self) {
+        let stirred = self.ledger.take_stirred();
+        if !stirred.is_empty() {
+            self.restless.extend(stirred);
+            self.restless.sort();
+            self.restless.dedup();
+        }
+        let ledger = &self.ledger;
+        self.restless.retain(|gang| ledger.gang(*gang).is_restless());
+        let all = ledger.gangs.iter().enumerate();
+        let looked_up = all.filter(|(_, gang)| gang.is_restless()).map(|(at, _)| GangId::new(at));
+        debug_assert!(looked_up.eq(self.restless.iter().copied()), "a gang changed unnoticed");
+    }
+
     fn count_pending(&mut self) {
+        self.find_restless();
         let Ledger {
             pods,
             gangs,
@@ -278,14 +298,15 @@ impl Cluster {
         queues.iter_mut().for_each(|queue| queue.pending = [0; 3]);
         self.waiting.clear();
         let waits = |set: &&PodSet| set.counts[Status::Pending as usize] > 0;
-        for (at, gang) in gangs.iter().enumerate() {
+        for id in &self.restless {
+            let gang = &gangs[id.index()];
             let Some(leaf) = gang.queue.filter(|_| gang.known) else {
                 continue;
             };
             if !gang.pod_sets.iter().any(|set| waits(&set)) {
                 continue;
             }
-            self.waiting.push(GangId::new(at));
+            self.waiting.push(*id);
             let mut pending = [0; 3];
             for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {

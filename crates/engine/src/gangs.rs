@@ -258,6 +258,16 @@ impl Gang {
         self.active_used() > 0 && self.count(crate::report::Status::Succeeded) == 0 && !self.is_whole()
     }
 
+    /// Whether its staleness is to be looked at: it is below its minimum, or was.
+    pub(crate) fn is_unwell(&self) -> bool {
+        self.known && (self.stale_since.is_some() || self.is_stale())
+    }
+
+    /// Whether a cycle may have to do with it.
+    pub(crate) fn is_restless(&self) -> bool {
+        self.count(crate::report::Status::Pending) > 0 || self.is_unwell()
+    }
+
     /// Pods that must run together, for messages.
     pub(crate) fn required_pods(&self) -> u32 {
         self.pod_sets.iter().map(|set| set.min).sum()

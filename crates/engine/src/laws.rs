@@ -8,7 +8,7 @@ use crate::ids::{NodeId, PodId};
 use crate::intern::fresh_group;
 use crate::ledger::Ledger;
 use crate::report::Status;
-use crate::tables::{GpuKind, Groups};
+use crate::tables::{Gang, GpuKind, Groups};
 
 #[path = "../tests/world/mod.rs"]
 mod world;
@@ -108,6 +108,12 @@ fn numbers(ledger: &Ledger) -> String {
         queues,
         ..
     } = ledger;
+    // Who was touched is remembered even if nothing came of it.
+    let at_rest = |gang: &Gang| Gang {
+        stirred: false,
+        ..gang.clone()
+    };
+    let gangs: Vec<Gang> = gangs.iter().map(at_rest).collect();
     format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}")
 }
 

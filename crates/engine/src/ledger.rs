@@ -29,6 +29,8 @@ pub(crate) struct Ledger {
     decided: Vec<PodId>,
     /// Nodes whose numbers changed, in order; indexes over nodes catch up from it.
     pub(crate) touched: TouchLog,
+    /// Gangs of which pods came, went or changed their status, each once.
+    pub(crate) stirred: Vec<GangId>,
 }
 
 /// How to take back one change.
@@ -478,13 +480,18 @@ impl Ledger {
             gangs,
             queues,
             shapes,
+            stirred,
             ..
         } = self;
         let row = &pods[pod.index()];
         let (Some(gang), Some(pod_set)) = (row.gang, row.pod_set) else {
             return;
         };
-        let gang = &mut gangs[gang.index()];
+        let id = gang;
+        let gang = &mut gangs[id.index()];
+        if !std::mem::replace(&mut gang.stirred, true) {
+            stirred.push(id);
+        }
         let status = row.place.status;
         let set = &mut gang.pod_sets[pod_set as usize];
         let counter = &mut set.counts[status as usize];
@@ -512,6 +519,22 @@ impl Ledger {
             }
             queue = row.parent;
         }
+    }
+
+    /// Notes that the gang itself changed.
+    pub(crate) fn stir(&mut self, gang: GangId) {
+        if !std::mem::replace(&mut self.gangs[gang.index()].stirred, true) {
+            self.stirred.push(gang);
+        }
+    }
+
+    /// Gangs that changed since the last call. One may occur twice if another took its place.
+    pub(crate) fn take_stirred(&mut self) -> Vec<GangId> {
+        let stirred = std::mem::take(&mut self.stirred);
+        for gang in &stirred {
+            self.gangs[gang.index()].stirred = false;
+        }
+        stirred
     }
 
     // ---- accounting on a node ----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ impl Object for Pod {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
     phase: Option<Text>,
@@ -137,6 +137,17 @@ impl Pod {
                 _ => None,
             },
         }
+    }
+
+    /// Whether it says what an earlier version of it said. Of much that a kubelet tells, nothing is kept here.
+    pub fn says_the_same(&self, earlier: &Pod) -> bool {
+        let Pod {
+            kind: _,
+            metadata,
+            spec,
+            status,
+        } = self;
+        metadata.says_the_same(&earlier.metadata) && *spec == earlier.spec && *status == earlier.status
     }
 
     /// The scheduler it asks for.
@@ -349,6 +360,26 @@ mod tests {
         );
         assert_eq!(kind("a", "default-scheduler", "scaling-pod"), PodKind::Utility);
         assert_eq!(kind("a", "kai-scheduler", "scaling-pod"), PodKind::Workload);
+    }
+
+    #[test]
+    fn a_new_version_may_say_nothing_new() {
+        let pod = |version: u32, label: &str, node: &str, phase: &str| -> Pod {
+            let text = format!(
+                r#"{{"metadata":{{"name":"p","resourceVersion":"{version}","labels":{{"a":"{label}"}}}},
+                    "spec":{{"nodeName":"{node}"}},"status":{{"phase":"{phase}","podIP":"10.0.0.{version}"}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let first = pod(1, "x", "n", "Running");
+        assert!(pod(2, "x", "n", "Running").says_the_same(&first));
+        for other in [
+            pod(2, "y", "n", "Running"),
+            pod(2, "x", "m", "Running"),
+            pod(2, "x", "n", "Pending"),
+        ] {
+            assert!(!other.says_the_same(&first), "{other:?}");
+        }
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub(super) struct Spec {
     rest: Arc<Template>,
 }
 
+impl PartialEq for Spec {
+    fn eq(&self, other: &Spec) -> bool {
+        self.node_name == other.node_name && (Arc::ptr_eq(&self.rest, &other.rest) || self.rest == other.rest)
+    }
+}
+
 impl Deref for Spec {
     type Target = Template;
     fn deref(&self) -> &Template {

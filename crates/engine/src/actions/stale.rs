@@ -7,10 +7,11 @@ use crate::report::Decision;
 
 impl Cycle<'_> {
     pub(crate) fn evict_stale(&mut self) {
-        let all = self.ledger.gangs.iter().enumerate();
-        let unwell = all.filter(|(_, gang)| gang.known && (gang.stale_since.is_some() || gang.is_stale()));
-        let mut order: Vec<GangId> = unwell.map(|(at, _)| GangId::new(at)).collect();
+        // Others ran well as the cycle began and were not touched by it.
+        let suspects = self.restless.iter().chain(&self.ledger.stirred).copied();
+        let mut order: Vec<GangId> = suspects.filter(|gang| self.ledger.gang(*gang).is_unwell()).collect();
         order.sort_by_key(|gang| self.ledger.gang(*gang).seniority);
+        order.dedup();
         for gang in order {
             self.check_staleness(gang);
         }

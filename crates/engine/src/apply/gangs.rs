@@ -90,12 +90,13 @@ impl Cluster {
             allocated: [0; 3],
             searches_cut: row.searches_cut,
             search_from: row.search_from,
+            stirred: row.stirred,
         };
+        self.ledger.stir(id);
         self.regroup(id, pods);
         if !same_age {
             if listed {
-                self.old_gangs.retain(|gang| *gang != id);
-                self.young_gangs.retain(|gang| *gang != id);
+                self.strike_out(id);
             }
             self.young_gangs.push(id);
             /// So many gangs are merged in one go, so that none of them costs a look at all.
@@ -114,9 +115,8 @@ impl Cluster {
         self.anomalies.remove(&format!("PodGroup {key}"));
         let empty = self.ledger.symbols.intern("");
         let key = self.ledger.gang(id).key.clone();
+        self.strike_out(id);
         self.ledger.gangs[id.index()] = unknown_gang(key, empty);
-        self.old_gangs.retain(|gang| *gang != id);
-        self.young_gangs.retain(|gang| *gang != id);
         self.regroup(id, pods);
         self.drop_if_forgotten(id);
     }
@@ -155,6 +155,15 @@ impl Cluster {
         }
     }
 
+    /// Takes a gang out of those by age.
+    fn strike_out(&mut self, id: GangId) {
+        let seniority = self.ledger.gang(id).seniority as usize;
+        match self.old_gangs.get_mut(seniority) {
+            Some(place) if *place == Some(id) => *place = None,
+            Some(_) | None => self.young_gangs.retain(|gang| *gang != id),
+        }
+    }
+
     /// Numbers gangs by age.
     pub(crate) fn merge_gangs(&mut self) {
         if self.young_gangs.is_empty() {
@@ -172,7 +181,7 @@ impl Cluster {
         young.sort_unstable_by(order);
         let old = std::mem::take(&mut self.old_gangs);
         let mut merged = Vec::with_capacity(old.len() + young.len());
-        let (mut old, mut young) = (old.into_iter().peekable(), young.into_iter().peekable());
+        let (mut old, mut young) = (old.into_iter().flatten().peekable(), young.into_iter().peekable());
         loop {
             let next = match (old.peek(), young.peek()) {
                 (Some(a), Some(b)) if order(a, b) == Ordering::Less => old.next(),
@@ -180,9 +189,9 @@ impl Cluster {
                 (_, None) => old.next(),
             };
             let Some(next) = next else { break };
-            merged.push(next);
+            merged.push(Some(next));
         }
-        for (seniority, gang) in merged.iter().enumerate() {
+        for (seniority, gang) in merged.iter().flatten().enumerate() {
             self.ledger.gangs[gang.index()].seniority = seniority as u32;
         }
         self.old_gangs = merged;
@@ -212,5 +221,6 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         allocated: [0; 3],
         searches_cut: 0,
         search_from: 0,
+        stirred: false,
     }
 }

@@ -100,11 +100,7 @@ impl Sources {
     }
 
     fn take_workloads(&self, index: &mut Index, engine: &mut engine::Cluster) {
-        let mut hand_over = |index: &mut Index| {
-            for event in index.take_many_events() {
-                engine.apply(event);
-            }
-        };
+        let mut hand_over = |index: &mut Index| index.hand_over(|event| engine.apply(event));
         for (key, group) in self.groups.take() {
             match group {
                 Some(group) => index.apply_group(&key, &group),

@@ -34,8 +34,8 @@ use crate::settings::WorkerLabels;
 /// Problems that were told already are remembered up to this number; beyond, they are told again.
 const TOLD_MAX: usize = 65_536;
 
-/// So many events are worth handing over.
-const EVENTS_MAX: usize = 1_024;
+/// So many events are worth handing over. They are large, and a longer list of them would not stay near the processor.
+const EVENTS_MAX: usize = 32;
 
 /// The mirror. See the module.
 #[derive(Debug)]
@@ -168,12 +168,12 @@ impl Index {
         self.check_all_requests();
     }
 
-    /// The events of the changes since the last call, once there are many: those of a whole cluster take more memory than the cluster.
-    pub(crate) fn take_many_events(&mut self) -> Vec<Event> {
-        if self.outbox.events.len() < EVENTS_MAX {
-            return Vec::new();
+    /// Hands over the events of the changes since the last call, once there are many: those of a whole cluster take more memory than
+    /// the cluster.
+    pub(crate) fn hand_over(&mut self, take: impl FnMut(Event)) {
+        if self.outbox.events.len() >= EVENTS_MAX {
+            self.outbox.events.drain(..).for_each(take);
         }
-        std::mem::take(&mut self.outbox.events)
     }
 
     /// What the changes since the last call came to.

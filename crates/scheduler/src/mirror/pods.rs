@@ -85,7 +85,12 @@ impl Index {
             self.remove_pod(key);
         }
         match self.pods.get_mut(key) {
-            Some(entry) => entry.object = Arc::clone(pod),
+            Some(entry) => {
+                let before = std::mem::replace(&mut entry.object, Arc::clone(pod));
+                if entry.applied && pod.says_the_same(&before) {
+                    return;
+                }
+            }
             None => self.pods.add(Entry::new(key, uid, pod)),
         }
         self.refresh_pod(key);
