@@ -96,12 +96,12 @@ pub(crate) fn unique<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 /// A small map with string keys: labels, annotations, resource lists. Linear look-up, since it holds a handful.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextMap<V = Text> {
-    entries: Vec<(Text, V)>,
+    entries: Box<[(Text, V)]>,
 }
 
 impl<V> Default for TextMap<V> {
     fn default() -> Self {
-        TextMap { entries: Vec::new() }
+        TextMap::from_entries(Vec::new())
     }
 }
 
@@ -127,7 +127,9 @@ impl<V> TextMap<V> {
 
     /// A map of these entries.
     pub fn from_entries(entries: Vec<(Text, V)>) -> TextMap<V> {
-        TextMap { entries }
+        TextMap {
+            entries: entries.into(),
+        }
     }
 }
 
@@ -178,8 +180,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for MapVisitor<V> {
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        entries.shrink_to_fit();
-        Ok(TextMap { entries })
+        Ok(TextMap::from_entries(entries))
     }
 }
 

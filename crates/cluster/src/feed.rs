@@ -1,14 +1,15 @@
 //! One watch, shared: the present state of the selected objects, and which of them changed since a reader last looked.
 //!
-//! Readers are told keys, not events. What happened to an object between two looks does not matter to any of them, so a slow reader
-//! costs one entry per object and nothing more, and nobody can miss a change. Feeds decide nothing.
+//! Readers are told of objects, not of events. What happened to an object between two looks does not matter to any of them, so a slow
+//! reader costs one entry per object and nothing more, and nobody can miss a change. Feeds decide nothing.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use api::Object;
 use futures_util::StreamExt;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -16,7 +17,7 @@ use crate::watched::Change;
 use crate::{Client, Error, Mark, Selection};
 
 /// Name of an object within its resource. Cheap to clone: many tables have it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Namespace; empty for resources without one.
     pub namespace: Arc<str>,
@@ -41,6 +42,23 @@ impl Key {
             namespace: text(&metadata.namespace),
             name: text(&metadata.name),
         }
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Key) -> Ordering {
+        // Objects of a namespace mostly share its text, and maps of them are searched all the time.
+        let namespaces = match Arc::ptr_eq(&self.namespace, &other.namespace) {
+            true => Ordering::Equal,
+            false => self.namespace.cmp(&other.namespace),
+        };
+        namespaces.then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -73,13 +91,13 @@ struct Shared<T> {
 #[derive(Debug)]
 struct State<T> {
     objects: BTreeMap<Key, Arc<T>>,
-    readers: Vec<Weak<Reader>>,
+    readers: Vec<Weak<Reader<T>>>,
 }
 
-/// What one reader has not looked at yet.
+/// What one reader has not looked at yet: the present state of what changed, `None` if it is gone.
 #[derive(Debug)]
-struct Reader {
-    changed: Mutex<FxHashSet<Key>>,
+struct Reader<T> {
+    changed: Mutex<FxHashMap<Key, Option<Arc<T>>>>,
     wake: Arc<Notify>,
 }
 
@@ -87,7 +105,7 @@ struct Reader {
 #[derive(Debug)]
 pub struct Subscription<T> {
     feed: Feed<T>,
-    reader: Arc<Reader>,
+    reader: Arc<Reader<T>>,
 }
 
 impl<T> Drop for Shared<T> {
@@ -172,8 +190,10 @@ impl<T: Object> Feed<T> {
     /// A new reader. It is told of all present objects first. `wake` is notified of each change; several subscriptions may share one.
     pub fn subscribe(&self, wake: &Arc<Notify>) -> Subscription<T> {
         let mut state = lock(&self.shared.state);
+        let present = state.objects.iter();
+        let present = present.map(|(key, object)| (key.clone(), Some(Arc::clone(object))));
         let reader = Arc::new(Reader {
-            changed: Mutex::new(state.objects.keys().cloned().collect()),
+            changed: Mutex::new(present.collect()),
             wake: Arc::clone(wake),
         });
         state.readers.retain(|reader| reader.strong_count() > 0);
@@ -289,12 +309,21 @@ impl<T: Object> Feed<T> {
 
     fn set(&self, key: Key, object: Option<T>) {
         let object = object.filter(|object| !object.is_of_no_interest());
+        let object = object.map(Arc::new);
         let mut state = lock(&self.shared.state);
-        let changed = match object {
+        let changed = match &object {
+            // What a new list says again is not kept twice: readers have the other one.
+            Some(object)
+                if state
+                    .objects
+                    .get(&key)
+                    .is_some_and(|known| same_version(&**known, &**object)) =>
+            {
+                false
+            }
             Some(object) => {
-                let version = object.metadata().resource_version.clone();
-                let before = state.objects.insert(key.clone(), Arc::new(object));
-                before.is_none_or(|before| version.is_none() || before.metadata().resource_version != version)
+                state.objects.insert(key.clone(), Arc::clone(object));
+                true
             }
             None => state.objects.remove(&key).is_some(),
         };
@@ -302,7 +331,7 @@ impl<T: Object> Feed<T> {
             return;
         }
         for reader in state.readers.iter().filter_map(Weak::upgrade) {
-            lock(&reader.changed).insert(key.clone());
+            lock(&reader.changed).insert(key.clone(), object.clone());
             reader.wake.notify_one();
         }
     }
@@ -311,15 +340,10 @@ impl<T: Object> Feed<T> {
 impl<T: Object> Subscription<T> {
     /// The keys that changed since the last call, sorted; each with its object, or `None` if it is gone.
     pub fn take(&self) -> Vec<(Key, Option<Arc<T>>)> {
-        let mut keys: Vec<Key> = std::mem::take(&mut *lock(&self.reader.changed)).into_iter().collect();
-        keys.sort_unstable();
-        let state = lock(&self.feed.shared.state);
-        keys.into_iter()
-            .map(|key| {
-                let object = state.objects.get(&key).cloned();
-                (key, object)
-            })
-            .collect()
+        let changed = std::mem::take(&mut *lock(&self.reader.changed));
+        let mut changed: Vec<_> = changed.into_iter().collect();
+        changed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        changed
     }
 
     /// Waits for changes and takes them. For readers of one feed only: others wait on their shared `wake`.
@@ -337,6 +361,11 @@ impl<T: Object> Subscription<T> {
     pub fn feed(&self) -> &Feed<T> {
         &self.feed
     }
+}
+
+fn same_version<T: Object>(one: &T, other: &T) -> bool {
+    let version = &one.metadata().resource_version;
+    version.is_some() && *version == other.metadata().resource_version
 }
 
 /// A panic while the lock was held can't leave a map operation half done.
@@ -371,8 +400,10 @@ mod tests {
         feed.put(queue("b", "3"));
         feed.remove(&Key::new("", "a"));
         assert_eq!(taken(&reader), [("a".to_owned(), false), ("b".to_owned(), true)]);
+        let known = feed.get(&Key::new("", "b"));
         feed.put(queue("b", "3"));
         assert_eq!(taken(&reader), [], "the same version again is no change");
+        assert!(Arc::ptr_eq(&known.unwrap(), &feed.get(&Key::new("", "b")).unwrap()));
     }
 
     #[test]

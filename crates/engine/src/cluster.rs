@@ -282,7 +282,9 @@ impl Cluster {
         let ledger = &self.ledger;
         self.restless.retain(|gang| ledger.gang(*gang).is_restless());
         let all = ledger.gangs.iter().enumerate();
-        let looked_up = all.filter(|(_, gang)| gang.is_restless()).map(|(at, _)| GangId::new(at));
+        let looked_up = all
+            .filter(|(_, gang)| gang.is_restless())
+            .map(|(at, _)| GangId::new(at));
         debug_assert!(looked_up.eq(self.restless.iter().copied()), "a gang changed unnoticed");
     }
 

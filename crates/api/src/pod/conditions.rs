@@ -1,4 +1,5 @@
-//! Conditions of a pod. Only those that somebody here reads are kept: every pod of a cluster has several.
+//! Conditions of a pod. Only those are kept that somebody here reads, and only while they don't hold: every pod of a cluster has
+//! several, and one that runs has nothing to say.
 
 use serde::{Deserialize, Deserializer};
 
@@ -28,7 +29,11 @@ impl PodCondition {
     /// It is about to be evicted.
     pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-    const OF_INTEREST: [&str; 3] = [Self::SCHEDULED, Self::BOUND, Self::DISRUPTION_TARGET];
+    const OF_INTEREST: [&str; 2] = [Self::SCHEDULED, Self::BOUND];
+
+    fn is_of_interest(&self) -> bool {
+        self.status != ConditionStatus::True && Self::OF_INTEREST.contains(&&*self.type_)
+    }
 }
 
 /// Whether a condition holds.
@@ -47,9 +52,7 @@ pub enum ConditionStatus {
 /// For `#[serde(deserialize_with)]`.
 pub(super) fn of_interest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
     chosen(deserializer, |condition: PodCondition| {
-        PodCondition::OF_INTEREST
-            .contains(&&*condition.type_)
-            .then_some(condition)
+        condition.is_of_interest().then_some(condition)
     })
 }
 
@@ -75,6 +78,9 @@ mod tests {
             ConditionStatus::Unknown
         );
         assert_eq!(pod.condition("Ready"), None);
+        let runs: Pod =
+            serde_json::from_str(r#"{"status":{"conditions":[{"type":"PodScheduled","status":"True"}]}}"#).unwrap();
+        assert!(runs.status.conditions.is_empty());
         let none: Pod = serde_json::from_str(r#"{"status":{"conditions":null}}"#).unwrap();
         assert!(none.status.conditions.is_empty());
     }

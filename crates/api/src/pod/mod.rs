@@ -188,7 +188,7 @@ impl Pod {
             .filter(|node| !node.is_empty())
     }
 
-    /// The condition of this type, one of the `PodCondition::*` types; others are not kept.
+    /// The condition of this type, `PodCondition::SCHEDULED` or `BOUND`, while it does not hold; others are not kept.
     pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
         self.status
             .conditions

@@ -38,7 +38,11 @@ impl Grouped {
             } => {
                 let sub_group = pod.metadata.labels.text(keys::SUB_GROUP_NAME);
                 // A pod that was put into no subgroup may name one of its own.
-                let is_there = |group| [None, sub_group].iter().any(|sub_group| place(group, *sub_group) == *put);
+                let is_there = |group| {
+                    [None, sub_group]
+                        .iter()
+                        .any(|sub_group| place(group, *sub_group) == *put)
+                };
                 *before == looks(pod) && pod.pod_group().is_some_and(is_there)
             }
         }

@@ -80,7 +80,9 @@ impl Members {
     }
 
     fn leave(&mut self, group: &Key, pod: &Arc<str>) {
-        let Some(pods) = self.pods_of.get_mut(group) else { return };
+        let Some(pods) = self.pods_of.get_mut(group) else {
+            return;
+        };
         if let Ok(at) = pods.binary_search(pod) {
             pods.remove(at);
         }

@@ -184,7 +184,9 @@ impl GroupUsage {
             if let Some(sum) = parent.and_then(|parent| sums.get_mut(parent)) {
                 sum.children.insert((*name).to_owned());
             }
-            let Some(usage) = self.by_queue.get(*name) else { continue };
+            let Some(usage) = self.by_queue.get(*name) else {
+                continue;
+            };
             let mut counted = BTreeSet::new();
             let mut next = Some(*name);
             while let Some(queue) = next.filter(|queue| counted.insert(*queue)) {

@@ -50,10 +50,7 @@ impl PodTable {
     pub(super) fn remove(&mut self, key: &Key) -> Option<Entry> {
         let place = self.place(key)?;
         let entry = self.entries.remove(place);
-        for (table, digest) in [
-            (&mut self.by_key, digest(key)),
-            (&mut self.by_uid, digest(&*entry.uid)),
-        ] {
+        for (table, digest) in [(&mut self.by_key, digest(key)), (&mut self.by_uid, digest(&*entry.uid))] {
             if let Ok(found) = table.find_entry(digest, |other| *other as usize == place) {
                 found.remove();
             }
