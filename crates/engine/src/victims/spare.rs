@@ -44,6 +44,15 @@ impl Cycle<'_> {
     /// Lets victims of the simulation in the ledger stay where `pods`, for which it is, do not need their place. No gang
     /// fares worse than before.
     pub(crate) fn spare(&mut self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) {
+        let could_stay = |pod: &PodId| match outcome(self, *pod) {
+            Outcome::Evicted => self.place_is_free(*pod),
+            Outcome::Moved => true,
+            Outcome::Kept => false,
+        };
+        // Nearly always every place is needed, and victims may be thousands.
+        if !victims.iter().any(could_stay) {
+            return;
+        }
         let harmed = self.harmed(victims);
         let is_clingy = |pod: &PodId| !self.ledger.shape_of(*pod).constraints.affinity.required.is_empty();
         let sparing = Sparing {
