@@ -160,9 +160,13 @@ proptest! {
                 let stayed = with_evicted_back(&after, report, gang);
                 let later = |stay| stay != Stay::Leaves;
                 let load = |seats: &Seats| node_loads(world.nodes.values(), &only(seats, later));
+                // A node that holds too much takes nobody in: somebody had to go, whatever the newcomer needs.
+                let is_sought = |node: &&NodeSpec| after.iter().any(|seat| seat.stay == Stay::Promised && seat.node == node.name);
+                let sought = node_loads(world.nodes.values().filter(is_sought), &only(&stayed, later));
                 let charged = |stay| matches!(stay, Stay::Stays | Stay::Promised);
                 let charge = |seats: &Seats| queue_loads(world, &only(seats, charged), QueueBoundKind::Limit);
                 let obstacle = overloaded(&load(&before), &load(&stayed))
+                    .or_else(|| overloaded(&BTreeMap::new(), &sought))
                     .or_else(|| overloaded(&charge(&before), &charge(&stayed)))
                     .or_else(|| short_of_slots(world, &only(&stayed, later)));
                 assert!(obstacle.is_some(), "{} could have stayed: {report:#?}", gang.key);

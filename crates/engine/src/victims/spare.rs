@@ -108,6 +108,10 @@ impl Cycle<'_> {
         }
         let mut stayed = false;
         for (gang, victims) in gangs {
+            let is_evicted = |pod: &PodId| outcome(self, *pod) == Outcome::Evicted;
+            if !victims.iter().any(is_evicted) {
+                continue;
+            }
             let moved = self.moved(victims);
             stayed |= (!moved.is_empty() && self.let_stay(sparing, *gang, victims, &moved))
                 || self.let_stay(sparing, *gang, victims, &[]);
@@ -115,7 +119,7 @@ impl Cycle<'_> {
         if stayed { Spared::Some } else { came_home }
     }
 
-    /// Moved pods go back to places that nobody but moved pods took. All leave their new places first: some may have
+    /// Moved gangs go back to places that nobody but moved pods took. All leave their new places first: some may have
     /// changed places with each other. Who can't go back is placed anew.
     fn bring_home(&mut self, sparing: &Sparing<'_, '_>, gangs: &[Victims]) -> Spared {
         let moved: Vec<Victims> = gangs
@@ -130,13 +134,13 @@ impl Cycle<'_> {
         let start = self.ledger.checkpoint();
         all.iter().for_each(|pod| self.ledger.unmove(*pod));
         let mut homeless: Vec<Victims> = Vec::new();
+        let gangs = moved.len();
         for (gang, pods) in moved {
-            let left = self.go_home(sparing, gang, &pods);
-            if !left.is_empty() {
-                homeless.push((gang, left));
+            if !self.go_home(sparing, gang, &pods) {
+                homeless.push((gang, pods));
             }
         }
-        if homeless.iter().map(|(_, pods)| pods.len()).sum::<usize>() == all.len() {
+        if homeless.len() == gangs {
             self.ledger.rollback(start);
             return Spared::Nobody;
         }
@@ -150,24 +154,22 @@ impl Cycle<'_> {
         Spared::Some
     }
 
-    /// Keeps those pods of a gang where they are whose place is free, and returns the others. A gang with a topology
-    /// goes back whole or not at all.
-    fn go_home(&mut self, sparing: &Sparing<'_, '_>, gang: GangId, pods: &[PodId]) -> Vec<PodId> {
+    /// Keeps the pods of a gang where they are if all their places are free. In part would not do: what is missing of the
+    /// gang would be placed again before anybody else, maybe where it was, and so on for ever.
+    fn go_home(&mut self, sparing: &Sparing<'_, '_>, gang: GangId, pods: &[PodId]) -> bool {
         let start = self.ledger.checkpoint();
-        let mut left = Vec::new();
-        for pod in pods {
-            if self.place_is_free(*pod) {
-                self.ledger.keep(*pod);
-            } else {
-                left.push(*pod);
+        let keep = |cycle: &mut Self, pod: PodId| {
+            let is_free = cycle.place_is_free(pod);
+            if is_free {
+                cycle.ledger.keep(pod);
             }
-        }
-        let is_torn = !left.is_empty() && self.ledger.gang(gang).has_topology();
-        if is_torn || !share::limits_hold(self.ledger, gang, sparing.before) {
+            is_free
+        };
+        let home = pods.iter().all(|pod| keep(self, *pod)) && share::limits_hold(self.ledger, gang, sparing.before);
+        if !home {
             self.ledger.rollback(start);
-            return pods.to_vec();
         }
-        left
+        home
     }
 
     /// Keeps evicted pods of a gang where they are, as far as their places are free and what stays makes up a whole
