@@ -33,6 +33,7 @@ enum Kind {
     BindToPipeline,
     Evict,
     Keep,
+    Unmove,
 }
 
 fn changes() -> impl Strategy<Value = Change> {
@@ -42,6 +43,7 @@ fn changes() -> impl Strategy<Value = Change> {
         Just(Kind::BindToPipeline),
         Just(Kind::Evict),
         Just(Kind::Keep),
+        Just(Kind::Unmove),
     ];
     (kind, any::<usize>(), any::<usize>(), 0usize..6).prop_map(|(kind, pod, node, devices)| Change {
         kind,
@@ -69,6 +71,10 @@ fn make(ledger: &mut Ledger, change: Change) {
             Kind::BindToPipeline => row.place.status == Status::Binding,
             Kind::Evict => row.place.status.is_active_allocated() && row.gang.is_some() && row.evicted_from.is_none(),
             Kind::Keep => row.place.status == Status::Releasing && row.evicted_from.is_some(),
+            Kind::Unmove => {
+                let was_there = row.evicted_from.is_some_and(|status| status != Status::Pipelined);
+                row.place.status == Status::Pipelined && was_there && row.leaving.is_some()
+            }
         }
     };
     let count = ledger.pods.len();
@@ -96,6 +102,7 @@ fn make(ledger: &mut Ledger, change: Change) {
         Kind::BindToPipeline => ledger.bind_to_pipeline(pod),
         Kind::Evict => ledger.evict(pod),
         Kind::Keep => ledger.keep(pod),
+        Kind::Unmove => ledger.unmove(pod),
     }
 }
 

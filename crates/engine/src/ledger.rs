@@ -339,6 +339,16 @@ impl Ledger {
         self.replace_row(pod, new, leaving, None);
     }
 
+    /// Takes back the new place of a pod that was evicted and moved within the running simulation: it is one that leaves
+    /// again.
+    pub(crate) fn unmove(&mut self, pod: PodId) {
+        let row = self.pod(pod);
+        let (place, evicted_from) = (row.place.clone(), row.evicted_from);
+        let home = row.leaving.clone().expect("a moved pod still has its old place");
+        self.leave(pod, &place);
+        self.replace_row(pod, *home, None, evicted_from);
+    }
+
     /// The eviction of the pod is decided: from now on it is one that leaves, like any other.
     pub(crate) fn finish_eviction(&mut self, pod: PodId) {
         let row = &mut self.pods[pod.index()];

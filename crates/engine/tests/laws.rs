@@ -8,14 +8,16 @@ extern crate engine;
 
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::Cluster;
-use engine::model::{Event, PodKind};
+use engine::model::{Action, Event, GangSpec, NodeSpec, PodKind};
+use engine::reasons::EvictionReason;
 use engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
 use world::account::{
-    QueueBoundKind, Seat, Seats, Stay, decided, gang_of, is_whole, node_loads, overloaded, queue_loads, quotas,
+    QueueBoundKind, Seat, Seats, Stay, decided, gang_of, is_whole, node_loads, overloaded, queue_loads, queue_path,
+    quotas,
 };
 use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of};
 use world::{World, cases};
@@ -136,6 +138,43 @@ proptest! {
     }
 
     #[test]
+    fn nobody_goes_whose_place_nobody_takes(scene in scenes()) {
+        watch(&scene, |world, report| {
+            // What one search took may come to be free again by another.
+            let searches = report.efforts.iter().filter(|effort| effort.action != Action::Allocate);
+            if searches.map(|effort| effort.placed).sum::<u32>() != 1 {
+                return;
+            }
+            let before = world.seats();
+            let after = decided(world, &before, report);
+            for gang in world.gangs.values() {
+                let reason = report.decisions.iter().find_map(|decision| {
+                    let Decision::Evict { pod, reason } = decision else { return None };
+                    (world.pods[&**pod].gang.as_ref() == Some(&gang.key)).then_some(reason)
+                });
+                let Some(EvictionReason::For { action, gang: winner, .. }) = reason else { continue };
+                // A queue may have to take from its own branch to be allowed to take from others.
+                if *action == Action::Reclaim && related(world, gang, &world.gangs[&**winner]) {
+                    continue;
+                }
+                let stayed = with_evicted_back(&after, report, gang);
+                let later = |stay| stay != Stay::Leaves;
+                let load = |seats: &Seats| node_loads(world.nodes.values(), &only(seats, later));
+                // A node that holds too much takes nobody in: somebody had to go, whatever the newcomer needs.
+                let is_sought = |node: &&NodeSpec| after.iter().any(|seat| seat.stay == Stay::Promised && seat.node == node.name);
+                let sought = node_loads(world.nodes.values().filter(is_sought), &only(&stayed, later));
+                let charged = |stay| matches!(stay, Stay::Stays | Stay::Promised);
+                let charge = |seats: &Seats| queue_loads(world, &only(seats, charged), QueueBoundKind::Limit);
+                let obstacle = overloaded(&load(&before), &load(&stayed))
+                    .or_else(|| overloaded(&BTreeMap::new(), &sought))
+                    .or_else(|| overloaded(&charge(&before), &charge(&stayed)))
+                    .or_else(|| short_of_slots(world, &only(&stayed, later)));
+                assert!(obstacle.is_some(), "{} could have stayed: {report:#?}", gang.key);
+            }
+        });
+    }
+
+    #[test]
     fn a_pod_is_decided_on_once(scene in scenes()) {
         watch(&scene, |_, report| {
             let mut seen: BTreeMap<(&str, bool), &Decision> = BTreeMap::new();
@@ -238,6 +277,43 @@ proptest! {
     fn clusters_of_rigid_gangs_settle(scene in scenes_of(Class::Rigid, 0..6)) {
         prop_assert_eq!(settles(&scene), Ok(()));
     }
+}
+
+/// Whether two gangs have a queue above them in common.
+fn related(world: &World, a: &GangSpec, b: &GangSpec) -> bool {
+    let path = |gang: &GangSpec| -> Vec<&str> {
+        queue_path(world, &gang.queue)
+            .map(|queue| queue.name.as_str())
+            .collect()
+    };
+    path(a).iter().any(|queue| path(b).contains(queue))
+}
+
+/// A node that has no slots for the pods on it and for those that will hold their shared devices.
+fn short_of_slots(world: &World, seats: &[&Seat]) -> Option<String> {
+    let short = |node: &&NodeSpec| {
+        let seats = || seats.iter().filter(|seat| seat.node == node.name);
+        let devices: BTreeSet<&String> = seats().flat_map(|seat| &seat.groups).collect();
+        (seats().count() + devices.len()) as i64 > node.pods
+    };
+    world.nodes.values().find(short).map(|node| node.name.clone())
+}
+
+/// The same seats, had no pod of the gang been evicted.
+fn with_evicted_back(seats: &Seats, report: &Report, gang: &GangSpec) -> Seats {
+    let is_evicted = |seat: &Seat| {
+        seat.pod.gang.as_ref() == Some(&gang.key)
+            && report
+                .decisions
+                .iter()
+                .any(|decision| matches!(decision, Decision::Evict { pod, .. } if **pod == *seat.pod.uid))
+    };
+    let mut seats = seats.clone();
+    seats.retain(|seat| seat.stay != Stay::Promised || !is_evicted(seat));
+    for seat in seats.iter_mut().filter(|seat| is_evicted(seat)) {
+        seat.stay = Stay::Stays;
+    }
+    seats
 }
 
 /// So many cycles are enough to settle.

@@ -112,8 +112,7 @@ impl Cycle<'_> {
             set: nodes,
             domain: None,
         };
-        let constrained = row.groups.iter().any(|group| group.topology.is_some())
-            || row.pod_sets.iter().any(|set| set.topology.is_some());
+        let constrained = row.has_topology();
         let mut attempt = Attempt {
             gang,
             mode,

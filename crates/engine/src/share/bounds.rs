@@ -3,7 +3,7 @@
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
 use crate::reasons::Resource;
-use crate::share::quota_of;
+use crate::share::{Before, quota_of};
 use crate::tables::Share;
 
 /// A bound that would be passed.
@@ -41,6 +41,18 @@ pub(crate) fn over_quota(ledger: &Ledger, gang: GangId, requested: Share) -> Opt
     } else {
         first(ledger, gang, requested, BoundKind::Quota)
     }
+}
+
+/// Whether every limit on the way from the gang's queue to the root is kept, or passed no further than `before`.
+pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &Before) -> bool {
+    let leaf = ledger.gang(gang).queue;
+    leaf.into_iter().flat_map(|leaf| ledger.queue_path(leaf)).all(|id| {
+        let (queue, held) = (ledger.queue(id), before[id.index()].0);
+        (0..held.len()).all(|at| {
+            let limit = quota_of(&queue.quota, at).limit;
+            queue.allocated[at] <= held[at] || limit.is_none_or(|limit| queue.allocated[at] <= limit)
+        })
+    })
 }
 
 fn first(ledger: &Ledger, gang: GangId, requested: Share, kind: BoundKind) -> Option<Bound> {

@@ -7,7 +7,7 @@ mod division;
 mod order;
 mod reclaim;
 
-pub(crate) use bounds::{Bound, BoundKind, exceeded, over_quota};
+pub(crate) use bounds::{Bound, BoundKind, exceeded, limits_hold, over_quota};
 pub(crate) use division::divide_tree;
 pub(crate) use order::{Load, Standing};
 pub(crate) use reclaim::{Before, Loss, Reclaimer, can_reclaim, leveled, may_lose, reclaim_is_fair};

@@ -180,4 +180,10 @@ impl Gang {
     pub(crate) fn is_elastic(&self) -> bool {
         self.pod_sets.iter().any(PodSet::is_elastic)
     }
+
+    /// Whether any of it is bound to topology domains.
+    pub(crate) fn has_topology(&self) -> bool {
+        self.groups.iter().any(|group| group.topology.is_some())
+            || self.pod_sets.iter().any(|set| set.topology.is_some())
+    }
 }

@@ -147,14 +147,19 @@ impl Cycle<'_> {
         let active_before = self.ledger.gang(search.gang).active_used();
         let checkpoint = self.ledger.checkpoint();
         let (most, recorded) = self.most_pods(search, pods, generator, effort);
-        if most == 0 || self.probe(search, pods, generator, &recorded, effort).is_none() {
+        let found = match most {
+            0 => None,
+            1.. => self.probe(search, pods, generator, &recorded, effort),
+        };
+        let Some(victims) = found else {
             return Solution::None(match effort.budget.is_left() {
                 true => SearchEnd::Exhausted,
                 false => SearchEnd::Cut,
             });
-        }
+        };
         let gang = self.ledger.gang(search.gang);
         if gang.is_whole() && gang.active_used() > active_before {
+            self.spare(search, pods, &victims, &effort.before);
             return Solution::Found(checkpoint);
         }
         self.ledger.rollback(checkpoint);

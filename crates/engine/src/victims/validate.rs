@@ -103,7 +103,7 @@ impl Cycle<'_> {
 }
 
 /// Victims by gang, in the order in which they were taken.
-fn by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
+pub(crate) fn by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
     let mut gangs: Vec<(GangId, Vec<PodId>)> = Vec::new();
     let mut position: FxHashMap<GangId, usize> = FxHashMap::default();
     for pod in victims {

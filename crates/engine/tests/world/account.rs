@@ -222,7 +222,8 @@ pub(crate) fn gang_of<'w>(world: &'w World, pod: &PodSpec) -> Option<&'w GangSpe
     world.gangs.get(key?)
 }
 
-fn queue_path<'w>(world: &'w World, leaf: &str) -> impl Iterator<Item = &'w QueueSpec> {
+/// A queue and those above it.
+pub(crate) fn queue_path<'w>(world: &'w World, leaf: &str) -> impl Iterator<Item = &'w QueueSpec> {
     std::iter::successors(world.queues.get(leaf), |queue| {
         queue.parent.as_ref().and_then(|parent| world.queues.get(parent))
     })
