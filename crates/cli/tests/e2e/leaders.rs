@@ -41,18 +41,8 @@ fn with_replicas(settings: Settings, nodes: &[NodeTemplate], story: impl AsyncFn
     }
 }
 
-/// Two replicas of every role. The first one leads.
-struct Pair {
-    /// What the API server wrote down since before they started.
-    audit: Audit,
-    one: IpAddr,
-    two: IpAddr,
-    first: Replica,
-    second: Replica,
-}
-
-/// A scenario about two replicas, which call from these addresses.
-fn with_a_pair(addresses: [u8; 2], gpus: &str, story: impl AsyncFnOnce(&Cluster, Pair)) {
+/// A scenario about two replicas of every role, which call from these addresses. The first one leads. The audit log begins before them.
+fn with_a_pair(addresses: [u8; 2], gpus: &str, story: impl AsyncFnOnce(&Cluster, &Audit, [IpAddr; 2], [Replica; 2])) {
     let nodes = [NodeTemplate::new("node", gpus)];
     with_replicas(webhooks_only(), &nodes, async |cluster, kube| {
         let audit = Audit::from_now();
@@ -61,14 +51,7 @@ fn with_a_pair(addresses: [u8; 2], gpus: &str, story: impl AsyncFnOnce(&Cluster,
         until_leads(cluster, &audit, one).await;
         cluster.until_queues().await;
         let second = kube.replica(two).await;
-        let pair = Pair {
-            audit,
-            one,
-            two,
-            first,
-            second,
-        };
-        story(cluster, pair).await;
+        story(cluster, &audit, [one, two], [first, second]).await;
     });
 }
 
@@ -130,77 +113,67 @@ async fn half(cluster: &Cluster, name: &str) {
 
 #[test]
 fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
-    with_a_pair([1, 2], "h100:4", async |cluster, pair| {
-        let Pair {
-            audit,
-            one,
-            two,
-            mut first,
-            mut second,
-        } = pair;
-        half(cluster, "a").await;
-        cluster.until_running(1).await;
+    with_a_pair(
+        [1, 2],
+        "h100:4",
+        async |cluster, audit, [one, two], [mut first, mut second]| {
+            half(cluster, "a").await;
+            cluster.until_running(1).await;
 
-        // The leader is cut off in the midst of work, and works on: it does not know.
-        half(cluster, "b").await;
-        first.line.cut();
-        half(cluster, "c").await;
-        until_leads(cluster, &audit, two).await;
-        cluster.until_running(3).await;
-        first.line.mend();
-        half(cluster, "d").await;
-        cluster.until_running(4).await;
-        first.assert_alive();
+            // The leader is cut off in the midst of work, and works on: it does not know.
+            half(cluster, "b").await;
+            first.line.cut();
+            half(cluster, "c").await;
+            until_leads(cluster, audit, two).await;
+            cluster.until_running(3).await;
+            first.line.mend();
+            half(cluster, "d").await;
+            cluster.until_running(4).await;
+            first.assert_alive();
 
-        // Now the other one, which is told.
-        half(cluster, "e").await;
-        second.line.tear();
-        cluster.delete::<api::Pod>("default", "a").await.unwrap();
-        until_leads(cluster, &audit, one).await;
-        cluster.until_running(4).await;
-        second.line.mend();
-        second.assert_alive();
-        half(cluster, "f").await;
-        cluster.until_running(5).await;
+            // Now the other one, which is told.
+            half(cluster, "e").await;
+            second.line.tear();
+            cluster.delete::<api::Pod>("default", "a").await.unwrap();
+            until_leads(cluster, audit, one).await;
+            cluster.until_running(4).await;
+            second.line.mend();
+            second.assert_alive();
+            half(cluster, "f").await;
+            cluster.until_running(5).await;
 
-        first.kill().await;
-        half(cluster, "g").await;
-        cluster.until_running(6).await;
-        cluster.settle().await;
+            first.kill().await;
+            half(cluster, "g").await;
+            cluster.until_running(6).await;
+            cluster.settle().await;
 
-        let writes = writes_of(&audit, &[one, two]);
-        assert_all_acted(&writes, &[one, two]);
-        let expect: Vec<String> = [one, two, one, two].iter().map(ToString::to_string).collect();
-        for (role, leaders) in successions(&writes) {
-            assert_eq!(leaders, expect, "{role}");
-        }
-        second.kill().await;
-    });
+            let writes = writes_of(audit, &[one, two]);
+            assert_all_acted(&writes, &[one, two]);
+            let expect: Vec<String> = [one, two, one, two].iter().map(ToString::to_string).collect();
+            for (role, leaders) in successions(&writes) {
+                assert_eq!(leaders, expect, "{role}");
+            }
+            second.kill().await;
+        },
+    );
 }
 
 /// A request that was sent while its sender led can't be called back. It is a request on a condition, so it does no harm.
 #[test]
 fn what_an_old_leader_sent_in_time_may_arrive_late() {
-    with_a_pair([6, 7], "h100:2", async |cluster, pair| {
-        let Pair {
-            audit,
-            one,
-            two,
-            first,
-            second,
-        } = pair;
+    with_a_pair([6, 7], "h100:2", async |cluster, audit, [one, two], [first, second]| {
         for number in 0..4 {
             half(cluster, &format!("pod-{number}")).await;
             if number == 1 {
                 first.line.cut();
             }
         }
-        until_leads(cluster, &audit, two).await;
+        until_leads(cluster, audit, two).await;
         first.line.release();
         cluster.until_running(4).await;
         half(cluster, "one-more").await;
         cluster.until_waiting("one-more", "GPU").await;
-        let mut leases = writes_of(&audit, &[one, two])
+        let mut leases = writes_of(audit, &[one, two])
             .into_iter()
             .filter(|write| write.resource == "leases");
         assert_eq!(leases.next_back().map(|write| write.source), Some(two.to_string()));
@@ -214,14 +187,7 @@ fn what_an_old_leader_sent_in_time_may_arrive_late() {
 
 #[test]
 fn a_leader_that_is_back_in_time_stays_one() {
-    with_a_pair([3, 4], "h100:1", async |cluster, pair| {
-        let Pair {
-            audit,
-            one,
-            two,
-            first,
-            second,
-        } = pair;
+    with_a_pair([3, 4], "h100:1", async |cluster, audit, [one, two], [first, second]| {
         // Shorter than its claim: connections break, and nothing else.
         for number in 0..3 {
             first.line.cut();
@@ -230,7 +196,7 @@ fn a_leader_that_is_back_in_time_stays_one() {
             cluster.until_running(usize::min(number + 1, 2)).await;
         }
         cluster.until_waiting("pod-2", "GPU").await;
-        let leaders = successions(&writes_of(&audit, &[one, two]));
+        let leaders = successions(&writes_of(audit, &[one, two]));
         assert_eq!(leaders.len(), ROLES.len());
         for (role, leaders) in leaders {
             assert_eq!(leaders, [one.to_string()], "{role}");
