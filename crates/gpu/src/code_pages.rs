@@ -56,8 +56,8 @@ mod tests {
             code_of("/usr/bin/kai (deleted)", maps),
             [0x7f00_0002_0000..0x7f00_0003_0000]
         );
-        assert_eq!(code_of("/usr/bin/other", maps), []);
-        assert_eq!(code_of("", "nonsense\n\n-- r-xp"), []);
+        assert!(code_of("/usr/bin/other", maps).is_empty());
+        assert!(code_of("", "nonsense\n\n-- r-xp").is_empty());
     }
 
     #[test]
