@@ -6,6 +6,7 @@
 //! Architecture invariant: this crate knows no Kubernetes, no kubelet, no network and no async runtime. It never changes the
 //! machine: no device node is created, no mode is set, no CUDA context is opened. A missing library is a state, not a crash.
 
+pub mod code_pages;
 mod driver;
 mod error;
 pub mod fake;

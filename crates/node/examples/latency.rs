@@ -1,4 +1,5 @@
 //! Measures how long a health change takes from the driver to the kubelet's stream, and prints it. Not a test: machines differ.
+//! Slots for parts of GPUs are offered beside the GPUs, as on any node.
 //! `cargo run --release -p node --example latency -- <path of kai>` also prints the memory of an idle agent.
 
 #[path = "../tests/support/mod.rs"]
@@ -9,16 +10,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu::fake::{FakeDriver, GpuState, Settings};
-use support::kubelet::{Kubelet, Lists};
+use node::slots::offer::SLOTS_DEFAULT;
+use support::api::Api;
+use support::kubelet::{Books, Kubelet, Lists};
 use support::{Agent, settings, until};
 
 const ROUNDS: usize = 200;
 
+/// So many GPUs and all slots are offered.
 fn healthy(count: usize) -> impl Fn(&Lists) -> bool {
-    move |lists| {
-        let list = lists.get("nvidia.com/gpu").and_then(Option::as_ref);
+    let fine = |lists: &Lists, resource: &str, count: usize| {
+        let list = lists.get(resource).and_then(Option::as_ref);
         list.is_some_and(|list| list.iter().filter(|(_, fine)| *fine).count() == count)
-    }
+    };
+    move |lists| fine(lists, "nvidia.com/gpu", count) && fine(lists, "kai.scheduler/gpu-share", SLOTS_DEFAULT as usize)
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -31,7 +36,8 @@ async fn main() {
 
 async fn latency() {
     let place = tempfile::tempdir().expect("a directory");
-    let mut settings = settings(place.path(), &["--no-cluster"]);
+    let api = Api::start().await;
+    let mut settings = settings(place.path(), &["--api-url", &api.url]);
     settings.rules.good_probes_needed = 1;
     let driver = Arc::new(FakeDriver::new(&Settings::of("a100-40", 8).seeded("n1")).expect("a fake driver"));
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
@@ -60,9 +66,10 @@ async fn latency() {
 
 async fn memory(program: &str) {
     let place = tempfile::tempdir().expect("a directory");
-    let settings = settings(place.path(), &["--no-cluster"]);
-    let api = support::api::Api::start().await;
+    let api = Api::start().await;
+    let settings = settings(place.path(), &["--api-url", &api.url]);
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
+    let _books = Books::serve(&settings.pod_resources_socket);
     let path = |name: &str| place.path().join(name).display().to_string();
     let mut agent = Command::new(program)
         .args([
@@ -81,6 +88,8 @@ async fn memory(program: &str) {
             &path("cdi"),
             "--state-dir",
             &path("state"),
+            "--pod-resources-socket",
+            &path("pod-resources.sock"),
         ])
         .args(["--host-root", &path("host"), "--metrics-address", "127.0.0.1:0"])
         .stderr(Stdio::null())

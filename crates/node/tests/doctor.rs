@@ -277,15 +277,17 @@ async fn cdi_is_off() {
         .with(&format!("{K3S}/config-v3.toml.d/10-cdi.toml"), &off(V3))
         .check("cdi_switched_off_in_an_import", 1)
         .await;
-    Node::jetson()
-        .without("var/lib/rancher")
-        .with("etc/containerd/config.toml", "version = 2\n")
-        .with(
-            "var/lib/dpkg/status",
-            "Package: containerd\nStatus: install ok installed\nVersion: 1.7.24~ds1-6\n\n",
-        )
-        .check("cdi_off_in_debian", 1)
-        .await;
+    let debian = |version: &str| {
+        let package = format!("Package: containerd\nStatus: install ok installed\nVersion: {version}\n\n");
+        Node::jetson()
+            .without("var/lib/rancher")
+            .with("etc/containerd/config.toml", "version = 2\n")
+            .with("var/lib/dpkg/status", &package)
+    };
+    debian("1.7.24~ds1-6").check("cdi_off_in_debian", 1).await;
+    // What switches it on elsewhere does nothing here.
+    let old = debian("1.6.20~ds1-1+deb12u3");
+    old.check("cdi_unknown_to_containerd", 1).await;
 }
 
 #[tokio::test]

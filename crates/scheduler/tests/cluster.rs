@@ -202,28 +202,33 @@ async fn a_gang_that_does_not_want_it_has_no_marks_on_its_pods() {
     assert!(conditions.as_array().is_none_or(Vec::is_empty), "{conditions}");
 }
 
+/// Pod `victim` runs on the only GPU, until `winner` comes, which has a higher priority.
+async fn a_victim_has_to_leave(world: &World) {
+    world.node("n1", 1);
+    for (name, value) in [("low", 50), ("high", 90)] {
+        world.put(
+            json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": name }, "value": value }),
+        );
+        world.group(name, json!({ "priorityClassName": name }));
+    }
+    world.pod("victim", "low", 1);
+    world.until("bound", |world| world.node_of("victim").is_some()).await;
+    world.runs("victim");
+    world.pod("winner", "high", 1);
+    let leaving = |world: &World| {
+        let victim = world.get("pods", "victim");
+        victim.is_none_or(|victim| victim["metadata"]["deletionTimestamp"].is_string())
+    };
+    world.until("evicted", leaving).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn higher_priority_evicts_and_gets_the_place() {
     let world = World::with(Settings {
         update_pod_eviction_condition: true,
         ..Settings::default()
     });
-    let class = |name: &str, value: i32| json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": name }, "value": value });
-    world.put(class("low", 50));
-    world.put(class("high", 90));
-    world.node("n1", 1);
-    world.group("low", json!({ "priorityClassName": "low" }));
-    world.pod("victim", "low", 1);
-    world.until("bound", |world| world.node_of("victim").is_some()).await;
-    world.runs("victim");
-    world.group("high", json!({ "priorityClassName": "high" }));
-    world.pod("winner", "high", 1);
-    let leaving = |world: &World| {
-        world
-            .get("pods", "victim")
-            .is_none_or(|pod| pod["metadata"]["deletionTimestamp"].is_string())
-    };
-    world.until("evicted", leaving).await;
+    a_victim_has_to_leave(&world).await;
     let victim = world.get("pods", "victim").expect("it has its grace period");
     let conditions = victim["status"]["conditions"].as_array().unwrap();
     let target = conditions
@@ -419,19 +424,7 @@ async fn metrics_have_the_names_that_dashboards_know() {
 #[tokio::test(start_paused = true)]
 async fn all_metrics_of_kai_are_there_with_their_labels() {
     let world = World::new();
-    world.node("n1", 1);
-    world.put(json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "high" }, "value": 90 }));
-    world.group("low", json!({}));
-    world.pod("victim", "low", 1);
-    world.until("bound", |world| world.node_of("victim").is_some()).await;
-    world.runs("victim");
-    world.group("high", json!({ "priorityClassName": "high" }));
-    world.pod("winner", "high", 1);
-    let leaving = |world: &World| {
-        let victim = world.get("pods", "victim");
-        victim.is_none_or(|victim| victim["metadata"]["deletionTimestamp"].is_string())
-    };
-    world.until("evicted", leaving).await;
+    a_victim_has_to_leave(&world).await;
     world.pass(10).await;
     let text = world.context.metrics.text();
     let queue = "queue_name=\"q\",queue_metadata_name=\"q\",queue_display_name=\"\"";

@@ -14,6 +14,7 @@ use sim::kubelet::NodeTemplate;
 use crate::harness::audit::{self, Audit, Write};
 use crate::harness::line::Line;
 use crate::harness::manifest::PodManifest;
+use crate::harness::replicas::Replica;
 use crate::harness::{Choice, Cluster, Kube, scenario_with};
 
 const ROLES: [&str; 3] = ["scheduler", "binder", "controllers"];
@@ -38,6 +39,20 @@ fn with_replicas(settings: Settings, nodes: &[NodeTemplate], story: impl AsyncFn
             story(cluster, cluster.kube().expect("it was chosen")).await;
         }),
     }
+}
+
+/// A scenario about two replicas of every role, which call from these addresses. The first one leads. The audit log begins before them.
+fn with_a_pair(addresses: [u8; 2], gpus: &str, story: impl AsyncFnOnce(&Cluster, &Audit, [IpAddr; 2], [Replica; 2])) {
+    let nodes = [NodeTemplate::new("node", gpus)];
+    with_replicas(webhooks_only(), &nodes, async |cluster, kube| {
+        let audit = Audit::from_now();
+        let [one, two] = addresses.map(address);
+        let first = kube.replica(one).await;
+        until_leads(cluster, &audit, one).await;
+        cluster.until_queues().await;
+        let second = kube.replica(two).await;
+        story(cluster, &audit, [one, two], [first, second]).await;
+    });
 }
 
 /// Writes of these replicas, in order.
@@ -98,16 +113,10 @@ async fn half(cluster: &Cluster, name: &str) {
 
 #[test]
 fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
-    with_replicas(
-        webhooks_only(),
-        &[NodeTemplate::new("node", "h100:4")],
-        async |cluster, kube| {
-            let audit = Audit::from_now();
-            let (one, two) = (address(1), address(2));
-            let mut first = kube.replica(one).await;
-            until_leads(cluster, &audit, one).await;
-            cluster.until_queues().await;
-            let mut second = kube.replica(two).await;
+    with_a_pair(
+        [1, 2],
+        "h100:4",
+        async |cluster, audit, [one, two], [mut first, mut second]| {
             half(cluster, "a").await;
             cluster.until_running(1).await;
 
@@ -115,7 +124,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             half(cluster, "b").await;
             first.line.cut();
             half(cluster, "c").await;
-            until_leads(cluster, &audit, two).await;
+            until_leads(cluster, audit, two).await;
             cluster.until_running(3).await;
             first.line.mend();
             half(cluster, "d").await;
@@ -126,7 +135,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             half(cluster, "e").await;
             second.line.tear();
             cluster.delete::<api::Pod>("default", "a").await.unwrap();
-            until_leads(cluster, &audit, one).await;
+            until_leads(cluster, audit, one).await;
             cluster.until_running(4).await;
             second.line.mend();
             second.assert_alive();
@@ -138,7 +147,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             cluster.until_running(6).await;
             cluster.settle().await;
 
-            let writes = writes_of(&audit, &[one, two]);
+            let writes = writes_of(audit, &[one, two]);
             assert_all_acted(&writes, &[one, two]);
             let expect: Vec<String> = [one, two, one, two].iter().map(ToString::to_string).collect();
             for (role, leaders) in successions(&writes) {
@@ -152,70 +161,50 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
 /// A request that was sent while its sender led can't be called back. It is a request on a condition, so it does no harm.
 #[test]
 fn what_an_old_leader_sent_in_time_may_arrive_late() {
-    with_replicas(
-        webhooks_only(),
-        &[NodeTemplate::new("node", "h100:2")],
-        async |cluster, kube| {
-            let audit = Audit::from_now();
-            let (one, two) = (address(6), address(7));
-            let first = kube.replica(one).await;
-            until_leads(cluster, &audit, one).await;
-            cluster.until_queues().await;
-            let second = kube.replica(two).await;
-            for number in 0..4 {
-                half(cluster, &format!("pod-{number}")).await;
-                if number == 1 {
-                    first.line.cut();
-                }
+    with_a_pair([6, 7], "h100:2", async |cluster, audit, [one, two], [first, second]| {
+        for number in 0..4 {
+            half(cluster, &format!("pod-{number}")).await;
+            if number == 1 {
+                first.line.cut();
             }
-            until_leads(cluster, &audit, two).await;
-            first.line.release();
-            cluster.until_running(4).await;
-            half(cluster, "one-more").await;
-            cluster.until_waiting("one-more", "GPU").await;
-            let mut leases = writes_of(&audit, &[one, two])
-                .into_iter()
-                .filter(|write| write.resource == "leases");
-            assert_eq!(leases.next_back().map(|write| write.source), Some(two.to_string()));
-            first.kill().await;
-            cluster.delete::<api::Pod>("default", "pod-0").await.unwrap();
-            cluster.until_running(4).await;
-            cluster.settle().await;
-            second.kill().await;
-        },
-    );
+        }
+        until_leads(cluster, audit, two).await;
+        first.line.release();
+        cluster.until_running(4).await;
+        half(cluster, "one-more").await;
+        cluster.until_waiting("one-more", "GPU").await;
+        let mut leases = writes_of(audit, &[one, two])
+            .into_iter()
+            .filter(|write| write.resource == "leases");
+        assert_eq!(leases.next_back().map(|write| write.source), Some(two.to_string()));
+        first.kill().await;
+        cluster.delete::<api::Pod>("default", "pod-0").await.unwrap();
+        cluster.until_running(4).await;
+        cluster.settle().await;
+        second.kill().await;
+    });
 }
 
 #[test]
 fn a_leader_that_is_back_in_time_stays_one() {
-    with_replicas(
-        webhooks_only(),
-        &[NodeTemplate::new("node", "h100:1")],
-        async |cluster, kube| {
-            let audit = Audit::from_now();
-            let (one, two) = (address(3), address(4));
-            let first = kube.replica(one).await;
-            until_leads(cluster, &audit, one).await;
-            cluster.until_queues().await;
-            let second = kube.replica(two).await;
-            // Shorter than its claim: connections break, and nothing else.
-            for number in 0..3 {
-                first.line.cut();
-                half(cluster, &format!("pod-{number}")).await;
-                first.line.mend();
-                cluster.until_running(usize::min(number + 1, 2)).await;
-            }
-            cluster.until_waiting("pod-2", "GPU").await;
-            let leaders = successions(&writes_of(&audit, &[one, two]));
-            assert_eq!(leaders.len(), ROLES.len());
-            for (role, leaders) in leaders {
-                assert_eq!(leaders, [one.to_string()], "{role}");
-            }
-            cluster.settle().await;
-            first.kill().await;
-            second.kill().await;
-        },
-    );
+    with_a_pair([3, 4], "h100:1", async |cluster, audit, [one, two], [first, second]| {
+        // Shorter than its claim: connections break, and nothing else.
+        for number in 0..3 {
+            first.line.cut();
+            half(cluster, &format!("pod-{number}")).await;
+            first.line.mend();
+            cluster.until_running(usize::min(number + 1, 2)).await;
+        }
+        cluster.until_waiting("pod-2", "GPU").await;
+        let leaders = successions(&writes_of(audit, &[one, two]));
+        assert_eq!(leaders.len(), ROLES.len());
+        for (role, leaders) in leaders {
+            assert_eq!(leaders, [one.to_string()], "{role}");
+        }
+        cluster.settle().await;
+        first.kill().await;
+        second.kill().await;
+    });
 }
 
 const CONFIGURATIONS: [(&str, &str, &str); 4] = [

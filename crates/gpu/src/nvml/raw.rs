@@ -1,5 +1,5 @@
 //! The few NVML calls that the safe wrapper lacks: MIG instance ids and placement, the old memory call, events with instance ids.
-//! The only `unsafe` code of this crate. Each function owns its out-parameters and checks the return code before reading them.
+//! Each function owns its out-parameters and checks the return code before reading them.
 #![allow(unsafe_code)]
 
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};

@@ -13,6 +13,7 @@ pub mod watcher;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use cluster::Client;
 use gpu::Driver;
@@ -38,6 +39,11 @@ const INPUTS_QUEUED_MAX: usize = 16;
 /// Health changes that wait to be told as events; more are dropped, since the condition has the state.
 const EVENTS_QUEUED_MAX: usize = 64;
 
+/// By then the kubelet and the cluster know the GPUs, if they answer at all.
+const START_TAKES: Duration = Duration::from_secs(20);
+/// How long code stays in memory that ran for a rare occasion, such as a driver upgrade. Mapping it again costs microseconds.
+const RARE_CODE_STAYS: Duration = Duration::from_secs(3600);
+
 /// Runs the agent until SIGTERM or SIGINT.
 pub fn run(args: Args) -> Result<(), Error> {
     let settings = args.settings()?;
@@ -55,6 +61,7 @@ pub fn run(args: Args) -> Result<(), Error> {
             tracing::info!("stopping");
             stop.send_replace(true);
         });
+        tokio::spawn(release_code());
         serve(settings, Arc::from(opened.driver), stopped).await
     });
     // A driver call that hangs must not keep the process from ending.
@@ -151,6 +158,17 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     // Close the kubelet's streams in order; the rest has nothing to lose.
     let _ = plugins.await;
     tasks.shutdown().await;
+}
+
+/// Keeps in memory what the agent lives on, and not what it started with.
+async fn release_code() {
+    tokio::time::sleep(START_TAKES).await;
+    loop {
+        if let Err(error) = gpu::code_pages::release() {
+            tracing::debug!(%error, "code that only the start needed stays in memory");
+        }
+        tokio::time::sleep(RARE_CODE_STAYS).await;
+    }
 }
 
 /// How to open the driver, with the names that were served before.

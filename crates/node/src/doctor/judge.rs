@@ -10,6 +10,11 @@ use crate::volume::spec;
 /// More missing entries of Tegra's lists than this share (in percent) mean that the lists are for another L4T.
 const MISSING_PERCENT_MAX: usize = 50;
 
+/// The first containerd that knows CDI, where it is switched on.
+const CDI_SINCE: (u32, u32) = (1, 7);
+/// The first containerd that has it switched on.
+const CDI_BY_DEFAULT_SINCE: (u32, u32) = (2, 0);
+
 /// The agent writes its spec anew at every start.
 const RESTART_AGENT: &str = "kubectl -n kai-scheduler rollout restart daemonset/kai-node-agent";
 
@@ -245,7 +250,7 @@ fn runtime_class(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// CDI is on by default from containerd 2.0, off before. Where the version is not known, the config's format tells: only 2.0 has version 3.
+/// CDI is on by default from containerd 2.0, off before, and unknown to old ones. Where the version is not known, the config's format tells: only 2.0 has version 3.
 fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
     let mut config = facts
         .containerd_imports
@@ -258,11 +263,16 @@ fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
         Some((path, value))
     });
     let newest_format = toml::value(text, "", "version").as_deref() == Some("3");
-    let major = facts
-        .runtime_version
-        .as_deref()
-        .and_then(|version| version.split('.').next()?.parse::<u32>().ok());
-    let newest = major.map_or(newest_format, |major| major >= 2);
+    let version = facts.runtime_version.as_deref().and_then(major_and_minor);
+    if version.is_some_and(|version| version < CDI_SINCE) {
+        report.problem(
+            "cdi",
+            "containerd before 1.7 knows no CDI: containers would start without their GPU",
+            "install containerd 1.7 or later, or run the node agent with --mode mounts",
+        );
+        return;
+    }
+    let by_default = version.map_or(newest_format, |version| version >= CDI_BY_DEFAULT_SINCE);
     let path = said.as_ref().map_or(path, |(path, _)| path);
     let said = said.as_ref().map(|(_, value)| value.clone());
     let fix = cdi_fix(facts, path, text, said.is_some(), newest_format);
@@ -273,13 +283,21 @@ fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
             format!("switched off in {path}: containers would start without their GPU"),
             fix,
         ),
-        None if newest => report.ok("cdi", "on by default in this version of containerd"),
+        None if by_default => report.ok("cdi", "on by default in this version of containerd"),
         None => report.problem(
             "cdi",
             "off by default in containerd before 2.0: containers would start without their GPU",
             fix,
         ),
     }
+}
+
+/// `1.7.24~ds1-6` is (1, 7).
+fn major_and_minor(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version
+        .split(|sign: char| !sign.is_ascii_digit())
+        .map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
 }
 
 /// The command that switches CDI on. k3s and RKE2 write their config anew at every start, so there it is the template that counts; a config

@@ -6,7 +6,7 @@ mod backend;
 mod kube;
 pub(crate) mod line;
 pub(crate) mod manifest;
-mod replicas;
+pub(crate) mod replicas;
 pub(crate) mod user;
 
 use std::sync::Arc;

@@ -4,10 +4,10 @@ use api::keys;
 use cluster::Target;
 use serde_json::{Value, json};
 
-use super::{node, tenant};
+use super::{node, tenant, tenant_with};
 use crate::harness::manifest::PodManifest;
 use crate::harness::user::refused;
-use crate::harness::{User, scenario};
+use crate::harness::{Cluster, User, scenario};
 
 /// What only the scheduler writes on pods: the path within metadata, and a value.
 fn owned_by_the_scheduler() -> Vec<(&'static str, &'static str, &'static str)> {
@@ -71,16 +71,16 @@ async fn forge(tenant: &User, victim: &str) {
     }
 }
 
+/// The GPU groups of pod `half`.
+fn groups(cluster: &Cluster) -> String {
+    cluster.pod("half").unwrap().gpu_groups().join(",")
+}
+
 #[test]
 fn forged_keys_are_refused_also_while_the_webhooks_are_down() {
     scenario(&[node("h100:2")], async |cluster| {
-        let tenant = tenant(cluster).await;
-        tenant
-            .create(PodManifest::new("half").fraction("0.5").build())
-            .await
-            .unwrap();
-        cluster.until_only_running(&["half"]).await;
-        let groups = cluster.pod("half").unwrap().gpu_groups().join(",");
+        let tenant = tenant_with(cluster, "half", "0.5").await;
+        let before = groups(cluster);
         forge(&tenant, "half").await;
         let mut placed = PodManifest::new("placed").build();
         placed["spec"]["nodeName"] = "node".into();
@@ -94,7 +94,7 @@ fn forged_keys_are_refused_also_while_the_webhooks_are_down() {
         forge(&tenant, "half").await;
         cluster.start_roles();
         cluster.settle().await;
-        assert_eq!(cluster.pod("half").unwrap().gpu_groups().join(","), groups);
+        assert_eq!(groups(cluster), before);
         assert_eq!(cluster.running(), ["half"]);
     });
 }
@@ -106,13 +106,8 @@ fn a_debug_container_or_a_new_size_does_not_carry_forged_keys() {
         if cluster.kube().is_none() {
             return;
         }
-        let tenant = tenant(cluster).await;
-        tenant
-            .create(PodManifest::new("half").fraction("0.5").build())
-            .await
-            .unwrap();
-        cluster.until_only_running(&["half"]).await;
-        let before = cluster.pod("half").unwrap().gpu_groups().join(",");
+        let tenant = tenant_with(cluster, "half", "0.5").await;
+        let before = groups(cluster);
         for part in ["half/ephemeralcontainers", "half/resize"] {
             let forged = json!({ "metadata": {
                 "labels": { "runai-gpu-group": "forged" }, "annotations": { "received-resource-type": "Regular" },
@@ -127,7 +122,7 @@ fn a_debug_container_or_a_new_size_does_not_carry_forged_keys() {
             }
         }
         cluster.settle().await;
-        assert_eq!(cluster.pod("half").unwrap().gpu_groups().join(","), before);
+        assert_eq!(groups(cluster), before);
     });
 }
 

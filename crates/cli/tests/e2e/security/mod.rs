@@ -14,6 +14,7 @@ use cluster::Selection;
 use serde_json::{Value, json};
 use sim::kubelet::NodeTemplate;
 
+use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, User};
 
 const TENANT: &str = "tenant";
@@ -27,6 +28,17 @@ fn node(gpus: &str) -> NodeTemplate {
 /// Somebody who may do everything in namespace `default`, and nothing elsewhere.
 async fn tenant(cluster: &Cluster) -> User {
     user(cluster, TENANT).await
+}
+
+/// The same, with a running pod that has this part of a GPU.
+async fn tenant_with(cluster: &Cluster, pod: &str, part: &str) -> User {
+    let tenant = tenant(cluster).await;
+    tenant
+        .create(PodManifest::new(pod).fraction(part).build())
+        .await
+        .unwrap();
+    cluster.until_only_running(&[pod]).await;
+    tenant
 }
 
 async fn user(cluster: &Cluster, name: &str) -> User {

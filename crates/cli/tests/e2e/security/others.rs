@@ -4,7 +4,7 @@ use api::keys;
 use cluster::Target;
 use serde_json::json;
 
-use super::{NAMESAKE, node, tenant, user};
+use super::{NAMESAKE, node, tenant, tenant_with, user};
 use crate::harness::manifest::{PodManifest, pod_group, queue};
 use crate::harness::scenario;
 use crate::harness::user::refused;
@@ -60,12 +60,7 @@ fn nobody_passes_for_a_helper_of_ours() {
 #[test]
 fn bind_requests_queues_and_what_others_own_are_not_the_tenants() {
     scenario(&[node("h100:1")], async |cluster| {
-        let tenant = tenant(cluster).await;
-        tenant
-            .create(PodManifest::new("half").fraction("0.5").build())
-            .await
-            .unwrap();
-        cluster.until_only_running(&["half"]).await;
+        let tenant = tenant_with(cluster, "half", "0.5").await;
         let by = "kai-bind-requests";
         let request = json!({
             "apiVersion": "scheduling.run.ai/v1alpha2", "kind": "BindRequest",

@@ -4,7 +4,7 @@ use api::{ConfigMap, keys};
 use cluster::Target;
 use serde_json::{Value, json};
 
-use super::{node, tenant, tenants_config_map};
+use super::{node, tenant_with, tenants_config_map};
 use crate::harness::manifest::PodManifest;
 use crate::harness::user::refused;
 use crate::harness::{Cluster, scenario};
@@ -27,12 +27,7 @@ fn prefix(cluster: &Cluster, pod: &str) -> String {
 #[test]
 fn the_config_map_that_names_a_pods_gpu_is_not_the_tenants() {
     scenario(&[node("h100:2")], async |cluster| {
-        let tenant = tenant(cluster).await;
-        tenant
-            .create(PodManifest::new("half").fraction("0.5").build())
-            .await
-            .unwrap();
-        cluster.until_only_running(&["half"]).await;
+        let tenant = tenant_with(cluster, "half", "0.5").await;
         let by = "kai-shared-gpu-config-maps";
         for suffix in ["-0", "-0-evar"] {
             let name = prefix(cluster, "half") + suffix;
@@ -83,12 +78,7 @@ fn the_config_map_that_names_a_pods_gpu_is_not_the_tenants() {
 #[test]
 fn a_pod_does_not_take_over_the_config_map_of_another() {
     scenario(&[node("h100:2")], async |cluster| {
-        let tenant = tenant(cluster).await;
-        tenant
-            .create(PodManifest::new("large").fraction("0.9").build())
-            .await
-            .unwrap();
-        cluster.until_only_running(&["large"]).await;
+        let tenant = tenant_with(cluster, "large", "0.9").await;
         let name = prefix(cluster, "large") + "-0";
         let before = config_map(cluster, &name).await;
         let thief = PodManifest::new("thief").fraction("0.5");

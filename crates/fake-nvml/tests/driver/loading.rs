@@ -1,0 +1,85 @@
+//! How the library is found, and what is said of wrong ones.
+
+use std::path::Path;
+
+use gpu::{Driver, DriverChoice, DriverKind, GpuError, OpenOptions};
+
+use crate::stage::{bare_driver, bare_machine, driver, scenario, stage};
+
+#[test]
+fn the_library_is_found_by_the_linker_and_wrong_ones_are_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    fake_nvml::install(dir.path()).unwrap();
+    let path = dir.path().to_str().unwrap();
+    scenario(
+        "loading::child_finds_it_by_the_linker",
+        "t4",
+        &[("LD_LIBRARY_PATH", path), ("KAI_NVML_LIBRARY", "/nonexistent/nvml.so")],
+    );
+    scenario("loading::child_meets_wrong_libraries", "t4", &[]);
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_finds_it_by_the_linker() {
+    let inventory = bare_driver().devices().unwrap();
+    assert_eq!(inventory.nvml_library.as_deref(), Some("libnvidia-ml.so.1"));
+    assert!(
+        inventory.notes.iter().any(|note| note.contains("/nonexistent/nvml.so")),
+        "{:?}",
+        inventory.notes
+    );
+    // No file shows a GPU here, but NVML answers: it is believed, with that as the reason.
+    let opened = gpu::open(OpenOptions {
+        roots: bare_machine(),
+        ..OpenOptions::default()
+    })
+    .unwrap();
+    assert_eq!(opened.driver.kind(), DriverKind::Nvml);
+    assert!(
+        opened.detection.explain().contains("lists 1 GPU"),
+        "{}",
+        opened.detection.explain()
+    );
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_meets_wrong_libraries() {
+    let open = |library: &Path| {
+        let ours = driver(OpenOptions {
+            roots: bare_machine(),
+            nvml_library: Some(library.to_owned()),
+            driver: DriverChoice::Nvml,
+            ..OpenOptions::default()
+        });
+        ours.devices().map(drop)
+    };
+    // The first three on a machine where nothing else is found.
+    let missing = open(Path::new("/nonexistent/libnvidia-ml.so.1")).unwrap_err();
+    assert!(matches!(missing, GpuError::LibraryNotFound { .. }), "{missing}");
+    assert!(
+        missing
+            .to_string()
+            .contains("/nonexistent/libnvidia-ml.so.1 (no such file)"),
+        "{missing}"
+    );
+    let text = stage().join("text.so");
+    std::fs::write(&text, "not a library").unwrap();
+    let wrong = open(&text).unwrap_err();
+    assert!(
+        wrong.to_string().contains("ERROR_LIBRARY_NOT_FOUND") && wrong.to_string().contains("text.so"),
+        "{wrong}"
+    );
+    // A library, but not NVML.
+    let stranger = open(Path::new("libm.so.6"));
+    if let Err(error) = stranger {
+        let words = error.to_string();
+        assert!(
+            words.contains("nvmlInit_v2") || words.contains("ERROR_LIBRARY_NOT_FOUND"),
+            "{words}"
+        );
+    }
+    // The right one, named by its directory.
+    assert!(open(&stage()).is_ok());
+}
