@@ -2,7 +2,8 @@
 //!
 //! Victims are taken one unit at a time in the order in which queues and gangs lose. After each, the sets worth trying
 //! are simulated: evict them, let them and the gang compete for the room in fair order, and see whether the outcome is
-//! allowed. Victims whose place nobody needs in the end are spared. A gang of many pods is solved for 1, 2, 4, ... pods first, so that victims found for few serve for many.
+//! allowed. Victims whose place nobody needs in the end are spared. A gang of many pods is solved for 1, 2, 4, ... pods
+//! first, so that victims found for few serve for many.
 
 mod certificate;
 mod lists;
