@@ -147,7 +147,8 @@ impl Pod {
             spec,
             status,
         } = self;
-        metadata.says_the_same(&earlier.metadata) && *spec == earlier.spec && *status == earlier.status
+        // What changes most comes first.
+        *status == earlier.status && *spec == earlier.spec && metadata.says_the_same(&earlier.metadata)
     }
 
     /// The scheduler it asks for.

@@ -149,7 +149,7 @@ impl Grouper {
             false => self.plan(pod).await?,
         };
         let Some(plan) = plan else {
-            self.lock().grouped.insert(key.clone(), Grouped::left(pod));
+            self.remember(key, Grouped::left(pod));
             return Ok(Done::Left);
         };
         self.write_group(&plan).await?;
@@ -158,8 +158,17 @@ impl Grouper {
             self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
             tracing::info!(pod = %key, %plan, "grouped");
         }
-        self.lock().grouped.insert(key.clone(), Grouped::put(pod, &plan));
+        self.remember(key, Grouped::put(pod, &plan));
         Ok(Done::Grouped)
+    }
+
+    fn remember(&self, key: &Key, grouped: Grouped) {
+        let mut state = self.lock();
+        state.grouped.insert(key.clone(), grouped);
+        // Had it gone meanwhile, nobody would tell of that again.
+        if self.feeds.pods().get(key).is_none() {
+            state.grouped.remove(key);
+        }
     }
 
     async fn is_left_alone(&self, pod: &Pod) -> Result<bool, cluster::Error> {

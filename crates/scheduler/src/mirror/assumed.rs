@@ -106,6 +106,11 @@ impl Assumptions {
         self.failures.remove(uid);
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.assumed.is_empty() && self.failures.is_empty()
+    }
+
     /// It is bound: what failed before does not matter any more.
     pub(crate) fn forgive(&mut self, uid: &str) {
         self.failures.remove(uid);

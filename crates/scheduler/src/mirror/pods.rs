@@ -224,13 +224,13 @@ impl Index {
 
     /// The write of a decision failed: the pod is as observed. `node` if it was a binding, with what went wrong.
     pub(crate) fn failed(&mut self, uid: &str, binding: Option<(&str, String)>) {
+        // Of a pod that is gone nothing is remembered: nobody would ever forget it.
+        let Some(key) = self.key_of(uid) else { return };
         self.assumptions.drop_assumption(uid);
         if let Some((node, message)) = binding {
             self.assumptions.failed(uid, node, message, self.now);
         }
-        if let Some(key) = self.key_of(uid) {
-            self.refresh_pod(&key);
-        }
+        self.refresh_pod(&key);
     }
 
     /// The node that the pod is kept away from after failed bindings, and until when.

@@ -607,6 +607,15 @@ fn a_gang_is_settled_when_nothing_of_it_waits() {
     assert!(!world.index.is_active(&gang) && world.index.members.is_empty());
 }
 
+#[test]
+fn a_binding_that_failed_after_its_pod_had_gone_is_not_remembered() {
+    let mut world = a_node_a_gang_and_a_pod();
+    world.decide();
+    world.index.remove_pod(&Key::new("a", "p"));
+    world.index.failed("uid-p", Some(("n1", "it is gone".to_owned())));
+    assert!(world.index.assumptions.is_empty());
+}
+
 /// `cargo test -p scheduler --release --lib -- --ignored --nocapture large`
 #[test]
 #[ignore = "takes long without optimisation, and only prints"]
