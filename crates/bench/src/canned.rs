@@ -120,11 +120,9 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
     }
     let from: usize = parameter("continue").parse().unwrap_or(0);
     let limit: usize = parameter("limit").parse().unwrap_or(usize::MAX);
-    // Namespaces are asked for alone where helper pods are looked for; there are none.
-    let listed = match path.contains("/namespaces/") {
-        true => cluster.list("helpers", from, limit),
-        false => cluster.list(plural, from, limit),
-    };
+    // Only helper pods are looked for by namespace, and there are none.
+    let of_namespace = path.contains("/namespaces/") && plural == "pods";
+    let listed = cluster.list(plural, from, if of_namespace { 0 } else { limit });
     match listed {
         Some(text) => {
             cluster.bytes.fetch_add(text.len(), Ordering::Relaxed);
@@ -167,7 +165,11 @@ impl Cluster {
             _ => return None,
         };
         let end = from.saturating_add(limit).min(count);
-        let next = if end < count { end.to_string() } else { String::new() };
+        let next = if limit > 0 && end < count {
+            end.to_string()
+        } else {
+            String::new()
+        };
         let version = self.version.load(Ordering::Relaxed);
         let mut text = format!(
             r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","continue":"{next}"}},"items":["#

@@ -50,8 +50,8 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
     let before = (kai.weight()?, kai.metric("kai_cycle_duration_seconds_sum")?);
     let mut gathered = Vec::new();
     for _ in 0..BURSTS {
-        server.change(CHANGES);
         let cycle = kai.metric("kai_cycle_duration_seconds_sum")?;
+        server.change(CHANGES);
         tokio::time::sleep(PAUSE).await;
         gathered.push((kai.metric("kai_cycle_duration_seconds_sum")? - cycle) * 1e3);
     }

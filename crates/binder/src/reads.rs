@@ -120,10 +120,7 @@ impl Binder {
             ..Selection::default()
         };
         let pods: Vec<Pod> = self.client.list(&selection).await?;
-        let unscheduled = |pod: &Pod| {
-            let scheduled = pod.condition(PodCondition::SCHEDULED);
-            scheduled.is_some_and(|condition| condition.status != api::ConditionStatus::True)
-        };
+        let unscheduled = |pod: &Pod| pod.condition(PodCondition::SCHEDULED).is_some();
         Ok(pods.iter().any(|pod| !pod.is_of_no_interest() && unscheduled(pod)))
     }
 

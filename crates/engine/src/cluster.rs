@@ -41,8 +41,8 @@ pub struct Cluster {
     /// Gangs by age, each at its seniority, with gaps where one left; those in `young_gangs` are yet to be merged in.
     pub(crate) old_gangs: Vec<Option<GangId>>,
     pub(crate) young_gangs: Vec<GangId>,
-    /// Gangs that a cycle may have to do with, as of the begin of the last one: with pods that wait, or below their minimum. Most gangs
-    /// of a large cluster just run, and a cycle must not cost a look at each of them.
+    /// Gangs that a cycle may have to do with, as of the begin of the last one: with pods that wait, or that are or were below
+    /// their minimum. Most gangs of a large cluster just run, and a cycle that evicts nobody must not cost a look at each.
     pub(crate) restless: Vec<GangId>,
     /// Those of them that have a queue and pods that wait.
     pub(crate) waiting: Vec<GangId>,

@@ -31,7 +31,7 @@ pub(crate) struct Cycle<'a> {
     pub(crate) memory_max: Option<i64>,
     /// Gangs with pods that waited when the cycle began. No others come to wait within it: what is undone had waited before.
     pub(crate) waiting: &'a [GangId],
-    /// Gangs with pods that wait, or below their minimum, as the cycle began.
+    /// Gangs with pods that wait, or that are or were below their minimum, as the cycle began.
     pub(crate) restless: &'a [GangId],
     /// Pods by uid.
     pub(crate) pods_by_uid: &'a FxHashMap<std::sync::Arc<str>, PodId>,

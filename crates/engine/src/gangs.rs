@@ -144,18 +144,10 @@ fn leaf(name: Arc<str>, parent: u32, min: u32, topology: Option<Arc<TopologyCons
 
 /// The order in which pods of a gang start; the reverse is the order in which they are evicted.
 pub(crate) fn task_order(a: &Pod, b: &Pod) -> Ordering {
-    rank_order(rank_of(a), rank_of(b))
+    let rank = |pod: &Pod| pod.rank.as_deref().copied().unwrap_or_default();
+    rank_order(rank(a), rank(b))
         .then_with(|| a.created.cmp(&b.created))
         .then_with(|| a.uid.cmp(&b.uid))
-}
-
-/// Whether a pod is more than another of its gang, not just older.
-pub(crate) fn leads(a: &Pod, b: &Pod) -> bool {
-    rank_order(rank_of(a), rank_of(b)) == Ordering::Less
-}
-
-fn rank_of(pod: &Pod) -> TaskRank {
-    pod.rank.as_deref().copied().unwrap_or_default()
 }
 
 fn rank_order(a: TaskRank, b: TaskRank) -> Ordering {
@@ -249,18 +241,6 @@ impl Gang {
     /// Whether the pods that have a place to stay make up a whole gang.
     pub(crate) fn is_satisfied(&self) -> bool {
         self.group_satisfied(0, PodSet::is_satisfied)
-    }
-
-    /// Whether a part of the gang that loses pods, told by pod set, keeps some but less than its minimum.
-    pub(crate) fn is_torn(&self, loses: impl Fn(u32) -> bool) -> bool {
-        let keeps_some = |set: &u32| self.pod_sets[*set as usize].active_allocated() > 0;
-        (0..self.groups.len() as u32).any(|group| {
-            let mut sets = Vec::new();
-            self.sets_below(group, &mut sets);
-            sets.iter().any(|set| loses(*set))
-                && sets.iter().any(keeps_some)
-                && !self.group_satisfied(group, PodSet::is_satisfied)
-        })
     }
 
     /// Whether the pods that hold a place now, not counting promises, make up a whole gang.

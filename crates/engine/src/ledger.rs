@@ -29,7 +29,7 @@ pub(crate) struct Ledger {
     decided: Vec<PodId>,
     /// Nodes whose numbers changed, in order; indexes over nodes catch up from it.
     pub(crate) touched: TouchLog,
-    /// Gangs of which pods came, went or changed their status, each once.
+    /// Gangs that changed, or of which pods came, went or changed their status. One may be there twice if another took its place.
     pub(crate) stirred: Vec<GangId>,
 }
 
@@ -494,10 +494,9 @@ impl Ledger {
             ..
         } = self;
         let row = &pods[pod.index()];
-        let (Some(gang), Some(pod_set)) = (row.gang, row.pod_set) else {
+        let (Some(id), Some(pod_set)) = (row.gang, row.pod_set) else {
             return;
         };
-        let id = gang;
         let gang = &mut gangs[id.index()];
         if !std::mem::replace(&mut gang.stirred, true) {
             stirred.push(id);
@@ -538,7 +537,7 @@ impl Ledger {
         }
     }
 
-    /// Gangs that changed since the last call. One may occur twice if another took its place.
+    /// [`Ledger::stirred`] since the last call.
     pub(crate) fn take_stirred(&mut self) -> Vec<GangId> {
         let stirred = std::mem::take(&mut self.stirred);
         for gang in &stirred {

@@ -1,5 +1,5 @@
 //! Pages of the program that its start needed and its life does not. Every first call into 64 KiB of code maps all of it, and it stays
-//! mapped until memory is short; of an idle node agent that was two thirds of its memory.
+//! mapped until memory is short; of an idle node agent that was 5 of 18 MiB.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,18 +7,20 @@ use std::ops::Range;
 
 use rustix::mm::{Advice, madvise};
 
-/// Lets go of the program's code that is mapped into this process. What is called again is mapped again from the page cache, without
-/// reading the disk.
-pub fn release() -> io::Result<()> {
+/// Lets go of the program's code that is mapped into this process, and says how many bytes that is at most. What is called again is
+/// mapped again, from the page cache unless memory was short meanwhile.
+pub fn release() -> io::Result<usize> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let mut bytes = 0;
     for part in code_of(&program.to_string_lossy(), &maps) {
         // SAFETY: the range is code of the running program, which is never unmapped, so nothing else can have come to lie there. The
         // mapping is not writable: its pages are those of the file, and the kernel brings the same ones at the next access. An address
         // that is out of range is refused.
         unsafe { madvise(part.start as *mut _, part.len(), Advice::LinuxDontNeed) }?;
+        bytes += part.len();
     }
-    Ok(())
+    Ok(bytes)
 }
 
 /// Where the code of `program` lies, from the kernel's list: executable, not writable, a mapping of that very file.
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn the_program_runs_on() {
         for _ in 0..3 {
-            release().expect("code of the test itself");
+            assert!(release().unwrap() > 0, "code of the test itself");
             assert_eq!(
                 format!("{:?}", [1.5, 2.0].map(f64::sqrt)),
                 "[1.224744871391589, 1.4142135623730951]"

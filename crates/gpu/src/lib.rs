@@ -5,6 +5,8 @@
 //!
 //! Architecture invariant: this crate knows no Kubernetes, no kubelet, no network and no async runtime. It never changes the
 //! machine: no device node is created, no mode is set, no CUDA context is opened. A missing library is a state, not a crash.
+//!
+//! [`code_pages`] has nothing to do with GPUs; it is here because this is the crate that may call the system unsafely.
 
 pub mod code_pages;
 mod driver;

@@ -41,6 +41,7 @@ async fn latency() {
     settings.rules.good_probes_needed = 1;
     let driver = Arc::new(FakeDriver::new(&Settings::of("a100-40", 8).seeded("n1")).expect("a fake driver"));
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
+    let _books = Books::serve(&settings.pod_resources_socket);
     let agent = Agent::start(settings, driver.clone());
     until("eight GPUs", &mut kubelet.lists, healthy(8)).await;
     let mut times: Vec<Duration> = Vec::new();

@@ -278,7 +278,8 @@ async fn cdi_is_off() {
         .check("cdi_switched_off_in_an_import", 1)
         .await;
     let debian = |version: &str| {
-        let package = format!("Package: containerd\nStatus: install ok installed\nVersion: {version}\n\n");
+        let removed = "Package: containerd.io\nStatus: deinstall ok config-files\nVersion: 1.4.3-1\n\n";
+        let package = format!("{removed}Package: containerd\nStatus: install ok installed\nVersion: {version}\n\n");
         Node::jetson()
             .without("var/lib/rancher")
             .with("etc/containerd/config.toml", "version = 2\n")
@@ -286,7 +287,10 @@ async fn cdi_is_off() {
     };
     debian("1.7.24~ds1-6").check("cdi_off_in_debian", 1).await;
     // What switches it on elsewhere does nothing here.
-    let old = debian("1.6.20~ds1-1+deb12u3");
+    let old = debian("1.6.20~ds1-1+deb12u3").with(
+        "etc/containerd/config.toml",
+        "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n",
+    );
     old.check("cdi_unknown_to_containerd", 1).await;
 }
 

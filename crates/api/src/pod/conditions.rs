@@ -1,4 +1,4 @@
-//! Conditions of a pod. Only those are kept that somebody here reads, and only while they don't hold: every pod of a cluster has
+//! Conditions of a pod. Only those are kept that somebody reads, and only while they don't hold: every pod of a cluster has
 //! several, and one that runs has nothing to say.
 
 use serde::{Deserialize, Deserializer};
@@ -10,7 +10,7 @@ use crate::text::Text;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PodCondition {
-    /// Type, one of the constants.
+    /// Type.
     #[serde(rename = "type")]
     pub type_: Text,
     /// Whether it holds.

@@ -31,9 +31,13 @@ impl Amounts {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, *nano));
     }
 
-    /// Takes away what was added before. What comes to nothing is not named any more.
+    /// Takes away what was added before.
     pub(super) fn subtract(&mut self, other: &Amounts) {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, -*nano));
+    }
+
+    /// Forgets the names of what comes to nothing.
+    pub(super) fn drop_zeros(&mut self) {
         self.nano.retain(|_, nano| *nano != 0);
     }
 

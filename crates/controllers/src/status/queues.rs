@@ -20,7 +20,7 @@ use crate::reconciles::Reconciles;
 
 /// The name of the part in health reports.
 const NAME: &str = "queue-controller";
-/// Changes come in bursts; one sum over all groups serves a whole burst.
+/// Changes come in bursts; one round of sums up the tree and of writes serves a whole burst.
 const COALESCE: Duration = Duration::from_millis(500);
 /// Nobody changed anything for this long: say that all is well, and try again what failed.
 const QUIET: Duration = Duration::from_secs(15);
@@ -213,10 +213,16 @@ impl Usage {
         }
     }
 
+    /// What comes to nothing is not named: who named it before and is gone must not make a difference.
     fn change(&mut self, other: &Usage, change: fn(&mut Amounts, &Amounts)) {
-        change(&mut self.allocated, &other.allocated);
-        change(&mut self.allocated_non_preemptible, &other.allocated_non_preemptible);
-        change(&mut self.requested, &other.requested);
+        for (own, other) in [
+            (&mut self.allocated, &other.allocated),
+            (&mut self.allocated_non_preemptible, &other.allocated_non_preemptible),
+            (&mut self.requested, &other.requested),
+        ] {
+            change(own, other);
+            own.drop_zeros();
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -298,6 +304,20 @@ mod tests {
         root["childQueues"] = json!(["a", "b"]);
         let expect = json!({ "a": {}, "b": gpus("3", "2"), "empty": {}, "root": root });
         assert_eq!(statuses(&usage, &queues), expect);
+    }
+
+    #[test]
+    fn sums_do_not_depend_on_who_was_there_before() {
+        let queues = [queue("a", "")];
+        let mut usage = GroupUsage::default();
+        usage.note(vec![group("none", "a", "0"), group("some", "a", "1")]);
+        usage.note(vec![(Key::new("ns", "some"), None)]);
+        let mut fresh = GroupUsage::default();
+        fresh.note(vec![group("none", "a", "0")]);
+        assert_eq!(statuses(&usage, &queues), statuses(&fresh, &queues));
+        usage.note(vec![(Key::new("ns", "none"), None)]);
+        assert_eq!(statuses(&usage, &queues), json!({ "a": {} }));
+        assert!(usage.by_queue.is_empty());
     }
 
     #[test]

@@ -11,6 +11,7 @@ impl Cycle<'_> {
         let suspects = self.restless.iter().chain(&self.ledger.stirred).copied();
         let mut order: Vec<GangId> = suspects.filter(|gang| self.ledger.gang(*gang).is_unwell()).collect();
         order.sort_by_key(|gang| self.ledger.gang(*gang).seniority);
+        // Equal ones are side by side: no two known gangs are of the same seniority.
         order.dedup();
         for gang in order {
             self.check_staleness(gang);

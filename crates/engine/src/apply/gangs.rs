@@ -160,7 +160,10 @@ impl Cluster {
         let seniority = self.ledger.gang(id).seniority as usize;
         match self.old_gangs.get_mut(seniority) {
             Some(place) if *place == Some(id) => *place = None,
-            Some(_) | None => self.young_gangs.retain(|gang| *gang != id),
+            Some(_) | None => {
+                debug_assert!(!self.old_gangs.contains(&Some(id)), "an old gang is at its seniority");
+                self.young_gangs.retain(|gang| *gang != id);
+            }
         }
     }
 

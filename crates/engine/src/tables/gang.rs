@@ -135,7 +135,7 @@ pub(crate) struct Gang {
     /// How often in a row the search for victims was cut short, and the cycle from which it may search again.
     pub(crate) searches_cut: u32,
     pub(crate) search_from: u64,
-    /// Whether it is among [`Ledger::stirred`](crate::ledger::Ledger).
+    /// If true, it is among [`Ledger::stirred`](crate::ledger::Ledger).
     pub(crate) stirred: bool,
 }
 

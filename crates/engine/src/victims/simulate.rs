@@ -165,7 +165,7 @@ impl Cycle<'_> {
 
     /// The nodes that a simulation may use. A gang whose pods all need GPUs looks only at nodes that have some, so pods
     /// without GPUs must not be moved elsewhere for its sake.
-    pub(crate) fn nodes_for(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> NodeSet {
+    fn nodes_for(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> NodeSet {
         let ledger = &*self.ledger;
         let cpu_only = |pod: &PodId| ledger.shape_of(*pod).is_cpu_only();
         let gang = ledger.gang(search.gang);

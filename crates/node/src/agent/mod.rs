@@ -41,7 +41,7 @@ const EVENTS_QUEUED_MAX: usize = 64;
 
 /// By then the kubelet and the cluster know the GPUs, if they answer at all.
 const START_TAKES: Duration = Duration::from_secs(20);
-/// How long code stays in memory that ran for a rare occasion, such as a driver upgrade. Mapping it again costs microseconds.
+/// How long code stays in memory that ran for a rare occasion, such as a driver upgrade.
 const RARE_CODE_STAYS: Duration = Duration::from_secs(3600);
 
 /// Runs the agent until SIGTERM or SIGINT.

@@ -250,7 +250,8 @@ fn runtime_class(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// CDI is on by default from containerd 2.0, off before, and unknown to old ones. Where the version is not known, the config's format tells: only 2.0 has version 3.
+/// CDI is on by default from containerd 2.0, off before, and unknown to old ones. Where the version is not known, the config's format
+/// tells: only 2.0 has version 3.
 fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
     let mut config = facts
         .containerd_imports

@@ -282,7 +282,9 @@ fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
     }
     let packaged = host.text("/var/lib/dpkg/status").and_then(|text| {
         let entry = text.split("\n\n").find(|entry| {
-            entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n")
+            let named = entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n");
+            // Packages that were removed stay listed for their config files.
+            named && entry.lines().any(|line| line == "Status: install ok installed")
         })?;
         let version = entry.lines().find_map(|line| line.strip_prefix("Version: "))?;
         Some(version.to_owned())

@@ -37,6 +37,7 @@ impl PodTable {
 
     /// Adds a pod whose key is not there.
     pub(super) fn add(&mut self, entry: Entry) {
+        debug_assert!(self.place(&entry.key).is_none(), "{} is there", entry.key);
         let (by_key, by_uid) = (digest(&entry.key), digest(&*entry.uid));
         let place = self.entries.insert(entry);
         let place = Place::try_from(place).expect("so many pods don't fit into memory");

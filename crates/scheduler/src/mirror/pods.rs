@@ -269,6 +269,7 @@ impl Index {
         // One name for all members.
         let gang = gang.map(|gang| self.members.get_key_value(&gang).map_or(gang, |(kept, _)| kept.clone()));
         let Some(entry) = self.pods.get_mut(key) else { return };
+        debug_assert!(gang.as_ref().is_none_or(|gang| gang.namespace == key.namespace));
         entry.applied = true;
         let standing = Standing::of(spec);
         let before = entry.gang();
