@@ -79,6 +79,7 @@ pub(crate) struct Metrics {
     failed_writes: Family<OfKind, Counter>,
     drift: Family<OfKind, Whole>,
     cycle_seconds: Histogram,
+    take_in_seconds: Histogram,
     waiting_pods: Whole,
     assumed: Whole,
     status_backlog: Whole,
@@ -91,6 +92,7 @@ impl Metrics {
     /// Registers all of them under the prefix.
     pub(crate) fn new(registry: &mut Registry, prefix: &str) -> Metrics {
         let registry = registry.sub_registry_with_prefix(prefix);
+        let seconds = || Histogram::new(exponential_buckets(0.0005, 2.0, 16));
         let task_latency = || Histogram::new(exponential_buckets(5.0, 2.0, 10));
         let metrics = Metrics {
             cycle: Number::default(),
@@ -111,7 +113,8 @@ impl Metrics {
             decisions: Family::default(),
             failed_writes: Family::default(),
             drift: Family::default(),
-            cycle_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            cycle_seconds: seconds(),
+            take_in_seconds: seconds(),
             waiting_pods: Whole::default(),
             assumed: Whole::default(),
             status_backlog: Whole::default(),
@@ -198,6 +201,8 @@ impl Metrics {
         let drift = "Objects that an audit found different from their watch; should stay at zero";
         registry.register("mirror_drift", drift, self.drift.clone());
         registry.register("cycle_duration_seconds", "A whole cycle", self.cycle_seconds.clone());
+        let take_in = "Taking in what changed, in cycles and between them";
+        registry.register("take_in_duration_seconds", take_in, self.take_in_seconds.clone());
         registry.register("waiting_pods", "Pods that wait for a place", self.waiting_pods.clone());
         let assumed = "Decisions that the cluster does not show yet";
         registry.register("assumed_decisions", assumed, self.assumed.clone());
@@ -222,6 +227,11 @@ impl Metrics {
         for searched in &parts.searches {
             self.search.took(searched);
         }
+    }
+
+    /// What changed was taken in, within so long.
+    pub(crate) fn taken_in(&self, duration: Duration) {
+        self.take_in_seconds.observe(duration.as_secs_f64());
     }
 
     /// What a cycle decided.

@@ -1,5 +1,6 @@
 //! The one task that owns the index and the engine. A turn takes in what changed, decides, hands decisions to writers and tells why
-//! others wait. Between turns it learns what came of the writes. It never waits for one.
+//! others wait. Between turns it learns what came of the writes, and takes changes in as they come, so that a turn finds few of them.
+//! It never waits for a write.
 
 use std::sync::Arc;
 
@@ -24,6 +25,10 @@ use crate::writers::{Annotation, Bind, Board, Evict, Lanes, NotScheduled, Order,
 
 /// Shares and laws are looked at so often: it costs a look at every node.
 const LOOK_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Changes between turns are taken in so long after the first of them: one at a time they would cost more to wake up for than to take
+/// in, and all at once they would make the turn late.
+const TAKE_IN_PERIOD: std::time::Duration = std::time::Duration::from_millis(4);
 
 pub(super) struct Driver {
     context: cluster::Context,
@@ -86,8 +91,10 @@ impl Driver {
     /// Until the next turn is due: the period is over, something changed, or somebody asks.
     async fn wait(&mut self, mut due: Instant, questions: &mut mpsc::Receiver<Question>) -> Result<(), cluster::Error> {
         let mut changed = false;
+        let mut take_in: Option<Instant> = None;
         loop {
             let gathered = || Instant::now() + self.settings.gather_period;
+            let next = take_in.map_or(due, |at| at.min(due));
             tokio::select! {
                 biased;
                 Some(outcome) = self.orders.join_next(), if !self.orders.is_empty() => {
@@ -101,11 +108,19 @@ impl Driver {
                     self.asked.push(question);
                     due = due.min(gathered());
                 }
-                () = self.wake.notified(), if !changed => {
-                    changed = true;
-                    due = due.min(gathered());
+                () = self.wake.notified(), if take_in.is_none() => {
+                    take_in = Some(Instant::now() + TAKE_IN_PERIOD);
+                    if !std::mem::replace(&mut changed, true) {
+                        due = due.min(gathered());
+                    }
                 }
-                () = tokio::time::sleep_until(due) => return Ok(()),
+                () = tokio::time::sleep_until(next) => {
+                    if next == due {
+                        return Ok(());
+                    }
+                    take_in = None;
+                    self.take_in(self.now());
+                }
             }
         }
     }
@@ -143,6 +158,12 @@ impl Driver {
     }
 
     fn take_in(&mut self, now: Millis) {
+        let started = Instant::now();
+        self.take_changes(now);
+        self.metrics.taken_in(started.elapsed());
+    }
+
+    fn take_changes(&mut self, now: Millis) {
         for (pod, node) in self.index.tick(now) {
             self.metrics.failed("unseen");
             tracing::warn!(%pod, node, "a binding was not seen in time; the pod is placed anew");
