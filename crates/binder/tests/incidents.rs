@@ -615,3 +615,28 @@ async fn a_restart_takes_up_what_was_left() {
         .await;
     assert_eq!(world.reservations().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_ended_while_nobody_looked_is_removed() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.kubelets.lock().unwrap().dead.insert("n".to_owned());
+    world.share("p", "n", &["g"], 50);
+    world.start(&[]);
+    world
+        .until("half way", |world| world.reservation("n", "g").is_some())
+        .await;
+    world.stop();
+    {
+        let mut kubelets = world.kubelets.lock().unwrap();
+        kubelets.gpus_of("n", 0);
+        kubelets.dead.clear();
+    }
+    let rejected = |world: &World| world.reservation("n", "g").unwrap()["status"]["phase"] == "Failed";
+    world.until("rejected", rejected).await;
+    world.delete("pods", NS, "p");
+    world.start(&[]);
+    world
+        .until("nothing is left", |world| world.reservations().is_empty())
+        .await;
+}
