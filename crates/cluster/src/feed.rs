@@ -34,6 +34,14 @@ impl Key {
         }
     }
 
+    /// The key of this name in the same namespace.
+    pub fn beside(&self, name: &Arc<str>) -> Key {
+        Key {
+            namespace: Arc::clone(&self.namespace),
+            name: Arc::clone(name),
+        }
+    }
+
     /// The key of an object.
     pub fn of<T: Object>(object: &T) -> Key {
         let metadata = object.metadata();

@@ -75,3 +75,48 @@ fn looks(pod: &Pod) -> u64 {
     pod.is_terminating().hash(&mut hasher);
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(group: &str, sub_group: &str, phase: &str, owner: &str) -> Pod {
+        let pod = json!({
+            "metadata": {
+                "name": "p", "annotations": { "pod-group-name": group }, "labels": { "kai.scheduler/subgroup-name": sub_group },
+                "ownerReferences": [{ "uid": owner }],
+            },
+            "status": { "phase": phase },
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn put(pod: &Pod, group: &str, sub_group: Option<&str>) -> Grouped {
+        Grouped::Put {
+            looks: looks(pod),
+            place: place(group, sub_group),
+        }
+    }
+
+    #[test]
+    fn what_was_written_holds_until_somebody_changes_it() {
+        let grouped = put(&pod("g", "workers", "Pending", "job"), "g", Some("workers"));
+        assert!(grouped.holds_for(&pod("g", "workers", "Running", "job")));
+        for other in [
+            pod("other", "workers", "Running", "job"),
+            pod("g", "other", "Running", "job"),
+            pod("g", "workers", "Running", "another job"),
+        ] {
+            assert!(!grouped.holds_for(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_without_a_subgroup_of_ours_may_name_its_own() {
+        let grouped = put(&pod("g", "own", "Pending", "job"), "g", None);
+        assert!(grouped.holds_for(&pod("g", "own", "Running", "job")));
+        assert!(grouped.holds_for(&pod("g", "another", "Running", "job")));
+    }
+}

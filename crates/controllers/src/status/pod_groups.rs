@@ -59,10 +59,7 @@ impl Members {
             Some(group) => self.group_of.insert(pod.clone(), Arc::clone(group)),
             None => self.group_of.remove(pod),
         };
-        let key = |name: Arc<str>| Key {
-            namespace: Arc::clone(&pod.namespace),
-            name,
-        };
+        let key = |name: Arc<str>| pod.beside(&name);
         let (before, group) = (before.map(key), group.map(key));
         if before != group {
             if let Some(before) = &before {
@@ -93,12 +90,7 @@ impl Members {
 
     fn of(&self, group: &Key) -> Vec<Key> {
         let names = self.pods_of.get(group).into_iter().flatten();
-        names
-            .map(|name| Key {
-                namespace: Arc::clone(&group.namespace),
-                name: Arc::clone(name),
-            })
-            .collect()
+        names.map(|name| group.beside(name)).collect()
     }
 }
 

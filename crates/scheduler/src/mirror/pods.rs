@@ -37,10 +37,7 @@ impl Entry {
     }
 
     fn gang(&self) -> Option<Key> {
-        self.gang.as_ref().map(|name| Key {
-            namespace: Arc::clone(&self.key.namespace),
-            name: Arc::clone(name),
-        })
+        self.gang.as_ref().map(|name| self.key.beside(name))
     }
 }
 
@@ -265,17 +262,19 @@ impl Index {
 
     fn restand(&mut self, key: &Key, spec: &PodSpec) {
         let ours = spec.kind == PodKind::Workload;
-        let gang = spec.gang.as_ref().filter(|_| ours).map(super::group_key);
-        // One name for all members.
-        let gang = gang.map(|gang| self.members.get_key_value(&gang).map_or(gang, |(kept, _)| kept.clone()));
-        let Some(entry) = self.pods.get_mut(key) else { return };
-        debug_assert!(gang.as_ref().is_none_or(|gang| gang.namespace == key.namespace));
-        entry.applied = true;
+        let gang = spec.gang.as_ref().filter(|_| ours);
+        debug_assert!(gang.is_none_or(|gang| *gang.namespace == *key.namespace));
         let standing = Standing::of(spec);
-        let before = entry.gang();
-        if (&before, entry.standing) == (&gang, standing) {
+        let Some(entry) = self.pods.get_mut(key) else { return };
+        entry.applied = true;
+        let name = gang.map(|gang| gang.name.as_str());
+        if (entry.gang.as_deref(), entry.standing) == (name, standing) {
             return;
         }
+        // One name for all members.
+        let gang = gang.map(super::group_key);
+        let gang = gang.map(|gang| self.members.get_key_value(&gang).map_or(gang, |(kept, _)| kept.clone()));
+        let before = entry.gang();
         entry.gang = gang.as_ref().map(|gang| Arc::clone(&gang.name));
         let stood = std::mem::replace(&mut entry.standing, standing);
         if standing == Standing::Waiting {
