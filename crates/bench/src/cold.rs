@@ -65,10 +65,13 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
         taken_in.push(now.1 - earlier.1);
     }
     let after = kai.weight()?;
-    table.row(&format!("... {CHANGES} changes, all cycles"), spread(cycles), "10 ms", "1 ms");
-    table.row("... taking them in, in cycles and between them", spread(taken_in), "", "");
+    let changes = format!("... {CHANGES} changes, all cycles");
+    table.row(&changes, spread(cycles), "10 ms", "1 ms");
+    let changes = "... taking them in, in cycles and between them";
+    table.row(changes, spread(taken_in), "", "");
     let cpu = (after.cpu_seconds - before.cpu_seconds) / f64::from(BURSTS) * 1e3;
-    table.row("... with reading and all other roles", format!("{cpu:.0} ms of processor"), "", "");
+    let figure = format!("{cpu:.0} ms of processor");
+    table.row("... with reading and all other roles", figure, "", "");
     let figure = format!("{:.0} MiB, {:.0} at most", after.rss_mib, after.peak_mib);
     table.row("... memory of `kai all`", figure, "400 MiB", "");
     println!("    {} writes", server.writes());
