@@ -11,6 +11,7 @@ use cluster::{Backoff, Client, Context, Feeds, Key, Outcome, Part, Patch, Target
 use engine::model::GpuRequest;
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::amounts::{Amounts, NANO};
 use crate::Error;
@@ -21,6 +22,11 @@ use crate::reconciles::Reconciles;
 const NAME: &str = "pod-group-controller";
 /// A new pod is grouped and bound within moments; one write tells of all that. It costs the API server as much as several bindings.
 const COALESCE: Duration = Duration::from_secs(1);
+/// A write that takes longer than this finds the API server busy, with bindings mostly. Nobody waits for a status as for those.
+const BRISK: Duration = Duration::from_millis(20);
+/// A worker rests for this many times the rest of it, within bounds.
+const RESTS: u32 = 8;
+const REST_MAX: Duration = Duration::from_secs(5);
 /// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
 const QUIET: Duration = Duration::from_secs(30);
 /// Far more than a batch of changes takes to hand out.
@@ -185,9 +191,11 @@ impl Controller {
             return Outcome::Done;
         };
         let target = Target::of::<PodGroup>(&key.namespace, &key.name);
+        let started = Instant::now();
         match self.client.patch(target, Part::Status, Patch::Merge(change)).await {
             Ok(_) => {
                 self.reconciles.count("changed");
+                tokio::time::sleep(rest_after(started.elapsed())).await;
                 Outcome::Done
             }
             Err(error) if error.is_not_found() => Outcome::Done,
@@ -202,6 +210,11 @@ impl Controller {
     fn lock(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How long a worker lets the API server be after a write that took so long.
+fn rest_after(took: Duration) -> Duration {
+    REST_MAX.min(took.saturating_sub(BRISK) * RESTS)
 }
 
 fn classes(feeds: &Feeds) -> PriorityClasses {
@@ -314,6 +327,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_busy_server_is_left_alone_for_a_while() {
+        let millis = Duration::from_millis;
+        let rests = [0, 20, 120, 60_000].map(|took| rest_after(millis(took)));
+        assert_eq!(rests, [millis(0), millis(0), millis(800), REST_MAX]);
+    }
 
     fn pod(annotations: Value, requests: Value, node: Option<&str>) -> Arc<Pod> {
         let pod = json!({
