@@ -175,6 +175,35 @@ proptest! {
     }
 
     #[test]
+    fn who_must_be_close_comes_close(scene in scenes()) {
+        watch(&scene, |world, report| {
+            let before = world.seats();
+            let after = decided(world, &before, report);
+            for gang in world.gangs.values() {
+                let own = gang.topology.iter().map(|constraint| (None, constraint));
+                let of_parts = gang.sub_groups.iter().filter_map(|part| Some((Some(part), part.topology.as_ref()?)));
+                for (part, constraint) in own.chain(of_parts) {
+                    let Some(level) = &constraint.required_level else { continue };
+                    let domains = |seats: &Seats, keep: fn(Stay) -> bool| -> BTreeSet<String> {
+                        let ours = |seat: &&Seat| {
+                            gang_of(world, &seat.pod).is_some_and(|of| of.key == gang.key)
+                                && part.is_none_or(|part| is_within(gang, seat.pod.sub_group.as_deref(), &part.name))
+                                && keep(seat.stay)
+                        };
+                        let nodes = seats.iter().filter(ours).filter_map(|seat| world.nodes.get(&seat.node));
+                        nodes.filter_map(|node| node.labels.get(level)).cloned().collect()
+                    };
+                    // Clusters may begin with gangs that are apart.
+                    if domains(&before, |stay| stay == Stay::Stays).len() <= 1 {
+                        let then = domains(&after, |stay| matches!(stay, Stay::Stays | Stay::Promised));
+                        assert!(then.len() <= 1, "{} is in {then:?}: {report:#?}", gang.key);
+                    }
+                }
+            }
+        });
+    }
+
+    #[test]
     fn a_pod_is_decided_on_once(scene in scenes()) {
         watch(&scene, |_, report| {
             let mut seen: BTreeMap<(&str, bool), &Decision> = BTreeMap::new();
@@ -287,6 +316,15 @@ fn related(world: &World, a: &GangSpec, b: &GangSpec) -> bool {
             .collect()
     };
     path(a).iter().any(|queue| path(b).contains(queue))
+}
+
+/// Whether a subgroup of the gang is this one or below it.
+fn is_within(gang: &GangSpec, sub_group: Option<&str>, ancestor: &str) -> bool {
+    let above = |name: &&str| {
+        let part = gang.sub_groups.iter().find(|part| part.name == **name)?;
+        part.parent.as_deref()
+    };
+    std::iter::successors(sub_group, above).any(|name| name == ancestor)
 }
 
 /// A node that has no slots for the pods on it and for those that will hold their shared devices.

@@ -157,7 +157,6 @@ impl Cycle<'_> {
         };
         let mut sets = Vec::new();
         row.sets_below(group, &mut sets);
-        sets.retain(|set| pods.iter().any(|pod| self.ledger.pod(*pod).pod_set == Some(*set)));
         let (domains, points) = self.suitable_domains(attempt.gang, &constraint, &sets, pods, scope)?;
         if points.is_some() {
             attempt.group_points[group as usize] = points;
