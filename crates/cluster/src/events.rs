@@ -1,6 +1,7 @@
 //! Events: what people see under `kubectl describe`. The same event again only counts up the one that is there.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use api::{Resource, Scope};
@@ -55,10 +56,20 @@ pub struct Events {
     remembered: Arc<Mutex<Remembered>>,
 }
 
+/// Events by a digest of what they say, since their texts would outweigh the pods of a small cluster. That two have the same is most
+/// unlikely, and no more than a wrong count.
 #[derive(Debug, Default)]
 struct Remembered {
-    by_content: FxHashMap<(String, &'static str, String), (String, u64)>,
-    order: VecDeque<(String, &'static str, String)>,
+    hasher: RandomState,
+    by_digest: FxHashMap<u64, Known>,
+    order: VecDeque<u64>,
+}
+
+/// An event that is on the server.
+#[derive(Clone, Debug)]
+struct Known {
+    name: Box<str>,
+    count: u64,
 }
 
 impl Events {
@@ -87,9 +98,8 @@ impl Events {
             "" => "default".to_owned(),
             namespace => namespace.to_owned(),
         };
-        let content = (note.about.uid.clone(), note.reason, note.message.clone());
-        let known = self.lock().by_content.get(&content).cloned();
-        if let Some((name, count)) = known {
+        let (digest, known) = self.lock().look_up(&note);
+        if let Some(Known { name, count }) = known {
             let body = json!({ "count": count + 1, "lastTimestamp": self.clock.now_text() });
             let target = Target {
                 resource: &EVENT,
@@ -98,7 +108,8 @@ impl Events {
             };
             match self.client.patch(target, Part::Object, Patch::Merge(body)).await {
                 Ok(_) => {
-                    self.remember(content, name, count + 1);
+                    let count = count + 1;
+                    self.lock().remember(digest, Known { name, count });
                     return Ok(());
                 }
                 // Events expire on the server.
@@ -107,8 +118,8 @@ impl Events {
             }
         }
         let created = self.client.create(&EVENT, &namespace, self.body(&note)).await?;
-        let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        self.remember(content, name, 1);
+        let name = created["metadata"]["name"].as_str().unwrap_or_default().into();
+        self.lock().remember(digest, Known { name, count: 1 });
         Ok(())
     }
 
@@ -143,20 +154,27 @@ impl Events {
         })
     }
 
-    fn remember(&self, content: (String, &'static str, String), name: String, count: u64) {
-        let mut remembered = self.lock();
-        if remembered.by_content.insert(content.clone(), (name, count)).is_none() {
-            remembered.order.push_back(content);
-        }
-        while remembered.order.len() > REMEMBERED_MAX {
-            if let Some(oldest) = remembered.order.pop_front() {
-                remembered.by_content.remove(&oldest);
-            }
-        }
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, Remembered> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Remembered {
+    /// The digest of the event, and the same one if it is on the server.
+    fn look_up(&self, note: &Note) -> (u64, Option<Known>) {
+        let digest = self.hasher.hash_one((&note.about.uid, note.reason, &note.message));
+        (digest, self.by_digest.get(&digest).cloned())
+    }
+
+    fn remember(&mut self, digest: u64, known: Known) {
+        if self.by_digest.insert(digest, known).is_none() {
+            self.order.push_back(digest);
+        }
+        while self.order.len() > REMEMBERED_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.by_digest.remove(&oldest);
+            }
+        }
     }
 }
 
@@ -167,5 +185,45 @@ fn shorten(message: &mut String) {
         let end = ends.into_iter().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
         message.truncate(end);
         message.push_str(MORE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(uid: &str, message: &str) -> Note {
+        Note {
+            about: About {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                namespace: "n".to_owned(),
+                name: "p".to_owned(),
+                uid: uid.to_owned(),
+            },
+            severity: Severity::Normal,
+            reason: "Scheduled",
+            message: message.to_owned(),
+            annotations: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_latest_events_are_known_again_and_no_more_than_that() {
+        let mut remembered = Remembered::default();
+        let numbers = 0..REMEMBERED_MAX + 10;
+        for number in numbers.clone() {
+            let (digest, known) = remembered.look_up(&note(&number.to_string(), "here"));
+            assert!(known.is_none());
+            let name = number.to_string().into();
+            remembered.remember(digest, Known { name, count: 1 });
+        }
+        for number in numbers {
+            let (_, known) = remembered.look_up(&note(&number.to_string(), "here"));
+            let name = known.map(|known| known.name.into_string());
+            assert_eq!(name, (number >= 10).then(|| number.to_string()));
+        }
+        let (_, other) = remembered.look_up(&note("20", "there"));
+        assert!(other.is_none());
     }
 }
