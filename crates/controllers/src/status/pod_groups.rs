@@ -24,7 +24,7 @@ const NAME: &str = "pod-group-controller";
 const COALESCE: Duration = Duration::from_secs(1);
 /// A write that takes longer than this finds the API server busy, with bindings mostly. Nobody waits for a status as for those.
 const BRISK: Duration = Duration::from_millis(20);
-/// A worker rests for this many times the rest of it, within bounds.
+/// For each second that it took beyond, a worker leaves the server alone for this many, within bounds.
 const RESTS: u32 = 8;
 const REST_MAX: Duration = Duration::from_secs(5);
 /// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
