@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use api::Resource;
 use base64::Engine as _;
@@ -266,11 +267,13 @@ fn reads(audit: &Audit) -> usize {
         .count()
 }
 
-/// Whether all of these pods could be created.
-async fn admitted(cluster: &Cluster, kube: &Kube, names: &[String]) -> bool {
+/// Whether all pods of this round could be created. Those of earlier rounds may have been bound, and still be leaving.
+async fn admitted(cluster: &Cluster, kube: &Kube, rounds: &AtomicUsize) -> bool {
+    let round = rounds.fetch_add(1, Ordering::Relaxed);
     // Each over a connection of its own, or the server would ask one replica only.
+    let names: Vec<String> = (0..20).map(|number| format!("pod-{round}-{number}")).collect();
     let mut creations = tokio::task::JoinSet::new();
-    for name in names {
+    for name in &names {
         let (client, pod) = (
             kube.client.clone(),
             PodManifest::new(name).scheduler("kai-scheduler").build(),
@@ -282,7 +285,7 @@ async fn admitted(cluster: &Cluster, kube: &Kube, names: &[String]) -> bool {
         });
     }
     let all = creations.join_all().await.iter().all(Result::is_ok);
-    for name in names {
+    for name in &names {
         cluster.delete::<api::Pod>("default", name).await.unwrap();
     }
     all
@@ -316,10 +319,10 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
                 .await;
             cluster.until_guarded().await;
 
-            let names: Vec<String> = (0..20).map(|number| format!("pod-{number}")).collect();
+            let rounds = AtomicUsize::new(0);
             cluster
                 .until_async("both are asked", async || {
-                    admitted(cluster, kube, &names).await && one.asked() > 0 && two.asked() > 0
+                    admitted(cluster, kube, &rounds).await && one.asked() > 0 && two.asked() > 0
                 })
                 .await;
 
@@ -335,7 +338,7 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
             // The server finds out at its next call which connections are dead.
             cluster
                 .until_async("the other answers for both", async || {
-                    admitted(cluster, kube, &names).await
+                    admitted(cluster, kube, &rounds).await
                 })
                 .await;
             assert!(two.asked() > asked);
