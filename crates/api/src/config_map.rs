@@ -1,19 +1,50 @@
-//! ConfigMaps, of which only the names and owners matter here; their data is never kept.
+//! ConfigMaps, of which only the names matter here; their data is never kept.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
+use crate::{Object, Resource, Scope};
 
-/// A ConfigMap.
+/// A ConfigMap by its name. There are many, so that nothing else of them is kept.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigMap {
     /// What it says it is; `None` where its place says so.
     pub kind: Option<Text>,
-    /// Metadata.
-    #[serde(deserialize_with = "null_as_default")]
+    /// Name, namespace and version.
+    #[serde(deserialize_with = "name_only")]
     pub metadata: Metadata,
 }
 
-crate::object::object!(ConfigMap, "", "v1", "ConfigMap", "configmaps", Namespaced);
+impl Object for ConfigMap {
+    const RESOURCE: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
+    const METADATA_ONLY: bool = true;
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+fn name_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
+    let whole: Metadata = null_as_default(deserializer)?;
+    Ok(Metadata {
+        name: whole.name,
+        namespace: whole.namespace,
+        resource_version: whole.resource_version,
+        ..Metadata::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_name_is_kept() {
+        let text = r#"{"metadata":{"name":"c","namespace":"a","resourceVersion":"7","uid":"u","labels":{"x":"y"}},"data":{"k":"v"}}"#;
+        let map: ConfigMap = serde_json::from_str(text).unwrap();
+        assert_eq!(map.metadata.qualified_name(), "a/c");
+        assert!(map.metadata.labels.is_empty() && map.metadata.uid.is_none());
+    }
+}

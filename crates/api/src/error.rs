@@ -47,11 +47,26 @@ pub enum Error {
     #[error("{0:?} is not a duration; write it as in 90s, 5m or 1h30m")]
     NotADuration(String),
     /// Not an integer.
-    #[error("{0:?} is not a whole number")]
+    #[error("{0:?} is not a whole number; write one, as in 3")]
     NotAnInteger(String),
+    /// A duration below zero where only one that passes makes sense.
+    #[error("{0:?} is negative; write a duration of zero or more, as in 5m")]
+    NegativeDuration(String),
     /// A queue amount that means nothing.
     #[error("{0} is no amount; write -1 for unlimited, or a number of zero or more")]
     NotAQueueAmount(String),
+    /// A weight that means nothing.
+    #[error("{0} is no weight; write a number of zero or more")]
+    NotAWeight(String),
+    /// A priority class that does not exist.
+    #[error("there is no priority class {0:?}; create it, or name one that exists")]
+    NoPriorityClass(String),
+    /// A level of no topology.
+    #[error("a level is named without a topology; name the topology beside it")]
+    LevelWithoutTopology,
+    /// A topology that constrains nothing.
+    #[error("a topology is named without a level; name a required or a preferred level beside it")]
+    TopologyWithoutLevel,
     /// A value outside a closed list.
     #[error("{text:?} is unknown; known are {known}")]
     Unknown {
@@ -59,6 +74,14 @@ pub enum Error {
         text: String,
         /// What can be written.
         known: &'static str,
+    },
+    /// A list that is longer than anybody needs.
+    #[error("{count} entries are more than the {max} that are scheduled; leave some out")]
+    TooMany {
+        /// How many there are.
+        count: usize,
+        /// The bound.
+        max: usize,
     },
     /// A required field without a value.
     #[error("it is missing or empty; give it a value")]

@@ -26,6 +26,8 @@ pub const SKIP_POD_GROUPER: &str = "kai.scheduler/skip-podgrouper";
 pub const QUEUE: &str = "kai.scheduler/queue";
 /// Annotation on queues: the namespaces that may use it, separated by commas. Without it, all may.
 pub const QUEUE_ALLOWED_NAMESPACES: &str = "kai.scheduler/allowed-namespaces";
+/// Annotation on queues: the highest priority that pod groups of it and of the queues below it may have, a whole number.
+pub const QUEUE_MAX_PRIORITY: &str = "kai.scheduler/max-priority";
 /// Label on nodes, queues, pod groups, pods and bind requests: the partition of the cluster they belong to.
 pub const NODE_POOL: &str = "kai.scheduler/node-pool";
 /// Label on pods and owners: the old way to name a queue.
@@ -234,8 +236,8 @@ pub const RESOURCE_GPU_SHARE: &str = "kai.scheduler/gpu-share";
 pub const RESOURCE_GPU_MEMORY: &str = "run.ai/gpu.memory";
 /// Prefix of MIG slices, both as resource names and as the old annotations.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
-/// How the names of all whole-GPU resources end.
-pub const GPU_SUFFIX: &str = "gpu";
+/// How the names of all whole-GPU resources end. A name that merely ends in `gpu`, such as `example.com/vgpu`, is another resource.
+pub const GPU_SUFFIX: &str = "/gpu";
 
 // ---- Environment variables and ConfigMap keys of pods that share GPUs ----
 
@@ -296,6 +298,12 @@ pub const PRIORITY_CLASSES: [(&str, i32); 4] = [
     (PRIORITY_INFERENCE, 125),
 ];
 
+/// The priority class of reservation pods. Workloads can't have it: see [`crate::PriorityClasses::insert`].
+pub const RESERVATION_PRIORITY_CLASS: &str = "kai-resource-reservation";
+/// Its value: the highest that Kubernetes gives to users. From two thousand millions on a pod is critical to the kubelet, which then
+/// ends other pods to make room for it; a reservation pod on a node without a free GPU has to be refused instead.
+pub const RESERVATION_PRIORITY: i32 = 1_000_000_000;
+
 /// Whether the resource is a whole GPU of any vendor.
 pub fn is_gpu_resource(name: &str) -> bool {
     name.ends_with(GPU_SUFFIX)
@@ -313,6 +321,19 @@ pub fn is_scheduler_owned(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_merely_ends_in_gpu_is_no_gpu() {
+        assert!(is_gpu_resource("nvidia.com/gpu") && is_gpu_resource("amd.com/gpu"));
+        for other in [
+            "example.com/vgpu",
+            "gpu",
+            "example.com/shared-gpu",
+            "nvidia.com/gpu.shared",
+        ] {
+            assert!(!is_gpu_resource(other), "{other}");
+        }
+    }
 
     #[test]
     fn what_tenants_must_not_write() {

@@ -23,6 +23,7 @@ mod persistent_volume_claim;
 mod pod;
 mod pod_group;
 mod priority_class;
+mod priority_policy;
 mod quantity;
 mod queue;
 mod resources;
@@ -33,11 +34,14 @@ mod storage_class;
 mod text;
 mod time;
 mod topology;
+mod workload_name;
+mod workload_values;
 
 pub use bind_request::{BindPhase, BindRequest};
 pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;
+pub use engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use error::{Error, Problem};
 pub use gpu_memory::normalise_gpu_memory_mib;
 pub use gpu_request::{GpuAsk, gpu_request};
@@ -47,17 +51,19 @@ pub use node::Node;
 pub use object::{Object, Resource, Scope};
 pub use persistent_volume::PersistentVolume;
 pub use persistent_volume_claim::PersistentVolumeClaim;
-pub use pod::{ConditionStatus, OwnWorkload, Pod, PodCondition, PodIdentity, VolumeClaim};
+pub use pod::{ConditionStatus, Pod, PodCondition, PodIdentity, VolumeClaim};
 pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};
+pub use priority_policy::{PriorityCeiling, PriorityClaim, PriorityRefusal, QueueCeiling};
 pub use quantity::{Quantity, QuantityText};
-pub use queue::{Namespaces, Queue};
+pub use queue::{Namespaces, Queue, quotas_above_parent};
 pub use runtime_class::RuntimeClass;
 pub use scheduling_shard::SchedulingShard;
 pub use storage_class::{StorageClass, VolumeBinding};
 pub use text::{Text, TextMap};
 pub use time::parse_time;
 pub use topology::Topology;
+pub use workload_values::ignored_values;
 
 /// A value made from an object, with what was wrong about the object but did not keep it from taking part.
 #[derive(Clone, Debug, PartialEq)]

@@ -197,9 +197,15 @@ impl Node {
                 CPU => node.cpu_milli = amount,
                 MEMORY => node.memory_bytes = amount,
                 PODS => node.pods = amount,
-                _ if keys::is_gpu_resource(name) => node.gpus += amount,
+                keys::RESOURCE_GPU => node.gpus = amount,
                 _ => node.extended.push((name.to_owned(), amount)),
             }
+        }
+        // GPUs of others are counted by name as well, so that no pod gets more of one kind than there is. Beside NVIDIA's they are not
+        // added up: a pod that asks for NVIDIA's could be promised one of the others.
+        if list.get(keys::RESOURCE_GPU).is_none() {
+            let others = node.extended.iter().filter(|(name, _)| keys::is_gpu_resource(name));
+            node.gpus = others.map(|(_, amount)| amount).sum();
         }
         // A kubelet looks for slots only where its node offers them, if only none any more (its agent is gone); so do we.
         if list.get(keys::RESOURCE_GPU_SHARE).is_none() {
@@ -284,12 +290,25 @@ mod tests {
         let node = read.value;
         assert_eq!(
             (node.cpu_milli, node.memory_bytes, node.gpus, node.pods),
-            (7910, 32 << 30, 9, 110)
+            (7910, 32 << 30, 8, 110)
         );
         assert_eq!((node.gpu_memory_mib, node.gpu_count_label), (Some(81500), Some(8)));
-        assert_eq!(node.extended[0], ("ephemeral-storage".to_owned(), 10 << 30));
+        assert_eq!(node.extended[0], ("amd.com/gpu".to_owned(), 1));
+        assert_eq!(node.extended[1], ("ephemeral-storage".to_owned(), 10 << 30));
         assert_eq!(node.conditions, [NodeCondition::DiskPressure]);
         assert_eq!(node.taints[0].effect, TaintEffect::NoSchedule);
+    }
+
+    #[test]
+    fn resources_that_merely_end_in_gpu_are_not_added_to_the_gpus() {
+        let gpus = |allocatable: &str| {
+            let text = format!(r#"{{"metadata":{{"name":"n"}},"status":{{"allocatable":{allocatable}}}}}"#);
+            node(&text).value.gpus
+        };
+        assert_eq!(gpus(r#"{"nvidia.com/gpu":4,"example.com/vgpu":8}"#), 4);
+        assert_eq!(gpus(r#"{"nvidia.com/gpu":4,"amd.com/gpu":8}"#), 4);
+        assert_eq!(gpus(r#"{"amd.com/gpu":8,"example.com/vgpu":8}"#), 8);
+        assert_eq!(gpus(r#"{"example.com/vgpu":8}"#), 0);
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub trait Object: DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'st
     /// Which resource.
     const RESOURCE: Resource;
 
+    /// Whether the type has nothing but metadata. Then the rest of the objects does not leave the API server when they are watched.
+    const METADATA_ONLY: bool = false;
+
     /// Its metadata.
     fn metadata(&self) -> &Metadata;
 

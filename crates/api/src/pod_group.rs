@@ -1,9 +1,10 @@
 //! Pod groups: the gangs of the engine.
 
 use engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
+use engine::steps;
 use serde::Deserialize;
 
-use crate::crd::{PodGroupSpec, Preemptibility, ResourcesStatus, SchedulingCondition};
+use crate::crd::{PodCounts, PodGroupSpec, Preemptibility, ResourcesStatus, SchedulingCondition};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
@@ -11,6 +12,7 @@ use crate::priority_class::{PriorityClasses, preemptible_by_priority};
 use crate::resources::RawResources;
 use crate::text::{Text, null_as_default};
 use crate::time::parse_time;
+use crate::workload_values::wrong_preemptibility;
 use crate::{Error, Problem, Read, keys};
 
 const SKIPPED: &str = "the pod group is skipped";
@@ -86,6 +88,9 @@ struct Status {
     #[serde(deserialize_with = "null_as_default")]
     scheduling_conditions: Vec<SchedulingCondition>,
     resources_status: Option<Box<RawResourcesStatus>>,
+    phase: Option<Text>,
+    running: Option<i32>,
+    pending: Option<i32>,
 }
 
 /// A tenth of the size of its maps, of which every group has three.
@@ -115,13 +120,22 @@ impl PodGroup {
 
     /// Whether others may take its place, and its priority.
     pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
-        let priority = classes.priority(self.spec.priority_class_name.as_deref());
-        let preemptible = match self.spec.preemptibility.as_deref() {
+        let priority = classes.priority(self.priority_class());
+        (priority, self.preemptible_at(priority))
+    }
+
+    /// The priority class it names.
+    pub fn priority_class(&self) -> Option<&str> {
+        self.spec.priority_class_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// Whether others may take its place, if it has this priority.
+    pub fn preemptible_at(&self, priority: i32) -> bool {
+        match self.spec.preemptibility.as_deref() {
             Some(keys::PREEMPTIBLE) => true,
             Some(keys::NON_PREEMPTIBLE) => false,
             _ => preemptible_by_priority(priority),
-        };
-        (priority, preemptible)
+        }
     }
 
     /// The node pool it is in, as conditions name it.
@@ -172,6 +186,15 @@ impl PodGroup {
         &self.status.scheduling_conditions
     }
 
+    /// How many of its pods have a node and how many wait for one, as last written.
+    pub fn pod_counts(&self) -> PodCounts {
+        PodCounts {
+            running: self.status.running,
+            pending: self.status.pending,
+            phase: self.status.phase.as_deref().map(str::to_owned),
+        }
+    }
+
     /// What its pods ask for and have, as last written.
     pub fn resources_status(&self) -> Option<ResourcesStatus> {
         let raw = self.status.resources_status.as_deref()?;
@@ -204,15 +227,13 @@ impl PodGroup {
             name: self.metadata.required_name()?.to_owned(),
         };
         let (priority, preemptible) = self.rank(classes);
-        match self.spec.preemptibility.as_deref() {
-            None | Some("" | keys::PREEMPTIBLE | keys::NON_PREEMPTIBLE) => {}
-            Some(other) => {
-                let error = Error::Unknown {
-                    text: other.to_owned(),
-                    known: "preemptible and non-preemptible",
-                };
-                ignore(FieldError::new("spec.preemptibility", error));
-            }
+        if let Some(class) = self.priority_class().filter(|class| !classes.contains(class)) {
+            let error = Error::NoPriorityClass(class.to_owned());
+            ignore(FieldError::new("spec.priorityClassName", error));
+        }
+        let preemptibility = self.spec.preemptibility.as_deref().filter(|text| !text.is_empty());
+        if let Some(error) = preemptibility.and_then(wrong_preemptibility) {
+            ignore(FieldError::new("spec.preemptibility", error));
         }
         let mut annotated = |annotation: &str| {
             let parsed = parse_time(self.metadata.annotations.text(annotation)?);
@@ -228,6 +249,15 @@ impl PodGroup {
         };
         let preemption_delay = duration(&self.spec.preemption_delay, "spec.preemptionDelay");
         let staleness_grace = duration(&self.spec.staleness_grace_period, "spec.stalenessGracePeriod");
+        if preemption_delay.is_some_and(|delay| delay.0 < 0) {
+            let text = self.spec.preemption_delay.as_deref().unwrap_or_default();
+            ignore(FieldError::new(
+                "spec.preemptionDelay",
+                Error::NegativeDuration(text.to_owned()),
+            ));
+        }
+        let topology = constraint(&self.spec.topology_constraint, "spec", &mut ignore);
+        let sub_groups = self.sub_groups(&mut ignore)?;
         Ok(GangSpec {
             uid: self.metadata.uid_or(|| key.to_string()),
             key,
@@ -241,19 +271,21 @@ impl PodGroup {
                 .min_sub_group
                 .map(|min| count(min, "spec.minSubGroup"))
                 .transpose()?,
-            topology: constraint(&self.spec.topology_constraint),
-            sub_groups: self.sub_groups()?,
+            topology,
+            sub_groups,
             last_start,
             last_eviction,
             stale_since,
             preemption_delay: preemption_delay.unwrap_or_default().max(Millis(0)),
             staleness_grace: staleness_grace.map(|grace| (grace.0 >= 0).then_some(grace)),
             schedulable: !self.backed_off(),
+            refused: None,
         })
     }
 
-    fn sub_groups(&self) -> Result<Vec<SubGroupSpec>, FieldError> {
+    fn sub_groups(&self, ignore: &mut impl FnMut(FieldError)) -> Result<Vec<SubGroupSpec>, FieldError> {
         let read = |(at, group): (usize, &SubGroup)| {
+            steps::count(1);
             let field = |part: &str| format!("spec.subGroups[{at}].{part}");
             let min = |min: Option<i32>, part: &str| min.map(|min| count(min, &field(part))).transpose();
             let Some(name) = group.name.as_deref().filter(|name| !name.is_empty()) else {
@@ -269,7 +301,7 @@ impl PodGroup {
                     .map(str::to_lowercase),
                 min_member: min(group.min_member, "minMember")?,
                 min_sub_group: min(group.min_sub_group, "minSubGroup")?,
-                topology: constraint(&group.topology_constraint),
+                topology: constraint(&group.topology_constraint, &format!("spec.subGroups[{at}]"), ignore),
             })
         };
         self.spec.sub_groups.iter().enumerate().map(read).collect()
@@ -286,13 +318,35 @@ fn count(value: i32, field: &str) -> Result<u32, FieldError> {
     u32::try_from(value).map_err(|_| FieldError::new(field, Error::Negative(value.to_string())))
 }
 
-fn constraint(raw: &Option<RawConstraint>) -> Option<TopologyConstraint> {
+/// A constraint that names only one of topology and level constrains nothing, as in KAI; that is told.
+fn constraint(
+    raw: &Option<RawConstraint>,
+    parent: &str,
+    ignore: &mut impl FnMut(FieldError),
+) -> Option<TopologyConstraint> {
     let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
     let raw = raw.as_ref()?;
+    let levels = (
+        given(&raw.required_topology_level),
+        given(&raw.preferred_topology_level),
+    );
+    let mut wrong = |error| ignore(FieldError::new(format!("{parent}.topologyConstraint"), error));
+    let (topology, (required_level, preferred_level)) = match (given(&raw.topology), levels) {
+        (None, (None, None)) => return None,
+        (None, _) => {
+            wrong(Error::LevelWithoutTopology);
+            return None;
+        }
+        (Some(topology), (None, None)) => {
+            wrong(Error::TopologyWithoutLevel);
+            (topology, (None, None))
+        }
+        (Some(topology), levels) => (topology, levels),
+    };
     Some(TopologyConstraint {
-        topology: given(&raw.topology)?,
-        required_level: given(&raw.required_topology_level),
-        preferred_level: given(&raw.preferred_topology_level),
+        topology,
+        required_level,
+        preferred_level,
     })
 }
 
@@ -345,6 +399,47 @@ mod tests {
         let held = r#""spec":{"schedulingBackoff":1},"status":{"schedulingConditions":[{"nodePool":"default"}]}"#;
         assert!(!group(held).unwrap().value.schedulable);
         assert!(group(r#""spec":{"schedulingBackoff":1}"#).unwrap().value.schedulable);
+    }
+
+    #[test]
+    fn values_without_effect_are_told() {
+        for (spec, expect) in [
+            (
+                r#"{"topologyConstraint":{"requiredTopologyLevel":"rack"}}"#,
+                "spec.topologyConstraint: a level is named without a topology; name the topology beside it",
+            ),
+            (
+                r#"{"subGroups":[{"name":"a","topologyConstraint":{"topology":"t"}}]}"#,
+                "spec.subGroups[0].topologyConstraint: a topology is named without a level; name a required or a preferred level beside \
+                 it",
+            ),
+            (
+                r#"{"priorityClassName":"hgih"}"#,
+                "spec.priorityClassName: there is no priority class \"hgih\"; create it, or name one that exists",
+            ),
+            (
+                r#"{"preemptibility":"maybe"}"#,
+                "spec.preemptibility: \"maybe\" is unknown; known are preemptible and non-preemptible",
+            ),
+            (
+                r#"{"preemptionDelay":"soon"}"#,
+                "spec.preemptionDelay: \"soon\" is not a duration; write it as in 90s, 5m or 1h30m",
+            ),
+            (
+                r#"{"preemptionDelay":"-5m"}"#,
+                "spec.preemptionDelay: \"-5m\" is negative; write a duration of zero or more, as in 5m",
+            ),
+            (
+                r#"{"stalenessGracePeriod":"later"}"#,
+                "spec.stalenessGracePeriod: \"later\" is not a duration; write it as in 90s, 5m or 1h30m",
+            ),
+        ] {
+            let problems = group(&format!(r#""spec":{spec}"#)).unwrap().problems;
+            let told: Vec<String> = problems.iter().map(Problem::to_string).collect();
+            assert_eq!(told, [format!("PodGroup ns/g: {expect} (the value is ignored)")]);
+        }
+        let whole = r#""spec":{"priorityClassName":"train","preemptibility":"","topologyConstraint":{}}"#;
+        assert_eq!(group(whole).unwrap().problems, []);
     }
 
     #[test]

@@ -60,8 +60,11 @@ impl PriorityClasses {
         }
     }
 
-    /// Adds or replaces a class.
+    /// Adds or replaces a class. The class of reservation pods is none for workloads.
     pub fn insert(&mut self, class: &PriorityClass) {
+        if class.metadata.plain_name() == keys::RESERVATION_PRIORITY_CLASS {
+            return;
+        }
         self.values.insert(class.metadata.plain_name().to_owned(), class.value);
         if class.global_default == Some(true) {
             self.global_default = Some(class.value);
@@ -71,6 +74,11 @@ impl PriorityClasses {
     /// Whether there is a class of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.values.contains_key(name)
+    }
+
+    /// Whether there is no class at all.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
     }
 
     /// The priority of a gang that names this class: its value, else the cluster's default, else 50.

@@ -102,6 +102,15 @@ pub(crate) fn shorten(text: &str) -> String {
 pub struct QuantityText(pub(crate) Text);
 
 impl QuantityText {
+    /// Thousandths; whole units without a suffix, as Kubernetes writes them.
+    pub fn of_milli(milli: i128) -> QuantityText {
+        let text = match milli % MILLI {
+            0 => (milli / MILLI).to_string(),
+            _ => format!("{milli}m"),
+        };
+        QuantityText(text.into())
+    }
+
     /// What is written.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -216,6 +225,15 @@ mod tests {
         );
         assert_eq!(Quantity::parse("-1500m").unwrap().units_up(), -2);
         assert_eq!(Quantity::parse("8Ei").unwrap().units_up(), i64::MAX);
+    }
+
+    #[test]
+    fn thousandths_are_written_as_whole_units_where_they_are() {
+        let text = |milli| QuantityText::of_milli(milli).to_string();
+        assert_eq!(
+            [text(0), text(1500), text(2000), text(-500)],
+            ["0", "1500m", "2", "-500m"]
+        );
     }
 
     #[test]

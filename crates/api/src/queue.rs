@@ -7,11 +7,13 @@ use crate::crd::{QueueResource, QueueResources, QueueStatus};
 use crate::duration::parse_duration;
 use crate::error::FieldError;
 use crate::metadata::Metadata;
+use crate::priority_policy::{PriorityCeiling, QueueCeiling};
 use crate::text::{Text, null_as_default};
 use crate::{Error, Problem, Read, keys};
 
 const SKIPPED: &str = "the queue is skipped";
 const INHERITED: &str = "the value is inherited instead";
+const ZERO: &str = "it counts as zero";
 /// Priority of queues that state none.
 const PRIORITY_DEFAULT: i32 = 100;
 /// How a queue writes that there is no bound.
@@ -109,6 +111,18 @@ impl Queue {
         Some(Namespaces(names.split(',').map(|name| name.trim().into()).collect()))
     }
 
+    /// Its own bound on priorities, and the queue whose bound counts as well.
+    pub fn priority_ceiling(&self) -> QueueCeiling {
+        QueueCeiling {
+            parent: self.parent().map(Into::into),
+            ceiling: self
+                .metadata
+                .annotations
+                .text(keys::QUEUE_MAX_PRIORITY)
+                .map(PriorityCeiling::parse),
+        }
+    }
+
     /// What it is promised, as written.
     pub fn resources(&self) -> QueueResources {
         let promised = |resource: Resource| QueueResource {
@@ -134,13 +148,19 @@ impl Queue {
         let object = || format!("Queue {}", self.metadata.plain_name());
         let mut problems = Vec::new();
         let mut runtime = |text: &Option<Text>, field: &str| {
-            let parsed = parse_duration(text.as_deref()?);
-            parsed
-                .map(|runtime| runtime.max(Millis(0)))
-                .map_err(|error| {
+            let text = text.as_deref()?;
+            match parse_duration(text) {
+                Ok(runtime) if runtime.0 < 0 => {
+                    let error = Error::NegativeDuration(text.to_owned());
+                    problems.push(FieldError::new(field, error).of(object(), ZERO));
+                    Some(Millis(0))
+                }
+                Ok(runtime) => Some(runtime),
+                Err(error) => {
                     problems.push(FieldError::new(field, error).of(object(), INHERITED));
-                })
-                .ok()
+                    None
+                }
+            }
         };
         let preempt_min_runtime = runtime(&self.spec.preempt_min_runtime, "spec.preemptMinRuntime");
         let reclaim_min_runtime = runtime(&self.spec.reclaim_min_runtime, "spec.reclaimMinRuntime");
@@ -195,9 +215,29 @@ impl Resource {
             deserved: bounded(self.quota, "quota")?,
             limit: bounded(self.limit, "limit")?,
             weight_millionths: amount(self.over_quota_weight, WEIGHT_UNIT, WEIGHT_UNIT * WEIGHT_MAX)
+                .map_err(|error| match error {
+                    Error::NotAQueueAmount(text) => Error::NotAWeight(text),
+                    error => error,
+                })
                 .map_err(|error| FieldError::new(field("overQuotaWeight"), error))?,
         })
     }
+}
+
+/// The resources of which a queue is promised more than its parent, by their names for people. The parent can't keep such a promise.
+pub fn quotas_above_parent(child: &Quota, parent: &Quota) -> Vec<&'static str> {
+    let above = |child: &ResourceQuota, parent: &ResourceQuota| match (child.deserved, parent.deserved) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(child), Some(parent)) => child > parent,
+    };
+    let pairs = [
+        ("GPU", &child.gpu, &parent.gpu),
+        ("CPU", &child.cpu, &parent.cpu),
+        ("memory", &child.memory, &parent.memory),
+    ];
+    let found = pairs.into_iter().filter(|(_, child, parent)| above(child, parent));
+    found.map(|(name, ..)| name).collect()
 }
 
 /// A number of the API in the engine's integer unit. The float ends here: nothing beyond this line computes with it.
@@ -270,7 +310,40 @@ mod tests {
              queue is skipped)"
         );
         assert!(queue(r#"{"resources":{"memory":{"limit":1e300}}}"#).is_err());
-        assert!(queue(r#"{"resources":{"memory":{"overQuotaWeight":-1}}}"#).is_err());
+        assert_eq!(
+            queue(r#"{"resources":{"memory":{"overQuotaWeight":-3}}}"#).unwrap_err(),
+            "Queue q: spec.resources.memory.overQuotaWeight: -3 is no weight; write a number of zero or more (the queue is skipped)"
+        );
+    }
+
+    #[test]
+    fn a_negative_min_runtime_counts_as_zero_with_a_word() {
+        let read = queue(r#"{"preemptMinRuntime":"-5m"}"#).unwrap();
+        assert_eq!(read.value.preempt_min_runtime, Some(Millis(0)));
+        let told: Vec<String> = read.problems.iter().map(Problem::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "Queue q: spec.preemptMinRuntime: \"-5m\" is negative; write a duration of zero or more, as in 5m (it counts as zero)"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_quota_above_the_parents_is_found() {
+        let quota = |gpu: &str| {
+            queue(&format!(r#"{{"resources":{{"gpu":{{"quota":{gpu}}}}}}}"#))
+                .unwrap()
+                .value
+                .quota
+        };
+        for (child, parent, expect) in [("4", "4", 0), ("5", "4", 1), ("-1", "4", 1), ("5", "-1", 0)] {
+            assert_eq!(
+                quotas_above_parent(&quota(child), &quota(parent)).len(),
+                expect,
+                "{child} {parent}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Resource lists: amounts per resource name in the engine's units, and how the containers of a pod add up.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
+use engine::steps;
 use serde::Deserialize;
 
 use crate::error::FieldError;
@@ -66,34 +68,28 @@ pub(crate) fn amount(name: &str, raw: &str, rounding: Rounding) -> Result<i64, E
     Ok(amount)
 }
 
-/// Amounts by resource name. A pod asks for a handful, so a vector beats every map.
+/// Amounts by resource name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amounts<'a> {
-    entries: Vec<(Cow<'a, str>, i64)>,
+    entries: BTreeMap<Cow<'a, str>, i64>,
 }
 
 impl<'a> Amounts<'a> {
-    pub(crate) fn get(&self, name: &str) -> i64 {
-        self.entries
-            .iter()
-            .find(|(entry, _)| entry == name)
-            .map_or(0, |(_, amount)| *amount)
-    }
-
+    /// By name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         self.entries.iter().map(|(name, amount)| (&**name, *amount))
     }
 
     pub(crate) fn set(&mut self, name: Cow<'a, str>, amount: i64) {
-        match self.entries.iter_mut().find(|(entry, _)| *entry == name) {
-            Some((_, present)) => *present = amount,
-            None => self.entries.push((name, amount)),
-        }
+        steps::count(1);
+        self.entries.insert(name, amount);
     }
 
     fn combine(&mut self, other: &Amounts<'a>, with: impl Fn(i64, i64) -> i64) {
         for (name, amount) in &other.entries {
-            self.set(name.clone(), with(self.get(name), *amount));
+            steps::count(1);
+            let present = self.entries.entry(name.clone()).or_default();
+            *present = with(*present, *amount);
         }
     }
 
@@ -105,24 +101,42 @@ impl<'a> Amounts<'a> {
         self.combine(other, i64::max);
     }
 
+    /// The sum of both, for the resources of `other` alone.
+    pub(crate) fn with(&self, other: &Amounts<'a>) -> Amounts<'a> {
+        let sum = |(name, amount): (&Cow<'a, str>, &i64)| {
+            steps::count(1);
+            let own = self.entries.get(name).copied().unwrap_or(0);
+            (name.clone(), own.saturating_add(*amount))
+        };
+        Amounts {
+            entries: other.entries.iter().map(sum).collect(),
+        }
+    }
+
     /// What a container or pod asks for. A limit without a request is a request, as the API server has it.
     pub(crate) fn asked(
         resources: &'a ResourceRequirements,
         field: impl Fn() -> String,
         errors: &mut Vec<FieldError>,
     ) -> Amounts<'a> {
-        let mut amounts = Amounts {
-            entries: Vec::with_capacity(4),
-        };
-        for (list, part) in [(&resources.limits, "limits"), (&resources.requests, "requests")] {
-            for (name, raw) in list.iter() {
-                // A request overrules the limit, so a broken limit beside it does no harm.
-                if part == "limits" && resources.requests.get(name).is_some() {
-                    continue;
+        let mut amounts = Amounts::default();
+        let mut unreadable = BTreeSet::new();
+        for (name, raw) in resources.requests.iter() {
+            match amount(name, &raw.0, Rounding::Asked) {
+                Ok(amount) => amounts.set(Cow::Borrowed(name), amount),
+                Err(error) => {
+                    unreadable.insert(name);
+                    errors.push(FieldError::new(format!("{}.requests.{name}", field()), error));
                 }
+            }
+        }
+        for (name, raw) in resources.limits.iter() {
+            steps::count(1);
+            // A request overrules the limit, so a broken limit beside it does no harm.
+            if !(amounts.entries.contains_key(name) || unreadable.contains(name)) {
                 match amount(name, &raw.0, Rounding::Asked) {
                     Ok(amount) => amounts.set(Cow::Borrowed(name), amount),
-                    Err(error) => errors.push(FieldError::new(format!("{}.{part}.{name}", field()), error)),
+                    Err(error) => errors.push(FieldError::new(format!("{}.limits.{name}", field()), error)),
                 }
             }
         }

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use engine::steps;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::shared_text::shared;
@@ -108,6 +109,7 @@ impl<V> Default for TextMap<V> {
 impl<V> TextMap<V> {
     /// The value of the key; the last one if it was written twice, as in Kubernetes.
     pub fn get(&self, key: &str) -> Option<&V> {
+        steps::count(self.entries.len());
         self.entries
             .iter()
             .rev()
@@ -122,6 +124,7 @@ impl<V> TextMap<V> {
 
     /// Keys and values as written.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+        steps::count(self.entries.len());
         self.entries.iter().map(|(key, value)| (&**key, value))
     }
 

@@ -9,6 +9,8 @@ use crate::text::{Text, null_as_default};
 use crate::{Error, Problem, Read};
 
 const SKIPPED: &str = "the topology is skipped";
+/// Levels of a topology, as in its schema, which may be older: nodes are counted at each of them.
+const LEVELS_MAX: usize = 16;
 
 /// A Topology.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -55,6 +57,11 @@ impl Topology {
         if self.spec.levels.is_empty() {
             return Err(FieldError::new("spec.levels", Error::Missing));
         }
+        let count = self.spec.levels.len();
+        if count > LEVELS_MAX {
+            let error = Error::TooMany { count, max: LEVELS_MAX };
+            return Err(FieldError::new("spec.levels", error));
+        }
         let levels = self
             .spec
             .levels
@@ -83,13 +90,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_needs_its_label() {
+    fn a_level_needs_its_label_and_there_are_at_most_sixteen() {
         let good =
             r#"{"metadata":{"name":"t"},"spec":{"levels":[{"nodeLabel":"rack"},{"nodeLabel":"host","alias":"node"}]}}"#;
         let topology: Topology = serde_json::from_str(good).unwrap();
         assert_eq!(topology.read().unwrap().value.levels.len(), 2);
         let topology: Topology =
             serde_json::from_str(r#"{"metadata":{"name":"t"},"spec":{"levels":[{"alias":"rack"}]}}"#).unwrap();
+        let many = format!(
+            r#"{{"metadata":{{"name":"t"}},"spec":{{"levels":[{}]}}}}"#,
+            ["{}"; 17].join(",")
+        );
+        let many: Topology = serde_json::from_str(&many).unwrap();
+        let text = "Topology t: spec.levels: 17 entries are more than the 16 that are scheduled; leave some out \
+                    (the topology is skipped)";
+        assert_eq!(many.read().unwrap_err().to_string(), text);
         assert_eq!(
             topology.read().unwrap_err().to_string(),
             "Topology t: spec.levels[0].nodeLabel: it is missing or empty; give it a value (the topology is skipped)"

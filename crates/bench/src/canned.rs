@@ -161,6 +161,7 @@ impl Cluster {
             "nodes" => self.nodes(),
             "podgroups" => self.pods.div_ceil(GANG),
             "queues" => QUEUES + 1,
+            "priorityclasses" => 1,
             _ if plural.ends_with('s') => 0,
             _ => return None,
         };
@@ -182,6 +183,7 @@ impl Cluster {
                 "pods" => self.write_pod(&mut text, at, 1),
                 "nodes" => self.node.write(&mut text, &[("NODE", at), ("UID", at)]),
                 "podgroups" => self.write_group(&mut text, at),
+                "priorityclasses" => text.push_str(&priority_class().to_string()),
                 _ => text.push_str(&queue(at).to_string()),
             }
         }
@@ -269,6 +271,15 @@ fn queue(at: usize) -> Value {
     })
 }
 
+/// The class of all groups.
+fn priority_class() -> Value {
+    json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": { "name": "train", "uid": "train", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z" },
+        "value": 50,
+    })
+}
+
 fn group() -> Value {
     // As the status controller writes them, so that it has nothing to write.
     let amounts = json!({ "cpu": "400m", "memory": "1Gi", "nvidia.com/gpu": "%GPUS%" });
@@ -282,7 +293,10 @@ fn group() -> Value {
             "managedFields": managed_fields(&["metadata", "labels", "annotations", "spec", "queue", "minMember"]),
         },
         "spec": { "minMember": GANG, "queue": "queue-%QUEUE%", "priorityClassName": "train" },
-        "status": { "resourcesStatus": { "allocated": amounts, "requested": amounts } },
+        "status": {
+            "phase": "Running", "running": GANG, "pending": 0,
+            "resourcesStatus": { "allocated": amounts, "requested": amounts },
+        },
     })
 }
 

@@ -96,6 +96,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: Some(gpu.into()),
+            short_of_room: false,
         }
     }
 

@@ -42,9 +42,13 @@ pub struct Args {
     /// Seconds that a reservation pod may take to get its GPU.
     #[arg(long, default_value_t = 40, value_name = "SECONDS")]
     pub resource_reservation_allocation_timeout: u64,
-    /// CPU and memory of reservation pods, as JSON with `requests` and `limits`.
+    /// CPU and memory of reservation pods, as JSON with `requests` and `limits`. What it leaves open has a default, and a request equals
+    /// its limit.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "JSON")]
     pub resource_reservation_pod_resources: String,
+    /// Priority class of reservation pods; empty for none. A cluster without this class is told so, and its pods have none.
+    #[arg(long, default_value = keys::RESERVATION_PRIORITY_CLASS)]
+    pub resource_reservation_pod_priority_class: String,
     /// Security context of reservation pods, as JSON.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "JSON")]
     pub resource_reservation_pod_security_context: String,
@@ -120,6 +124,7 @@ impl Args {
             )?,
             reservation_resources: resources.unwrap_or_default(),
             reservation_mode: mode,
+            reservation_priority_class: self.resource_reservation_pod_priority_class,
             scheduler_name: self.scheduler_name,
             reservation_namespace: self.resource_reservation_namespace,
             reservation_service_account: self.resource_reservation_service_account,

@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
-use api::{BindPhase, BindRequest, ConfigMap, Object, Pod, keys};
+use api::{BindPhase, BindRequest, Pod, keys};
 use cluster::{Deletion, Key, Outcome, Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
+use crate::GroupKey;
 use crate::admit::{Admission, Applicant, admit};
 use crate::books::need_mib;
 use crate::devices::{NodeFacts, visible_devices};
@@ -19,17 +20,16 @@ use crate::intent::{Intent, intent};
 use crate::locks::Worker;
 use crate::metrics::{BindResult, Deed};
 use crate::notices::attempts;
-use crate::reservation_pod::reservation_pod;
+use crate::reservation_pod::Room;
 use crate::rollback::Undone;
 use crate::run::Binder;
-use crate::sharing::{Share, config_maps, is_same, manifest, other_owners};
+use crate::sharing::{Share, config_maps, manifest};
 use crate::step::{Failure, Patience, Reservation, Step, step};
-use crate::{GroupKey, reservation_name};
 
 /// How often a reservation pod is looked at while it is waited for. The watch tells sooner, unless it lags.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 /// Pause before another pass after something changed under this one.
-const SOON: Duration = Duration::from_millis(100);
+pub(crate) const SOON: Duration = Duration::from_millis(100);
 /// A bind that finds its groups busy is called when they are free; this is for the case that the call is lost.
 const BUSY_PAUSE: Duration = Duration::from_secs(5);
 /// The pod may change between the last write and the binding; more often than this in a row is a reason to start over.
@@ -253,7 +253,7 @@ impl Binder {
                         "nodes are being added for other pods; no GPU is reserved meanwhile".into(),
                     ));
                 }
-                let pod = reservation_pod(key, facts, &self.settings);
+                let pod = self.new_reservation(key, facts);
                 let uid = self.create_reservation(key, pod, Deed::Created).await?;
                 self.waits.wait(key, &uid, false, Some(&bind));
                 Ok(None)
@@ -267,6 +267,13 @@ impl Binder {
                 Ok(None)
             }
             (Step::Replace, Some(found)) => {
+                self.remove_reservation(&found).await?;
+                Err(Stop::Later(SOON))
+            }
+            // The node has a GPU, but no CPU or memory for who holds it: another try asks for the GPU alone.
+            (Step::Fail(Failure::Ended), Some(found))
+                if found.short_of_room && self.crowded.room(&key.node) == Room::Full =>
+            {
                 self.remove_reservation(&found).await?;
                 Err(Stop::Later(SOON))
             }
@@ -318,49 +325,6 @@ impl Binder {
         Ok(())
     }
 
-    /// Creates the group's reservation pod, and answers with its uid; empty if there was one already.
-    pub(crate) async fn create_reservation(
-        &self,
-        key: &GroupKey,
-        pod: Value,
-        deed: Deed,
-    ) -> Result<String, cluster::Error> {
-        let namespace = &self.settings.reservation_namespace;
-        match self
-            .client
-            .create(&<Pod as api::Object>::RESOURCE, namespace, pod)
-            .await
-        {
-            Ok(created) => {
-                tracing::info!(group = %key, pod = reservation_name(key), "a GPU is being reserved");
-                self.metrics.reservation(deed);
-                Ok(created["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
-            }
-            Err(error) if error.is_conflict() => Ok(String::new()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Removes a reservation pod as it was read: a successor, or one that was marked since, stays.
-    pub(crate) async fn remove_reservation(&self, found: &Reservation) -> Result<(), cluster::Error> {
-        let target = Target::of::<Pod>(&self.settings.reservation_namespace, &found.name);
-        let only_this = Deletion {
-            uid: Some(found.uid.clone()),
-            resource_version: Some(found.resource_version.clone()),
-            // What the pod says: the kubelet confirms that the GPU is free.
-            grace_seconds: None,
-        };
-        self.client.delete(target, &only_this).await?;
-        tracing::info!(
-            pod = found.name,
-            group = found.group,
-            node = found.node,
-            "a reservation is removed"
-        );
-        self.metrics.reservation(Deed::Removed);
-        Ok(())
-    }
-
     /// Writes labels and annotations on the pod. Group labels that are not in `labels` go: nobody but a binder may write them.
     async fn announce(
         &self,
@@ -379,7 +343,7 @@ impl Binder {
             json!({ "metadata": { "uid": pod["metadata"]["uid"], "labels": changed, "annotations": annotations } });
         Ok(self
             .client
-            .patch(target_of(pod), Part::Object, Patch::Merge(body))
+            .patch(target_of(pod), Part::Status, Patch::Merge(body))
             .await?)
     }
 
@@ -391,7 +355,7 @@ impl Binder {
         let body = json!({ "metadata": {
             "uid": reservation.uid, "annotations": { keys::RESERVATION_LAST_USER: user },
         } });
-        let marked = match self.client.patch(target, Part::Object, Patch::Merge(body)).await {
+        let marked = match self.client.patch(target, Part::Status, Patch::Merge(body)).await {
             Ok(marked) => serde_json::from_value::<Pod>(marked).unwrap_or_default(),
             Err(error) if error.is_not_found() || error.is_conflict() => return Err(Stop::Later(SOON)),
             Err(error) => return Err(error.into()),
@@ -429,48 +393,6 @@ impl Binder {
         let portion: f64 = request.received_gpu().1.parse().ok()?;
         let limit_mib = (facts.memory_label_mib? as f64 * portion) as i64;
         (limit_mib > 0).then(|| format!("{limit_mib}m"))
-    }
-
-    /// Makes the ConfigMap what it has to be. Whatever else has its name is a tenant's and goes: the pod asks for ours. Only what tells
-    /// another pod its GPUs stays: that pod would find itself on this one's GPUs when it restarts.
-    async fn put_config_map(&self, pod: &Value, name: &str, wanted: &Value) -> Result<(), Stop> {
-        let target = Target::of::<ConfigMap>(target_of(pod).namespace, name);
-        if let Some(found) = self.client.get_value(target).await? {
-            if is_same(&found, wanted) {
-                return Ok(());
-            }
-            self.refuse_if_in_use(pod, name, &found).await?;
-            let only_this = Deletion {
-                uid: found["metadata"]["uid"].as_str().map(str::to_owned),
-                ..Deletion::default()
-            };
-            self.client.delete(target, &only_this).await?;
-        }
-        self.client
-            .create(&ConfigMap::RESOURCE, target.namespace, wanted.clone())
-            .await?;
-        Ok(())
-    }
-
-    /// The name comes from an annotation that a tenant may choose. What another pod starts its containers from is not taken from it.
-    async fn refuse_if_in_use(&self, pod: &Value, name: &str, found: &Value) -> Result<(), Stop> {
-        for owner in other_owners(found, pod) {
-            let Some(holder) = self
-                .client
-                .get_value(Target::of::<Pod>(target_of(pod).namespace, &owner.name))
-                .await?
-            else {
-                continue;
-            };
-            if holder["metadata"]["uid"] == *owner.uid {
-                return Err(Stop::Refused(format!(
-                    "ConfigMap {name} belongs to pod {}; leave out the annotation {} so that each pod gets a name of its own",
-                    owner.name,
-                    keys::SHARED_GPU_CONFIG_MAP
-                )));
-            }
-        }
-        Ok(())
     }
 
     /// Binds the pod as announced. A conflict or a lost answer is settled by a look at the pod.
@@ -534,7 +456,7 @@ fn groups_in(pod: &Value) -> Vec<(String, Value)> {
     groups.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn target_of(pod: &Value) -> Target<'_> {
+pub(crate) fn target_of(pod: &Value) -> Target<'_> {
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
     Target::of::<Pod>(text("namespace"), text("name"))
 }

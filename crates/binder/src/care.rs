@@ -85,6 +85,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: Some("GPU-1".into()),
+            short_of_room: false,
         }
     }
 

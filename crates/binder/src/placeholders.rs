@@ -69,6 +69,15 @@ impl Placeholders {
         until.is_some_and(|until| until > Instant::now())
     }
 
+    /// A pod with a GPU has left the node: it may have had one that a group waits for. Answers with the groups that may try again.
+    pub(crate) fn wake(&self, node: &str) -> Vec<GroupKey> {
+        let mut groups = self.lock();
+        let of_node = groups.iter_mut().filter(|(key, _)| *key.node == *node);
+        of_node
+            .filter_map(|(key, need)| need.rests_until.take().map(|_| key.clone()))
+            .collect()
+    }
+
     /// The placeholders that the group needs, as groups of their own.
     pub(crate) fn of(&self, key: &GroupKey) -> Vec<GroupKey> {
         let count = self.lock().get(key).map_or(0, |need| need.count);
@@ -151,5 +160,16 @@ mod tests {
         tokio::time::sleep(REST).await;
         placeholders.one_more(&key);
         assert_eq!(placeholders.of(&key).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gpu_that_may_be_free_again_ends_the_rest() {
+        let (placeholders, key) = (Placeholders::default(), GroupKey::new("n", "g"));
+        placeholders.one_more(&key);
+        assert!(placeholders.wake("n").is_empty(), "it does not rest");
+        placeholders.give_up(&key);
+        assert!(placeholders.wake("m").is_empty() && placeholders.rests(&key));
+        assert_eq!(placeholders.wake("n"), std::slice::from_ref(&key));
+        assert!(!placeholders.rests(&key));
     }
 }

@@ -19,8 +19,8 @@ impl Binder {
     /// The group's reservation pod.
     pub(crate) async fn reservation(&self, key: &GroupKey) -> Result<Option<Reservation>, cluster::Error> {
         let name = reservation_name(key);
-        let pod: Option<Pod> = self.client.get(&self.settings.reservation_namespace, &name).await?;
-        Ok(pod.as_ref().map(Reservation::of))
+        let target = Target::of::<Pod>(&self.settings.reservation_namespace, &name);
+        Ok(self.client.get_value(target).await?.as_ref().map(Reservation::read))
     }
 
     /// What the node is like; `None` if it is gone.

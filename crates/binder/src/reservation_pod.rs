@@ -14,8 +14,36 @@ const NOBODY: u32 = 65534;
 /// The sleeper has nothing to tidy up; the kubelet still gets to say that it is gone.
 const END_SECONDS: u32 = 1;
 
+/// What the container gets where nothing is configured. A request equals its limit: the pod is of the class Guaranteed, which a node
+/// under pressure ends last.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    cpu: &'static str,
+    memory: &'static str,
+}
+
+/// For a container that only sleeps. The container runtime itself needs some of it at the start, and with less CPU a start takes seconds.
+const SLEEPER: Size = Size {
+    cpu: "50m",
+    memory: "64Mi",
+};
+/// For one that asks NVML which GPU it has.
+const FINDER: Size = Size {
+    cpu: "100m",
+    memory: "256Mi",
+};
+
+/// What a reservation pod asks of its node besides the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// CPU and memory as configured.
+    Full,
+    /// None: the node's CPU or memory is promised to the last bit, and the GPU is needed all the same.
+    None,
+}
+
 /// The pod that holds a GPU for the group.
-pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, settings: &Settings) -> Value {
+pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, room: Room, settings: &Settings) -> Value {
     let sleeps = facts.agent_annotates(settings);
     let tegra = !sleeps && facts.needs_tegra(settings);
     let mut pod = json!({
@@ -31,10 +59,13 @@ pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, settings: &Sett
             "tolerations": [{ "operator": "Exists" }],
             "serviceAccountName": settings.reservation_service_account,
             "terminationGracePeriodSeconds": END_SECONDS,
-            "containers": [container(sleeps, tegra, settings)],
+            "containers": [container(sleeps, tegra, room, settings)],
         },
     });
     let spec = &mut pod["spec"];
+    if !settings.reservation_priority_class.is_empty() {
+        spec["priorityClassName"] = (&*settings.reservation_priority_class).into();
+    }
     if sleeps {
         spec["automountServiceAccountToken"] = false.into();
         spec["enableServiceLinks"] = false.into();
@@ -54,7 +85,7 @@ pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, settings: &Sett
     pod
 }
 
-fn container(sleeps: bool, tegra: bool, settings: &Settings) -> Value {
+fn container(sleeps: bool, tegra: bool, room: Room, settings: &Settings) -> Value {
     let own = |field: &str| json!({ "name": format!("POD_{}", field.to_uppercase()), "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.{field}") } } });
     let mut container = json!({
         "name": keys::RESERVATION_CONTAINER,
@@ -62,7 +93,7 @@ fn container(sleeps: bool, tegra: bool, settings: &Settings) -> Value {
         "imagePullPolicy": "IfNotPresent",
         "args": if sleeps { &settings.sleeper_arguments } else { &settings.reservation_arguments },
         "env": [own("name"), own("namespace")],
-        "resources": resources(&settings.reservation_resources),
+        "resources": resources(&settings.reservation_resources, if sleeps { SLEEPER } else { FINDER }, room),
     });
     let locked = || json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] } });
     let mut context = settings
@@ -92,18 +123,30 @@ fn tegra_volumes(settings: &Settings) -> impl Iterator<Item = (String, &str, boo
     libraries.chain([("devices".to_owned(), settings.tegra_device_path.as_str(), false)])
 }
 
-/// One GPU, and what was configured of anything else.
-fn resources(configured: &Value) -> Value {
-    let part = |name: &str| {
-        let entries = configured[name].as_object().into_iter().flatten();
-        let mut kept: Map<String, Value> = entries
-            .filter(|(resource, _)| !keys::is_gpu_resource(resource))
-            .map(|(resource, amount)| (resource.clone(), amount.clone()))
+/// One GPU, what was configured of anything else, and the default of CPU and memory.
+fn resources(configured: &Value, default: Size, room: Room) -> Value {
+    let gpu = || Map::from_iter([(keys::RESOURCE_GPU.to_owned(), Value::from("1"))]);
+    if room == Room::None {
+        return json!({ "requests": gpu(), "limits": gpu() });
+    }
+    let part = |name: &str, other: &str| {
+        let of = |list: &str| configured[list].as_object().into_iter().flatten();
+        let defaults = [("cpu", default.cpu), ("memory", default.memory)];
+        let mut all: Map<String, Value> = defaults
+            .into_iter()
+            .map(|(resource, amount)| (resource.to_owned(), amount.into()))
             .collect();
-        kept.insert(keys::RESOURCE_GPU.to_owned(), "1".into());
-        kept
+        // A list that leaves a resource open has it as in the other list.
+        for (resource, amount) in of(other)
+            .chain(of(name))
+            .filter(|(resource, _)| !keys::is_gpu_resource(resource))
+        {
+            all.insert(resource.clone(), amount.clone());
+        }
+        all.extend(gpu());
+        all
     };
-    json!({ "requests": part("requests"), "limits": part("limits") })
+    json!({ "requests": part("requests", "limits"), "limits": part("limits", "requests") })
 }
 
 #[cfg(test)]
@@ -112,7 +155,7 @@ mod tests {
     use crate::args::tests_settings;
 
     fn pod(facts: &NodeFacts, flags: &[&str]) -> Value {
-        reservation_pod(&GroupKey::new("n", "g"), facts, &tests_settings(flags))
+        reservation_pod(&GroupKey::new("n", "g"), facts, Room::Full, &tests_settings(flags))
     }
 
     #[test]
@@ -126,7 +169,11 @@ mod tests {
         assert_eq!(pod["spec"]["runtimeClassName"], "nvidia");
         let container = &pod["spec"]["containers"][0];
         assert_eq!(container["args"], json!(["resource-reservation"]));
-        assert_eq!(container["resources"]["limits"], json!({ "nvidia.com/gpu": "1" }));
+        let amounts = json!({ "cpu": "100m", "memory": "256Mi", "nvidia.com/gpu": "1" });
+        assert_eq!(
+            container["resources"],
+            json!({ "requests": amounts, "limits": amounts })
+        );
         assert_eq!(
             container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"],
             "metadata.name"
@@ -190,7 +237,35 @@ mod tests {
         let json = r#"--resource-reservation-pod-resources={"requests":{"cpu":"1m","nvidia.com/gpu":"4"},"limits":{"memory":"10Mi"}}"#;
         let pod = pod(&NodeFacts::default(), &[json]);
         let resources = &pod["spec"]["containers"][0]["resources"];
-        assert_eq!(resources["requests"], json!({ "cpu": "1m", "nvidia.com/gpu": "1" }));
-        assert_eq!(resources["limits"], json!({ "memory": "10Mi", "nvidia.com/gpu": "1" }));
+        let amounts = json!({ "cpu": "1m", "memory": "10Mi", "nvidia.com/gpu": "1" });
+        assert_eq!(*resources, json!({ "requests": amounts, "limits": amounts }));
+    }
+
+    #[test]
+    fn a_reservation_pod_is_guaranteed_and_has_a_priority_class() {
+        let agent = NodeFacts {
+            agent: true,
+            ..NodeFacts::default()
+        };
+        for facts in [NodeFacts::default(), agent] {
+            let found = pod(&facts, &[]);
+            let resources = &found["spec"]["containers"][0]["resources"];
+            assert_eq!(resources["requests"], resources["limits"]);
+            for resource in ["cpu", "memory", "nvidia.com/gpu"] {
+                assert!(resources["limits"][resource].is_string(), "{resource}");
+            }
+            assert_eq!(found["spec"]["priorityClassName"], "kai-resource-reservation");
+        }
+        let none = pod(&NodeFacts::default(), &["--resource-reservation-pod-priority-class="]);
+        assert!(none["spec"]["priorityClassName"].is_null());
+    }
+
+    #[test]
+    fn a_node_without_room_is_asked_for_the_gpu_alone() {
+        let settings = tests_settings(&[r#"--resource-reservation-pod-resources={"requests":{"cpu":"1"}}"#]);
+        let pod = reservation_pod(&GroupKey::new("n", "g"), &NodeFacts::default(), Room::None, &settings);
+        let gpu = json!({ "nvidia.com/gpu": "1" });
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        assert_eq!(*resources, json!({ "requests": gpu, "limits": gpu }));
     }
 }

@@ -1,13 +1,12 @@
 //! Taking back what an attempt to bind has written, so that nothing of it is left: labels, annotations, ConfigMaps. Reservations are
 //! taken back by the care for their group, which knows who else uses them.
 
-use api::{BindRequest, ConfigMap, Pod, keys};
-use cluster::{Deletion, Part, Patch, Target};
+use api::{BindRequest, Pod, keys};
+use cluster::{Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
 use crate::books::is_about;
 use crate::run::Binder;
-use crate::sharing::{config_map_names, is_owned};
 
 /// Somebody else may change the pod at the same time; more often than this in a row is a reason to come back later.
 const TRIES_MAX: u32 = 5;
@@ -63,7 +62,7 @@ impl Binder {
                 metadata["uid"] = pod["metadata"]["uid"].clone();
                 metadata["resourceVersion"] = pod["metadata"]["resourceVersion"].clone();
                 let body = Patch::Merge(json!({ "metadata": metadata }));
-                match self.client.patch(target, Part::Object, body).await {
+                match self.client.patch(target, Part::Status, body).await {
                     Ok(_) => {}
                     Err(error) if error.is_not_found() => return Ok(Undone::Clean),
                     Err(error) if error.is_conflict() && tries < TRIES_MAX => continue,
@@ -73,29 +72,6 @@ impl Binder {
             self.remove_config_maps(&pod).await?;
             return Ok(Undone::Clean);
         }
-    }
-
-    async fn remove_config_maps(&self, pod: &Value) -> Result<(), cluster::Error> {
-        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
-        for name in config_map_names(pod).into_iter().flatten() {
-            let target = Target::of::<ConfigMap>(namespace, &name);
-            let Some(found) = self.client.get_value(target).await? else {
-                continue;
-            };
-            if !is_owned(&found, pod) {
-                continue;
-            }
-            let only_this = Deletion {
-                uid: found["metadata"]["uid"].as_str().map(str::to_owned),
-                ..Deletion::default()
-            };
-            match self.client.delete(target, &only_this).await {
-                // Another one took its name.
-                Err(error) if error.is_conflict() => {}
-                done => done?,
-            }
-        }
-        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::locks::Locks;
 use crate::metrics::Metrics;
 use crate::notices::COMPONENT;
 use crate::placeholders::Placeholders;
+use crate::reservations::CrowdedNodes;
 use crate::waits::Waits;
 use crate::{Error, GroupKey, Settings};
 
@@ -37,6 +38,7 @@ pub(crate) struct Binder {
     pub(crate) locks: Locks,
     pub(crate) waits: Waits,
     pub(crate) placeholders: Placeholders,
+    pub(crate) crowded: CrowdedNodes,
     pub(crate) progress: Progress,
     /// Whether the GPU operator uses CDI, and since when this is known.
     pub(crate) operator_cdi: tokio::sync::Mutex<Option<(bool, Instant)>>,
@@ -87,6 +89,7 @@ impl Binder {
             locks: Locks::new(&binds, &care),
             waits: Waits::default(),
             placeholders: Placeholders::default(),
+            crowded: CrowdedNodes::default(),
             progress: Progress::default(),
             operator_cdi: tokio::sync::Mutex::default(),
             client: context.client,

@@ -26,8 +26,10 @@ pub struct Settings {
     pub sleeper_arguments: Vec<String>,
     /// How long one may take to get its GPU.
     pub allocation_timeout: Duration,
-    /// CPU and memory of their container, as `requests` and `limits`.
+    /// CPU, memory and the like of their container, as `requests` and `limits`; the mode's default fills what is missing.
     pub reservation_resources: Value,
+    /// Their priority class; empty for none.
+    pub reservation_priority_class: String,
     /// Security context of the pod; `None` for the default of the mode.
     pub pod_security_context: Option<Value>,
     /// Security context of the container; `None` for the default of the mode.

@@ -16,9 +16,6 @@ pub(crate) struct Share {
     pub(crate) memory_limit: Option<String>,
 }
 
-/// Owners of a ConfigMap that are looked at. Ours have one; each costs a call, and tenants could write many.
-const OWNERS_MAX: usize = 4;
-
 /// Name and content of a ConfigMap.
 pub(crate) type Named = (String, BTreeMap<String, String>);
 
@@ -59,40 +56,17 @@ pub(crate) fn manifest(pod: &Value, name: &str, data: &BTreeMap<String, String>)
     })
 }
 
-/// Whether it belongs to the pod.
-pub(crate) fn is_owned(config_map: &Value, pod: &Value) -> bool {
+/// Whether a binder made it for this pod: it has the mark, and the pod is its owner. Any other ConfigMap belongs to somebody else.
+pub(crate) fn is_ours(config_map: &Value, pod: &Value) -> bool {
     let owners = config_map["metadata"]["ownerReferences"].as_array();
-    owners
+    let owned = owners
         .into_iter()
         .flatten()
-        .any(|owner| owner["uid"] == pod["metadata"]["uid"])
+        .any(|owner| owner["kind"] == "Pod" && owner["uid"] == pod["metadata"]["uid"]);
+    owned && config_map["metadata"]["labels"][keys::SHARED_GPU_MARKER] == "true"
 }
 
-/// A pod that a ConfigMap names as its owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
-    pub(crate) name: String,
-    pub(crate) uid: String,
-}
-
-/// Other pods that the ConfigMap says it belongs to.
-pub(crate) fn other_owners(config_map: &Value, pod: &Value) -> Vec<Owner> {
-    let text = |owner: &Value, field: &str| owner[field].as_str().unwrap_or_default().to_owned();
-    let owners = config_map["metadata"]["ownerReferences"].as_array();
-    let others = owners
-        .into_iter()
-        .flatten()
-        .filter(|owner| owner["kind"] == "Pod" && owner["uid"] != pod["metadata"]["uid"]);
-    others
-        .map(|owner| Owner {
-            name: text(owner, "name"),
-            uid: text(owner, "uid"),
-        })
-        .take(OWNERS_MAX)
-        .collect()
-}
-
-/// Whether what is there is what is wanted. Anything else a tenant may have made is replaced.
+/// Whether the ConfigMap that was found has exactly the content that the pod is to be told.
 pub(crate) fn is_same(found: &Value, wanted: &Value) -> bool {
     let no_binary = found["binaryData"].as_object().is_none_or(serde_json::Map::is_empty);
     let data = |map: &Value| map["data"].as_object().cloned().unwrap_or_default();
@@ -235,7 +209,7 @@ mod tests {
         let pod = pod(json!({ "runai/shared-gpu-configmap": "a" }));
         let [(name, data), _] = config_maps(&pod, &share()).unwrap();
         let ours = manifest(&pod, &name, &data);
-        assert!(is_same(&ours, &ours) && is_owned(&ours, &pod));
+        assert!(is_same(&ours, &ours) && is_ours(&ours, &pod));
         for change in [
             |map: &mut Value| map["data"]["NVIDIA_VISIBLE_DEVICES"] = json!("all"),
             |map: &mut Value| map["data"]["LD_PRELOAD"] = json!("x"),
@@ -247,6 +221,17 @@ mod tests {
             let mut other = ours.clone();
             change(&mut other);
             assert!(!is_same(&other, &ours), "{other}");
+        }
+        for change in [
+            |map: &mut Value| map["metadata"]["ownerReferences"] = json!([]),
+            |map: &mut Value| map["metadata"]["ownerReferences"][0]["uid"] = json!("2"),
+            |map: &mut Value| map["metadata"]["ownerReferences"][0]["kind"] = json!("Job"),
+            |map: &mut Value| map["metadata"]["labels"] = json!({}),
+            |map: &mut Value| map["metadata"]["labels"] = json!({ "kai.scheduler/shared-gpu": "false" }),
+        ] {
+            let mut other = ours.clone();
+            change(&mut other);
+            assert!(!is_ours(&other, &pod), "{other}");
         }
     }
 }

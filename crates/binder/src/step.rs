@@ -22,7 +22,12 @@ pub(crate) struct Reservation {
     pub(crate) terminating: bool,
     /// The GPU it holds, once known.
     pub(crate) gpu: Option<String>,
+    /// Whether the kubelet refused it because the node has no CPU or memory for it.
+    pub(crate) short_of_room: bool,
 }
+
+/// The words of a kubelet that refuses a pod for want of CPU or memory.
+const SHORT_OF_ROOM: [&str; 2] = ["OutOfcpu", "OutOfmemory"];
 
 impl Reservation {
     /// What the pod says. Whether it is a reservation is known from where it was read.
@@ -42,6 +47,17 @@ impl Reservation {
                 .text(keys::RESERVED_GPU)
                 .filter(|gpu| !gpu.is_empty())
                 .map(str::to_owned),
+            short_of_room: false,
+        }
+    }
+
+    /// The same, with what the pod's status says of its end.
+    pub(crate) fn read(pod: &serde_json::Value) -> Reservation {
+        let slim: Pod = serde_json::from_value(pod.clone()).unwrap_or_default();
+        let reason = pod["status"]["reason"].as_str().unwrap_or_default();
+        Reservation {
+            short_of_room: SHORT_OF_ROOM.contains(&reason),
+            ..Reservation::of(&slim)
         }
     }
 
@@ -159,6 +175,7 @@ mod tests {
             alive: true,
             terminating: false,
             gpu: None,
+            short_of_room: false,
         }
     }
 

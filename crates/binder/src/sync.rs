@@ -10,7 +10,6 @@ use crate::care::{Care, care};
 use crate::devices::NodeFacts;
 use crate::locks::Worker;
 use crate::metrics::Deed;
-use crate::reservation_pod::reservation_pod;
 use crate::run::Binder;
 use crate::step::Reservation;
 
@@ -90,7 +89,7 @@ impl Binder {
             return Ok(outcome);
         }
         tracing::warn!(group = %key, "pods share a GPU that nothing holds for them; it is reserved anew");
-        let mut pod = reservation_pod(key, &facts, &self.settings);
+        let mut pod = self.new_reservation(key, &facts);
         if let Some(gpu) = wanted {
             pod["metadata"]["annotations"][keys::RESERVATION_WANTED_GPU] = gpu.into();
         }
@@ -107,7 +106,7 @@ impl Binder {
     ) -> Result<Option<Outcome>, cluster::Error> {
         for (number, placeholder) in (0_u32..).zip(self.placeholders.of(key)) {
             let Some(held) = self.reservation(&placeholder).await? else {
-                let pod = reservation_pod(&placeholder, facts, &self.settings);
+                let pod = self.new_reservation(&placeholder, facts);
                 self.create_reservation(&placeholder, pod, Deed::Created).await?;
                 return Ok(Some(Outcome::Again(STEP_PAUSE)));
             };

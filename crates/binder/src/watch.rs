@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::{BindRequest, Pod};
 use cluster::Key;
+use engine::model::GpuRequest;
 use tokio::sync::Notify;
 
 use crate::GroupKey;
@@ -21,6 +22,8 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(30);
 struct Seen {
     pods: BTreeMap<Key, (String, Vec<GroupKey>)>,
     requests: BTreeMap<Key, (String, Vec<GroupKey>)>,
+    /// The nodes of pods with whole GPUs.
+    owners: BTreeMap<Key, Box<str>>,
 }
 
 impl Binder {
@@ -94,6 +97,19 @@ impl Binder {
 
     fn saw_pod(&self, key: Key, pod: Option<&Pod>, seen: &mut Seen) {
         let identity = self.settings.identity();
+        let owner_on = pod
+            .filter(|pod| !is_reservation(pod, identity) && has_whole_gpus(pod))
+            .and_then(Pod::node_name);
+        let before = match owner_on {
+            Some(node) => seen.owners.insert(key.clone(), node.into()),
+            None => seen.owners.remove(&key),
+        };
+        if let Some(node) = before.filter(|node| Some(&**node) != owner_on) {
+            self.placeholders
+                .wake(&node)
+                .into_iter()
+                .for_each(|group| self.care.add(group));
+        }
         let now = pod.map(|pod| {
             (
                 pod.metadata.uid.as_deref().unwrap_or_default().to_owned(),
@@ -118,6 +134,11 @@ impl Binder {
             self.care.add(group);
         }
     }
+}
+
+/// Whether a kubelet gives the pod GPUs of its own.
+fn has_whole_gpus(pod: &Pod) -> bool {
+    matches!(pod.gpu_usage(), GpuRequest::Whole { .. })
 }
 
 /// Remembers the groups of an object; answers with those that it does not have any more.

@@ -455,50 +455,6 @@ async fn a_forged_group_label_has_no_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_map_of_a_tenant_is_replaced() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world
-        .store
-        .create(json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "p-shared-gpu-0", "namespace": NS },
-            "data": { "NVIDIA_VISIBLE_DEVICES": "all" },
-        }))
-        .unwrap();
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    assert_eq!(world.devices("p"), "kai.scheduler/gpu=GPU-n-0");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_config_map_of_another_live_pod_is_left_to_it() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    let before = world.get("configmaps", NS, "p-shared-gpu-0").unwrap();
-    let thief = world.pod(
-        "q",
-        json!({ "gpu-fraction": "0.5", "runai/shared-gpu-configmap": "p-shared-gpu" }),
-    );
-    let share = json!({
-        "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.50" },
-    });
-    world.request(&thief, "n", share);
-    world.until("refused", |world| world.failed("q")).await;
-    let reason = world.status("q")["reason"].as_str().unwrap().to_owned();
-    assert!(reason.contains("ConfigMap p-shared-gpu-0 belongs to pod p"), "{reason}");
-    assert_eq!(world.get("configmaps", NS, "p-shared-gpu-0").unwrap(), before);
-    assert!(!world.is_bound("q"));
-    // Its owner gone, the name is free.
-    world.delete("pods", NS, "p");
-    world.share("p", "n", &["g"], 50);
-    world.until("bound", |world| world.is_bound("p")).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_request_of_a_pod_that_is_gone_binds_nothing() {
     let mut world = World::new();
     world.node("n", 1);

@@ -14,16 +14,23 @@ use crate::all::{self, Settings};
 /// Where kai is installed.
 const NAMESPACE: &str = "kai-scheduler";
 /// Who its roles are.
-const ROLES: &str = "system:serviceaccount:kai-scheduler:kai";
-/// Who its node agents are; simulated kubelets do their duty.
-const NODE_AGENT: &str = "system:serviceaccount:kai-scheduler:kai-node-agent";
+const ROLES: &str = "system:serviceaccount:kai-scheduler:kai-all";
+/// Who the simulated nodes are. They do the duty of kubelets and node agents of all nodes, for which the account of the agents, which is
+/// good for one node only, would not do; all accounts of this namespace are trusted with the scheduler's keys.
+const NODES: &str = "system:serviceaccount:kai-scheduler:simulated-nodes";
 
 /// Puts into the server what an installation puts into a cluster before the roles start.
 pub fn install(server: &Server) -> anyhow::Result<()> {
     let store = server.store();
     let namespaces = [NAMESPACE, api::keys::RESERVATION]
         .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
-    for object in namespaces.into_iter().chain(api::crd::crds()) {
+    // What most clusters have, for claims that name no class.
+    let storage_class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": sim::workloads::VOLUME_PROVISIONER,
+        "metadata": { "name": "standard", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
+    });
+    let objects = namespaces.into_iter().chain([storage_class]);
+    for object in objects.chain(api::crd::crds()) {
         let name = object["metadata"]["name"].clone();
         let stored = store.put(object).map_err(|refusal| anyhow::anyhow!("{refusal:?}"));
         stored.with_context(|| format!("installing {name}"))?;
@@ -38,7 +45,7 @@ pub fn service_of_roles(server: &Server) -> Service {
 
 /// The API as simulated nodes see it.
 pub fn service_of_nodes(server: &Server) -> Service {
-    server.service_as(NODE_AGENT)
+    server.service_as(NODES)
 }
 
 /// Runs the roles with their webhooks in this process, until one of them fails for good; dropping it stops them all.

@@ -4,6 +4,7 @@ pub mod all;
 mod crds;
 mod doctor;
 pub mod embedded;
+mod grid;
 mod log;
 mod node_agent;
 mod playground;

@@ -44,6 +44,38 @@ fn doctor() {
 }
 
 #[test]
+fn a_gpu_that_is_lost_is_a_problem() {
+    let fake = [
+        "--host-root",
+        NO_GPU,
+        "--driver",
+        "fake:t4:2",
+        "--fake-control",
+        "{gpus: {1: {state: lost}}}",
+    ];
+    let output = kai(&[&["doctor"], &fake[..]].concat());
+    assert!(output.contains("ok       GPU 0"), "{output}");
+    assert!(output.contains("problem  GPU 1"), "{output}");
+    assert!(output.contains("GPU is lost (ERROR_GPU_IS_LOST)"), "{output}");
+    assert!(output.contains("fix: Look for Xid 79 in dmesg"), "{output}");
+    assert!(output.ends_with("--- exit code 1\n"), "{output}");
+    let output = kai(&[&["node-agent", "--dry-run", "--node-name", "node-1"], &fake[..]].concat());
+    assert_eq!(output.matches("Unhealthy").count(), 1, "{output}");
+}
+
+#[test]
+fn a_host_root_that_is_not_there_is_a_usage_error() {
+    for program in [&["doctor"][..], &["node-agent", "--dry-run", "--node-name", "node-1"]] {
+        let output = kai(&[program, &["--host-root", "/nope"]].concat());
+        assert!(
+            output.contains("error: reading option --host-root: /nope is no directory"),
+            "{output}"
+        );
+        assert!(output.ends_with("--- exit code 2\n"), "{output}");
+    }
+}
+
+#[test]
 fn doctor_for_a_program() {
     insta::assert_snapshot!(kai(&["doctor", "--host-root", NO_GPU, "-o", "json"]));
 }
@@ -56,6 +88,32 @@ fn doctor_where_the_driver_is_not_loaded() {
     let library = library.display().to_string();
     let output = kai(&["doctor", "--host-root", "x86-server", "--nvml-library", &library]);
     insta::assert_snapshot!(output.replace(&library, "libnvidia-ml.so.1"));
+}
+
+/// A driver installation that was interrupted leaves such a file. Loading it would end the program by SIGBUS.
+#[test]
+fn a_driver_library_that_is_cut_off_is_a_problem_with_a_remedy() {
+    let place = tempfile::tempdir().expect("a directory");
+    let library = fake_nvml::install(place.path()).expect("the fake library is built");
+    let file = std::fs::File::options().write(true).open(&library).expect("a file");
+    file.set_len(4096 * 3).expect("it is cut");
+    let library = library.display().to_string();
+    for (program, code) in [
+        (&["doctor"][..], 1),
+        (&["node-agent", "--dry-run", "--node-name", "node-1"], 2),
+    ] {
+        let options = ["--host-root", "x86-server", "--nvml-library", &library];
+        let output = kai(&[program, &options].concat());
+        assert!(
+            output.contains(&format!("{library} is not loaded, because it is cut off")),
+            "{output}"
+        );
+        assert!(
+            output.contains("Reinstall the driver package that owns the file"),
+            "{output}"
+        );
+        assert!(output.ends_with(&format!("--- exit code {code}\n")), "{output}");
+    }
 }
 
 #[test]

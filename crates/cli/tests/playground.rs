@@ -9,8 +9,23 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use support::command;
 
+/// The lines of the README's picture, in their order, without those that it leaves out.
+fn readme_lines() -> Vec<&'static str> {
+    let readme = include_str!("../../../README.md");
+    let shown = readme
+        .split("```console\n$ cargo run --release -- playground\n")
+        .nth(1)
+        .unwrap();
+    let story = shown.split("The cluster is yours").next().unwrap();
+    story
+        .lines()
+        .map(str::trim_end)
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
 #[test]
-fn the_story_comes_true() {
+fn the_story_comes_true_as_the_readme_shows_it() {
     let directory = tempfile::tempdir().unwrap();
     let run = command(".", &["playground", "--once"])
         .current_dir(directory.path())
@@ -20,6 +35,63 @@ fn the_story_comes_true() {
     assert!(run.status.success(), "{text}\n{}", String::from_utf8_lossy(&run.stderr));
     assert!(text.contains("everything went as it should"), "{text}");
     assert!(!directory.path().join("kai-playground.kubeconfig").exists());
+    let mut printed = text.lines().map(str::trim_end);
+    for shown in readme_lines() {
+        let same = |line: &str| match shown.strip_suffix("...").filter(|_| shown.starts_with("  ok")) {
+            Some(beginning) => line.starts_with(beginning),
+            None => line == shown,
+        };
+        assert!(
+            printed.any(same),
+            "the README shows a line that is not printed there: {shown:?}\n{text}"
+        );
+    }
+}
+
+#[test]
+fn the_story_does_not_run_on_other_nodes_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let docs = include_str!("../../../docs/playground.md");
+    let nodes = docs
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .unwrap();
+    std::fs::write(directory.path().join("nodes.yaml"), nodes).unwrap();
+    let run = command(".", &["playground", "--once", "--nodes", "nodes.yaml"])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{text}");
+    assert!(text.contains("the story, which needs the usual nodes"), "{text}");
+    let kubeconfig = directory.path().join("kubeconfig");
+    let nodes = directory.path().join("nodes.yaml");
+    let _playground = Playground::start(&["--nodes", nodes.to_str().unwrap()], &kubeconfig);
+    if let Some(kubectl) = Kubectl::find(&kubeconfig) {
+        assert!(kubectl.run(&["get", "nodes"]).contains("big-2"));
+    }
+}
+
+#[test]
+fn an_existing_kubeconfig_is_given_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let own = r#"{"apiVersion":"v1","kind":"Config","clusters":[{"name":"work","cluster":{"server":"https://work"}}],"users":[],
+        "contexts":[{"name":"work","context":{"cluster":"work","user":""}}],"current-context":"work"}"#;
+    std::fs::write(&kubeconfig, own).unwrap();
+    let read =
+        || -> serde_json::Value { serde_saphyr::from_str(&std::fs::read_to_string(&kubeconfig).unwrap()).unwrap() };
+    let before = read();
+    let mut playground = Playground::start(&["--empty"], &kubeconfig);
+    let during = read();
+    assert_eq!(during["current-context"], "kai-playground");
+    assert_eq!(during["clusters"][0], before["clusters"][0]);
+    // As a terminal does with Ctrl-C.
+    let id = playground.process.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    assert!(playground.process.wait().unwrap().success());
+    assert_eq!(read(), before);
 }
 
 /// A playground that runs until dropped.
@@ -37,8 +109,10 @@ impl Drop for Playground {
 }
 
 impl Playground {
-    fn start(kubeconfig: &Path) -> Playground {
-        let mut child = command(".", &["playground", "--empty", "--kubeconfig"])
+    fn start(arguments: &[&str], kubeconfig: &Path) -> Playground {
+        let mut child = command(".", &["playground"])
+            .args(arguments)
+            .arg("--kubeconfig")
             .arg(kubeconfig)
             .stdout(Stdio::piped())
             .spawn()
@@ -60,6 +134,23 @@ struct Kubectl<'a> {
 }
 
 impl Kubectl<'_> {
+    /// The one in `$KUBECTL`, or the one on the path.
+    fn find(kubeconfig: &Path) -> Option<Kubectl<'_>> {
+        let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".to_owned());
+        if Command::new(&program).arg("version").arg("--client").output().is_err() {
+            eprintln!("skipped: there is no kubectl; name one with KUBECTL");
+            return None;
+        }
+        Some(Kubectl { program, kubeconfig })
+    }
+
+    /// Applies a manifest.
+    fn apply(&self, manifest: &str) {
+        let file = self.kubeconfig.with_file_name("manifest.yaml");
+        std::fs::write(&file, manifest).unwrap();
+        self.run(&["apply", "-f", file.to_str().unwrap()]);
+    }
+
     fn run(&self, arguments: &[&str]) -> String {
         let run = Command::new(&self.program)
             .arg("--kubeconfig")
@@ -78,18 +169,12 @@ impl Kubectl<'_> {
 
 #[test]
 fn a_stock_kubectl_runs_two_pods_on_one_gpu() {
-    let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".to_owned());
-    if Command::new(&program).arg("version").arg("--client").output().is_err() {
-        eprintln!("skipped: there is no kubectl; name one with KUBECTL");
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
-    let _playground = Playground::start(&kubeconfig);
-    let kubectl = Kubectl {
-        program,
-        kubeconfig: &kubeconfig,
+    let Some(kubectl) = Kubectl::find(&kubeconfig) else {
+        return;
     };
+    let _playground = Playground::start(&["--empty"], &kubeconfig);
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/half-a-gpu.yaml");
     kubectl.run(&["wait", "queue/default-queue", "--for=create", "--timeout=60s"]);
     assert!(kubectl.run(&["get", "nodes"]).contains("thor"));
@@ -127,4 +212,89 @@ fn a_stock_kubectl_runs_two_pods_on_one_gpu() {
         "--for=delete",
         "--timeout=60s",
     ]);
+}
+
+#[test]
+fn a_stock_kubectl_rolls_workloads_out_and_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let Some(kubectl) = Kubectl::find(&kubeconfig) else {
+        return;
+    };
+    let _playground = Playground::start(&["--empty"], &kubeconfig);
+    kubectl.run(&["wait", "queue/default-queue", "--for=create", "--timeout=60s"]);
+
+    // Plain as can be: no annotations, and a scheduler that is not here, of which the pods' events tell.
+    kubectl.run(&["create", "deployment", "plain", "--image=nginx", "--replicas=2"]);
+    kubectl.run(&["wait", "pod", "-l", "app=plain", "--for=create", "--timeout=60s"]);
+    let pods = kubectl.run(&["get", "pods", "-l", "app=plain", "-o", "name"]);
+    let pod = pods.lines().next().unwrap().trim_start_matches("pod/");
+    let of_pod = format!("involvedObject.name={pod},reason=FailedScheduling");
+    kubectl.run(&[
+        "wait",
+        "event",
+        "--field-selector",
+        &of_pod,
+        "--for=create",
+        "--timeout=60s",
+    ]);
+    let described = kubectl.run(&["describe", "pod", pod]);
+    assert!(
+        described.contains("no scheduler named \"default-scheduler\" runs in this cluster"),
+        "{described}"
+    );
+
+    let workload = |kind: &str, more: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n{more}  template:\n    \
+             metadata: {{labels: {{app: web, priorityClassName: train}}}}\n    spec:\n      schedulerName: kai-scheduler\n      \
+             containers: [{{name: main, image: one}}]\n"
+        )
+    };
+    for (kind, more) in [
+        ("Deployment", "  replicas: 2\n"),
+        ("StatefulSet", "  replicas: 2\n  serviceName: web\n"),
+        ("DaemonSet", ""),
+    ] {
+        let name = format!("{kind}/web");
+        let status = ["rollout", "status", &name, "--timeout=120s"];
+        kubectl.apply(&workload(kind, more));
+        kubectl.run(&status);
+        kubectl.run(&["set", "image", &name, "main=two"]);
+        kubectl.run(&status);
+        let history = kubectl.run(&["rollout", "history", &name]);
+        let numbers: Vec<&str> = history
+            .lines()
+            .filter_map(|line| line.split_whitespace().next())
+            .collect();
+        assert!(numbers.contains(&"1") && numbers.contains(&"2"), "{history}");
+        kubectl.run(&["rollout", "undo", &name]);
+        kubectl.run(&status);
+        let images = kubectl.run(&["get", &name, "-o", "jsonpath={.spec.template.spec.containers[*].image}"]);
+        assert_eq!(images, "one", "{kind}");
+        kubectl.run(&["delete", &name, "--wait=true"]);
+        kubectl.run(&["wait", "pod", "-l", "app=web", "--for=delete", "--timeout=60s"]);
+    }
+
+    kubectl.apply(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  template:\n    metadata:\n      annotations: \
+         {sim.kai.scheduler/run-seconds: '0.5'}\n    spec:\n      schedulerName: kai-scheduler\n      restartPolicy: Never\n      \
+         containers: [{name: main, image: one}]\n",
+    );
+    kubectl.run(&["wait", "job/work", "--for=condition=complete", "--timeout=60s"]);
+    kubectl.apply(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  \
+         resources: {requests: {storage: 1Gi}}\n",
+    );
+    kubectl.run(&[
+        "wait",
+        "pvc/data",
+        "--for=jsonpath={.status.phase}=Bound",
+        "--timeout=60s",
+    ]);
+    kubectl.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: reader}\nspec:\n  schedulerName: kai-scheduler\n  containers: [{name: main, image: one}]\n  \
+         volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n",
+    );
+    kubectl.run(&["wait", "pod/reader", "--for=condition=Ready", "--timeout=60s"]);
 }

@@ -1,6 +1,11 @@
 //! Whole runs of `kai simulate`: what a person and a program see, and the exit code.
+#![allow(clippy::unwrap_used)] // What starts the program is a test too.
 
 mod support;
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
 
 /// Runs kai in the folder and shows everything that came out. Times and memory are blanked: they differ every time.
 fn kai_in(folder: &str, arguments: &[&str]) -> String {
@@ -107,4 +112,157 @@ fn the_readme_shows_the_truth() {
     let printed = kai_in("../..", &["simulate", "examples/two-teams.yaml"]);
     let printed = printed.split_once('\n').unwrap().1.split("--- stderr").next().unwrap();
     assert_eq!(blank_times(shown), printed);
+}
+
+/// A case that expects nothing, by a slip of the pen, must not pass.
+#[test]
+fn a_case_with_an_unknown_key_does_not_pass() {
+    let output = kai(&["simulate", "--check", "typo.yaml"]);
+    assert!(output.contains("0 passed, 1 failed"), "{output}");
+    assert!(
+        output.contains("error: typo.yaml: case: expects: there is no field \"expects\" here; did you mean expect?"),
+        "{output}"
+    );
+    assert!(output.ends_with("--- exit code 1\n"), "{output}");
+}
+
+#[test]
+fn exit_codes_tell_pending_pods_and_warnings_where_that_is_asked_for() {
+    let code = |arguments: &[&str]| {
+        let output = kai(&[&["simulate"], arguments].concat());
+        let (_, code) = output.rsplit_once("exit code ").unwrap();
+        code.trim().to_owned()
+    };
+    assert_eq!(code(&["waits.yaml"]), "0");
+    assert_eq!(code(&["waits.yaml", "--fail-on-pending"]), "1");
+    assert_eq!(code(&["waits.yaml", "--strict"]), "0");
+    assert_eq!(code(&["odd.yaml"]), "0");
+    assert_eq!(code(&["odd.yaml", "--strict"]), "2");
+    // A refused pod runs as little as a pending one.
+    assert_eq!(code(&["refused.yaml"]), "0");
+    assert_eq!(code(&["refused.yaml", "--fail-on-pending"]), "1");
+}
+
+#[test]
+fn junit() {
+    let output = kai(&["simulate", "--check", "-o", "junit", "differs.yaml", "typo.yaml"]);
+    let times = output.split(" time=\"").map(|part| match part.split_once('"') {
+        Some((time, rest)) if time.parse::<f64>().is_ok() => format!("...\"{rest}"),
+        _ => part.to_owned(),
+    });
+    insta::assert_snapshot!(times.collect::<Vec<_>>().join(" time=\""));
+}
+
+#[test]
+fn standard_input_is_read() {
+    let mut child = support::command("tests/data", &["simulate", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text = std::fs::read("tests/data/waits.yaml").unwrap();
+    child.stdin.take().unwrap().write_all(&text).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.starts_with("standard input (standard input): 0 bound") && output.status.success(),
+        "{text}"
+    );
+}
+
+#[test]
+fn control_characters_in_names_do_not_reach_the_terminal() {
+    let output = kai(&["simulate", "escapes.yaml"]);
+    assert!(!output.contains('\u{1b}'), "{output:?}");
+    assert!(output.contains("no\\u{1b}[31mde"), "{output}");
+}
+
+/// What kai prints on a terminal of this many columns.
+fn on_a_terminal(columns: u16, folder: &str, arguments: &[&str]) -> String {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let size = rustix::termios::Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let program = File::options().read(true).write(true).open(name).unwrap();
+    let mut command = support::command(folder, arguments);
+    let mut child = command.stdout(program).stderr(Stdio::null()).spawn().unwrap();
+    // Its copy of the terminal is closed, so that reading ends with the program.
+    drop(command);
+    let mut bytes = Vec::new();
+    // A terminal whose program has ended gives an error instead of an end.
+    let _ = File::from(terminal).read_to_end(&mut bytes);
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
+}
+
+fn without_colours(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut plain = parts.next().unwrap().to_owned();
+    for part in parts {
+        plain.push_str(part.split_once('m').unwrap().1);
+    }
+    plain
+}
+
+#[test]
+fn tables_are_aligned_on_a_terminal() {
+    let arguments = ["simulate", "two-teams.yaml"];
+    let wide = on_a_terminal(200, "../../examples", &arguments);
+    assert!(wide.contains("\u{1b}[32m"), "it has colours: {wide:?}");
+    let piped = kai_in("../../examples", &arguments);
+    let piped = piped.split_once('\n').unwrap().1.split("--- stderr").next().unwrap();
+    assert_eq!(blank_times(&without_colours(&wide)), piped);
+}
+
+#[test]
+fn tables_fit_into_80_columns() {
+    let shown = without_colours(&on_a_terminal(80, "../../examples", &["simulate", "two-teams.yaml"]));
+    for line in shown.lines() {
+        assert!(line.chars().count() <= 80, "{line:?}");
+    }
+    let shown = shown.split("\n\n").nth(2).unwrap();
+    insta::assert_snapshot!(shown);
+}
+
+/// Each example on the playground's nodes: how many pods start, and how many wait.
+#[test]
+fn examples_come_out_as_they_say() {
+    let examples = [
+        ("gang.yaml", 4, 3),
+        ("topology.yaml", 4, 5),
+        ("mig.yaml", 2, 0),
+        ("time-slicing.yaml", 4, 0),
+        ("inference.yaml", 4, 0),
+        ("preemption.yaml", 2, 1),
+        ("jetson.yaml", 4, 1),
+        ("half-a-gpu.yaml", 2, 0),
+    ];
+    for (file, bound, pending) in examples {
+        let arguments = ["simulate", "--strict", "-o", "json", "cluster.yaml", file];
+        let output = support::command("../../examples", &arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{file}: {told}");
+        let outcome: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let totals = &outcome["totals"];
+        assert_eq!(
+            (&totals["bound"], &totals["pending"]),
+            (&bound.into(), &pending.into()),
+            "{file}: {outcome:#}"
+        );
+        assert_eq!(outcome["files"], serde_json::json!(["cluster.yaml", file]));
+    }
+    let all = std::fs::read_dir("../../examples")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    let manifests = all.filter(|name| name.to_str().is_some_and(|name| name.ends_with(".yaml")));
+    // The cluster itself, and a cluster with its own nodes.
+    assert_eq!(manifests.count(), examples.len() + 2, "an example is not tried");
 }

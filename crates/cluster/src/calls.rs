@@ -3,11 +3,11 @@
 
 use api::{Metadata, Object, Resource, Scope};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
-use kube::core::Request;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
+use crate::path::{self, requests};
 use crate::{Client, Error};
 
 /// One page of a list. The API server suggests the same.
@@ -37,9 +37,10 @@ impl<'a> Target<'a> {
 
 impl std::fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = path::shown(self.name);
         match self.resource.scope {
-            Scope::Namespaced => write!(f, "{} {}/{}", self.resource.kind, self.namespace, self.name),
-            Scope::Cluster => write!(f, "{} {}", self.resource.kind, self.name),
+            Scope::Namespaced => write!(f, "{} {}/{}", self.resource.kind, self.namespace, name),
+            Scope::Cluster => write!(f, "{} {name}", self.resource.kind),
         }
     }
 }
@@ -67,8 +68,21 @@ pub enum Patch {
 pub enum Part {
     /// Metadata and spec.
     Object,
-    /// The status subresource.
+    /// The status subresource. Through it labels and annotations of a pod can be written as well, but not its spec: accounts that only
+    /// have this right can't change an image.
     Status,
+    /// Another subresource.
+    Subresource(&'static str),
+}
+
+impl Part {
+    fn subresource(self) -> Option<&'static str> {
+        match self {
+            Part::Object => None,
+            Part::Status => Some("status"),
+            Part::Subresource(name) => Some(name),
+        }
+    }
 }
 
 /// Which objects of a resource.
@@ -126,7 +140,7 @@ impl Client {
             metadata: Metadata,
         }
         let request =
-            Request::new(path(target.resource, target.namespace)).get_metadata(target.name, &GetParams::default());
+            path::object(target).and_then(|(requests, name)| requests.get_metadata(&name, &GetParams::default()));
         match self.call::<Partial>(&format!("reading {target}"), request).await {
             Ok(object) => Ok(Some(object.metadata)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -135,7 +149,7 @@ impl Client {
     }
 
     async fn read<T: DeserializeOwned>(&self, target: Target<'_>) -> Result<Option<T>, Error> {
-        let request = Request::new(path(target.resource, target.namespace)).get(target.name, &GetParams::default());
+        let request = path::object(target).and_then(|(requests, name)| requests.get(&name, &GetParams::default()));
         match self.call(&format!("reading {target}"), request).await {
             Ok(object) => Ok(Some(object)),
             Err(error) if error.is_not_found() => Ok(None),
@@ -155,14 +169,15 @@ impl Client {
 
     async fn list_of<T: DeserializeOwned>(&self, resource: &Resource, selection: &Selection) -> Result<Vec<T>, Error> {
         let attempt = format!("listing {}", resource.plural);
-        let requests = Request::new(path(resource, selection.namespace.as_deref().unwrap_or_default()));
+        let namespace = selection.namespace.as_deref().unwrap_or_default();
         let mut parameters = ListParams::default()
             .labels(&selection.labels)
             .fields(&selection.fields)
             .limit(PAGE_MAX);
         let mut all = Vec::new();
         loop {
-            let page: Page<T> = self.call(&attempt, requests.list(&parameters)).await?;
+            let request = requests(resource, namespace).and_then(|requests| requests.list(&parameters));
+            let page: Page<T> = self.call(&attempt, request).await?;
             all.extend(page.items);
             match page.metadata.next.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
@@ -180,18 +195,16 @@ impl Client {
         }
         let name = body["metadata"]["name"].as_str().unwrap_or("(generated)").to_owned();
         let attempt = format!("creating {} {name} in {namespace}", resource.kind);
-        let request = Request::new(path(resource, namespace)).create(&PostParams::default(), body.to_string().into());
+        let request = requests(resource, namespace)
+            .and_then(|requests| requests.create(&PostParams::default(), body.to_string().into()));
         self.write(&attempt, request).await
     }
 
     /// Replaces an object as a whole. Only for kinds whose fields are all ours, with a resourceVersion in the body: others lose fields
     /// that are newer than our types.
     pub async fn replace(&self, target: Target<'_>, body: &Value) -> Result<Value, Error> {
-        let request = Request::new(path(target.resource, target.namespace)).replace(
-            target.name,
-            &PostParams::default(),
-            body.to_string().into(),
-        );
+        let request = path::object(target)
+            .and_then(|(requests, name)| requests.replace(&name, &PostParams::default(), body.to_string().into()));
         self.write(&format!("replacing {target}"), request).await
     }
 
@@ -212,27 +225,24 @@ impl Client {
                 KubePatch::Apply(fields)
             }
         };
-        let requests = Request::new(path(target.resource, target.namespace));
-        let request = match part {
-            Part::Object => requests.patch(target.name, &parameters, &patch),
-            Part::Status => requests.patch_subresource("status", target.name, &parameters, &patch),
-        };
+        let request = path::object(target).and_then(|(requests, name)| match part.subresource() {
+            None => requests.patch(&name, &parameters, &patch),
+            Some(part) => requests.patch_subresource(part, &name, &parameters, &patch),
+        });
         self.write(&format!("changing {target}"), request).await
     }
 
     async fn json_patch(&self, target: Target<'_>, part: Part, operations: &[Value]) -> Result<Value, Error> {
         let attempt = format!("changing {target}");
-        let part = match part {
-            Part::Object => "",
-            Part::Status => "/status",
-        };
-        let uri = format!("{}/{}{part}", path(target.resource, target.namespace), target.name);
+        let part = part.subresource().map(|part| format!("/{part}")).unwrap_or_default();
         let body = Value::from(operations).to_string().into_bytes();
-        let request = http::Request::patch(uri)
-            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
-            .header(http::header::ACCEPT, "application/json")
-            .body(body)
-            .map_err(kube::core::request::Error::BuildRequest);
+        let request = path::object(target).and_then(|(requests, name)| {
+            http::Request::patch(format!("{}/{name}{part}", requests.url_path))
+                .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+                .header(http::header::ACCEPT, "application/json")
+                .body(body)
+                .map_err(kube::core::request::Error::BuildRequest)
+        });
         self.write(&attempt, request).await
     }
 
@@ -246,7 +256,7 @@ impl Client {
             }),
             ..DeleteParams::background()
         };
-        let request = Request::new(path(target.resource, target.namespace)).delete(target.name, &parameters);
+        let request = path::object(target).and_then(|(requests, name)| requests.delete(&name, &parameters));
         match self.write::<IgnoredAny>(&format!("deleting {target}"), request).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
@@ -281,14 +291,30 @@ impl Client {
             "metadata": metadata,
             "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         });
-        let request = Request::new(path(&api::Pod::RESOURCE, namespace)).create_subresource(
-            "binding",
-            name,
-            &PostParams::default(),
-            body.to_string().into(),
-        );
         let attempt = format!("binding Pod {namespace}/{name} to node {node}");
-        self.write::<IgnoredAny>(&attempt, request).await.map(|_| ())
+        let target = Target::of::<api::Pod>(namespace, name);
+        self.post_part::<IgnoredAny>(&attempt, target, "binding", &body)
+            .await
+            .map(|_| ())
+    }
+
+    /// Posts to a subresource of an object.
+    pub async fn post_to(&self, target: Target<'_>, subresource: &'static str, body: &Value) -> Result<Value, Error> {
+        let attempt = format!("posting to {subresource} of {target}");
+        self.post_part(&attempt, target, subresource, body).await
+    }
+
+    async fn post_part<T: DeserializeOwned>(
+        &self,
+        attempt: &str,
+        target: Target<'_>,
+        subresource: &'static str,
+        body: &Value,
+    ) -> Result<T, Error> {
+        let request = path::object(target).and_then(|(requests, name)| {
+            requests.create_subresource(subresource, &name, &PostParams::default(), body.to_string().into())
+        });
+        self.write(attempt, request).await
     }
 
     async fn write<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
@@ -324,28 +350,3 @@ impl Client {
 }
 
 pub(crate) type Built = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
-
-/// The path of a resource's collection.
-pub(crate) fn path(resource: &Resource, namespace: &str) -> String {
-    let root = match &*resource.group {
-        "" => format!("/api/{}", resource.version),
-        group => format!("/apis/{group}/{}", resource.version),
-    };
-    match resource.scope {
-        Scope::Namespaced if !namespace.is_empty() => format!("{root}/namespaces/{namespace}/{}", resource.plural),
-        Scope::Namespaced | Scope::Cluster => format!("{root}/{}", resource.plural),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_follow_group_and_scope() {
-        assert_eq!(path(&api::Pod::RESOURCE, "a"), "/api/v1/namespaces/a/pods");
-        assert_eq!(path(&api::Pod::RESOURCE, ""), "/api/v1/pods");
-        assert_eq!(path(&api::Node::RESOURCE, ""), "/api/v1/nodes");
-        assert_eq!(path(&api::Queue::RESOURCE, ""), "/apis/scheduling.run.ai/v2/queues");
-    }
-}

@@ -30,6 +30,8 @@ pub struct Client {
     pub(crate) kube: kube::Client,
     /// Writes are refused, and given up, once it has ended.
     pub(crate) claim: Option<Claim>,
+    /// Where the API server is, for messages.
+    address: Arc<str>,
     /// What kinds the API serves, as far as it was asked. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
 }
@@ -59,10 +61,11 @@ impl Client {
     }
 
     fn with_config(config: Config) -> Result<Self, Error> {
+        let address = config.cluster_url.to_string();
         let kube = kube::Client::try_from(config).map_err(|error| Error::Connect {
             message: error.to_string(),
         })?;
-        Ok(Self::new(kube))
+        Ok(Self::new(kube, &address))
     }
 
     /// A client of an API server within this process.
@@ -74,13 +77,19 @@ impl Client {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<tower::BoxError>,
     {
-        Self::new(kube::Client::new(service, "default"))
+        Self::new(kube::Client::new(service, "default"), "this process")
     }
 
-    fn new(kube: kube::Client) -> Self {
+    /// Where the API server is, for messages.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn new(kube: kube::Client, address: &str) -> Self {
         Client {
             kube,
             claim: None,
+            address: address.into(),
             resources: Arc::default(),
         }
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use api::{Resource, Scope};
 use serde::Deserialize;
 
+use crate::calls::Built;
+use crate::path::{is_group, is_version};
 use crate::{Client, Error};
 
 #[derive(Debug, Default, Deserialize)]
@@ -22,22 +24,36 @@ struct ServedResource {
 }
 
 impl Client {
+    /// The version of the API server. Everybody may ask for it.
+    pub async fn server_version(&self) -> Result<String, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            git_version: String,
+        }
+        let asking = "asking for the API server's version";
+        let version: Version = self.call(asking, get("/version")).await?;
+        Ok(version.git_version)
+    }
+
     /// The resource of a kind; `None` if the API does not serve it (any more).
     pub async fn resource_of(&self, api_version: &str, kind: &str) -> Result<Option<Resource>, Error> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        // Tenants write owner references. An apiVersion of another form is served by no API, and is not asked for.
+        let is_core = !api_version.contains('/');
+        if !(is_core || is_group(group)) || !is_version(version) {
+            return Ok(None);
+        }
         let key = (api_version.to_owned(), kind.to_owned());
         if let Some(known) = self.lock_resources().get(&key) {
             return Ok(Some(known.clone()));
         }
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let path = match group {
             "" => format!("/api/{version}"),
             group => format!("/apis/{group}/{version}"),
         };
-        let request = http::Request::get(path)
-            .header(http::header::ACCEPT, "application/json")
-            .body(Vec::new())
-            .map_err(kube::core::request::Error::BuildRequest);
-        let served: Served = match self.call(&format!("asking what {api_version} serves"), request).await {
+        let asking = format!("asking what {api_version} serves");
+        let served: Served = match self.call(&asking, get(&path)).await {
             Ok(served) => served,
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),
@@ -65,5 +81,84 @@ impl Client {
 
     fn lock_resources(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, String), Resource>> {
         self.resources.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn get(path: &str) -> Built {
+    http::Request::get(path)
+        .header(http::header::ACCEPT, "application/json")
+        .body(Vec::new())
+        .map_err(kube::core::request::Error::BuildRequest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::Body;
+
+    use super::*;
+    use crate::Target;
+
+    /// A server that knows one kind, and the paths that it was asked for.
+    fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            log.lock().unwrap().push(request.uri().to_string());
+            let body =
+                r#"{"resources": [{"name": "jobs", "kind": "Job", "namespaced": true}], "metadata": {"name": "x"}}"#;
+            async { Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(body.as_bytes().to_vec()))) }
+        });
+        (Client::in_process(service), asked)
+    }
+
+    #[tokio::test]
+    async fn the_api_version_of_an_owner_reference_stays_within_its_path() {
+        let (client, asked) = server();
+        let long = ["v".repeat(10_000), format!("{}/v1", "g".repeat(10_000))];
+        for version in [
+            "../../api/v1",
+            "..",
+            "../v1",
+            "v1?x=",
+            "?x=",
+            "%2e%2e",
+            "%2e%2e/v1",
+            "apps/v1/../../../api/v1/secrets?",
+            "apps/v1#",
+            "/v1",
+            "apps/",
+            "",
+            "v1\n",
+            &long[0],
+            &long[1],
+        ] {
+            let found = client.resource_of(version, "Job").await.unwrap();
+            assert_eq!(found, None, "{}", crate::path::shown(version));
+        }
+        assert_eq!(*asked.lock().unwrap(), Vec::<String>::new(), "nothing was asked for");
+        let job = client.resource_of("batch/v1", "Job").await.unwrap().unwrap();
+        for name in ["../../../v1/secrets/x", "..", "%2e%2e", "", &long[0]] {
+            let target = Target {
+                resource: &job,
+                namespace: "a",
+                name,
+            };
+            assert!(client.get_metadata(target).await.unwrap().is_none());
+            let refused = client.delete(target, &crate::Deletion::default()).await;
+            assert!(refused.is_ok(), "what can't be there is gone");
+            let patch = crate::Patch::Merge(serde_json::json!({}));
+            let refused = client.patch(target, crate::Part::Status, patch).await.unwrap_err();
+            assert!(refused.is_not_found() && refused.to_string().len() < 400, "{refused}");
+        }
+        let target = Target {
+            resource: &job,
+            namespace: "a",
+            name: "x?y=#z",
+        };
+        client.get_metadata(target).await.unwrap();
+        let expect = ["/apis/batch/v1", "/apis/batch/v1/namespaces/a/jobs/x%3Fy%3D%23z"];
+        assert_eq!(*asked.lock().unwrap(), expect);
     }
 }

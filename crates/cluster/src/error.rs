@@ -37,6 +37,12 @@ impl Error {
                 code: Some(status.code),
                 message: status.message,
             },
+            // An object that can't be named can't be there.
+            kube::Error::BuildRequest(kube::core::request::Error::Validation(message)) => Error::Call {
+                attempt,
+                code: Some(404),
+                message,
+            },
             other => Error::Call {
                 attempt,
                 code: None,

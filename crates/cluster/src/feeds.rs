@@ -13,6 +13,7 @@ macro_rules! feeds {
         pub struct Feeds {
             client: Client,
             $($name: OnceLock<Feed<$type>>,)*
+            config_maps: OnceLock<Feed<api::ConfigMap>>,
         }
 
         impl Feeds {
@@ -21,6 +22,7 @@ macro_rules! feeds {
                 Feeds {
                     client: client.clone(),
                     $($name: OnceLock::new(),)*
+                    config_maps: OnceLock::new(),
                 }
             }
 
@@ -60,6 +62,16 @@ feeds! {
 }
 
 impl Feeds {
+    /// ConfigMaps by name alone, without those that the binder makes: of these there are as many as pods that share GPUs. A process
+    /// that may not see ConfigMaps works without them, so that they are not among the watches that have to be synced.
+    pub fn config_maps(&self) -> &Feed<api::ConfigMap> {
+        let others = Selection {
+            labels: format!("{}!=true", api::keys::SHARED_GPU_MARKER),
+            ..Selection::default()
+        };
+        self.config_maps.get_or_init(|| Feed::start(&self.client, &others))
+    }
+
     fn started<'a, T: Object>(&self, feed: &'a OnceLock<Feed<T>>) -> &'a Feed<T> {
         feed.get_or_init(|| Feed::start(&self.client, &Selection::default()))
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::calls::path;
+use crate::path::requests;
 use crate::{Client, Error};
 use api::{Resource, Scope};
 
@@ -134,7 +134,8 @@ impl Client {
     /// A review is created to be answered and never kept, so a replica that does not lead asks, too.
     async fn ask(&self, resource: &Resource, spec: Value) -> Result<Value, Error> {
         let body = json!({ "apiVersion": resource.api_version(), "kind": &*resource.kind, "spec": spec });
-        let request = kube::core::Request::new(path(resource, "")).create(&Default::default(), body.to_string().into());
+        let request =
+            requests(resource, "").and_then(|requests| requests.create(&Default::default(), body.to_string().into()));
         let answer: Value = self.call(&format!("asking for a {}", resource.kind), request).await?;
         Ok(answer["status"].clone())
     }

@@ -16,6 +16,7 @@ mod feeds;
 mod gate;
 mod mark;
 mod node;
+mod path;
 mod pods;
 mod role;
 mod watched;
@@ -31,7 +32,9 @@ pub use feed::{Feed, Key, Subscription};
 pub use feeds::Feeds;
 pub use gate::{Entry, Gate};
 pub use mark::Mark;
+
 pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
+pub use path::shown;
 pub use pods::{PodChange, PodMeta};
 pub use role::{Context, Health, Metrics};
 pub use work_queue::{Backoff, Outcome, WorkQueue};

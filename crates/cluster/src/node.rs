@@ -1,6 +1,7 @@
 //! What roles write to Node objects: labels, a condition, events. Labels and conditions go by server-side apply under a field
 //! manager's name, so each manager's entries appear and disappear without touching those of others.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::api::{GetParams, Patch, PatchParams, PostParams};
@@ -8,7 +9,7 @@ use kube::core::Request;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{Client, Error, whole_seconds};
+use crate::{Client, Error, Target, path, whole_seconds};
 
 /// Result of [`Client::apply_node_labels`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,7 +100,8 @@ impl Client {
             labels.iter().partition(|(key, _)| !foreign.contains_key(key.as_str()));
         let body = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": node, "labels": kept } });
         let parameters = PatchParams::apply(manager).force();
-        let request = Request::new("/api/v1/nodes").patch(node, &parameters, &Patch::Apply(body));
+        let request =
+            of_node(node).and_then(|(requests, name)| requests.patch(&name, &parameters, &Patch::Apply(body)));
         self.write_only(format!("labelling node {node}"), request).await?;
         let left_alone = left_alone
             .into_keys()
@@ -120,7 +122,8 @@ impl Client {
         struct RuntimeClass {
             handler: String,
         }
-        let request = Request::new("/apis/node.k8s.io/v1/runtimeclasses").get(name, &GetParams::default());
+        let request = path::segment(name)
+            .and_then(|name| Request::new("/apis/node.k8s.io/v1/runtimeclasses").get(&name, &GetParams::default()));
         match self
             .call::<RuntimeClass>(&format!("reading runtime class {name}"), request)
             .await
@@ -151,7 +154,8 @@ impl Client {
             }] },
         });
         let parameters = PatchParams::apply(manager).force();
-        let request = Request::new("/api/v1/nodes").patch_subresource("status", node, &parameters, &Patch::Apply(body));
+        let request = of_node(node)
+            .and_then(|(requests, name)| requests.patch_subresource("status", &name, &parameters, &Patch::Apply(body)));
         self.write_only(format!("setting condition {} of node {node}", condition.kind), request)
             .await
     }
@@ -185,9 +189,13 @@ impl Client {
     }
 
     async fn node(&self, node: &str) -> Result<Object, Error> {
-        let request = Request::new("/api/v1/nodes").get_metadata(node, &GetParams::default());
+        let request = of_node(node).and_then(|(requests, name)| requests.get_metadata(&name, &GetParams::default()));
         self.call(&format!("reading node {node}"), request).await
     }
+}
+
+fn of_node(name: &str) -> Result<(Request, Cow<'_, str>), kube::core::request::Error> {
+    path::object(Target::of::<api::Node>("", name))
 }
 
 /// Label keys that managers other than `ours` own, with the owner's name.

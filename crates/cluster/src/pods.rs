@@ -7,12 +7,12 @@ use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use kube::core::{PartialObjectMeta, Request};
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use serde_json::json;
 
-use crate::{Client, Error};
+use crate::{Client, Error, Target, path};
 
 /// The metadata of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,8 +69,10 @@ impl Client {
     pub async fn annotate_pod(&self, namespace: &str, pod: &PodMeta, key: &str, value: &str) -> Result<(), Error> {
         let name = &pod.name;
         let body = json!({ "metadata": { "uid": pod.uid, "annotations": { key: value } } });
-        let path = format!("/api/v1/namespaces/{namespace}/pods");
-        let request = Request::new(path).patch(name, &PatchParams::default(), &Patch::Merge(body));
+        // Through the status, for which an account needs no right to change the pod's spec.
+        let request = path::object(Target::of::<api::Pod>(namespace, name)).and_then(|(requests, name)| {
+            requests.patch_subresource("status", &name, &PatchParams::default(), &Patch::Merge(body))
+        });
         self.write_only(format!("annotating pod {namespace}/{name} with {key}"), request)
             .await
     }

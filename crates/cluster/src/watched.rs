@@ -73,6 +73,9 @@ impl<T: Object> kube::Resource for Watched<T> {
     fn plural(&(): &()) -> std::borrow::Cow<'_, str> {
         T::RESOURCE.plural
     }
+    fn metadata_api() -> bool {
+        T::METADATA_ONLY
+    }
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
     }

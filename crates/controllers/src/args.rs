@@ -66,7 +66,8 @@ pub struct Args {
     moot: Moot,
 }
 
-/// Flags of KAI that mean nothing here. Manifests may pass them; who sets one to some effect is told that it has none.
+/// Flags of KAI that mean nothing here. Manifests and KAI's operator pass them with their defaults; who sets one to something else is
+/// told that it has no effect.
 #[derive(Clone, Debug, clap::Args)]
 struct Moot {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -86,18 +87,30 @@ impl Moot {
         let webhooks = "webhooks are served by kai admission";
         let flags = [
             (
-                self.generic_karta_fallback,
-                "--generic-karta-fallback",
-                "Karta is not supported",
+                self.enable_podgroup_webhook,
+                KaiDefault::On,
+                "--enable-podgroup-webhook",
             ),
-            (self.enable_podgroup_webhook, "--enable-podgroup-webhook", webhooks),
-            (self.enable_webhook, "--enable-webhook", webhooks),
-            (self.enable_quota_validation, "--enable-quota-validation", webhooks),
+            (self.enable_webhook, KaiDefault::On, "--enable-webhook"),
+            (
+                self.enable_quota_validation,
+                KaiDefault::Off,
+                "--enable-quota-validation",
+            ),
         ];
-        let set = flags.into_iter().filter(|(value, _, _)| *value == Some(true));
-        set.map(|(_, flag, why)| format!("a flag has no effect: {flag}: {why}"))
-            .collect()
+        let changed = flags.into_iter().filter_map(|(value, default, flag)| {
+            let value = value.filter(|value| *value != (default == KaiDefault::On))?;
+            Some(format!("a flag has no effect: {flag}={value}: {webhooks}"))
+        });
+        changed.collect()
     }
+}
+
+/// What a flag is in KAI where nobody sets it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KaiDefault {
+    On,
+    Off,
 }
 
 /// What the controllers do.
@@ -217,9 +230,21 @@ mod tests {
 
     #[test]
     fn a_flag_without_effect_is_remarked_on() {
-        let settings = settings(&["--enable-webhook", "--enable-quota-validation=false"]).unwrap();
-        let remark = "a flag has no effect: --enable-webhook: webhooks are served by kai admission";
-        assert_eq!(settings.remarks, [remark]);
+        let changed = settings(&["--enable-webhook=false", "--enable-quota-validation=false"]).unwrap();
+        let remark = "a flag has no effect: --enable-webhook=false: webhooks are served by kai admission";
+        assert_eq!(changed.remarks, [remark]);
+    }
+
+    #[test]
+    fn what_the_operator_passes_by_default_is_not_remarked_on() {
+        let defaults = settings(&[
+            "--generic-karta-fallback=true",
+            "--enable-podgroup-webhook=true",
+            "--enable-webhook",
+            "--enable-quota-validation=false",
+            "--skip-controller-name-validation=false",
+        ]);
+        assert_eq!(defaults.unwrap().remarks, [""; 0]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a fresh installation brings along, so that a first pod runs without further ado: two queues and four priority classes. What
-//! an administrator removed or changed stays so.
+//! What a fresh installation brings along, so that a first pod runs without further ado: two queues, four priority classes of
+//! workloads, and the one of reservation pods. What an administrator removed or changed stays so.
 
 use api::crd::{QueueResource, QueueResources, QueueSpec};
 use api::{Object, PriorityClass, Queue, keys};
@@ -17,23 +17,43 @@ const SHARE: QueueResource = QueueResource {
 pub(crate) async fn create(context: &Context) -> Result<(), cluster::Error> {
     let classes = context.feeds.priority_classes();
     classes.synced().await;
-    for (name, value) in keys::PRIORITY_CLASSES {
+    for class in priority_classes() {
+        let name = class["metadata"]["name"].as_str().unwrap_or_default();
         if classes.get(&Key::new("", name)).is_none() {
-            let body = json!({ "metadata": { "name": name }, "value": value });
-            create_one::<PriorityClass>(&context.client, body).await?;
+            create_one::<PriorityClass>(&context.client, class).await?;
         }
     }
     // Asked of the API and not of a watch: a queue made a moment ago counts.
     let queues: Vec<Queue> = context.client.list(&Selection::default()).await?;
     if queues.is_empty() {
-        create_one::<Queue>(&context.client, queue(keys::DEFAULT_PARENT_QUEUE, None)).await?;
-        create_one::<Queue>(
-            &context.client,
-            queue(keys::DEFAULT_QUEUE, Some(keys::DEFAULT_PARENT_QUEUE)),
-        )
-        .await?;
+        for queue in default_queues() {
+            create_one::<Queue>(&context.client, queue).await?;
+        }
     }
     Ok(())
+}
+
+/// The queues of a cluster in which nobody made one, parents first.
+pub fn default_queues() -> [Value; 2] {
+    [
+        queue(keys::DEFAULT_PARENT_QUEUE, None),
+        queue(keys::DEFAULT_QUEUE, Some(keys::DEFAULT_PARENT_QUEUE)),
+    ]
+}
+
+/// The priority classes of an installation.
+pub fn priority_classes() -> Vec<Value> {
+    let of_workloads = keys::PRIORITY_CLASSES
+        .into_iter()
+        .map(|(name, value)| json!({ "metadata": { "name": name }, "value": value }));
+    let of_reservations = json!({
+        "metadata": { "name": keys::RESERVATION_PRIORITY_CLASS },
+        "value": keys::RESERVATION_PRIORITY,
+        // Nobody gets room by naming it.
+        "preemptionPolicy": "Never",
+        "description": "Pods that hold GPUs for the pods that share them. No other pod has to end for one, and one ends for no other.",
+    });
+    of_workloads.chain([of_reservations]).collect()
 }
 
 fn queue(name: &str, parent: Option<&str>) -> Value {
@@ -59,5 +79,51 @@ async fn create_one<T: Object>(client: &Client, body: Value) -> Result<(), clust
         // Another replica was faster.
         Err(error) if error.is_conflict() => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The committed file is what `kai controllers` creates. `KAI_UPDATE=1` writes it anew.
+    #[test]
+    fn committed_priority_classes_are_current() {
+        let mut text = "# The priority classes of an installation. `kai controllers` creates those that are missing at start; this file is for\n\
+                        # installations that apply them beforehand. Generated; see crates/controllers/src/defaults.rs.\n"
+            .to_owned();
+        for class in priority_classes() {
+            let mut object = json!({ "apiVersion": PriorityClass::RESOURCE.api_version(), "kind": "PriorityClass" });
+            object
+                .as_object_mut()
+                .unwrap()
+                .extend(class.as_object().unwrap().clone());
+            text.push_str("---\n");
+            text.push_str(&serde_saphyr::to_string(&object).unwrap());
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/priority-classes.yaml");
+        if std::env::var_os("KAI_UPDATE").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(found, text, "run this test with KAI_UPDATE=1");
+    }
+
+    /// Workloads that name it have the priority of workloads without a class; the kubelet ends nobody for it.
+    #[test]
+    fn the_priority_class_of_reservation_pods_serves_nobody_else() {
+        let class = priority_classes()
+            .into_iter()
+            .find(|class| class["metadata"]["name"] == "kai-resource-reservation");
+        let class: PriorityClass = serde_json::from_value(class.unwrap()).unwrap();
+        const CRITICAL: i32 = 2_000_000_000;
+        assert!(class.value < CRITICAL);
+        let mut classes = api::PriorityClasses::installed();
+        classes.insert(&class);
+        assert!(!classes.contains("kai-resource-reservation"));
+        assert_eq!(
+            classes.priority(Some("kai-resource-reservation")),
+            classes.priority(None)
+        );
     }
 }

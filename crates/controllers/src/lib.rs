@@ -12,5 +12,6 @@ mod run;
 pub mod status;
 
 pub use args::{Args, Settings};
+pub use defaults::{default_queues, priority_classes};
 pub use error::Error;
 pub use run::run;

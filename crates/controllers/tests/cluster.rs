@@ -262,3 +262,48 @@ async fn defaults_are_for_fresh_installations_only() {
     assert_eq!(names, ["own"]);
     assert!(world.context.health.not_ready().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn values_without_effect_become_events_of_the_object_that_has_them() {
+    let world = World::new();
+    let job = world.owner(
+        "batch/v1",
+        "Job",
+        "j",
+        json!({ "metadata": { "labels": { "kai.scheduler/preemptibility": "maybe" } },
+                "spec": { "template": { "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "x" }] } } } }),
+    );
+    world.pod(
+        "p",
+        json!({ "ownerReferences": [job], "annotations": { "kai.scheduler/preemption-delay": "soon" } }),
+    );
+    for (name, field) in [
+        ("j", "Job a/j: metadata.labels.kai.scheduler/preemptibility: "),
+        ("p", "Pod a/p: metadata.annotations.kai.scheduler/preemption-delay: "),
+    ] {
+        world
+            .until(field, |world| {
+                let mut events = world.all("events", "a").into_iter();
+                events.any(|event| {
+                    let message = event["message"].as_str().unwrap_or_default();
+                    event["involvedObject"]["name"] == name && message.starts_with(field)
+                })
+            })
+            .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_group_counts_its_pods() {
+    let world = World::new();
+    world.pod("p", json!({}));
+    let group = world.group_of("p").await;
+    let name = group["metadata"]["name"].as_str().unwrap().to_owned();
+    let says = |world: &World, phase: &str, running: i64| {
+        let status = &world.get("podgroups", "a", &name)["status"];
+        status["phase"] == phase && status["running"] == running
+    };
+    world.until("it waits", |world| says(world, "Pending", 0)).await;
+    world.store.bind("a", "p", "n").unwrap();
+    world.until("it has a node", |world| says(world, "Running", 1)).await;
+}

@@ -8,11 +8,12 @@ use crate::cycle::{Cycle, Explanations};
 use crate::ids::{GangId, NodeId, PodId, QueueId, ResourceId, ShapeId, Symbol};
 use crate::intern::GroupNames;
 use crate::ledger::{Ledger, add};
-use crate::model::{Config, GangKey, Gpus, Millis, NodeSpec, Requests};
+use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
 use crate::report::{Anomaly, Decision, Moment, Report, Status, Waiting};
 use crate::share::divide_tree;
 use crate::tables::{Place, PodSet, Share};
+use crate::work::Rounds;
 
 /// Everything the engine knows about a cluster.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +59,8 @@ pub struct Cluster {
     pub(crate) now: Millis,
     /// Cycles so far.
     pub(crate) number: u64,
+    /// Actions that did not come to all gangs in the last cycle.
+    pub(crate) rounds: Rounds,
     pub(crate) explanations: Explanations,
     pub(crate) anomalies: std::collections::BTreeMap<String, Vec<Anomaly>>,
     /// Promises of the last cycle are still in the ledger, for the views.
@@ -135,6 +138,8 @@ impl Cluster {
     }
 
     fn begin<'a>(&'a mut self, config: &'a Config, observe: &'a mut dyn FnMut(Moment)) -> Cycle<'a> {
+        let work = config.work_for(self.node_ids.len(), self.pod_ids.len());
+        let cycle_end = self.ledger.work().saturating_add(work);
         Cycle {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
@@ -154,6 +159,9 @@ impl Cluster {
             started: Vec::new(),
             robbed: Vec::new(),
             observe,
+            cycle_end,
+            work_end: u64::MAX,
+            rounds: &mut self.rounds,
             report: Report::default(),
             explanations: Explanations::default(),
         }
@@ -166,7 +174,7 @@ impl Cluster {
         self.count_pending();
         let mut nobody = |_| {};
         let cycle = self.begin(config, &mut nobody);
-        let mut walk = cycle.walk(cycle.waiting_gangs());
+        let mut walk = cycle.walk(cycle.by_leaf(Action::Allocate, cycle.waiting_gangs()));
         let mut order = Vec::new();
         while let Some(gang) = walk.pop(&cycle) {
             let row = cycle.ledger.gang(gang);

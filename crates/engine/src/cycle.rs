@@ -1,6 +1,6 @@
 //! One cycle: the state that all actions share, and how decisions become final.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
@@ -12,6 +12,7 @@ use crate::reasons::{EvictionReason, Rejections};
 use crate::report::{Decision, Effort, Moment, Placed, Received, Report, Status};
 use crate::share::Load;
 use crate::tables::{GpuKind, Share};
+use crate::work::Rounds;
 
 /// Everything a cycle works with.
 pub(crate) struct Cycle<'a> {
@@ -43,6 +44,10 @@ pub(crate) struct Cycle<'a> {
     pub(crate) robbed: Vec<(GangId, Option<Millis>)>,
     /// Told of each step, so that who has a clock can take times.
     pub(crate) observe: &'a mut dyn FnMut(Moment),
+    /// Where the counter of work must not go beyond, in this cycle and while one gang is served.
+    pub(crate) cycle_end: u64,
+    pub(crate) work_end: u64,
+    pub(crate) rounds: &'a mut Rounds,
     pub(crate) report: Report,
     pub(crate) explanations: Explanations,
 }
@@ -52,6 +57,8 @@ pub(crate) struct Cycle<'a> {
 pub(crate) struct Explanations {
     /// Why a gang was not placed.
     pub(crate) failures: FxHashMap<GangId, Failure>,
+    /// Gangs for which the search for victims was cut short.
+    pub(crate) cut_searches: FxHashSet<GangId>,
     /// Why a pod was evicted.
     pub(crate) evictions: FxHashMap<PodId, EvictionReason>,
     /// Why nodes could not take a shape, as of a state of the ledger.
@@ -64,6 +71,7 @@ impl Cycle<'_> {
     pub(crate) fn run(&mut self, action: Action) {
         (self.observe)(Moment::Action(action));
         self.report.efforts.push(Effort::new(action));
+        let before = self.ledger.work();
         match action {
             Action::Allocate => self.allocate(),
             Action::Consolidation => self.consolidate(),
@@ -71,6 +79,12 @@ impl Cycle<'_> {
             Action::Preempt => self.preempt(),
             Action::StaleGangEviction => self.evict_stale(),
         }
+        self.effort().steps = self.ledger.work() - before;
+    }
+
+    /// Whether the work that the gang in hand may cost is used up.
+    pub(crate) fn is_out_of_work(&self) -> bool {
+        self.ledger.work() >= self.work_end
     }
 
     /// The counters of the action that runs.

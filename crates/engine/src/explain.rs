@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
-use crate::ids::{GangId, PodId, ShapeId};
+use crate::ids::{GangId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
 use crate::place::{Neighbours, Scope, fits, static_check};
@@ -28,6 +28,7 @@ impl Cycle<'_> {
             }
         }
         self.explanations.looks += 1;
+        self.ledger.note_work(self.ledger.present_nodes / 4);
         let rejections = Arc::new(reject(self.ledger, pod, scope));
         self.explanations.rejections.insert(shape, (stamp, rejections.clone()));
         rejections
@@ -36,18 +37,15 @@ impl Cycle<'_> {
 
 fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let shape = ledger.shape_of(pod);
+    let in_domain: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
     let neighbours = (!Neighbours::are_irrelevant(ledger, pod)).then(|| Neighbours::of(ledger, pod, false));
     let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
     for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
-        let id = crate::ids::NodeId::new(at);
+        let id = NodeId::new(at);
         let by_node =
             || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), When::AfterRelease));
-        let by_neighbours = || {
-            neighbours
-                .as_ref()
-                .map_or(Ok(()), |neighbours| neighbours.check(ledger, id))
-        };
-        let outside = scope.domain.is_some_and(|nodes| !nodes.contains(&id));
+        let by_neighbours = || neighbours.as_ref().map_or(Ok(()), |neighbours| neighbours.check(id));
+        let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));
         let check = match by_node().and_then(|()| by_neighbours()) {
             Err(check) => check,
             Ok(()) if outside => Check::Domain,
@@ -62,6 +60,7 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
         extended: Vec::new(),
         checks,
         holders: Vec::new(),
+        search_cut: false,
     }
 }
 

@@ -38,6 +38,14 @@ id!(/// The name of a resource beyond CPU, memory, GPUs and pod slots.
     ResourceId);
 id!(/// An interned string.
     Symbol);
+id!(/// A namespace with a set of labels that pods have in it.
+    LabelSetId);
+id!(/// What a pod affinity term says about other pods.
+    SelectorId);
+id!(/// A node label that pod affinity terms compare.
+    TopologyKeyId);
+id!(/// A pod affinity term: a selector within a topology key.
+    TermId);
 
 /// A shared GPU. Ids in the usual UUID form are their own number; others are hashed, and their text is kept aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,17 +3,22 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use std::collections::BTreeMap;
+
 use crate as engine;
-use crate::ids::{NodeId, PodId};
+use crate::Cluster;
+use crate::ids::{GangId, NodeId, PodId};
 use crate::intern::fresh_group;
 use crate::ledger::Ledger;
+use crate::model::Action;
+use crate::place::Failure;
 use crate::report::Status;
 use crate::tables::{Gang, GpuKind, Groups};
 
 #[path = "../tests/world/mod.rs"]
-mod world;
+pub(crate) mod world;
 
-use world::plan::scenes;
+use world::plan::{Pace, scenes};
 use world::{World, cases};
 
 /// A change of the ledger; picks are taken modulo what there is.
@@ -124,8 +129,44 @@ fn numbers(ledger: &Ledger) -> String {
     format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}")
 }
 
+/// Gangs that could be tried, and whether the last cycle tried to place them.
+fn waiting_gangs(cluster: &Cluster) -> Vec<(GangId, bool)> {
+    let gangs = cluster.ledger.gangs.iter().enumerate();
+    let waiting =
+        gangs.filter(|(_, gang)| gang.queue.is_some() && gang.schedulable && gang.is_ready() && gang.waiting() > 0);
+    let was_tried = |id: GangId, gang: &Gang| {
+        let failure = cluster.explanations.failures.get(&id);
+        // At the end of a round all have been tried.
+        failure.is_some_and(|failure| *failure != Failure::Cut) || gang.tried_by & 1 != 0 || cluster.rounds.are_over()
+    };
+    waiting
+        .map(|(at, gang)| (GangId::new(at), was_tried(GangId::new(at), gang)))
+        .collect()
+}
+
 proptest! {
     #![proptest_config(cases(128))]
+
+    #[test]
+    fn no_gang_starves_for_want_of_work(scene in scenes(), work in 1u64..30) {
+        let mut world = World::new(&scene);
+        world.config.work_per_cycle_max = Some(work);
+        world.config.actions = vec![Action::Allocate];
+        // Every cycle tries at least one gang, and a gang is tried again for every pod above its minimum.
+        let patience = world.pods.len() + world.gangs.len() + 1;
+        let mut waits: BTreeMap<GangId, usize> = BTreeMap::new();
+        for _ in 0..2 * patience {
+            let report = world.cycle();
+            let waiting = waiting_gangs(&world.cluster);
+            waits.retain(|gang, _| waiting.iter().any(|(other, _)| other == gang));
+            for (gang, was_tried) in waiting {
+                let cycles = waits.entry(gang).or_default();
+                *cycles = if was_tried { 0 } else { *cycles + 1 };
+                prop_assert!(*cycles <= patience, "{:?} waits for {} cycles", world.cluster.ledger.gang(gang).key, cycles);
+            }
+            world.carry_out(&report, Pace::AtOnce);
+        }
+    }
 
     #[test]
     fn rollback_restores_the_ledger(scene in scenes(), before in vec(changes(), 0..20), after in vec(changes(), 0..20)) {

@@ -3,8 +3,11 @@
 //! All changes go through the few operations below and are journaled while a cycle runs, so that a what-if costs what
 //! it changes: [`Ledger::checkpoint`], try, [`Ledger::rollback`]. Nothing here decides anything.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 
+use crate::affinity::AffinityIndex;
 use crate::ids::{GangId, GroupId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::Symbols;
 use crate::model::PodKind;
@@ -21,8 +24,14 @@ pub(crate) struct Ledger {
     pub(crate) queues: Vec<Queue>,
     pub(crate) shapes: Vec<Shape>,
     pub(crate) symbols: Symbols,
-    /// Pods that have a say in who comes near them.
-    pub(crate) opinionated: Vec<PodId>,
+    /// Which affinity terms match how many pods where.
+    pub(crate) affinity: AffinityIndex,
+    /// Shared devices in use on all nodes.
+    pub(crate) shared_devices: usize,
+    /// Rows of nodes that are there.
+    pub(crate) present_nodes: usize,
+    /// See [`Ledger::note_work`].
+    work: Cell<u64>,
     journal: Vec<Undo>,
     recording: bool,
     /// Pods that the last cycle changed, some of them more than once.
@@ -69,6 +78,10 @@ enum Undo {
 
 /// Up to so many pods a look through a list is quicker than a set.
 const FEW: usize = 16;
+
+/// Steps of work that a change of a pod's place counts as, and to take it back.
+const WORK_PER_CHANGE: usize = 4;
+const WORK_PER_UNDO: usize = 2;
 
 /// A point in the journal to go back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +149,16 @@ impl Ledger {
 
     pub(crate) fn shape_of(&self, pod: PodId) -> &Shape {
         self.shape(self.pod(pod).shape)
+    }
+
+    /// Notes steps of work: nodes, pods, victims, domains or terms that were looked at.
+    pub(crate) fn note_work(&self, steps: usize) {
+        self.work.set(self.work.get() + steps as u64);
+    }
+
+    /// Steps of work so far, over all cycles.
+    pub(crate) fn work(&self) -> u64 {
+        self.work.get()
     }
 
     /// The queue and its ancestors, leaf first.
@@ -212,6 +235,7 @@ impl Ledger {
                     leaving,
                     evicted_from,
                 } => {
+                    self.note_work(WORK_PER_UNDO);
                     self.swap_row(pod, place, leaving, evicted_from);
                 }
                 Undo::Free { node, free } => {
@@ -232,14 +256,25 @@ impl Ledger {
                     let groups = &mut self.nodes[node.index()].groups;
                     match (groups.binary_search_by_key(&id, |group| group.id), old) {
                         (Ok(at), Some(old)) => groups[at] = old,
-                        (Ok(at), None) => drop(groups.remove(at)),
-                        (Err(at), Some(old)) => groups.insert(at, old),
+                        (Ok(at), None) => {
+                            groups.remove(at);
+                            self.shared_devices -= 1;
+                        }
+                        (Err(at), Some(old)) => {
+                            groups.insert(at, old);
+                            self.shared_devices += 1;
+                        }
                         (Err(_), None) => {}
                     }
                     self.touched.touch(node);
                 }
-                Undo::PodAdded { node } => drop(self.nodes[node.index()].pods.pop()),
+                Undo::PodAdded { node } => {
+                    if let Some(pod) = self.nodes[node.index()].pods.pop() {
+                        self.count_terms(pod, node, -1);
+                    }
+                }
                 Undo::PodRemoved { node, pod, at } => {
+                    self.count_terms(pod, node, 1);
                     let pods = &mut self.nodes[node.index()].pods;
                     pods.push(pod);
                     let last = pods.len() - 1;
@@ -455,6 +490,7 @@ impl Ledger {
     // ---- a pod's row and what is summed over rows --------------------------------------------------------------------
 
     fn replace_row(&mut self, pod: PodId, place: Place, leaving: Option<Box<Place>>, evicted_from: Option<Status>) {
+        self.note_work(WORK_PER_CHANGE);
         let (place, leaving, evicted_from) = self.swap_row(pod, place, leaving, evicted_from);
         self.log(Undo::Pod {
             pod,
@@ -554,6 +590,7 @@ impl Ledger {
         };
         self.log(Undo::PodAdded { node });
         self.nodes[node.index()].pods.push(pod);
+        self.count_terms(pod, node, 1);
         self.account(pod, node, place, 1);
     }
 
@@ -567,6 +604,7 @@ impl Ledger {
             .rposition(|on_node| *on_node == pod)
             .expect("a pod with a place is listed on its node");
         pods.swap_remove(at);
+        self.count_terms(pod, node, -1);
         self.log(Undo::PodRemoved {
             node,
             pod,
@@ -662,10 +700,16 @@ impl Ledger {
         target.free.idle[GPU] -= after.takes_idle() - before.takes_idle();
         target.free.releasing[GPU] += after.gives_releasing() - before.gives_releasing();
         match (found, after.is_unused()) {
-            (Ok(at), true) => drop(target.groups.remove(at)),
+            (Ok(at), true) => {
+                target.groups.remove(at);
+                self.shared_devices -= 1;
+            }
             (Ok(at), false) => target.groups[at] = after,
             (Err(_), true) => {}
-            (Err(at), false) => target.groups.insert(at, after),
+            (Err(at), false) => {
+                target.groups.insert(at, after);
+                self.shared_devices += 1;
+            }
         }
     }
 }

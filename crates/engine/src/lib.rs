@@ -6,7 +6,12 @@
 //! It never does I/O, never reads a clock, never spawns a thread, and never fails: what is wrong with an object becomes
 //! a reason that is shown to people.
 
+// Shapes of clusters are written for benchmarks, which see the crate from outside.
+#[cfg(test)]
+extern crate self as engine;
+
 mod actions;
+mod affinity;
 mod apply;
 mod cluster;
 mod cycle;
@@ -22,9 +27,14 @@ mod order;
 mod place;
 pub mod reasons;
 pub mod report;
+#[cfg(test)]
+#[path = "../benches/shapes/mod.rs"]
+mod shapes;
 mod share;
+pub mod steps;
 mod tables;
 mod victims;
 mod views;
+mod work;
 
 pub use cluster::Cluster;

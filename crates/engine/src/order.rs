@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use smallvec::SmallVec;
+
 use crate::gangs::GangRank;
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
@@ -79,6 +81,14 @@ impl Tournament {
         let best = self.best_of(ledger, &roots);
         self.roots = roots;
         best.map(|best| self.nodes[best.index()].leaf.unwrap_or(best))
+    }
+
+    /// The leaf below one of these queues whose turn it is.
+    pub(crate) fn best_leaf_below(&mut self, ledger: &Ledger, queues: &[QueueId]) -> Option<QueueId> {
+        let active = |queue: &QueueId| self.nodes[queue.index()].active;
+        let active: SmallVec<[QueueId; 8]> = queues.iter().copied().filter(active).collect();
+        let best = self.best_of(ledger, &active)?;
+        Some(self.nodes[best.index()].leaf.unwrap_or(best))
     }
 
     fn best_of(&mut self, ledger: &Ledger, queues: &[QueueId]) -> Option<QueueId> {

@@ -4,19 +4,28 @@ use std::sync::Arc;
 
 use std::fmt;
 
-use crate::model::{Action, GangKey, Gpus, Millis};
+use crate::model::{Action, GangKey, Gpus, Millis, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 
 /// Why a pod does not run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// It names no gang, or one that does not exist.
     GangMissing(Option<GangKey>),
-    /// Its gang names a queue that does not exist or is cut off from the root.
+    /// Its gang names no queue (an empty name), or one that does not exist.
     QueueMissing(String),
+    /// Its gang names a queue that has no way to a root.
+    QueueCutOff {
+        /// The queue.
+        queue: String,
+        /// The queue above it that does not exist; `None` = the queues above it form a cycle.
+        missing: Option<String>,
+    },
     /// Its gang names a queue that has children.
     QueueNotLeaf(String),
     /// It names a subgroup that its gang does not have.
     UnknownSubGroup(String),
+    /// Its gang has more subgroups than are scheduled.
+    SubGroupsExceeded(SubGroupExcess),
     /// Scheduling gates hold it.
     Gated,
     /// The edge can't serve it, in the edge's words.
@@ -27,6 +36,8 @@ pub enum Reason {
         ready: u32,
         /// Pods that must start together.
         required: u32,
+        /// The first of the subgroups that lack pods, by name.
+        lacking: Vec<PodsLacking>,
     },
     /// A queue's limit would be passed.
     OverLimit(QueueBound),
@@ -77,6 +88,57 @@ pub enum Reason {
     Evicted(EvictionReason),
     /// It was not reached in this cycle.
     NotTried,
+    /// The cycle's budget of work was used up before it was known whether there is a place.
+    CutShort,
+}
+
+/// A subgroup that lacks pods, or a gang without subgroups that does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodsLacking {
+    /// The subgroup; `None` = the gang has none.
+    pub sub_group: Option<String>,
+    /// Pods that must start together.
+    pub required: u32,
+    /// Pods that exist and have not ended.
+    pub existing: u32,
+    /// Those of them that scheduling gates hold.
+    pub gated: u32,
+}
+
+/// In KAI's words, which scripts look for in events.
+impl fmt::Display for PodsLacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Waiting for {} pods", self.required)?;
+        if let Some(name) = &self.sub_group {
+            write!(f, " for SubGroup {name}")?;
+        }
+        write!(f, ", currently {} exist, {} are gated", self.existing, self.gated)
+    }
+}
+
+/// Which bound on subgroups a gang exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubGroupExcess {
+    /// It has this many subgroups, more than [`SUB_GROUPS_MAX`].
+    Count(u32),
+    /// Its subgroups are nested deeper than [`SUB_GROUP_DEPTH_MAX`].
+    Depth,
+}
+
+impl fmt::Display for SubGroupExcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SubGroupExcess::Count(count) => write!(
+                f,
+                "{count} subgroups are more than the {SUB_GROUPS_MAX} that a pod group may have; join some of them, or make several \
+                 pod groups"
+            ),
+            SubGroupExcess::Depth => write!(
+                f,
+                "subgroups are nested more than {SUB_GROUP_DEPTH_MAX} levels deep; leave out levels"
+            ),
+        }
+    }
 }
 
 /// A queue bound that was hit, with the numbers that were compared.
@@ -181,6 +243,8 @@ pub struct Rejections {
     pub extended: Vec<String>,
     /// Who holds the most of the short resource on nodes that would otherwise do: gang and its GPUs there.
     pub holders: Vec<(GangKey, Gpus)>,
+    /// The search for gangs that could make room was cut short.
+    pub search_cut: bool,
 }
 
 /// A check that a node failed.
@@ -288,15 +352,69 @@ impl fmt::Display for QueueBound {
     }
 }
 
-impl fmt::Display for Rejections {
+/// A reason in words, in which gangs are called as the reader knows them.
+#[derive(Clone, Copy)]
+pub struct Told<'a, T> {
+    what: &'a T,
+    name: &'a dyn Fn(&GangKey) -> String,
+}
+
+impl<T> Told<'_, T> {
+    fn of<'b, U>(&'b self, what: &'b U) -> Told<'b, U> {
+        Told { what, name: self.name }
+    }
+}
+
+impl<T> fmt::Debug for Told<'_, T>
+where
+    Self: fmt::Display,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.checks.is_empty() {
+        write!(f, "{self}")
+    }
+}
+
+impl Reason {
+    /// The reason in words, with these names for gangs.
+    pub fn told<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> Told<'a, Reason> {
+        Told { what: self, name }
+    }
+}
+
+impl EvictionReason {
+    /// The reason in words, with these names for gangs.
+    pub fn told<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> Told<'a, EvictionReason> {
+        Told { what: self, name }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.told(&GangKey::to_string))
+    }
+}
+
+impl fmt::Display for EvictionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.told(&GangKey::to_string))
+    }
+}
+
+impl fmt::Display for Told<'_, Rejections> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rejections {
+            checks,
+            extended,
+            holders,
+            search_cut,
+        } = self.what;
+        if checks.is_empty() {
             return write!(f, "there is no node");
         }
-        for (at, (check, nodes)) in self.checks.iter().enumerate() {
+        for (at, (check, nodes)) in checks.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
             write!(f, "{comma}{nodes} ")?;
-            match (check, self.extended.as_slice()) {
+            match (check, extended.as_slice()) {
                 (Check::Extended, [mig]) if crate::cluster::mig_slices(mig) > 0 => {
                     write!(f, "node(s) didn't have enough of mig profile: {mig}")?;
                 }
@@ -306,17 +424,23 @@ impl fmt::Display for Rejections {
                 _ => f.write_str(check.text())?,
             }
         }
-        for (at, (gang, gpus)) in self.holders.iter().enumerate() {
+        for (at, (gang, gpus)) in holders.iter().enumerate() {
             let lead = if at == 0 { "; held by" } else { "," };
-            write!(f, "{lead} {gang} ({})", Resource::Gpu.text(gpus.0))?;
+            write!(f, "{lead} {} ({})", (self.name)(gang), Resource::Gpu.text(gpus.0))?;
+        }
+        if *search_cut {
+            write!(
+                f,
+                "; the search for gangs to make room was cut short and goes on in a later cycle"
+            )?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for EvictionReason {
+impl fmt::Display for Told<'_, EvictionReason> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match self.what {
             EvictionReason::For {
                 action,
                 gang,
@@ -334,6 +458,7 @@ impl fmt::Display for EvictionReason {
                 } else {
                     ""
                 };
+                let gang = (self.name)(gang);
                 write!(f, "{what} {gang} ({} in all{moved})", counted(&pods.to_string(), "pod"))
             }
             EvictionReason::StaleGang => write!(f, "its gang runs below its minimum for too long"),
@@ -341,28 +466,48 @@ impl fmt::Display for EvictionReason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for Told<'_, Reason> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match self.what {
             Reason::GangMissing(None) => write!(f, "the pod belongs to no pod group (annotation pod-group-name)"),
             Reason::GangMissing(Some(gang)) => write!(f, "pod group {gang} does not exist"),
-            Reason::QueueMissing(queue) => write!(f, "queue {queue} does not exist or is cut off from the root"),
+            Reason::QueueMissing(queue) if queue.is_empty() => {
+                write!(f, "the pod group names no queue; write the name of one into spec.queue")
+            }
+            Reason::QueueMissing(queue) => write!(f, "queue {queue} does not exist"),
+            Reason::QueueCutOff {
+                queue,
+                missing: Some(missing),
+            } => write!(
+                f,
+                "queue {queue} waits for queue {missing} above it, which does not exist; create {missing}, or change spec.parentQueue of \
+                 the queue that names it"
+            ),
+            Reason::QueueCutOff { queue, missing: None } => write!(
+                f,
+                "queue {queue} is below itself; change spec.parentQueue of one of the queues above it"
+            ),
             Reason::QueueNotLeaf(queue) => write!(f, "queue {queue} has child queues; name one of them"),
             Reason::UnknownSubGroup(name) => write!(f, "the pod group has no subgroup {name}"),
+            Reason::SubGroupsExceeded(excess) => write!(f, "the pod group is not scheduled: {excess}"),
             Reason::Gated => write!(f, "scheduling gates are set"),
             Reason::Refused(text) => write!(f, "{text}"),
-            Reason::GangNotReady { ready, required } => {
+            Reason::GangNotReady { ready, required, .. } => {
                 write!(f, "the gang has {ready} pods ready to start, {required} are required")
             }
             Reason::OverLimit(bound) => write!(f, "over the limit of {bound}"),
             Reason::OverQuota(bound) => write!(f, "non-preemptible and over the quota of {bound}"),
-            Reason::NoNode(rejections) => write!(f, "no nodes with enough resources were found: {rejections}"),
+            Reason::NoNode(rejections) => {
+                let rejections = self.of(rejections);
+                write!(f, "no nodes with enough resources were found: {rejections}")
+            }
             Reason::GangShort {
                 placed,
                 required,
                 sub_group: None,
                 rejections,
             } => {
+                let rejections = self.of(rejections);
                 write!(f, "only {placed} of {required} pods of the gang fit: {rejections}")
             }
             Reason::GangShort {
@@ -371,6 +516,7 @@ impl fmt::Display for Reason {
                 sub_group: Some(name),
                 rejections,
             } => {
+                let rejections = self.of(rejections);
                 write!(
                     f,
                     "only {placed} pods fit while subgroup {name} requires {required}: {rejections}"
@@ -407,15 +553,44 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::WaitsForRelease { node } => write!(f, "waits for pods to leave node {node}"),
-            Reason::Evicted(reason) => write!(f, "{reason}"),
+            Reason::Evicted(reason) => write!(f, "{}", self.of(reason)),
             Reason::NotTried => write!(f, "not reached in this cycle"),
+            Reason::CutShort => write!(
+                f,
+                "the search for a place was cut short by the cycle's budget of work and goes on in the next cycles"
+            ),
         }
     }
+}
+
+/// What KAI says of a gang that waits for pods of its own.
+pub fn not_ready(lacking: &[PodsLacking]) -> String {
+    let sentences = lacking.iter().map(|lacking| format!(" {lacking}."));
+    format!("Job is not ready for scheduling.{}", sentences.collect::<String>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gang_that_waits_for_pods_says_so_in_words_that_are_known_from_kai() {
+        let lacking = |sub_group: Option<&str>| PodsLacking {
+            sub_group: sub_group.map(str::to_owned),
+            required: 2,
+            existing: 1,
+            gated: 0,
+        };
+        assert_eq!(
+            not_ready(&[lacking(None)]),
+            "Job is not ready for scheduling. Waiting for 2 pods, currently 1 exist, 0 are gated."
+        );
+        assert_eq!(
+            not_ready(&[lacking(Some("a")), lacking(Some("b"))]),
+            "Job is not ready for scheduling. Waiting for 2 pods for SubGroup a, currently 1 exist, 0 are gated. \
+             Waiting for 2 pods for SubGroup b, currently 1 exist, 0 are gated."
+        );
+    }
 
     #[test]
     fn instants_are_written_as_dates() {
@@ -428,15 +603,85 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_is_missing_by_name_or_by_the_queue_above_it() {
+        let check = |reason: Reason, expect: &str| assert_eq!(reason.to_string(), expect);
+        check(Reason::QueueMissing("team".to_owned()), "queue team does not exist");
+        check(
+            Reason::QueueMissing(String::new()),
+            "the pod group names no queue; write the name of one into spec.queue",
+        );
+        let cut_off = |missing: Option<&str>| Reason::QueueCutOff {
+            queue: "team".to_owned(),
+            missing: missing.map(str::to_owned),
+        };
+        check(
+            cut_off(Some("company")),
+            "queue team waits for queue company above it, which does not exist; create company, or change spec.parentQueue of the \
+             queue that names it",
+        );
+        check(
+            cut_off(None),
+            "queue team is below itself; change spec.parentQueue of one of the queues above it",
+        );
+    }
+
+    #[test]
     fn nodes_are_counted_in_words_that_are_known_from_kai() {
         let rejections = Rejections {
             checks: vec![(Check::Gpus, 2), (Check::PodSlots, 1), (Check::Extended, 1)],
             extended: vec!["nvidia.com/mig-1g.5gb".to_owned()],
             holders: Vec::new(),
+            search_cut: false,
         };
         let expect = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs, \
                       1 node(s) pod number exceeded, 1 node(s) didn't have enough of mig profile: nvidia.com/mig-1g.5gb";
         assert_eq!(Reason::NoNode(rejections).to_string(), expect);
+    }
+
+    #[test]
+    fn gangs_are_called_as_the_reader_knows_them() {
+        let gang = GangKey {
+            namespace: "a".to_owned(),
+            name: "pg-llm-0-uid".to_owned(),
+        };
+        let name = |gang: &GangKey| format!("Deployment {}/llm", gang.namespace);
+        let held = Reason::NoNode(Rejections {
+            checks: vec![(Check::Gpus, 2)],
+            extended: Vec::new(),
+            holders: vec![(gang.clone(), Gpus::ONE)],
+            search_cut: false,
+        });
+        assert!(
+            held.told(&name)
+                .to_string()
+                .ends_with("; held by Deployment a/llm (1 GPU)")
+        );
+        assert!(held.to_string().ends_with("; held by a/pg-llm-0-uid (1 GPU)"));
+        let evicted = EvictionReason::For {
+            action: Action::Preempt,
+            gang: Arc::new(gang),
+            moved: false,
+            pods: 1,
+        };
+        assert_eq!(
+            evicted.told(&name).to_string(),
+            "preempted by Deployment a/llm (1 pod in all)"
+        );
+    }
+
+    #[test]
+    fn what_was_cut_short_says_so() {
+        let rejections = Rejections {
+            checks: vec![(Check::Gpus, 2)],
+            search_cut: true,
+            ..Rejections::default()
+        };
+        let expect = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs; the search for \
+                      gangs to make room was cut short and goes on in a later cycle";
+        assert_eq!(Reason::NoNode(rejections).to_string(), expect);
+        let expect =
+            "the search for a place was cut short by the cycle's budget of work and goes on in the next cycles";
+        assert_eq!(Reason::CutShort.to_string(), expect);
     }
 
     #[test]

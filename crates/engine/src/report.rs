@@ -31,8 +31,10 @@ pub struct Effort {
     pub ruled_out: u32,
     /// What became of sets of victims, by [`Generator`].
     pub sets: [Sets; Generator::ALL.len()],
-    /// Nothing was left of the action's budget: gangs after that were not tried.
+    /// Nothing was left of the action's budget: gangs after that were not tried. They come first in the next cycle.
     pub exhausted: bool,
+    /// Steps of work.
+    pub steps: u64,
 }
 
 impl Effort {
@@ -45,6 +47,7 @@ impl Effort {
             ruled_out: 0,
             sets: Default::default(),
             exhausted: false,
+            steps: 0,
         }
     }
 }
@@ -272,7 +275,10 @@ pub struct NodeView<'a> {
     pub gpu_memory_mib: Option<i64>,
     /// Shared devices in use, by group.
     pub shared: Vec<SharedGpuView>,
-    /// Devices taken whole.
+    /// Devices that nobody holds; below zero where more are held than there are. A device that was promised to a pod which waits for
+    /// others to leave is held by those others alone.
+    pub idle_devices: i64,
+    /// Devices taken whole, those included that were promised to pods which wait for others to leave.
     pub whole_used: i64,
     /// MIG slices: resource name, free, allocatable.
     pub mig: Vec<(&'a str, i64, i64)>,

@@ -66,6 +66,34 @@ impl Cluster {
         }
     }
 
+    /// Why a gang that names this queue has none.
+    fn why_no_queue(&self, name: &str) -> Reason {
+        let row = |name: &str| self.queue_ids.get(name).map(|id| self.ledger.queue(*id));
+        let Some(queue) = row(name) else {
+            return Reason::QueueMissing(name.to_owned());
+        };
+        if queue.connected {
+            return Reason::QueueNotLeaf(name.to_owned());
+        }
+        let mut above = queue.parent_name.as_deref();
+        let mut missing = None;
+        // More steps than there are queues are a cycle.
+        for _ in 0..=self.queue_ids.len() {
+            let Some(parent) = above else { break };
+            match row(parent) {
+                Some(queue) => above = queue.parent_name.as_deref(),
+                None => {
+                    missing = Some(parent.to_owned());
+                    break;
+                }
+            }
+        }
+        Reason::QueueCutOff {
+            queue: name.to_owned(),
+            missing,
+        }
+    }
+
     fn why_pending(&self, pod: PodId, holders: &mut Holders) -> Reason {
         let row = self.ledger.pod(pod);
         let Some(gang_id) = row.gang else {
@@ -75,7 +103,7 @@ impl Cluster {
         if !gang.known {
             return Reason::GangMissing(Some((*gang.key).clone()));
         }
-        if let Some(refused) = &row.refused {
+        if let Some(refused) = gang.refused.as_ref().or(row.refused.as_ref()) {
             return Reason::Refused(refused.to_string());
         }
         if row.pod_set.is_none() {
@@ -86,17 +114,17 @@ impl Cluster {
         }
         let queue_name = self.ledger.symbols.text(gang.queue_name);
         if gang.queue.is_none() {
-            let queue = self.queue_ids.get(queue_name).map(|id| self.ledger.queue(*id));
-            return match queue {
-                Some(queue) if queue.connected => Reason::QueueNotLeaf(queue_name.to_owned()),
-                Some(_) | None => Reason::QueueMissing(queue_name.to_owned()),
-            };
+            return self.why_no_queue(queue_name);
+        }
+        if let Some(excess) = gang.excess {
+            return Reason::SubGroupsExceeded(excess);
         }
         if !gang.is_ready() {
             let ready = gang.pod_sets.iter().map(crate::tables::PodSet::ready).sum();
             return Reason::GangNotReady {
                 ready,
                 required: gang.required_pods(),
+                lacking: gang.pods_lacking(),
             };
         }
         let Some(failure) = self.explanations.failures.get(&gang_id) else {
@@ -107,6 +135,7 @@ impl Cluster {
         };
         match failure {
             Failure::NoPods => Reason::NotTried,
+            Failure::Cut => Reason::CutShort,
             Failure::Bound(bound) => {
                 let of = QueueBound {
                     queue: self.ledger.queue(bound.queue).display().to_owned(),
@@ -129,6 +158,7 @@ impl Cluster {
                 let shape = self.ledger.pod(*failed).shape;
                 rejections.holders = self.holders_if_short(&rejections, shape, holders);
                 rejections.extended = self.extended_if_short(&rejections, shape);
+                rejections.search_cut = self.explanations.cut_searches.contains(&gang_id);
                 self.short_of(gang_id, *failed, *placed, rejections)
             }
             Failure::NoDomain {
@@ -210,6 +240,7 @@ impl Cluster {
                         allocated_mib: group.allocated(),
                     })
                     .collect(),
+                idle_devices: node.free.idle[GPU],
                 whole_used: node.free.used_gpus,
                 mig: node
                     .extended

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use crate::linker::integrity::Defect;
+
 /// Why a question about GPUs has no answer. `Display` says what was attempted and what came back; [`GpuError::remedy`] what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
@@ -19,6 +21,14 @@ pub enum GpuError {
         library: String,
         /// The loader's words.
         detail: String,
+    },
+    /// The library, or one that it needs, is cut off: loading it would end this process by SIGBUS.
+    #[error("loading NVML: {} is not loaded, because {defect}", file.display())]
+    LibraryCutOff {
+        /// The file that is cut off.
+        file: PathBuf,
+        /// What is wrong with it.
+        defect: Defect,
     },
     /// The kernel module is missing, or its device nodes are not visible here.
     #[error("{attempt}: Driver Not Loaded (ERROR_DRIVER_NOT_LOADED)")]
@@ -119,6 +129,10 @@ impl GpuError {
                 "The file is not the NVML of this CPU architecture and driver: remove stale copies and stubs from the library \
                  path, or point --nvml-library at the driver's own libnvidia-ml.so.1."
             }
+            GpuError::LibraryCutOff { .. } => {
+                "Reinstall the driver package that owns the file (dpkg -S or rpm -qf names it) and look for a full disk; an \
+                 interrupted driver installation leaves such files behind."
+            }
             GpuError::DriverNotLoaded { .. } => {
                 "Load the kernel module on the host (modprobe nvidia; dmesg tells why it fails) and make /dev/nvidiactl and \
                  /dev/nvidia0 visible here: in a container that needs a runtime class, CDI or privileged mode with /dev mounted."
@@ -177,6 +191,7 @@ impl GpuError {
             self,
             GpuError::LibraryNotFound { .. }
                 | GpuError::LibraryUnusable { .. }
+                | GpuError::LibraryCutOff { .. }
                 | GpuError::DriverNotLoaded { .. }
                 | GpuError::VersionMismatch { .. }
                 | GpuError::Uninitialized { .. }

@@ -13,6 +13,7 @@ mod driver;
 mod error;
 pub mod fake;
 mod identity;
+pub mod linker;
 mod model;
 mod noise;
 pub mod nvml;

@@ -44,6 +44,17 @@ pub enum Error {
         /// The system's words.
         source: io::Error,
     },
+    /// A CDI spec that runtimes refuse. They refuse every spec of a directory that holds one, so it is not written.
+    #[error(
+        "writing the CDI spec {}: a runtime would refuse it ({problems}); rename the device or driver file that the message names, or \
+         serve without CDI by --mode mounts", path.display()
+    )]
+    InvalidCdi {
+        /// The file.
+        path: PathBuf,
+        /// What a runtime would say.
+        problems: String,
+    },
     /// The driver volume could not be built or removed.
     #[error("preparing the driver volume {}: {source}; mount the directory writable and keep space on it", path.display())]
     DriverVolume {

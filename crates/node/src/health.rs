@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu::{HealthEvent, HealthEventKind, Inventory, MigInstance};
+use gpu::{Driver, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance};
 
 use crate::allocator::plan::Unit;
 
@@ -18,6 +18,14 @@ const FLAPS_MAX: u32 = 4;
 
 /// After this many good probes in a row, earlier failures are forgiven (an hour at the default interval).
 const FORGIVEN_AFTER_PROBES: u32 = 720;
+
+/// Asks one GPU whether it answers. A driver that can't be asked this is no reason to distrust the GPU.
+pub fn ask(driver: &dyn Driver, uuid: &str) -> Result<(), GpuError> {
+    match driver.probe(uuid) {
+        Err(error) if error.is_not_supported() => Ok(()),
+        answer => answer,
+    }
+}
 
 /// How strict to be.
 #[derive(Debug, Clone, PartialEq, Eq)]

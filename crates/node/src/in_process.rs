@@ -211,6 +211,7 @@ mod tests {
             required: &free[5..6],
             size: 2,
             wished: &BTreeSet::new(),
+            left: &BTreeSet::new(),
         };
         let chosen = node.preferred(GPU_RESOURCE, question).unwrap();
         assert_eq!((chosen.len(), &chosen[0]), (2, &free[5]));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use api::keys::RESERVATION_WANTED_GPU;
 use cluster::{Client, PodChange, PodMeta};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 use crate::allocator::plan::unreplicated;
@@ -17,8 +18,46 @@ use crate::podresources::{self, Holding};
 /// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
 pub const ANNOTATION: &str = api::keys::RESERVED_GPU;
 
-/// UUIDs of GPUs that reservations which were made anew should get: pods run on them.
-pub type Wished = watch::Receiver<BTreeSet<String>>;
+/// After this time a reservation that was lost is there again, or nobody needs it.
+const LEFT_SECONDS_MAX: Duration = Duration::from_secs(60);
+
+/// What the kubelet should know when it chooses GPUs.
+pub type Wished = watch::Receiver<Wishes>;
+
+/// Which GPUs are for whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// UUIDs of GPUs that reservations which were made anew should get: pods run on them.
+    pub wished: BTreeSet<String>,
+    /// GPUs whose reservation pod went.
+    pub left: LeftGpus,
+}
+
+/// UUIDs of GPUs that reservation pods held which are gone, and since when.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftGpus(BTreeMap<String, Instant>);
+
+impl LeftGpus {
+    /// The reservation pod that held this GPU is gone.
+    pub fn add(&mut self, gpu: String, now: Instant) {
+        self.0.retain(|_, at| now.duration_since(*at) < LEFT_SECONDS_MAX);
+        self.0.insert(gpu, now);
+    }
+
+    /// A reservation pod has this GPU again.
+    pub fn remove(&mut self, gpu: &str) {
+        self.0.remove(gpu);
+    }
+
+    /// Those that left a moment ago.
+    pub fn lately(&self, now: Instant) -> BTreeSet<String> {
+        let lately = self
+            .0
+            .iter()
+            .filter(|(_, at)| now.duration_since(**at) < LEFT_SECONDS_MAX);
+        lately.map(|(gpu, _)| gpu.clone()).collect()
+    }
+}
 
 /// Where the duty is done.
 #[derive(Debug, Clone)]
@@ -39,6 +78,7 @@ struct Pods {
     by_name: BTreeMap<String, PodMeta>,
     /// Names whose pod was replaced by another one: the kubelet may show the old one's device for a moment.
     replaced: BTreeMap<String, Option<String>>,
+    left: LeftGpus,
 }
 
 impl Pods {
@@ -47,6 +87,9 @@ impl Pods {
             // Names are kept: a pod that was replaced while the watch was broken must be recognised as such.
             PodChange::Restarted => {}
             PodChange::Seen(pod) => {
+                if let Some(gpu) = pod.annotations.get(ANNOTATION) {
+                    self.left.remove(gpu);
+                }
                 let before = self.by_name.insert(pod.name.clone(), pod.clone());
                 if before.is_some_and(|before| before.uid != pod.uid) {
                     self.replaced.insert(pod.name, None);
@@ -55,6 +98,9 @@ impl Pods {
             PodChange::Gone(name) => {
                 // The next pod of this name is a replacement.
                 if let Some(pod) = self.by_name.get_mut(&name) {
+                    if let Some(gpu) = pod.annotations.get(ANNOTATION).filter(|gpu| !gpu.is_empty()) {
+                        self.left.add(gpu.clone(), Instant::now());
+                    }
                     if pod.annotations.get(ANNOTATION) == pod.annotations.get(RESERVATION_WANTED_GPU) {
                         pod.annotations.remove(RESERVATION_WANTED_GPU);
                     }
@@ -84,6 +130,13 @@ impl Pods {
             .collect()
     }
 
+    fn wishes(&self) -> Wishes {
+        Wishes {
+            wished: self.wished(),
+            left: self.left.clone(),
+        }
+    }
+
     /// Which pods can be annotated, and with what. A replaced pod's device must be seen twice.
     fn decide(&mut self, namespace: &str, holdings: &[Holding]) -> Vec<(PodMeta, String)> {
         let mut decided = Vec::new();
@@ -107,6 +160,7 @@ impl Pods {
     }
 
     fn annotated(&mut self, name: &str, gpu: &str) {
+        self.left.remove(gpu);
         self.replaced.remove(name);
         if let Some(pod) = self.by_name.get_mut(name) {
             pod.annotations.insert(ANNOTATION.to_owned(), gpu.to_owned());
@@ -115,12 +169,12 @@ impl Pods {
 }
 
 /// Runs until the agent stops.
-pub async fn keep(client: Client, duty: Duty, wishes: watch::Sender<BTreeSet<String>>) {
+pub async fn keep(client: Client, duty: Duty, wishes: watch::Sender<Wishes>) {
     let mut changes = pin!(client.watch_pods(&duty.namespace, &duty.node));
     let mut pods = Pods::default();
     loop {
-        let wished = pods.wished();
-        wishes.send_if_modified(|known| std::mem::replace(known, wished.clone()) != wished);
+        let now = pods.wishes();
+        wishes.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
         let anyone_waits = pods.waiting().next().is_some();
         tokio::select! {
             change = changes.next() => match change {
@@ -221,6 +275,24 @@ mod tests {
         assert!(pods.wished().is_empty());
         pods.apply(PodChange::Gone("a".into()));
         assert!(pods.wished().is_empty(), "nobody needs it any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gpu_of_a_reservation_that_went_is_kept_for_a_while() {
+        let mut pods = Pods::default();
+        pods.apply(pod("a", "1"));
+        pods.annotated("a", "GPU-1");
+        assert!(pods.left.lately(Instant::now()).is_empty());
+        pods.apply(PodChange::Gone("a".into()));
+        let left = BTreeSet::from(["GPU-1".to_owned()]);
+        assert_eq!(pods.left.lately(Instant::now()), left);
+        pods.apply(pod("a", "2"));
+        assert_eq!(pods.left.lately(Instant::now()), left, "it has not got it yet");
+        pods.annotated("a", "GPU-1");
+        assert!(pods.left.lately(Instant::now()).is_empty());
+        pods.apply(PodChange::Gone("a".into()));
+        tokio::time::advance(LEFT_SECONDS_MAX).await;
+        assert!(pods.left.lately(Instant::now()).is_empty(), "nobody needs it any more");
     }
 
     #[test]

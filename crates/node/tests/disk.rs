@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpu::fake::{FakeDriver, Settings};
+use gpu::linker::Machine;
 use gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, PlatformKind, Sample};
 use node::kubelet::deviceplugin::ContainerAllocateResponse;
-use node::volume::ldcache::Machine;
 use support::kubelet::{Books, Kubelet, Lists};
 use support::{Agent, names, settings, until, within};
 

@@ -8,8 +8,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 
+use gpu::linker::Machine;
 use node::doctor::{self, Report, Verdict};
-use node::volume::ldcache::Machine;
 use support::api::Api;
 
 const K3S: &str = "var/lib/rancher/k3s/agent/etc/containerd";
@@ -126,6 +126,7 @@ impl Node {
         api.change(|world| {
             world.labels = map(labels);
             world.runtime_classes = map(runtime_classes);
+            world.only_node = Some("n1".to_owned());
         });
         let kubeconfig = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: \"{}\"}}}}]\n\
@@ -202,6 +203,25 @@ async fn library_not_found() {
     Node::new("gb10-dgx-spark").check("library_not_found", 1).await;
 }
 
+/// The rest of libcuda was lost when a disk was full.
+#[tokio::test]
+async fn a_driver_library_that_is_cut_off() {
+    let node = Node::jetson();
+    let library = node
+        .place
+        .path()
+        .join("usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1.1");
+    let mut elf = fs::read(&library).unwrap();
+    // One program header: a segment to load of 1 MiB from the start of the file.
+    elf[32] = 64;
+    (elf[54], elf[56]) = (56, 1);
+    elf.resize(64 + 56, 0);
+    elf[64] = 1;
+    elf[64 + 34] = 16;
+    fs::write(&library, elf).unwrap();
+    node.check("driver_library_cut_off", 1).await;
+}
+
 #[tokio::test]
 async fn no_memory_label() {
     let labels = [("nvidia.com/gpu.count", "1")];
@@ -210,6 +230,13 @@ async fn no_memory_label() {
         .await
         .check("no_memory_label", 1)
         .await;
+}
+
+#[tokio::test]
+async fn a_node_that_the_cluster_does_not_have() {
+    let mut node = Node::jetson().in_cluster(&[], &[]).await;
+    node.args.node_name = Some("other".to_owned());
+    node.check("node_not_in_the_cluster", 0).await;
 }
 
 #[tokio::test]

@@ -9,13 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gpu::fake::{FakeDriver, Settings};
+use gpu::linker::Machine;
 use gpu::{Driver, Inventory, OpenOptions, PlatformKind, Roots};
 use node::allocator::plan::Policy;
 use node::doctor;
 use node::labels::labels;
 use node::volume::cdi::Spec;
 use node::volume::collect::Search;
-use node::volume::ldcache::Machine;
 use node::volume::prepare::Volume;
 
 fn fixtures() -> Vec<String> {

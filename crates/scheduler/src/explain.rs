@@ -6,8 +6,8 @@ mod structured;
 
 use api::{Object, PodCondition};
 use cluster::{Key, Note, Severity};
-use engine::model::Millis;
-use engine::reasons::Reason;
+use engine::model::{GangKey, Millis};
+use engine::reasons::{Reason, not_ready};
 use engine::report::PodView;
 
 pub(crate) use rota::Rota;
@@ -89,8 +89,9 @@ fn look(view: &PodView<'_>, index: &Index, rota: &mut Rota, board: &Board, pool:
     if index.is_active(&gang) || !rota.tell_gang(&gang, view.uid, &text) {
         return;
     }
-    if let Reason::GangNotReady { .. } = reason {
-        return board.note(note(about(&**group), Severity::Normal, "NotReady", text));
+    if let Reason::GangNotReady { lacking, .. } = reason {
+        let message = format!("{} ({text})", not_ready(lacking));
+        return board.note(note(about(&**group), Severity::Normal, "NotReady", message));
     }
     let said = structured::reasons(reason, &text);
     let message = structured::message(&said);
@@ -123,6 +124,8 @@ fn tell_pod(key: &Key, pod: &api::Pod, reason: &Reason, text: &str, since: Milli
 
 /// The engine's words, and what only the mirror knows.
 pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &Index) -> String {
+    let name = |gang: &GangKey| index.workload(gang);
+    let reason = reason.told(&name);
     match index.avoided(view.uid) {
         Some((node, until)) => {
             let until = crate::writers::time(until);
@@ -161,10 +164,12 @@ fn tells(reason: &Reason) -> Tells {
         // The API server says that gates are set; an eviction has its own event.
         Reason::Gated | Reason::Evicted(_) | Reason::NotTried => Tells::Nothing,
         Reason::GangMissing(_) => Tells::OnceGrouped,
-        Reason::WaitsForRelease { .. } => Tells::Pod,
+        Reason::WaitsForRelease { .. } | Reason::CutShort => Tells::Pod,
         Reason::QueueMissing(_)
+        | Reason::QueueCutOff { .. }
         | Reason::QueueNotLeaf(_)
         | Reason::UnknownSubGroup(_)
+        | Reason::SubGroupsExceeded(_)
         | Reason::Refused(_)
         | Reason::GangNotReady { .. }
         | Reason::OverLimit(_)

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use engine::Cluster;
-use engine::model::{Action, Gpus};
+use engine::model::Action;
 use engine::report::{Decision, Effort, Generator, Report, SearchEnd};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -318,7 +318,15 @@ impl Metrics {
     }
 
     /// Shares of queues, and the laws that are cheap to check: one look at each node and queue.
-    pub(crate) fn look(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
+    ///
+    /// `uncounted` says how many GPUs of a node the engine counts as held, or as not there, that the law does not: GPUs that failed under
+    /// their pods, and those of helper pods that no kubelet has given a GPU.
+    pub(crate) fn look(
+        &self,
+        engine: &Cluster,
+        display_name: impl Fn(&str) -> Option<String>,
+        uncounted: impl Fn(&str) -> i64,
+    ) {
         self.look_at_queues(engine, display_name);
         for node in engine.nodes() {
             if let Some(memory) = node.gpu_memory_mib
@@ -326,7 +334,7 @@ impl Metrics {
             {
                 self.broken("no GPU beyond its memory", node.name);
             }
-            if node.whole_used > node.gpus || node.idle_gpus < Gpus::ZERO {
+            if node.idle_devices < 0 && node.idle_devices.saturating_add(uncounted(node.name)) < 0 {
                 self.broken("no node beyond its GPUs", node.name);
             }
         }

@@ -174,6 +174,27 @@ async fn who_waits_is_told_why_and_it_ends_with_the_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_gang_that_lacks_pods_is_told_so_in_words_that_are_known_from_kai() {
+    let world = World::new();
+    world.node("n1", 1);
+    world.group("g", json!({ "minMember": 2 }));
+    world.pod("p", "g", 1);
+    let told = |world: &World| {
+        let events = world.events("g").into_iter();
+        let mut told = events.filter(|(reason, _)| reason == "NotReady");
+        told.next().map(|(_, message)| message)
+    };
+    world.until("the event", |world| told(world).is_some()).await;
+    assert_eq!(
+        told(&world).as_deref(),
+        Some(
+            "Job is not ready for scheduling. Waiting for 2 pods, currently 1 exist, 0 are gated. (the gang has 1 pods ready to start, \
+             2 are required)"
+        )
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_conflict_does_not_silence_why_a_pod_waits() {
     let world = World::new();
     world.faults(failing("status", Fault::Fail(409), 4));

@@ -63,6 +63,14 @@ fn check_pods(facts: &Facts, expectation: &Expectation, found: &mut Vec<String>)
         {
             let on = pod.node.as_deref().unwrap_or("no node");
             found.push(format!("pod {name}: expected {got} on {node}, got it on {on}"));
+        } else if let Some(words) = &expected.reason
+            && !pod
+                .reason
+                .as_ref()
+                .is_some_and(|reason| reason.contains(words.as_str()))
+        {
+            let got = pod.reason.as_deref().unwrap_or("none");
+            found.push(format!("pod {name}: expected the reason {words:?}, got {got:?}"));
         }
     }
 }
@@ -176,7 +184,9 @@ pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
         .filter(|group| !parents.contains(group.name.as_str()));
     let minimum = match gang.sub_groups.is_empty() {
         true => gang.min_member,
-        false if gang.min_sub_group.is_none() => leaves.map(|leaf| leaf.min_member.unwrap_or(0)).sum(),
+        false if gang.min_sub_group.is_none() => {
+            leaves.fold(0, |sum: u32, leaf| sum.saturating_add(leaf.min_member.unwrap_or(0)))
+        }
         // Some subgroups may stay away, so all that is sure is that there is something.
         false => 1,
     };

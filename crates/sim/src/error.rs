@@ -57,13 +57,21 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Standard input can be read only once.
+    #[error("-: standard input is named twice; name it once")]
+    StandardInputTwice,
     /// Manifests without any object that a scheduler reads.
-    #[error("{path}: has no object that the scheduler reads; it reads {known}", path = path.display())]
+    #[error(
+        "{path}: has no object that takes part in a run; those are {known}, and workloads: {expanded}",
+        path = path.display()
+    )]
     NothingKnown {
         /// The file.
         path: PathBuf,
-        /// The kinds.
+        /// The kinds that a scheduler reads.
         known: &'static str,
+        /// The kinds that become pods.
+        expanded: &'static str,
     },
     /// The embedded API server can't listen.
     #[error("can't listen on {address}: {source}")]

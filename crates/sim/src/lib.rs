@@ -8,6 +8,7 @@ mod check;
 mod error;
 pub mod invariants;
 pub mod kubelet;
+pub mod large_objects;
 pub mod memory;
 pub mod outcome;
 pub mod run;

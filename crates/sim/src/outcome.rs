@@ -12,6 +12,8 @@ use serde::{Serialize, Serializer};
 pub struct Outcome {
     /// The scenario.
     pub id: String,
+    /// The files it was read from.
+    pub files: Vec<String>,
     /// Pods by namespace and name.
     pub pods: Vec<PodOutcome>,
     /// Queues in tree order.
@@ -29,9 +31,22 @@ pub struct Outcome {
     /// Differences from what was expected; missing when nothing was checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<String>>,
+    /// What is not as one might think, with the file; nothing is wrong about it.
+    #[serde(skip)]
+    pub notes: Vec<String>,
     /// What was skipped or changed on the way in, with the file.
     #[serde(skip)]
     pub warnings: crate::scenario::Warnings,
+}
+
+impl Outcome {
+    /// The files in a few words.
+    pub fn file_names(&self) -> String {
+        match self.files.as_slice() {
+            [first, rest @ ..] if rest.len() > 2 => format!("{first} and {} more", rest.len()),
+            few => few.join(", "),
+        }
+    }
 }
 
 /// A pod.
@@ -138,6 +153,8 @@ pub struct Totals {
     pub evicted: u64,
     /// Pods that wait without a place, after the last cycle.
     pub pending: u64,
+    /// Pods of manifests that admission refuses.
+    pub refused: u64,
 }
 
 /// Wall-clock times. Only decisions are in `cycle_ms`: no loading, no printing.

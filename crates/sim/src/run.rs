@@ -1,21 +1,27 @@
 //! Runs a scenario through the engine and says what came out.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use engine::Cluster;
-use engine::model::{Action, Event, Gpus, Millis, Placement, PlacementStrategy, Quota, ResourceQuota};
+use engine::model::{
+    Action, Event, GpuRequest, Gpus, Millis, NodeSpec, Placement, PlacementStrategy, PodSpec, Quota, ResourceQuota,
+};
 use engine::report::{Decision, Moment, NodeView, PodView, QueueView, Report, Status};
 use rustc_hash::FxHashSet;
 
 use crate::check;
 use crate::memory::peak_rss_mib;
 use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, Timing, Totals};
-use crate::scenario::{Objects, Scenario, View};
+use crate::scenario::{Objects, Scenario, View, Warnings};
 use crate::world::{Fate, World, evicted_pods};
 
 /// Time between two cycles.
 const CYCLE_PERIOD: Millis = Millis::seconds(1);
+
+/// Notes beyond this say nothing new.
+const NOTES_MAX: usize = 5;
 
 /// What the user wants otherwise than the scenario says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +44,9 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
     let started = Instant::now();
     let mut runner = Runner::new(&mut scenario, cycles + settle > 1);
     runner.timing.load_ms = milliseconds(scenario.load_time + started.elapsed());
+    scenario
+        .warnings
+        .extend_about(&scenario.origin, runner.overfull_nodes());
     let mut differences = Vec::new();
     for cycle in 0..cycles + settle {
         let now = Millis(
@@ -73,8 +82,10 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
     }
     let mut outcome = runner.outcome;
     outcome.id = scenario.id;
+    outcome.files = scenario.files.iter().map(|file| file.display().to_string()).collect();
     outcome.timing = runner.timing;
     outcome.totals = runner.totals;
+    outcome.totals.refused = scenario.refused_pods;
     outcome.peak_rss_mib = peak_rss_mib();
     outcome.differences = options.check.then_some(differences);
     outcome.warnings = scenario.warnings;
@@ -145,6 +156,7 @@ impl Runner {
             gangs.iter().for_each(|gang| world.remember_gang(gang));
             pods.iter().for_each(|pod| world.remember_pod(pod));
         }
+        let notes = rounded_memory(&scenario.origin, &nodes, &pods);
         // Only a check of all gangs needs them.
         scenario.gang_minimums = gangs.iter().map(check::gang_minimum).collect();
         let mut cluster = Cluster::new();
@@ -164,8 +176,27 @@ impl Runner {
             world,
             timing: Timing::default(),
             totals: Totals::default(),
-            outcome: empty_outcome(),
+            outcome: Outcome {
+                notes,
+                ..empty_outcome()
+            },
         }
+    }
+
+    /// Nodes whose pods hold more GPUs than they have, as the files say.
+    fn overfull_nodes(&self) -> Warnings {
+        let mut warnings = Warnings::default();
+        for node in self.cluster.nodes() {
+            if node.idle_gpus < Gpus::ZERO {
+                let missing = -node.idle_gpus.as_f64();
+                warnings.push(format_args!(
+                    "Node {}: its pods hold {missing} GPUs more than it has; correct status.allocatable of the node, or \
+                     spec.nodeName or status.phase of pods",
+                    node.name
+                ));
+            }
+        }
+        warnings
     }
 
     fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
@@ -231,9 +262,32 @@ impl Runner {
     }
 }
 
+/// The memory of a GPU counts in hundreds of MiB, as in KAI. Where pods ask for memory, that can be the reason why one waits.
+fn rounded_memory(origin: &Path, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
+    let asks = |pod: &PodSpec| matches!(pod.requests.gpu, GpuRequest::Memory { .. });
+    if !pods.iter().any(asks) {
+        return Vec::new();
+    }
+    let note = |node: &NodeSpec| {
+        let label = api::keys::NODE_GPU_MEMORY;
+        let (written, counted) = (node.labels.get(label)?, node.gpu_memory_mib?);
+        let written: i64 = written.parse().ok()?;
+        (written != counted).then(|| {
+            format!(
+                "{}: Node {}: metadata.labels.{label}: {written} counts as {counted} MiB (whole hundreds, as in KAI)",
+                origin.display(),
+                node.name
+            )
+        })
+    };
+    nodes.iter().filter_map(note).take(NOTES_MAX).collect()
+}
+
 fn empty_outcome() -> Outcome {
     Outcome {
         id: String::new(),
+        files: Vec::new(),
+        notes: Vec::new(),
         pods: Vec::new(),
         queues: Vec::new(),
         nodes: Vec::new(),
@@ -241,7 +295,7 @@ fn empty_outcome() -> Outcome {
         timing: Timing::default(),
         peak_rss_mib: None,
         differences: None,
-        warnings: crate::scenario::Warnings::default(),
+        warnings: Warnings::default(),
     }
 }
 

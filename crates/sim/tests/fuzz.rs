@@ -4,14 +4,13 @@
 //! ten minutes.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
+use fuzz::Fuzz;
 use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::Config;
 use serde_json::{Value, json};
 use sim::run::Options;
-use sim::scenario::{load_case, load_manifests};
+use sim::scenario::{NotInstalled, load_case, load_manifests};
 
 /// One of each: every kind, every way to ask for GPUs, every field that is read.
 fn seed_case() -> Value {
@@ -77,130 +76,6 @@ fn seed_case() -> Value {
     })
 }
 
-/// Values that programs trip over.
-fn nasty() -> impl Strategy<Value = Value> {
-    let texts = [
-        "",
-        "0",
-        "-1",
-        "NaN",
-        "inf",
-        "-0",
-        "1e400",
-        "0.5",
-        "1",
-        "1.5",
-        "0.9999999999999",
-        "1e-9",
-        "9223372036854775807",
-        "-9223372036854775808",
-        "8Ei",
-        "1n",
-        "1m",
-        "999999999999Gi",
-        "\u{0}",
-        "\u{1f600}",
-        "ns",
-        "gang",
-        "team",
-        "root",
-        "n0",
-        "a",
-        "Always",
-        "True",
-        "Failed",
-        "Running",
-        "2026-01-01T12:00:00Z",
-        "9999-12-31T23:59:59Z",
-        "-9999-01-01T00:00:00Z",
-        "-1s",
-        "1h",
-        "292277026596y",
-        "preemptible",
-        "mixed",
-        "In",
-        "Lt",
-        "default",
-    ];
-    prop_oneof![
-        proptest::sample::select(texts.to_vec()).prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        (-5i64..5).prop_map(Value::from),
-        any::<f64>().prop_map(|number| json!(number)),
-        "\\PC{0,12}".prop_map(Value::from),
-        Just(Value::Null),
-        Just(json!(true)),
-        Just(json!([])),
-        Just(json!({})),
-        Just(json!([{}])),
-    ]
-}
-
-#[derive(Clone, Debug)]
-enum Mutation {
-    Replace(usize, Value),
-    Remove(usize),
-    Copy(usize, usize),
-}
-
-fn mutation() -> impl Strategy<Value = Mutation> {
-    prop_oneof![
-        4 => (any::<usize>(), nasty()).prop_map(|(at, value)| Mutation::Replace(at, value)),
-        1 => any::<usize>().prop_map(Mutation::Remove),
-        1 => (any::<usize>(), any::<usize>()).prop_map(|(from, to)| Mutation::Copy(from, to)),
-    ]
-}
-
-/// Pointers to every value in the tree.
-fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
-    all.push(at.to_owned());
-    let escape = |key: &str| key.replace('~', "~0").replace('/', "~1");
-    match value {
-        Value::Object(map) => map
-            .iter()
-            .for_each(|(key, value)| pointers(value, &format!("{at}/{}", escape(key)), all)),
-        Value::Array(list) => {
-            list.iter()
-                .enumerate()
-                .for_each(|(index, value)| pointers(value, &format!("{at}/{index}"), all));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
-}
-
-fn mutate(case: &mut Value, mutations: &[Mutation]) {
-    for mutation in mutations {
-        let mut all = Vec::new();
-        pointers(case, "", &mut all);
-        let pick = |at: usize| all[at % all.len()].as_str();
-        match mutation {
-            Mutation::Replace(at, value) => {
-                if let Some(target) = case.pointer_mut(pick(*at)) {
-                    *target = value.clone();
-                }
-            }
-            Mutation::Remove(at) => {
-                let Some((parent, key)) = pick(*at).rsplit_once('/') else {
-                    continue;
-                };
-                match case.pointer_mut(parent) {
-                    Some(Value::Object(map)) => drop(map.remove(key)),
-                    Some(Value::Array(list)) if !list.is_empty() => drop(list.remove(at % list.len())),
-                    _ => {}
-                }
-            }
-            Mutation::Copy(from, to) => {
-                let value = case.pointer(pick(*from)).cloned().unwrap_or_default();
-                match case.pointer_mut(pick(*to)) {
-                    Some(Value::Array(list)) if list.len() < 10 => list.push(value),
-                    Some(target) if value.to_string().len() < 2_000 => *target = value,
-                    _ => {}
-                }
-            }
-        }
-    }
-}
-
 fn run_case(text: &str) {
     // Few cycles: a mutated `cycles` may ask for a million.
     let options = Options {
@@ -221,7 +96,7 @@ fn run_manifests(case: &Value) {
         .flat_map(|objects| objects.values());
     let items: Vec<&Value> = lists.filter_map(Value::as_array).flatten().collect();
     let text = json!({"kind": "List", "items": items}).to_string();
-    if let Ok(scenario) = load_manifests(Path::new("fuzz.json"), &text) {
+    if let Ok(scenario) = load_manifests(Path::new("fuzz.json"), &text, &NotInstalled) {
         sim::run::run(
             scenario,
             &Options {
@@ -243,14 +118,6 @@ proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::with_cases(200) })]
 
     #[test]
-    fn mutated_cases_never_panic(mutations in proptest::collection::vec(mutation(), 1..6)) {
-        let mut case = seed_case();
-        mutate(&mut case, &mutations);
-        run_case(&case.to_string());
-        run_manifests(&case);
-    }
-
-    #[test]
     fn broken_text_never_panics(cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let text = seed_case().to_string();
         run_case(&text[..cut.index(text.len())]);
@@ -268,7 +135,7 @@ proptest! {
         run_case(&text);
         for text in [text.as_str(), yaml.as_str()] {
             let _ = load_case(Path::new("fuzz.yaml"), text);
-            let _ = load_manifests(Path::new("fuzz.yaml"), text);
+            let _ = load_manifests(Path::new("fuzz.yaml"), text, &NotInstalled);
         }
     }
 
@@ -282,32 +149,20 @@ proptest! {
     }
 }
 
-/// The long run. It prints the case it was at when something panics.
-#[test]
-#[ignore = "runs for KAI_FUZZ_SECONDS (60 unless told)"]
-fn long_run() {
-    let seconds = std::env::var("KAI_FUZZ_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(60);
-    let until = Instant::now() + Duration::from_secs(seconds);
-    let mut runner = TestRunner::new(Config {
-        failure_persistence: None,
-        ..Config::default()
+fn cases(fuzz: Fuzz) {
+    fuzz.json(&[seed_case()], |case| {
+        run_case(&case.to_string());
+        run_manifests(case);
     });
-    let strategy = proptest::collection::vec(mutation(), 1..12);
-    let mut cases: u64 = 0;
-    while Instant::now() < until {
-        let mutations = strategy.new_tree(&mut runner).unwrap().current();
-        let mut case = seed_case();
-        mutate(&mut case, &mutations);
-        let text = case.to_string();
-        let survived = std::panic::catch_unwind(|| {
-            run_case(&text);
-            run_manifests(&case);
-        });
-        assert!(survived.is_ok(), "panicked on {text}");
-        cases += 1;
-    }
-    println!("{cases} cases in {seconds} s");
+}
+
+#[test]
+fn mutated_cases_never_panic() {
+    cases(Fuzz::short("cases").at_most(200));
+}
+
+#[test]
+#[ignore = "runs for KAI_FUZZ_SECONDS"]
+fn long_run() {
+    cases(Fuzz::long("cases"));
 }

@@ -296,3 +296,144 @@ async fn commands_that_speak_protobuf() {
     );
     has(&kubectl.run("auth can-i create pods"), &["yes"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sorts_by_a_field_of_the_objects() {
+    let Some(kubectl) = session().await else { return };
+    for (name, priority) in [("one", 3), ("three", 1), ("two", 2)] {
+        kubectl.run(&format!("create configmap {name} --from-literal=order={priority}"));
+    }
+    let sorted = kubectl.run("get configmaps --sort-by={.data.order}");
+    let names: Vec<&str> = sorted
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(names, ["three", "two", "one"], "{sorted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explains_kinds_and_fields() {
+    let Some(kubectl) = session().await else { return };
+    has(
+        &kubectl.run("explain pods"),
+        &["KIND:", "Pod", "DESCRIPTION:", "spec", "<PodSpec>"],
+    );
+    has(
+        &kubectl.run("explain deployment.spec.template.spec.containers.resources"),
+        &["limits", "requests", "compute resources"],
+    );
+    kubectl.apply("", WIDGETS);
+    has(
+        &kubectl.run("explain widgets.spec"),
+        &["size", "<integer>", "how large"],
+    );
+    has(&kubectl.run("explain widgets.metadata"), &["ownerReferences"]);
+    has(
+        &kubectl.fail("explain pods.spec.gpus"),
+        &["field \"gpus\" does not exist"],
+    );
+}
+
+const WIDGETS: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.test.example}
+spec:
+  group: test.example
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer, description: how large}}}}}}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_needs_a_container_says_that_containers_are_simulated() {
+    let Some(kubectl) = session().await else { return };
+    kubectl.run("run a --image=busybox");
+    let running = json!({"status": {"phase": "Running", "containerStatuses": [{"name": "a", "ready": true, "restartCount": 0, "image": "busybox", "imageID": "", "state": {"running": {}}}]}});
+    let store = kubectl.server.store();
+    store
+        .patch_status("pods", "default", "a", &Patch::Merge(running))
+        .unwrap();
+    for command in [
+        "exec a -- ls",
+        "attach a",
+        "port-forward a 8080:80",
+        "top pods",
+        "top nodes",
+    ] {
+        has(&kubectl.fail(command), &["containers are simulated"]);
+    }
+    has(&kubectl.fail("exec missing -- ls"), &["pods \"missing\" not found"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_on_the_server_changes_nothing() {
+    let Some(kubectl) = session().await else { return };
+    std::fs::write(kubectl.home.path().join("manifest.yaml"), DEPLOYMENT).unwrap();
+    has(
+        &kubectl.run("apply --dry-run=server -f manifest.yaml"),
+        &["web created (server dry run)"],
+    );
+    has(&kubectl.fail("get deployment web"), &["NotFound"]);
+    kubectl.run("apply -f manifest.yaml");
+    has(
+        &kubectl.run("scale deployment web --replicas=7 --dry-run=server"),
+        &["scaled (server dry run)"],
+    );
+    kubectl.run("delete -f manifest.yaml --dry-run=server");
+    has(&kubectl.run("get deployment web -o jsonpath={.spec.replicas}"), &["2"]);
+    has(
+        &kubectl.fail("create -f manifest.yaml --dry-run=server"),
+        &["AlreadyExists"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_in_manifests_are_named() {
+    let Some(kubectl) = session().await else { return };
+    let refused = |arguments: &str, manifest: &str, expect: &[&str]| {
+        std::fs::write(kubectl.home.path().join("manifest.yaml"), manifest).unwrap();
+        has(&kubectl.fail(&format!("{arguments} -f manifest.yaml")), expect);
+    };
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: a, image: x}]\n";
+    refused(
+        "apply",
+        &format!("{pod}  gpus: 1\n"),
+        &["strict decoding error: unknown field \"spec.gpus\""],
+    );
+    refused(
+        "create",
+        &format!("{pod}  priority: high\n"),
+        &["cannot unmarshal string", "spec.priority of type int32"],
+    );
+    let amount = pod.replace("image: x", "image: x, resources: {limits: {memory: lots}}");
+    refused("apply", &amount, &["quantities must match the regular expression"]);
+    let fraction = pod.replace("image: x", "image: x, resources: {limits: {nvidia.com/gpu: 0.5}}");
+    refused(
+        "apply",
+        &fraction,
+        &[
+            "spec.containers[0].resources.limits[nvidia.com/gpu]",
+            "must be an integer",
+        ],
+    );
+    let unknown = "apiVersion: nobody.example/v1\nkind: Thing\nmetadata: {name: a}\n";
+    refused(
+        "apply",
+        unknown,
+        &["no matches for kind \"Thing\" in version \"nobody.example/v1\""],
+    );
+    std::fs::write(kubectl.home.path().join("manifest.yaml"), format!("{pod}  gpus: 1\n")).unwrap();
+    let output = kubectl
+        .command("apply --validate=warn -f manifest.yaml")
+        .output()
+        .unwrap();
+    let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{warned}");
+    has(&warned, &["unknown field \"spec.gpus\""]);
+}

@@ -20,7 +20,13 @@ use super::{ResourceList, schema};
     status = "BindRequestStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "A decision about one pod, for the binder to carry out."
+    doc = "A decision about one pod, for the binder to carry out.",
+    printcolumn = r#"{"name":"Pod","type":"string","jsonPath":".spec.podName"}"#,
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.selectedNode"}"#,
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
+    printcolumn = r#"{"name":"Failed","type":"integer","jsonPath":".status.failedAttempts"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.reason","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BindRequestSpec {

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ResourceList, schema};
+use crate::SUB_GROUPS_MAX;
 
 /// What a pod group asks for.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
@@ -20,7 +21,15 @@ use super::{ResourceList, schema};
     status = "PodGroupStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "Pods that are scheduled together."
+    doc = "Pods that are scheduled together.",
+    printcolumn = r#"{"name":"Queue","type":"string","jsonPath":".spec.queue"}"#,
+    printcolumn = r#"{"name":"Minimum","type":"integer","jsonPath":".spec.minMember"}"#,
+    printcolumn = r#"{"name":"Running","type":"integer","jsonPath":".status.running"}"#,
+    printcolumn = r#"{"name":"Pending","type":"integer","jsonPath":".status.pending"}"#,
+    printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
+    printcolumn = r#"{"name":"Priority","type":"string","jsonPath":".spec.priorityClassName","priority":1}"#,
+    printcolumn = r#"{"name":"GPUs","type":"string","jsonPath":".status.resourcesStatus.allocated.nvidia\\.com/gpu","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupSpec {
@@ -46,6 +55,7 @@ pub struct PodGroupSpec {
     pub topology_constraint: Option<TopologyConstraint>,
     /// Parts of the group with minimums and places of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = SUB_GROUPS_MAX))]
     pub sub_groups: Vec<SubGroup>,
     /// Whether pods that don't fit get a PodScheduled condition that says so; true if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +124,15 @@ pub struct SubGroup {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupStatus {
+    /// Running once a pod of it has a node, Pending before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Its pods that have a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<i32>,
+    /// Its pods that wait for a node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<i32>,
     /// General conditions; nothing of ours writes them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<PodGroupCondition>,
@@ -123,6 +142,41 @@ pub struct PodGroupStatus {
     /// What its pods ask for and have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources_status: Option<ResourcesStatus>,
+}
+
+/// How many pods of a group have a node and how many wait for one, as its status has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PodCounts {
+    /// In a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// Those with a node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<i32>,
+    /// Those without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<i32>,
+}
+
+impl PodCounts {
+    /// Phase: a pod has a node.
+    pub const RUNNING: &str = "Running";
+    /// Phase: none has.
+    pub const PENDING: &str = "Pending";
+
+    /// The counts of a group with so many pods of either kind. A group without pods has none.
+    pub fn of(running: usize, pending: usize) -> PodCounts {
+        if running + pending == 0 {
+            return PodCounts::default();
+        }
+        let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+        let phase = if running > 0 { Self::RUNNING } else { Self::PENDING };
+        PodCounts {
+            phase: Some(phase.to_owned()),
+            running: Some(count(running)),
+            pending: Some(count(pending)),
+        }
+    }
 }
 
 /// A general condition.

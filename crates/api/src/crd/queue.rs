@@ -22,7 +22,13 @@ use super::{ResourceList, schema};
     printcolumn = r#"{"name":"Priority","type":"string","jsonPath":".spec.priority"}"#,
     printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
     printcolumn = r#"{"name":"Children","type":"string","jsonPath":".status.childQueues"}"#,
-    printcolumn = r#"{"name":"DisplayName","type":"string","jsonPath":".spec.displayName"}"#
+    printcolumn = r#"{"name":"DisplayName","type":"string","jsonPath":".spec.displayName"}"#,
+    printcolumn = r#"{"name":"GPU-Quota","type":"number","jsonPath":".spec.resources.gpu.quota"}"#,
+    printcolumn = r#"{"name":"GPU-Fair-Share","type":"string","jsonPath":".status.fairShare.nvidia\\.com/gpu"}"#,
+    printcolumn = r#"{"name":"GPU-Used","type":"string","jsonPath":".status.allocated.nvidia\\.com/gpu"}"#,
+    printcolumn = r#"{"name":"GPU-Requested","type":"string","jsonPath":".status.requested.nvidia\\.com/gpu"}"#,
+    printcolumn = r#"{"name":"GPU-Limit","type":"number","jsonPath":".spec.resources.gpu.limit","priority":1}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct QueueSpec {
@@ -106,6 +112,10 @@ pub struct QueueStatus {
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub requested: ResourceList,
+    /// What it may have at present beside all others that ask; the scheduler writes it now and then.
+    #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
+    #[schemars(schema_with = "schema::resource_list")]
+    pub fair_share: ResourceList,
 }
 
 /// A condition of a queue.

@@ -1,12 +1,14 @@
 //! Where a pod can run: selectors, affinity, tolerations, host ports.
 
 use engine::model::{
-    Affinity, Constraints, HostPort, LabelSelector, NodeSelectorTerm, Operator, PodAffinityTerm, Requirement,
-    Toleration, WeightedNodeTerm, WeightedPodAffinityTerm,
+    AFFINITY_TERMS_MAX, Affinity, Constraints, HostPort, LabelSelector, NodeSelectorTerm, Operator, PodAffinityTerm,
+    Requirement, Toleration, WeightedNodeTerm, WeightedPodAffinityTerm,
 };
+use engine::steps;
 use serde::Deserialize;
 
 use super::Pod;
+use super::bounds::{HOST_PORTS_MAX, NODE_REQUIREMENTS_MAX, POD_REQUIREMENTS_MAX, TOLERATIONS_MAX, is_within};
 use crate::Error;
 use crate::error::FieldError;
 use crate::node::{TAINT_EFFECTS, taint_effect};
@@ -134,29 +136,59 @@ const NO_NAMESPACE_SELECTOR: &str =
 impl Pod {
     pub(super) fn constraints(&self, namespace: &str, errors: &mut Vec<FieldError>) -> Constraints {
         let mut constraints = Constraints::default();
-        for (key, value) in self.spec.node_selector.iter() {
-            constraints.node_selector.push((key.to_owned(), value.to_string()));
+        let spec = &self.spec;
+        if is_within(spec.tolerations.len(), TOLERATIONS_MAX, "spec.tolerations", errors) {
+            self.read_tolerations(&mut constraints, errors);
         }
-        constraints.node_selector.sort();
-        self.read_tolerations(&mut constraints, errors);
         self.read_ports(&mut constraints, errors);
-        if let Some(affinity) = &self.spec.affinity {
-            let mut reader = Reader { namespace, errors };
-            if let Some(raw) = &affinity.node_affinity {
-                reader.node_affinity(raw, &mut constraints);
+        let affinity = spec.affinity.as_deref();
+        let node_affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+        let entries = spec.node_selector.iter().count() + node_affinity.map_or(0, RawNodeAffinity::entries);
+        let field = "spec.nodeSelector and spec.affinity.nodeAffinity";
+        if is_within(entries, NODE_REQUIREMENTS_MAX, field, errors) {
+            let selector = spec.node_selector.iter();
+            constraints.node_selector = selector
+                .map(|(key, value)| (key.to_owned(), value.to_string()))
+                .collect();
+            constraints.node_selector.sort();
+            if let Some(raw) = node_affinity {
+                Reader { namespace, errors }.node_affinity(raw, &mut constraints);
             }
-            if let Some(raw) = &affinity.pod_affinity {
-                constraints.affinity = reader.pod_affinity(raw, "podAffinity");
-            }
-            if let Some(raw) = &affinity.pod_anti_affinity {
-                constraints.anti_affinity = reader.pod_affinity(raw, "podAntiAffinity");
-            }
+        }
+        if let Some(affinity) = affinity {
+            self.read_pod_affinity(affinity, namespace, &mut constraints, errors);
         }
         constraints
     }
 
+    fn read_pod_affinity(
+        &self,
+        raw: &RawAffinity,
+        namespace: &str,
+        constraints: &mut Constraints,
+        errors: &mut Vec<FieldError>,
+    ) {
+        let kinds = || raw.pod_affinity.iter().chain(&raw.pod_anti_affinity);
+        let terms = kinds().flat_map(RawPodAffinity::terms).count();
+        let entries = kinds().flat_map(RawPodAffinity::terms).map(RawPodTerm::entries).sum();
+        let field = "spec.affinity.podAffinity and podAntiAffinity";
+        if !is_within(terms, AFFINITY_TERMS_MAX, field, errors)
+            || !is_within(entries, POD_REQUIREMENTS_MAX, field, errors)
+        {
+            return;
+        }
+        let mut reader = Reader { namespace, errors };
+        if let Some(raw) = &raw.pod_affinity {
+            constraints.affinity = reader.pod_affinity(raw, "podAffinity");
+        }
+        if let Some(raw) = &raw.pod_anti_affinity {
+            constraints.anti_affinity = reader.pod_affinity(raw, "podAntiAffinity");
+        }
+    }
+
     fn read_tolerations(&self, constraints: &mut Constraints, errors: &mut Vec<FieldError>) {
         for (at, raw) in self.spec.tolerations.iter().enumerate() {
+            steps::count(1);
             let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
             let mut unknown = |part: &str, text: &str, known| {
                 let error = Error::Unknown {
@@ -205,6 +237,7 @@ impl Pod {
             .chain(sidecars)
             .flat_map(|container| &container.ports)
         {
+            steps::count(1);
             // On the host's network every port is a host port.
             let port = match raw.host_port.filter(|port| *port != 0) {
                 None if on_host => raw.container_port,
@@ -225,7 +258,45 @@ impl Pod {
                 port,
             });
         }
+        let count = constraints.host_ports.len();
+        if !is_within(count, HOST_PORTS_MAX, "spec.containers[].ports[].hostPort", errors) {
+            constraints.host_ports.clear();
+        }
     }
+}
+
+impl RawNodeAffinity {
+    /// Terms, requirements and their values, all of which are compared with a node.
+    fn entries(&self) -> usize {
+        let required = self.required.iter().flat_map(|required| &required.node_selector_terms);
+        let preferred = self.preferred.iter().map(|weighted| &weighted.preference);
+        let requirements = |term: &RawNodeTerm| entries_of(&term.match_expressions) + entries_of(&term.match_fields);
+        required.chain(preferred).map(|term| 1 + requirements(term)).sum()
+    }
+}
+
+impl RawPodAffinity {
+    fn terms(&self) -> impl Iterator<Item = &RawPodTerm> {
+        let preferred = self.preferred.iter().map(|weighted| &weighted.pod_affinity_term);
+        self.required.iter().chain(preferred)
+    }
+}
+
+impl RawPodTerm {
+    /// Requirements, their values and namespaces, all of which are compared with a pod.
+    fn entries(&self) -> usize {
+        let selector =
+            |selector: &RawSelector| selector.match_labels.iter().count() + entries_of(&selector.match_expressions);
+        self.namespaces.len() + self.label_selector.as_ref().map_or(0, selector)
+    }
+}
+
+fn entries_of(requirements: &[RawRequirement]) -> usize {
+    steps::count(requirements.len());
+    requirements
+        .iter()
+        .map(|requirement| 1 + requirement.values.len())
+        .sum()
 }
 
 impl RawNodeSelector {
@@ -335,6 +406,7 @@ impl Reader<'_> {
     fn requirements(&mut self, raw: &[RawRequirement], field: &str) -> Vec<Requirement> {
         let mut requirements = Vec::with_capacity(raw.len());
         for (at, raw) in raw.iter().enumerate() {
+            steps::count(1 + raw.values.len());
             let operator = match raw.operator.as_deref() {
                 Some("In") => Operator::In,
                 Some("NotIn") => Operator::NotIn,

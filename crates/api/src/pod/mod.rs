@@ -1,7 +1,9 @@
 //! Pods.
 
+mod bounds;
 mod chosen;
 mod conditions;
+mod config_maps;
 pub(crate) mod constraints;
 mod requests;
 mod template;
@@ -19,7 +21,6 @@ use serde::Deserialize;
 use crate::error::FieldError;
 use crate::gpu_request::{gpu_request, occupied};
 use crate::metadata::Metadata;
-use crate::priority_class::{PriorityClasses, preemptible_by_priority};
 use crate::text::{Text, null_as_default};
 use crate::{Error, Object, Problem, Read, Resource, Scope, keys};
 
@@ -64,33 +65,6 @@ struct Status {
     conditions: Vec<PodCondition>,
 }
 
-/// What a pod says about itself as a workload of one pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnWorkload<'p> {
-    /// Its queue.
-    pub queue: &'p str,
-    /// Priority classes it names, the first that exists counts.
-    pub priority_classes: [Option<&'p str>; 2],
-    /// Whether others may take its place, if it says so.
-    pub preemptible: Option<bool>,
-}
-
-impl OwnWorkload<'_> {
-    /// Priority and preemptibility.
-    pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
-        let named = self
-            .priority_classes
-            .into_iter()
-            .flatten()
-            .find(|name| classes.contains(name));
-        let priority = classes.priority(Some(named.unwrap_or(keys::DEFAULT_PRIORITY_CLASS)));
-        (
-            priority,
-            self.preemptible.unwrap_or_else(|| preemptible_by_priority(priority)),
-        )
-    }
-}
-
 /// Who schedules, and how its helpers are told from tenants' pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
@@ -120,23 +94,6 @@ impl Pod {
     pub fn pod_group_text(&self) -> Option<&Text> {
         let name = self.metadata.annotations.get(keys::POD_GROUP_NAME);
         name.filter(|name| !name.is_empty())
-    }
-
-    /// The priority class and preemptibility that its labels and spec ask for, were it a workload of its own.
-    pub fn own_workload(&self) -> OwnWorkload<'_> {
-        let label = |key: &str| self.metadata.labels.text(key).filter(|text| !text.is_empty());
-        OwnWorkload {
-            queue: label(keys::QUEUE).unwrap_or(keys::DEFAULT_QUEUE),
-            priority_classes: [
-                label(keys::PRIORITY_CLASS_NAME),
-                self.spec.priority_class_name.as_deref(),
-            ],
-            preemptible: match label(keys::PREEMPTIBILITY) {
-                Some("preemptible") => Some(true),
-                Some("non-preemptible") => Some(false),
-                _ => None,
-            },
-        }
     }
 
     /// Whether it says what an earlier version of it said. Of much that a kubelet tells, nothing is kept here.
@@ -199,7 +156,17 @@ impl Pod {
 
     /// The volume claims it mounts; volumes that need no claim are not kept.
     pub fn volume_claims(&self) -> &[VolumeClaim] {
-        &self.spec.volume_claims
+        &self.spec.volumes.claims
+    }
+
+    /// The ConfigMaps that it can't start without, by name. Those that the binder makes for it are not among them.
+    pub fn config_maps(&self) -> impl Iterator<Item = &str> {
+        let annotations = &self.metadata.annotations;
+        let sharing = annotations
+            .text(keys::SHARED_GPU_CONFIG_MAP)
+            .filter(|prefix| !prefix.is_empty());
+        let names = self.spec.config_maps.iter().map(|name| &**name);
+        names.filter(move |name| sharing.is_none_or(|prefix| !name.starts_with(prefix)))
     }
 
     /// Whether it asks for devices through resource claims.
@@ -245,7 +212,9 @@ impl Pod {
         if value.node.is_none() && value.kind == PodKind::Workload {
             value.refused = errors.first().map(|first| format!("{}: {}", first.field, first.error));
         }
-        let problems = errors.into_iter().map(|error| error.of(object(), effect)).collect();
+        let errors = errors.into_iter().take(bounds::PROBLEMS_MAX);
+        let errors = errors.map(|error| error.of(object(), effect));
+        let problems = errors.chain(self.ignored_task_priority()).collect();
         Ok(Read { value, problems })
     }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use engine::model::{GpuRequest, Requests};
 
+use super::bounds::{RESOURCE_KINDS_MAX, is_within};
 use super::{Container, Pod};
 use crate::error::FieldError;
 use crate::gpu_request::GpuAsk;
@@ -25,13 +26,23 @@ impl Pod {
                 MEMORY => requests.memory_bytes = amount,
                 // Every pod takes one slot; the engine knows.
                 PODS => {}
-                _ if keys::is_gpu_resource(name) => whole = whole.saturating_add(amount),
+                keys::RESOURCE_GPU => whole = whole.saturating_add(amount),
+                // Queues are charged for every GPU; a node has to have it under this name.
+                _ if keys::is_gpu_resource(name) => {
+                    whole = whole.saturating_add(amount);
+                    requests.extended.push((name.to_owned(), amount));
+                }
                 _ if name.starts_with(keys::MIG_PREFIX) => mig.push((name.to_owned(), amount)),
                 _ => requests.extended.push((name.to_owned(), amount)),
             }
         }
         requests.extended.sort();
         mig.sort();
+        for kinds in [&mut requests.extended, &mut mig] {
+            if !is_within(kinds.len(), RESOURCE_KINDS_MAX, "spec.containers[].resources", errors) {
+                kinds.truncate(RESOURCE_KINDS_MAX);
+            }
+        }
         (
             requests,
             GpuAsk {
@@ -58,13 +69,11 @@ impl Pod {
         if !self.spec.init_containers.is_empty() {
             let (mut sidecars, mut peak) = (Amounts::default(), Amounts::default());
             for (at, container) in self.spec.init_containers.iter().enumerate() {
-                let mut own = asked("initContainers", at, container);
+                let own = asked("initContainers", at, container);
+                // Of other resources the sum is what it was after the sidecar before.
+                peak.raise_to(&sidecars.with(&own));
                 if container.is_sidecar() {
                     sidecars.add(&own);
-                    peak.raise_to(&sidecars);
-                } else {
-                    own.add(&sidecars);
-                    peak.raise_to(&own);
                 }
             }
             running.add(&sidecars);
@@ -162,6 +171,16 @@ mod tests {
             1000,
             0,
         );
+    }
+
+    #[test]
+    fn gpus_of_others_are_charged_as_gpus_and_bounded_by_name() {
+        let text = r#"{"spec":{"containers":[{"resources":{"limits":{"amd.com/gpu":2,"example.com/vgpu":3,"nvidia.com/gpu":1}}}]}}"#;
+        let pod: Pod = serde_json::from_str(text).unwrap();
+        let (requests, ask) = pod.requests(&mut Vec::new());
+        assert_eq!(ask.whole, 3);
+        let named = [("amd.com/gpu", 2), ("example.com/vgpu", 3)].map(|(name, amount)| (name.to_owned(), amount));
+        assert_eq!(requests.extended, named);
     }
 
     #[test]

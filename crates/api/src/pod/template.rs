@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustc_hash::FxHasher;
 use serde::{Deserialize, Deserializer};
 
-use super::constraints;
-use super::volumes::VolumeClaim;
+use super::volumes::Volumes;
+use super::{config_maps, constraints};
 use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
 
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Spec {
         let mut rest = Template::deserialize(deserializer)?;
         Ok(Spec {
             node_name: rest.node_name.take(),
-            rest: rest.shared(),
+            rest: rest.settled().shared(),
         })
     }
 }
@@ -71,11 +71,20 @@ pub(super) struct Template {
     pub(super) affinity: Option<Box<constraints::RawAffinity>>,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) tolerations: Vec<constraints::RawToleration>,
-    #[serde(rename = "volumes", deserialize_with = "super::volumes::claims")]
-    pub(super) volume_claims: Vec<VolumeClaim>,
+    pub(super) volumes: Volumes,
+    /// Names of the ConfigMaps that it can't start without.
+    #[serde(skip)]
+    pub(super) config_maps: Box<[Text]>,
 }
 
 impl Template {
+    /// With what follows from several of its parts.
+    fn settled(mut self) -> Template {
+        let containers = self.init_containers.iter_mut().chain(&mut self.containers);
+        self.config_maps = config_maps::required(containers, &mut self.volumes);
+        self
+    }
+
     /// The same, shared with an equal one that was seen before.
     fn shared(self) -> Arc<Template> {
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,6 +120,15 @@ pub(super) struct Container {
     pub(super) restart_policy: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) ports: Vec<constraints::RawPort>,
+    /// ConfigMaps of its environment, empty once the pod is read.
+    #[serde(deserialize_with = "config_maps::of_env")]
+    pub(super) env: Vec<Text>,
+    /// The same.
+    #[serde(deserialize_with = "config_maps::of_env_from")]
+    pub(super) env_from: Vec<Text>,
+    /// Volumes that it mounts, empty once the pod is read.
+    #[serde(deserialize_with = "config_maps::of_mounts")]
+    pub(super) volume_mounts: Vec<Text>,
 }
 
 impl Container {

@@ -1,4 +1,5 @@
-//! Volumes of a pod, as far as they decide where it can run: those behind claims. All others are dropped when read.
+//! Volumes of a pod, as far as they decide where it can run: those behind claims and those of ConfigMaps. All others are dropped when
+//! read.
 
 use std::borrow::Cow;
 
@@ -6,6 +7,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use super::chosen::chosen;
+use super::config_maps::Reference;
 use crate::text::Text;
 
 /// A volume that is behind a claim.
@@ -33,12 +35,22 @@ impl VolumeClaim {
     }
 }
 
+/// The volumes of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Volumes {
+    pub(super) claims: Vec<VolumeClaim>,
+    /// Volume and ConfigMap, until it is known which volumes are mounted.
+    pub(super) config_maps: Vec<(Text, Text)>,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawVolume {
     name: Option<Text>,
     persistent_volume_claim: Option<RawClaim>,
     ephemeral: Option<IgnoredAny>,
+    config_map: Option<Reference>,
+    projected: Option<RawProjection>,
 }
 
 #[derive(Default, Deserialize)]
@@ -47,21 +59,63 @@ struct RawClaim {
     claim_name: Option<Text>,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawProjection {
+    #[serde(deserialize_with = "projected")]
+    sources: Vec<Text>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawProjectedSource {
+    config_map: Option<Reference>,
+}
+
+fn projected<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Text>, D::Error> {
+    chosen(deserializer, |source: RawProjectedSource| source.config_map?.required())
+}
+
+/// What is kept of a volume.
+enum Kept {
+    Claim(VolumeClaim),
+    ConfigMaps { volume: Text, maps: Vec<Text> },
+}
+
 impl RawVolume {
-    fn claim(self) -> Option<VolumeClaim> {
+    fn kept(self) -> Option<Kept> {
+        let volume = self.name.unwrap_or_default();
         if let Some(claim) = self.persistent_volume_claim {
             let claim = claim.claim_name.unwrap_or_default();
-            return Some(VolumeClaim::Persistent { claim });
+            return Some(Kept::Claim(VolumeClaim::Persistent { claim }));
         }
-        self.ephemeral?;
-        let volume = self.name.unwrap_or_default();
-        Some(VolumeClaim::Ephemeral { volume })
+        if self.ephemeral.is_some() {
+            return Some(Kept::Claim(VolumeClaim::Ephemeral { volume }));
+        }
+        let mut maps = self.projected.unwrap_or_default().sources;
+        maps.extend(self.config_map.and_then(Reference::required));
+        (!maps.is_empty()).then_some(Kept::ConfigMaps { volume, maps })
     }
 }
 
-/// For `#[serde(deserialize_with)]`.
-pub(super) fn claims<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<VolumeClaim>, D::Error> {
-    chosen(deserializer, RawVolume::claim)
+impl<'de> Deserialize<'de> for Volumes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut volumes = Volumes::default();
+        for kept in chosen(deserializer, RawVolume::kept)? {
+            match kept {
+                Kept::Claim(claim) => {
+                    // Most pods have one.
+                    volumes.claims.reserve_exact(1);
+                    volumes.claims.push(claim);
+                }
+                Kept::ConfigMaps { volume, maps } => {
+                    let named = maps.into_iter().map(|map| (volume.clone(), map));
+                    volumes.config_maps.extend(named);
+                }
+            }
+        }
+        Ok(volumes)
+    }
 }
 
 #[cfg(test)]

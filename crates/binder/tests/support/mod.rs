@@ -44,6 +44,8 @@ pub(crate) struct Kubelets {
     pub(crate) disliked: BTreeSet<String>,
     /// GPUs that somebody else has.
     pub(crate) away: BTreeSet<String>,
+    /// Nodes without CPU for one more pod.
+    pub(crate) full: BTreeSet<String>,
     /// What went wrong at any moment.
     pub(crate) violations: Vec<String>,
     /// Reservation pods that were ever refused.
@@ -332,8 +334,12 @@ impl Kubelets {
             return;
         }
         let wants_gpu = !pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"].is_null();
-        let mut phase = "Running";
-        if wants_gpu {
+        let (mut phase, mut reason) = ("Running", Value::Null);
+        let wants_cpu = !pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].is_null();
+        if wants_cpu && self.full.contains(&node) {
+            (phase, reason) = ("Failed", json!("OutOfcpu"));
+            self.refused += 1;
+        } else if wants_gpu {
             let taken: BTreeSet<String> = self.held.values().map(|(_, gpu)| gpu.clone()).collect();
             let gpus = self.gpus.get(&node).cloned().unwrap_or_default();
             let free = gpus
@@ -369,7 +375,7 @@ impl Kubelets {
             "pods",
             &namespace,
             &name,
-            &Patch::Merge(json!({ "status": { "phase": phase } })),
+            &Patch::Merge(json!({ "status": { "phase": phase, "reason": reason } })),
         );
     }
 

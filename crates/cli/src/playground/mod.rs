@@ -1,11 +1,14 @@
 //! `kai playground`: a whole cluster in this process. The embedded API server, simulated nodes with made-up GPUs, and all of kai's roles
 //! as in production; then a short story, and a cluster to play with under `kubectl`.
 
+mod counted;
+mod kubeconfig;
 mod picture;
+mod screen;
 mod story;
 mod world;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +16,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 
+use screen::Screen;
 use world::World;
 
 /// What was typed.
@@ -24,13 +28,13 @@ pub(crate) struct Arguments {
     /// The cluster alone, without the story.
     #[arg(long, conflicts_with = "once")]
     empty: bool,
-    /// The nodes, from a YAML file instead of the usual ones (docs/playground.md).
+    /// The nodes, from a YAML file instead of the usual ones (docs/playground.md). The story needs the usual ones, so there is none then.
     #[arg(long, value_name = "FILE")]
     nodes: Option<PathBuf>,
     /// Where the API server listens.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Where to write the kubeconfig.
+    /// The kubeconfig that gets the context kai-playground for as long as the playground runs. What else is in the file stays.
     #[arg(long, value_name = "FILE", default_value = "kai-playground.kubeconfig")]
     kubeconfig: PathBuf,
     /// What the roles log: a level, or targets with levels.
@@ -40,42 +44,65 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     crate::log::start_quietly(&arguments.log)?;
+    if arguments.once && arguments.nodes.is_some() {
+        anyhow::bail!(
+            "--once tells the story, which needs the usual nodes; leave out --nodes, or leave out --once for a cluster with your nodes"
+        );
+    }
+    let nodes = nodes(&arguments)?;
+    kubeconfig::check(&arguments.kubeconfig)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let nodes = nodes(&arguments)?;
-        let world = World::start(&nodes, arguments.listen).await?;
-        world.write_kubeconfig(&arguments.kubeconfig)?;
-        let mut out = io::stdout();
-        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let mut held = true;
-        if !arguments.empty {
-            held = story::tell(&world, &mut out, colour).await?;
-        }
-        picture::show(&world, &mut out)?;
-        if arguments.once {
-            std::fs::remove_file(&arguments.kubeconfig).ok();
-            let verdict = if held { "everything went as it should" } else { "something did not go as it should" };
-            writeln!(out, "\n{verdict}")?;
-            return Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
-        let file = arguments.kubeconfig.display();
-        let room = match arguments.empty {
-            true => "",
-            false => "  kubectl delete pod notebook-0 notebook-1   # the story leaves no GPU free\n",
+        let played = async {
+            let world = World::start(&nodes, arguments.listen).await?;
+            // Dropped when the playground ends in whatever way, and the kubeconfig is given back.
+            let _entry = kubeconfig::Entry::add(&arguments.kubeconfig, &world.address())?;
+            play(&arguments, &world).await
         };
-        // Not an error if nobody reads it: the cluster is there all the same.
-        crate::print(&format!(
-            "\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n{room}  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.\n",
-            world.address()
-        ))?;
         tokio::select! {
-            ended = world.ended() => Err(ended),
-            _ = tokio::signal::ctrl_c() => {
-                std::fs::remove_file(&arguments.kubeconfig).ok();
-                Ok(ExitCode::SUCCESS)
-            }
+            // Signals are handled before the kubeconfig is written.
+            biased;
+            () = crate::roles::stopped() => Ok(ExitCode::SUCCESS),
+            played = played => played,
         }
     })
+}
+
+/// The story, unless there is none, and the cluster until it ends.
+async fn play(arguments: &Arguments, world: &World) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout();
+    let screen = Screen::of_stdout();
+    let has_story = !arguments.empty && arguments.nodes.is_none();
+    let held = match has_story {
+        true => story::tell(world, &mut out, screen).await?,
+        false => true,
+    };
+    counted::until_counted(world).await;
+    picture::show(world, &mut out, screen)?;
+    if arguments.once {
+        let verdict = if held {
+            "everything went as it should"
+        } else {
+            "something did not go as it should"
+        };
+        writeln!(out, "\n{verdict}")?;
+        return Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let file = arguments.kubeconfig.display();
+    let room = match has_story {
+        false => "",
+        true => "  kubectl delete pod notebook-0 notebook-1   # the story leaves no GPU free\n",
+    };
+    let no_story = match arguments.nodes.is_some() && !arguments.empty {
+        false => "",
+        true => "\nThere is no story with --nodes: it needs the usual nodes.\n",
+    };
+    // Not an error if nobody reads it: the cluster is there all the same.
+    crate::print(&format!(
+        "{no_story}\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n{room}  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.\n",
+        world.address()
+    ))?;
+    Err(world.ended().await)
 }
 
 fn nodes(arguments: &Arguments) -> anyhow::Result<sim::kubelet::NodesFile> {

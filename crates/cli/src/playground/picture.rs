@@ -7,55 +7,58 @@ use api::keys;
 use comfy_table::Table;
 use engine::model::{GpuRequest, Millis};
 
+use super::screen::Screen;
 use super::world::World;
 
 /// Letters per GPU in a bar.
 const BAR_WIDTH: usize = 4;
+/// The same on screens on which eight of those have no room beside the names.
+const BAR_WIDTH_NARROW: usize = 2;
+const NARROW: u16 = 96;
 /// GPUs of a node that are drawn.
 const BARS_MAX: usize = 8;
 
-/// Letters per line; longer reasons go on in the next one.
-const WIDTH: u16 = 140;
-
-pub(super) fn show(world: &World, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::Result<()> {
     let feeds = &world.context.feeds;
+    let table = |header: &[&str]| table(header, screen.width);
+    let bar_width = if screen.width < NARROW {
+        BAR_WIDTH_NARROW
+    } else {
+        BAR_WIDTH
+    };
     let mut nodes = table(&["node", "GPU", "GPUs"]);
     for node in feeds.nodes().all() {
         let label = |key: &str| node.metadata.labels.text(key).unwrap_or("-").to_owned();
         let name = node.metadata.plain_name();
         let gpus = match slices(world, &node) {
-            slices if slices.is_empty() => bars(world, name),
+            slices if slices.is_empty() => bars(world, name, bar_width),
             slices => slices,
         };
         nodes.add_row([name.to_owned(), label("nvidia.com/gpu.product"), gpus]);
     }
-    let mut pods = table(&["pod", "asks for", "status", "node", "why it waits"]);
+    let mut pods = table(&["pod", "asks for", "status", "node"]);
+    let mut reasons = String::new();
     for pod in feeds.pods().all() {
         if pod.metadata.namespace() == keys::RESERVATION {
             continue;
         }
         let condition = pod.condition(api::PodCondition::SCHEDULED);
         let waits = condition.filter(|condition| condition.status == api::ConditionStatus::False);
-        let reason = waits
-            .and_then(|condition| condition.message.as_deref())
-            .unwrap_or_default();
+        let name = pod.metadata.plain_name();
+        if let Some(reason) = waits.and_then(|condition| condition.message.as_deref()) {
+            let waits = screen.sentence(" ", 1, &format!("{name} waits: {reason}"));
+            reasons.push_str(&format!("\n\n{waits}"));
+        }
         pods.add_row([
-            pod.metadata.plain_name().to_owned(),
+            name.to_owned(),
             ask(&pod),
             format!("{:?}", pod.phase()),
             pod.node_name().unwrap_or("-").to_owned(),
-            reason.to_owned(),
         ]);
     }
     let mut queues = table(&["queue", "parent", "GPUs in use", "GPUs asked for"]);
     for queue in feeds.queues().all() {
         let status = queue.status();
-        let gpus = |list: &std::collections::BTreeMap<String, api::QuantityText>| {
-            let quantity = list
-                .get(keys::RESOURCE_GPU)
-                .and_then(|text| api::Quantity::parse(text.as_str()).ok());
-            quantity.map_or_else(|| "0".to_owned(), |gpus| hundredths(gpus.milli() / 10))
-        };
         queues.add_row([
             queue.display_name().to_owned(),
             queue.parent().unwrap_or("-").to_owned(),
@@ -63,7 +66,33 @@ pub(super) fn show(world: &World, out: &mut impl Write) -> io::Result<()> {
             gpus(&status.requested),
         ]);
     }
-    writeln!(out, "\n{nodes}\n\n{pods}\n\n{queues}")
+    writeln!(
+        out,
+        "\n{}\n\n{}{reasons}\n\n{}",
+        lines(&nodes),
+        lines(&pods),
+        lines(&queues)
+    )
+}
+
+/// GPUs of a resource list: `2`, `1.75`, `40000 MiB`, `2 + 40000 MiB`. Whoever asks for memory of a GPU asks for no number of GPUs: how
+/// much of one it is depends on the GPU that the pod gets.
+fn gpus(list: &BTreeMap<String, api::QuantityText>) -> String {
+    match amounts(list) {
+        (gpus, 0) => hundredths(gpus),
+        (0, mib) => format!("{mib} MiB"),
+        (gpus, mib) => format!("{} + {mib} MiB", hundredths(gpus)),
+    }
+}
+
+/// Hundredths of GPUs, and MiB of GPU memory, in a resource list.
+pub(super) fn amounts(list: &BTreeMap<String, api::QuantityText>) -> (i64, i64) {
+    let amount = |key: &str| {
+        let quantity = list.get(key).and_then(|text| api::Quantity::parse(text.as_str()).ok());
+        quantity.unwrap_or_default()
+    };
+    let memory = amount(keys::RESOURCE_GPU_MEMORY);
+    (amount(keys::RESOURCE_GPU).milli() / 10, memory.units_up())
 }
 
 /// `2`, `1.75`.
@@ -74,12 +103,19 @@ fn hundredths(amount: i64) -> String {
     }
 }
 
-fn table(header: &[&str]) -> Table {
+/// The lines of a table, without the blanks at their ends.
+fn lines(table: &Table) -> String {
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+/// A table of this width; what has no room in a line goes on in the next one.
+fn table(header: &[&str], width: u16) -> Table {
     let mut table = Table::new();
     table
         .load_style(comfy_table::presets::NOTHING)
         .set_content_arrangement(comfy_table::ContentArrangement::Dynamic)
-        .set_width(WIDTH)
+        .set_width(width)
         .set_header(header);
     table
 }
@@ -141,7 +177,7 @@ fn slices(world: &World, node: &api::Node) -> String {
 }
 
 /// A bar per physical GPU: how much of its memory is promised.
-fn bars(world: &World, node: &str) -> String {
+fn bars(world: &World, node: &str, width: usize) -> String {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     let pods = world.context.feeds.pods().all();
     for pod in pods.iter().filter(|pod| pod.node_name() == Some(node)) {
@@ -152,9 +188,9 @@ fn bars(world: &World, node: &str) -> String {
     }
     let drawn = world.kubelets.gpus_on(node).into_iter().map(|(uuid, memory)| {
         let promised = used.get(&uuid).copied().unwrap_or(0).min(memory.max(1));
-        let filled = (promised * i64::try_from(BAR_WIDTH).unwrap_or(1) + memory / 2) / memory.max(1);
-        let filled = usize::try_from(filled).unwrap_or(0).min(BAR_WIDTH);
-        format!("[{}{}]", "#".repeat(filled), ".".repeat(BAR_WIDTH - filled))
+        let filled = (promised * i64::try_from(width).unwrap_or(1) + memory / 2) / memory.max(1);
+        let filled = usize::try_from(filled).unwrap_or(0).min(width);
+        format!("[{}{}]", "#".repeat(filled), ".".repeat(width - filled))
     });
     drawn.take(BARS_MAX).collect::<Vec<_>>().join(" ")
 }
@@ -187,4 +223,37 @@ fn held_by(pods: &[std::sync::Arc<api::Pod>], holder: &api::Pod, node: &str, mem
             GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => memory,
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_asked_for_gpu_memory_shows_it() {
+        let check = |list: &[(&str, &str)], expect: &str| {
+            let list = list.iter().map(|(key, text)| {
+                let quantity: api::QuantityText = serde_json::from_value((*text).into()).unwrap();
+                ((*key).to_owned(), quantity)
+            });
+            assert_eq!(gpus(&list.collect()), expect);
+        };
+        check(&[], "0");
+        check(&[("cpu", "1"), ("nvidia.com/gpu", "1500m")], "1.50");
+        check(&[("run.ai/gpu.memory", "40000")], "40000 MiB");
+        check(
+            &[("nvidia.com/gpu", "2"), ("run.ai/gpu.memory", "40000")],
+            "2 + 40000 MiB",
+        );
+    }
+
+    #[test]
+    fn a_table_is_no_wider_than_the_screen() {
+        let mut table = table(&["pod", "node"], 80);
+        table.add_row(["llm-0", &"no node has as much memory as the pod asks for ".repeat(5)]);
+        assert!(
+            table.to_string().lines().all(|line| line.chars().count() <= 80),
+            "{table}"
+        );
+    }
 }

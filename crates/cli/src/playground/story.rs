@@ -7,6 +7,7 @@ use cluster::Key;
 use engine::model::PodPhase;
 use serde_json::Value;
 
+use super::screen::Screen;
 use super::world::World;
 
 /// How long a chapter may take.
@@ -65,7 +66,7 @@ const CHAPTERS: &[Chapter] = &[
 ];
 
 /// Tells the story; true if all of it came true.
-pub(super) async fn tell(world: &World, out: &mut impl Write, colour: bool) -> anyhow::Result<bool> {
+pub(super) async fn tell(world: &World, out: &mut impl Write, screen: Screen) -> anyhow::Result<bool> {
     let mut all = true;
     // The roles are up when the default queue is there.
     let ready = async {
@@ -83,13 +84,15 @@ pub(super) async fn tell(world: &World, out: &mut impl Write, colour: bool) -> a
         anyhow::bail!("kai did not start within {} s", PATIENCE.as_secs());
     }
     for chapter in CHAPTERS {
-        writeln!(out, "\n{}", bold(chapter.title, colour))?;
+        writeln!(out, "\n{}", bold(&screen.sentence("", 0, chapter.title), screen.colour))?;
         for object in documents(chapter.manifests)? {
             submit(world, object).await?;
         }
         for expectation in chapter.expect {
             let held = comes_true(world, expectation).await;
-            writeln!(out, "  {} {}", mark(held, colour), describe(world, expectation, held))?;
+            let (mark, width) = mark(held, screen.colour);
+            let told = describe(world, expectation, held);
+            writeln!(out, "{}", screen.sentence(&format!("  {mark} "), width + 3, &told))?;
             all &= held;
         }
     }
@@ -212,11 +215,12 @@ fn bold(text: &str, colour: bool) -> String {
     }
 }
 
-fn mark(held: bool, colour: bool) -> String {
+/// The mark of a line, and how many letters of it are seen.
+fn mark(held: bool, colour: bool) -> (String, usize) {
     let (mark, code) = if held { ("ok", 32) } else { ("FAILED", 31) };
-    if colour {
-        format!("\u{1b}[{code}m{mark}\u{1b}[0m")
-    } else {
-        mark.to_owned()
-    }
+    let shown = match colour {
+        true => format!("\u{1b}[{code}m{mark}\u{1b}[0m"),
+        false => mark.to_owned(),
+    };
+    (shown, mark.len())
 }

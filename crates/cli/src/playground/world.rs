@@ -1,13 +1,11 @@
 //! The playground's cluster: API server, nodes, workload controllers, roles.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
-use anyhow::Context as _;
 use cluster::{Client, Clock, Context};
 use sim::kubelet::{Kubelets, NodesFile};
 use sim::server::{Listening, Options, Server};
-use sim::workloads::Workloads;
+use sim::workloads::{OtherSchedulers, Workloads};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -47,6 +45,11 @@ impl World {
             workloads.run().await;
             anyhow::anyhow!("the workload controllers ended")
         });
+        let others = OtherSchedulers::new(&context, &[api::keys::SCHEDULER_NAME]);
+        tasks.spawn(async move {
+            others.run().await;
+            anyhow::anyhow!("the watch for pods of other schedulers ended")
+        });
         let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
         let settings = Settings::every_role()?;
         tasks.spawn(async move {
@@ -79,15 +82,5 @@ impl World {
             Some(Err(error)) => anyhow::anyhow!("a part of the cluster died: {error}"),
             None => anyhow::anyhow!("nothing runs"),
         }
-    }
-
-    pub(super) fn write_kubeconfig(&self, path: &Path) -> anyhow::Result<()> {
-        let text = self.listening.kubeconfig(None);
-        std::fs::write(path, text).with_context(|| {
-            format!(
-                "writing the kubeconfig {}; name another place with --kubeconfig",
-                path.display()
-            )
-        })
     }
 }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod serve;
+mod start;
 
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ use arguments::{Election, Process};
 
 use crate::all::{self, Settings};
 use crate::log;
+use start::Leader;
 
 /// KAI's name for it: two binders of different make must not both lead.
 const BINDER_LEASE: &str = "2ad35f9c.kai.scheduler";
@@ -72,6 +74,7 @@ fn run(process: Process, election: Option<(&str, Election)>, settings: Settings)
     for remark in process.remarks() {
         tracing::warn!("{remark}");
     }
+    let elects = election.is_some();
     let candidate = election
         .filter(|(_, election)| election.leader_elect)
         .map(|(lease, election)| Candidate {
@@ -83,17 +86,35 @@ fn run(process: Process, election: Option<(&str, Election)>, settings: Settings)
         });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = Client::connect(&process.connection.access()).await?;
-        let context = Context::new(client, Clock::System);
-        let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers()).await?;
-        let probes = serve::health(&process.health_probe_bind_address, &context).await?;
+        let client = connect(&process.connection).await?;
+        let context = Context::new(client.clone(), Clock::System);
+        let serving = serve::health_and_metrics(&process.listen_address, &context, process.readers())?;
+        let probes = serve::health(&process.health_probe_bind_address, &context)?;
+        let ports = start::Ports {
+            metrics_and_health: serving.address(),
+            probes: probes.address(),
+        };
+        let leader = match &candidate {
+            Some(candidate) => Leader::Elected(candidate),
+            None if elects => Leader::Alone,
+            None => Leader::EveryReplica,
+        };
+        start::announce(&client, &leader, &ports, &settings);
         tokio::select! {
+            never = start::reach(&client) => match never {},
             failed = lead(candidate, context, settings) => failed.map(|never| match never {}),
-            served = serving => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
-            served = probes => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
+            served = serving.ended() => Err(anyhow::anyhow!("serving metrics ended: {served:?}")),
+            served = probes.ended() => Err(anyhow::anyhow!("serving probes ended: {served:?}")),
             () = stopped() => Ok(ExitCode::SUCCESS),
         }
     })
+}
+
+/// The cluster's client, or what a user without a cluster can do.
+async fn connect(connection: &Connection) -> anyhow::Result<Client> {
+    Client::connect(&connection.access())
+        .await
+        .map_err(|error| anyhow::anyhow!("{error}; without a cluster, `kai playground` runs one in this process"))
 }
 
 /// Webhooks answer on every replica; the rest runs on the one that leads.
@@ -136,7 +157,7 @@ fn identity() -> String {
 }
 
 /// Waits for SIGTERM or SIGINT.
-async fn stopped() {
+pub(crate) async fn stopped() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => {

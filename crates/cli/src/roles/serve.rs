@@ -1,5 +1,8 @@
 //! Metrics and health of a process over HTTP: `/metrics` for those who may, `/readyz` and `/livez` for all. Nothing else is served to
 //! the network.
+//!
+//! Each address has a thread and a runtime of its own, so that it is served whatever the roles' threads are busy with: a kubelet that gets
+//! no answer ends the process, and the next one begins with the same work.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +13,9 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cluster::{Context, Gate};
+use cluster::{Context, Entry, Gate};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
 
 const METRICS: &str = "/metrics";
 
@@ -24,42 +29,60 @@ pub(super) enum Readers {
 }
 
 /// Metrics and health.
-pub(super) async fn health_and_metrics(
-    address: &str,
-    context: &Context,
-    readers: Readers,
-) -> anyhow::Result<impl Serving + use<>> {
+pub(super) fn health_and_metrics(address: &str, context: &Context, readers: Readers) -> anyhow::Result<Served> {
     let gate = match readers {
         Readers::Known => Some(Gate::new(Some(context.client.clone()))),
         Readers::Everybody => None,
     };
-    let served = Served {
+    let reading = Reading {
         context: context.clone(),
         gate,
+        roles: Handle::current(),
     };
-    let router = Router::new().route(METRICS, get(metrics)).with_state(served);
+    let router = Router::new().route(METRICS, get(metrics)).with_state(reading);
     let what = "metrics and health; choose another with --listen-address";
-    listen(address, router.merge(health_router(context)), what).await
+    listen(address, router.merge(health_router(context)), what)
 }
 
 /// Health alone.
-pub(super) async fn health(address: &str, context: &Context) -> anyhow::Result<impl Serving + use<>> {
+pub(super) fn health(address: &str, context: &Context) -> anyhow::Result<Served> {
     let what = "probes; choose another with --health-probe-bind-address";
-    listen(address, health_router(context), what).await
+    listen(address, health_router(context), what)
 }
 
-/// Serves for as long as it is polled.
-pub(super) trait Serving: Future<Output = io::Result<()>> {}
-impl<F: Future<Output = io::Result<()>>> Serving for F {}
+/// An address that is served until this is dropped.
+pub(super) struct Served {
+    /// Closed from here to end the server.
+    _end: oneshot::Sender<()>,
+    ended: oneshot::Receiver<io::Result<()>>,
+    address: Option<SocketAddr>,
+}
+
+impl Served {
+    /// Where it listens; `None` = nowhere.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Waits until it ends by itself.
+    pub(super) async fn ended(self) -> io::Result<()> {
+        let Served { _end, ended, .. } = self;
+        ended
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
+    }
+}
 
 #[derive(Clone)]
-struct Served {
+struct Reading {
     context: Context,
     gate: Option<Gate>,
+    /// Connections to the API server are shared, and belong to the roles' runtime.
+    roles: Handle,
 }
 
-/// Begins to listen; the future serves. An empty address, or Go's `0`, serves nothing and never ends.
-async fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<impl Serving + use<>> {
+/// Begins to listen and to serve. An empty address, or Go's `0`, serves nothing and never ends.
+fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<Served> {
     // `:8080` as Go programs have it means all addresses.
     let address = match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
@@ -68,17 +91,40 @@ async fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<imp
     let listener = match address.as_str() {
         "" | "0" => None,
         address => {
-            let bound = tokio::net::TcpListener::bind(address).await;
+            let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            });
             Some(bound.with_context(|| format!("listening on {address} for {what}"))?)
         }
     };
+    let (end, asked_to_end) = oneshot::channel::<()>();
+    let (tell, ended) = oneshot::channel();
+    let served = Served {
+        _end: end,
+        ended,
+        address: listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+    };
     let router = router.into_make_service_with_connect_info::<SocketAddr>();
-    Ok(async move {
-        match listener {
-            Some(listener) => axum::serve(listener, router).await,
-            None => std::future::pending().await,
-        }
-    })
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let serve = move || {
+        let result = runtime.block_on(async {
+            let serving = async {
+                match listener {
+                    Some(listener) => axum::serve(tokio::net::TcpListener::from_std(listener)?, router).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                result = serving => result,
+                _ = asked_to_end => Ok(()),
+            }
+        });
+        // Nobody may be left to hear it.
+        let _ = tell.send(result);
+    };
+    std::thread::Builder::new().name("health".to_owned()).spawn(serve)?;
+    Ok(served)
 }
 
 fn health_router(context: &Context) -> Router {
@@ -90,19 +136,26 @@ fn health_router(context: &Context) -> Router {
 }
 
 async fn metrics(
-    State(served): State<Served>,
+    State(reading): State<Reading>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(gate) = &served.gate {
+    if let Some(gate) = reading.gate {
         let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        if let Some((code, text)) = gate.entry(peer.ip(), token, METRICS).await.refusal() {
+        let token = token.map(str::to_owned);
+        let asked = async move { gate.entry(peer.ip(), token.as_deref(), METRICS).await };
+        let entry = match peer.ip().is_loopback() {
+            // Needs no answer of the API server.
+            true => asked.await,
+            false => reading.roles.spawn(asked).await.unwrap_or(Entry::Unanswered),
+        };
+        if let Some((code, text)) = entry.refusal() {
             let code = StatusCode::from_u16(code).unwrap_or(StatusCode::FORBIDDEN);
             return (code, text).into_response();
         }
     }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], served.context.metrics.text()).into_response()
+    ([(header::CONTENT_TYPE, kind)], reading.context.metrics.text()).into_response()
 }
 
 /// Ready to work: everything that was asked for has been listed.
@@ -127,5 +180,65 @@ fn judge(parts: &[&str], what: &str) -> (StatusCode, String) {
             StatusCode::SERVICE_UNAVAILABLE,
             format!("{what}: {}\n", parts.join(", ")),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use cluster::{Client, Clock};
+
+    use super::*;
+
+    /// Status line and body, asked from a thread that no runtime knows.
+    fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: kai\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        format!(
+            "{} {}",
+            head.split(' ').nth(1).unwrap(),
+            body.lines().next().unwrap_or_default()
+        )
+    }
+
+    #[test]
+    fn health_and_metrics_are_served_while_the_engine_holds_every_thread() {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (release, held) = channel::<()>();
+        let (started, start) = channel();
+        let context = runtime.block_on(async {
+            let server = sim::server::Server::new(sim::server::Options::default());
+            Context::new(Client::in_process(server.service()), Clock::System)
+        });
+        context.health.announce("scheduler cycle", Duration::from_secs(3_600));
+        let served = runtime.block_on(async { health_and_metrics("127.0.0.1:0", &context, Readers::Known) });
+        let served = served.unwrap();
+        let address = served.address.unwrap();
+        // A cycle that never ends, on the runtime's only thread.
+        runtime.spawn(async move {
+            started.send(()).unwrap();
+            held.recv().ok();
+        });
+        start.recv().unwrap();
+        assert_eq!(get(address, "/livez"), "200 ok");
+        assert!(get(address, "/readyz").starts_with("503 "));
+        assert!(get(address, "/metrics").starts_with("200 "));
+        // Silent for too long, it is told to be stuck, and told so.
+        context.health.announce("silent", Duration::ZERO);
+        assert_eq!(get(address, "/livez"), "503 stuck: silent");
+        drop(release);
+        drop(served);
     }
 }

@@ -1,17 +1,24 @@
-//! `kai simulate`: what was typed, and what is printed.
+//! `kai simulate`: what was typed, and the runs. What is printed is in `report`.
 
+mod files;
+mod installation;
+mod junit;
+mod report;
 mod table;
 
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use engine::model::{Action, PlacementStrategy};
 use rayon::prelude::*;
-use sim::outcome::Outcome;
 use sim::run::Options;
-use sim::scenario::{self, Source};
+use sim::scenario;
+
+use crate::grid::{Screen, printable};
+use installation::Installed;
+use report::{Output, Report, Run, Wishes};
 
 /// How many scenarios are run before the first of them is printed: bounds memory, keeps all cores busy.
 const BATCH: usize = 256;
@@ -19,7 +26,8 @@ const BATCH: usize = 256;
 /// What was typed.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Case files, Kubernetes manifests, or folders of them. Manifests named together make up one cluster.
+    /// Case files, Kubernetes manifests, or folders of them; - is standard input. Manifests named together make up one
+    /// cluster.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Cycles to run [default: what the case says, 1 for manifests].
@@ -34,7 +42,13 @@ pub(crate) struct Arguments {
     /// Fill nodes up, or even them out [default: what the case says, else binpack].
     #[arg(long, value_enum)]
     placement: Option<Placement>,
-    /// How to print: tables for a person, or one JSON object per scenario and line.
+    /// Exit with 1 if a pod waits without a place after the last cycle, or admission refuses one.
+    #[arg(long)]
+    fail_on_pending: bool,
+    /// Exit with 2 if there was a warning: something was skipped, ignored or changed.
+    #[arg(long)]
+    strict: bool,
+    /// How to print: tables for a person, one JSON object per scenario and line, or one JUnit report of all.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -47,14 +61,6 @@ enum Placement {
     Spread,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For a person.
-    Table,
-    /// For a program.
-    Json,
-}
-
 fn parse_action(name: &str) -> Result<Action, String> {
     Action::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = Action::ALL.iter().map(|action| action.name()).collect();
@@ -62,10 +68,8 @@ fn parse_action(name: &str) -> Result<Action, String> {
     })
 }
 
-/// What became of one scenario.
-type Run = Result<Outcome, sim::Error>;
-
-/// Runs it. The exit code is 0 if all is well, 1 if a check found a difference, 2 if something could not be read.
+/// Runs it. The exit code is 0 if all is well, 1 if a check found a difference or a pod waits that should not, 2 if
+/// something could not be read or, where that is asked for, was not as it should be.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let options = Options {
         cycles: arguments.cycles,
@@ -76,97 +80,28 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }),
         check: arguments.check,
     };
-    let sources = scenario::discover(&arguments.paths)?;
-    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let mut printer = Printer {
+    let sources = scenario::discover(&arguments.paths, io::stdin().lock())
+        .map_err(|error| anyhow::anyhow!("{}", printable(&error.to_string())))?;
+    let installed = Installed::new()?;
+    let wishes = Wishes {
         output: arguments.output,
         check: arguments.check,
-        colour,
-        passed: 0,
-        failed: 0,
-        unread: 0,
+        fail_on_pending: arguments.fail_on_pending,
+        strict: arguments.strict,
     };
+    let mut report = Report::new(wishes, Screen::of_standard_output());
     for batch in sources.chunks(BATCH) {
         let runs: Vec<Run> = batch
             .par_iter()
-            .map(|source| scenario::load(source).map(|scenario| sim::run::run(scenario, &options)))
+            .map(|source| scenario::load(source, &installed).map(|scenario| sim::run::run(scenario, &options)))
             .collect();
         for (source, run) in batch.iter().zip(runs) {
-            match printer.print(source, run) {
+            match report.add(source, run) {
                 // The reader of a pipe may have seen enough.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
                 printed => printed?,
             }
         }
     }
-    Ok(printer.finish())
-}
-
-struct Printer {
-    output: Output,
-    check: bool,
-    colour: bool,
-    passed: usize,
-    failed: usize,
-    unread: usize,
-}
-
-impl Printer {
-    fn print(&mut self, source: &Source, run: Run) -> io::Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
-        let outcome = match run {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                eprintln!("error: {error}");
-                self.unread += 1;
-                self.failed += 1;
-                return Ok(());
-            }
-        };
-        for line in outcome.warnings.lines() {
-            eprintln!("warning: {line}");
-        }
-        match &outcome.differences {
-            Some(differences) if !differences.is_empty() => {
-                self.failed += 1;
-                if self.output == Output::Table {
-                    for difference in differences {
-                        writeln!(out, "{}: {difference}", source.path().display())?;
-                    }
-                }
-            }
-            Some(_) => self.passed += 1,
-            None => {}
-        }
-        match self.output {
-            Output::Json => {
-                serde_json::to_writer(&mut out, &outcome)?;
-                writeln!(out)?;
-            }
-            Output::Table if self.check => {}
-            Output::Table => table::write(&mut out, &outcome, self.colour)?,
-        }
-        out.flush()
-    }
-
-    fn finish(self) -> ExitCode {
-        if self.check {
-            let summary = format!("{} passed, {} failed", self.passed, self.failed);
-            match self.output {
-                Output::Table => println!("{summary}"),
-                // Standard output is JSON and nothing else.
-                Output::Json => eprintln!("{summary}"),
-            }
-            return if self.failed > 0 {
-                ExitCode::from(1)
-            } else {
-                ExitCode::SUCCESS
-            };
-        }
-        if self.unread > 0 {
-            ExitCode::from(2)
-        } else {
-            ExitCode::SUCCESS
-        }
-    }
+    Ok(report.finish()?)
 }

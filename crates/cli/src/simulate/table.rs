@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table};
 use engine::model::Gpus;
 use engine::report::Status;
 use sim::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome};
+
+use crate::grid::{Align, Cell, Colour, Grid, Screen};
 
 /// Rows beyond this are counted, not shown: a person reads the first ones and asks for JSON.
 const ROWS_MAX: usize = 60;
@@ -14,23 +15,30 @@ const BARS_MAX: usize = 8;
 /// Letters per bar.
 const BAR_WIDTH: usize = 4;
 
-pub(super) fn write(out: &mut impl Write, outcome: &Outcome, colour: bool) -> io::Result<()> {
-    let paint = Paint { colour };
+pub(super) fn write(out: &mut impl Write, outcome: &Outcome, screen: Screen) -> io::Result<()> {
     let totals = &outcome.totals;
     let cycles = outcome.timing.cycle_ms.len();
-    writeln!(
-        out,
-        "{}: {} bound, {} pipelined, {} evicted, {} pending after {cycles} cycle{}",
-        paint.bold(&outcome.id),
+    let refused = match totals.refused {
+        0 => String::new(),
+        refused => format!(", {refused} refused"),
+    };
+    let mut heading = Cell::coloured(&outcome.id, BOLD);
+    let sum = format!(
+        " ({}): {} bound, {} pipelined, {} evicted, {} pending{refused} after {cycles} cycle{}",
+        outcome.file_names(),
         totals.bound,
         totals.pipelined,
         totals.evicted,
         totals.pending,
         if cycles == 1 { "" } else { "s" }
-    )?;
-    write_nodes(out, &outcome.nodes, paint)?;
-    write_pods(out, &outcome.pods, paint)?;
-    write_queues(out, &outcome.queues)?;
+    );
+    heading.push(&sum, None);
+    for line in screen.lines(&heading) {
+        writeln!(out, "{line}")?;
+    }
+    write_nodes(out, &outcome.nodes, screen)?;
+    write_pods(out, &outcome.pods, screen)?;
+    write_queues(out, &outcome.queues, screen)?;
     let decided: f64 = outcome.timing.cycle_ms.iter().sum();
     writeln!(
         out,
@@ -39,49 +47,27 @@ pub(super) fn write(out: &mut impl Write, outcome: &Outcome, colour: bool) -> io
     )
 }
 
-#[derive(Clone, Copy)]
-struct Paint {
-    colour: bool,
+const BOLD: Colour = "1";
+const DIM: Colour = "2";
+const RED: Colour = "31";
+const GREEN: Colour = "32";
+const YELLOW: Colour = "33";
+const CYAN: Colour = "36";
+
+fn status(status: Status) -> Cell {
+    let colour = match status {
+        Status::Binding | Status::Bound | Status::Running | Status::Succeeded => GREEN,
+        Status::Pipelined | Status::Releasing | Status::Gated => YELLOW,
+        Status::Pending => CYAN,
+        Status::StuckInReleasing | Status::Failed | Status::Unknown => RED,
+    };
+    Cell::coloured(status.name(), colour)
 }
 
-impl Paint {
-    fn with(self, code: &str, text: &str) -> String {
-        if self.colour {
-            format!("\u{1b}[{code}m{text}\u{1b}[0m")
-        } else {
-            text.to_owned()
-        }
-    }
-    fn bold(self, text: &str) -> String {
-        self.with("1", text)
-    }
-    fn status(self, status: Status) -> String {
-        let code = match status {
-            Status::Binding | Status::Bound | Status::Running | Status::Succeeded => "32",
-            Status::Pipelined | Status::Releasing | Status::Gated => "33",
-            Status::Pending => "36",
-            Status::StuckInReleasing | Status::Failed | Status::Unknown => "31",
-        };
-        self.with(code, status.name())
-    }
-}
-
-fn new_table(header: &[&str], right: &[usize]) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(header);
-    for at in right {
-        if let Some(column) = table.column_mut(*at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-fn print(out: &mut impl Write, table: &Table, shown: usize, all: usize, what: &str) -> io::Result<()> {
+fn print(out: &mut impl Write, grid: &Grid, screen: Screen, shown: usize, all: usize, what: &str) -> io::Result<()> {
     writeln!(out)?;
-    for line in table.lines() {
-        writeln!(out, "{}", line.trim_end())?;
+    for line in grid.lines(screen) {
+        writeln!(out, "{line}")?;
     }
     if all > shown {
         writeln!(out, " ... and {} more {what} (-o json has all)", all - shown)?;
@@ -89,11 +75,18 @@ fn print(out: &mut impl Write, table: &Table, shown: usize, all: usize, what: &s
     Ok(())
 }
 
-fn write_nodes(out: &mut impl Write, nodes: &[NodeOutcome], paint: Paint) -> io::Result<()> {
+fn write_nodes(out: &mut impl Write, nodes: &[NodeOutcome], screen: Screen) -> io::Result<()> {
     if nodes.is_empty() {
         return Ok(());
     }
-    let mut table = new_table(&["NODE", "GPUS", "FREE", "CPU FREE", "MEMORY FREE", ""], &[2, 3, 4]);
+    let mut grid = Grid::new(&[
+        ("NODE", Align::Left),
+        ("GPUS", Align::Left),
+        ("FREE", Align::Right),
+        ("CPU FREE", Align::Right),
+        ("MEMORY FREE", Align::Right),
+        ("", Align::Left),
+    ]);
     for node in nodes.iter().take(ROWS_MAX) {
         let mut notes = Vec::new();
         if !node.ready {
@@ -108,79 +101,77 @@ fn write_nodes(out: &mut impl Write, nodes: &[NodeOutcome], paint: Paint) -> io:
                 name.trim_start_matches("nvidia.com/")
             ));
         }
-        table.add_row([
-            node.name.clone(),
-            bars(&node.devices, paint),
-            number(node.idle_gpus.as_f64()),
-            number(node.cpu_milli.0 as f64 / 1e3),
-            bytes(node.memory_bytes.0),
-            notes.join(", "),
+        grid.row(vec![
+            node.name.as_str().into(),
+            bars(&node.devices),
+            number(node.idle_gpus.as_f64()).into(),
+            number(node.cpu_milli.0 as f64 / 1e3).into(),
+            bytes(node.memory_bytes.0).into(),
+            notes.join(", ").into(),
         ]);
     }
-    print(out, &table, nodes.len().min(ROWS_MAX), nodes.len(), "nodes")
+    print(out, &grid, screen, nodes.len().min(ROWS_MAX), nodes.len(), "nodes")
 }
 
 /// A bar per device; eighths of a letter show the part that is taken.
-fn bars(devices: &[Device], paint: Paint) -> String {
+fn bars(devices: &[Device]) -> Cell {
     const EIGHTHS: [&str; 8] = [
         "", "\u{258f}", "\u{258e}", "\u{258d}", "\u{258c}", "\u{258b}", "\u{258a}", "\u{2589}",
     ];
     let letters = if devices.len() > BARS_MAX { 1 } else { BAR_WIDTH };
-    let bar = |device: &Device| {
-        let (percent, code) = match device {
-            Device::Idle => (0, "2"),
-            Device::Whole => (100, "32"),
-            Device::Shared(percent) => (usize::from(*percent), "33"),
+    let mut cell = Cell::default();
+    for (at, device) in devices.iter().enumerate() {
+        let (percent, colour) = match device {
+            Device::Idle => (0, DIM),
+            Device::Whole => (100, GREEN),
+            Device::Shared(percent) => (usize::from(*percent), YELLOW),
         };
         // A shared device is never drawn as free, nor as full while something is left.
         let eighths = match device {
             Device::Shared(_) => (percent * letters * 8 / 100).clamp(1, letters * 8),
             Device::Idle | Device::Whole => percent * letters * 8 / 100,
         };
-        let full = "\u{2588}".repeat(eighths / 8);
-        let part = EIGHTHS[eighths % 8];
-        let free = letters - eighths.div_ceil(8);
-        format!(
-            "{}{}",
-            paint.with(code, &format!("{full}{part}")),
-            paint.with("2", &"\u{2591}".repeat(free))
-        )
-    };
-    let separator = if letters == 1 { "" } else { " " };
-    devices.iter().map(bar).collect::<Vec<_>>().join(separator)
+        if at > 0 && letters > 1 {
+            cell.push(" ", None);
+        }
+        cell.push(&"\u{2588}".repeat(eighths / 8), Some(colour));
+        cell.push(EIGHTHS[eighths % 8], Some(colour));
+        cell.push(&"\u{2591}".repeat(letters - eighths.div_ceil(8)), Some(DIM));
+    }
+    cell
 }
 
-fn write_pods(out: &mut impl Write, pods: &[PodOutcome], paint: Paint) -> io::Result<()> {
+fn write_pods(out: &mut impl Write, pods: &[PodOutcome], screen: Screen) -> io::Result<()> {
     if pods.is_empty() {
         return Ok(());
     }
-    let mut table = new_table(&["POD", "STATUS", "NODE", "GPU GROUPS", "REASON"], &[]);
+    let headings = ["POD", "STATUS", "NODE", "GPU GROUPS", "REASON"];
+    let mut grid = Grid::new(&headings.map(|heading| (heading, Align::Left)));
     for pod in pods.iter().take(ROWS_MAX) {
-        table.add_row([
-            format!("{}/{}", pod.namespace, pod.name),
-            paint.status(pod.status),
-            pod.node.clone().unwrap_or_default(),
-            pod.gpu_groups.join(" "),
-            pod.reason.clone().unwrap_or_default(),
+        grid.row(vec![
+            format!("{}/{}", pod.namespace, pod.name).into(),
+            status(pod.status),
+            pod.node.as_deref().unwrap_or_default().into(),
+            pod.gpu_groups.join(" ").into(),
+            pod.reason.as_deref().unwrap_or_default().into(),
         ]);
     }
-    print(out, &table, pods.len().min(ROWS_MAX), pods.len(), "pods")
+    print(out, &grid, screen, pods.len().min(ROWS_MAX), pods.len(), "pods")
 }
 
-fn write_queues(out: &mut impl Write, queues: &[QueueOutcome]) -> io::Result<()> {
+fn write_queues(out: &mut impl Write, queues: &[QueueOutcome], screen: Screen) -> io::Result<()> {
     if queues.is_empty() {
         return Ok(());
     }
-    let header = [
-        "QUEUE",
-        "GPU QUOTA",
-        "FAIR SHARE",
-        "USED",
-        "ASKED",
-        "CPU USED",
-        "MEMORY USED",
-    ];
-    let mut table = new_table(&header, &[1, 2, 3, 4, 5, 6]);
+    let mut grid = Grid::new(&[
+        ("QUEUE", Align::Left),
+        ("GPU QUOTA", Align::Right),
+        ("FAIR SHARE", Align::Right),
+        ("USED", Align::Right),
+        ("ASKED", Align::Right),
+        ("CPU USED", Align::Right),
+        ("MEMORY USED", Align::Right),
+    ]);
     let mut depths: Vec<(&str, usize)> = Vec::new();
     for queue in queues.iter().take(ROWS_MAX) {
         let above = queue
@@ -196,17 +187,17 @@ fn write_queues(out: &mut impl Write, queues: &[QueueOutcome]) -> io::Result<()>
             requested,
             ..
         } = queue.gpu;
-        table.add_row([
-            format!("{}{}", "  ".repeat(depth), queue.name),
-            unlimited(quota),
-            unlimited(fair_share),
-            number(allocated),
-            number(requested),
-            number(queue.cpu.allocated / 1e3),
-            bytes((queue.memory.allocated * 1e6) as i64),
+        grid.row(vec![
+            format!("{}{}", "  ".repeat(depth), queue.name).into(),
+            unlimited(quota).into(),
+            unlimited(fair_share).into(),
+            number(allocated).into(),
+            number(requested).into(),
+            number(queue.cpu.allocated / 1e3).into(),
+            bytes((queue.memory.allocated * 1e6) as i64).into(),
         ]);
     }
-    print(out, &table, queues.len().min(ROWS_MAX), queues.len(), "queues")
+    print(out, &grid, screen, queues.len().min(ROWS_MAX), queues.len(), "queues")
 }
 
 fn unlimited(amount: f64) -> String {
@@ -237,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_bar_shows_eighths() {
-        let plain = Paint { colour: false };
+        let drawn = |devices: &[Device]| bars(devices).text();
         let devices = [
             Device::Whole,
             Device::Shared(50),
@@ -245,8 +236,8 @@ mod tests {
             Device::Shared(90),
             Device::Idle,
         ];
-        insta::assert_snapshot!(bars(&devices, plain), @"████ ██░░ ▏░░░ ███▌ ░░░░");
-        assert_eq!(bars(&[Device::Whole; 16], plain), "\u{2588}".repeat(16));
+        insta::assert_snapshot!(drawn(&devices), @"████ ██░░ ▏░░░ ███▌ ░░░░");
+        assert_eq!(drawn(&[Device::Whole; 16]), "\u{2588}".repeat(16));
     }
 
     #[test]

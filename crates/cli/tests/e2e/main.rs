@@ -2,6 +2,8 @@
 //! roles. It runs on the embedded API server (in virtual time); the back end can be another one, see `harness/backend.rs`.
 #![allow(clippy::unwrap_used)] // The harness is a test too.
 
+mod config_maps;
+mod examples;
 mod gangs;
 #[allow(dead_code)] // The fault runs use the rest of it.
 mod harness;

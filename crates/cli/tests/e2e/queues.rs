@@ -1,11 +1,12 @@
 //! Quota, fair share, reclaim, preemption, consolidation, and queues that go away.
 
 use api::Object;
+use cli::all::Settings;
 use serde_json::json;
 use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::{PodManifest, pod_group, queue};
-use crate::harness::{Cluster, scenario};
+use crate::harness::{Cluster, scenario, scenario_with};
 
 async fn two_teams(cluster: &Cluster) {
     cluster.create(queue("company", None, -1.0, -1.0)).await;
@@ -122,8 +123,12 @@ fn pods_of_a_deleted_queue_go_on_and_new_ones_wait() {
 }
 
 #[test]
-fn a_queue_with_children_is_not_deleted() {
-    scenario(&[NodeTemplate::new("node", "")], async |cluster| {
+fn a_protected_queue_with_children_is_not_deleted() {
+    let settings = Settings::of_flags(|role| match role {
+        "admission" => vec!["--protect-parent-queues".to_owned()],
+        _ => Vec::new(),
+    });
+    scenario_with(settings.unwrap(), &[NodeTemplate::new("node", "")], async |cluster| {
         two_teams(cluster).await;
         let refused = cluster.delete::<api::Queue>("", "company").await.unwrap_err();
         assert!(refused.to_string().contains("red"), "{refused}");
@@ -152,5 +157,49 @@ fn the_status_of_queues_adds_up() {
                 })
                 .await;
         }
+    });
+}
+
+/// Helm and scripts delete parents first.
+#[test]
+fn a_parent_queue_goes_before_its_children_whose_work_waits_for_it() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        cluster.create(queue("company", None, -1.0, -1.0)).await;
+        cluster.create(queue("team", Some("company"), -1.0, -1.0)).await;
+        cluster
+            .until("both are known", |cluster| cluster.feeds().queues().len() >= 4)
+            .await;
+        cluster.delete::<api::Queue>("", "company").await.unwrap();
+        cluster
+            .create(PodManifest::new("orphan").queue("team").gpus(1).build())
+            .await;
+        cluster
+            .until_waiting(
+                "orphan",
+                "queue team waits for queue company above it, which does not exist",
+            )
+            .await;
+        cluster.create(queue("company", None, -1.0, -1.0)).await;
+        cluster.until_only_running(&["orphan"]).await;
+    });
+}
+
+#[test]
+fn a_queue_shows_its_fair_share() {
+    scenario(&[NodeTemplate::new("node", "h100:4")], async |cluster| {
+        two_teams(cluster).await;
+        cluster
+            .create(PodManifest::new("red").queue("red").gpus(2).build())
+            .await;
+        cluster.until_only_running(&["red"]).await;
+        let share = |cluster: &Cluster| {
+            let queue = cluster.feeds().queues().get(&cluster::Key::new("", "red"))?;
+            queue.status().fair_share.get("nvidia.com/gpu").map(ToString::to_string)
+        };
+        cluster
+            .until("red may have what it asks for", |cluster| {
+                share(cluster).as_deref() == Some("2")
+            })
+            .await;
     });
 }

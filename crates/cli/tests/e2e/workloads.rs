@@ -1,6 +1,8 @@
 //! Workloads of Kubernetes and of common operators become gangs by themselves.
 
-use serde_json::json;
+use api::{Resource, Scope};
+use cluster::{Selection, Target};
+use serde_json::{Value, json};
 use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
@@ -21,6 +23,108 @@ fn a_deployment_runs_its_replicas() {
         cluster.until_running(3).await;
         let groups = cluster.feeds().pod_groups().len();
         assert_eq!(groups, 3, "each pod of a deployment is a workload of its own");
+    });
+}
+
+const EVENTS: Resource = Resource::new("", "v1", "Event", "events", Scope::Namespaced);
+const DEPLOYMENTS: Resource = Resource::new("apps", "v1", "Deployment", "deployments", Scope::Namespaced);
+
+/// A deployment of pods with no more than a label and our scheduler.
+fn plain_deployment(image: &str) -> Value {
+    let mut template = PodManifest::new("web").label("app", "web").priority("train").template();
+    template["spec"]["containers"][0]["image"] = image.into();
+    template["metadata"].as_object_mut().unwrap().remove("annotations");
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },
+        "spec": { "replicas": 2, "selector": { "matchLabels": { "app": "web" } }, "template": template },
+    })
+}
+
+#[test]
+fn a_deployment_without_annotations_gets_its_pods() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        cluster.create(plain_deployment("one")).await;
+        cluster.until_running(2).await;
+    });
+}
+
+#[test]
+fn pods_that_are_refused_are_told_about_in_an_event() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        let mut deployment = plain_deployment("one");
+        deployment["spec"]["template"]["metadata"]["annotations"] = json!({ "gpu-fraction": "nonsense" });
+        cluster.create(deployment).await;
+        let told = async || {
+            let events = cluster
+                .client
+                .list_values(&EVENTS, &Selection::default())
+                .await
+                .unwrap();
+            events.iter().any(|event| {
+                let message = event["message"].as_str().unwrap_or_default();
+                event["reason"] == "FailedCreate"
+                    && message.contains("denied the request")
+                    && message.contains("nonsense")
+            })
+        };
+        cluster.until_async("an event with the server's message", told).await;
+        let fixed = json!({ "spec": { "template": { "metadata": { "annotations": { "gpu-fraction": null } } } } });
+        cluster.patch(&DEPLOYMENTS, "default", "web", fixed).await.unwrap();
+        cluster.until_running(2).await;
+    });
+}
+
+#[test]
+fn an_update_of_a_deployment_replaces_its_pods() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        cluster.create(plain_deployment("one")).await;
+        cluster.until_running(2).await;
+        let before = cluster.running();
+        let template = plain_deployment("two")["spec"]["template"].clone();
+        let update = json!({ "spec": { "template": template } });
+        cluster.patch(&DEPLOYMENTS, "default", "web", update).await.unwrap();
+        let target = Target {
+            resource: &DEPLOYMENTS,
+            namespace: "default",
+            name: "web",
+        };
+        let complete = async || {
+            let deployment = cluster.client.get_value(target).await.unwrap().unwrap();
+            let status = &deployment["status"];
+            let counters = ["replicas", "updatedReplicas", "availableReplicas"];
+            status["observedGeneration"] == deployment["metadata"]["generation"]
+                && counters.iter().all(|field| status[field] == 2)
+                && deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "2"
+        };
+        cluster.until_async("the update is complete", complete).await;
+        cluster
+            .until("only new pods run", |cluster| {
+                let running = cluster.running();
+                running.len() == 2 && running.iter().all(|pod| !before.contains(pod))
+            })
+            .await;
+    });
+}
+
+#[test]
+fn a_reason_names_the_workload_that_holds_the_gpus() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        let llm = PodManifest::new("llm").label("app", "llm").priority("train").gpus(1);
+        cluster
+            .create(json!({
+                "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "llm", "namespace": "default" },
+                "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "llm" } }, "template": llm.template() },
+            }))
+            .await;
+        cluster.until_running(1).await;
+        cluster.create(PodManifest::new("next").gpus(1).build()).await;
+        cluster
+            .until_waiting("next", "held by Deployment default/llm (1 GPU)")
+            .await;
+        cluster.delete::<api::Pod>("default", "next").await.unwrap();
+        cluster
+            .until("it is gone", |cluster| cluster.pod("next").is_none())
+            .await;
     });
 }
 

@@ -15,26 +15,26 @@ use crate::trouble::{Rates, Trouble};
 
 const RESERVATIONS: &str = api::keys::RESERVATION;
 
-fn half(name: &str) -> Value {
+pub(crate) fn half(name: &str) -> Value {
     PodManifest::new(name).fraction("0.5").build()
 }
 
-fn store(cluster: &Cluster) -> Door {
+pub(crate) fn store(cluster: &Cluster) -> Door {
     cluster.server().expect("these are about the embedded server").store()
 }
 
 /// The reservation pods that there are.
-fn reservations(cluster: &Cluster) -> Vec<Value> {
+pub(crate) fn reservations(cluster: &Cluster) -> Vec<Value> {
     let page = store(cluster).list("pods", RESERVATIONS, &Selector::everything());
     page.unwrap().objects.iter().map(|object| object.to_value()).collect()
 }
 
-fn name_of(object: &Value) -> &str {
+pub(crate) fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
 /// Time passes.
-async fn pass(seconds: u64) {
+pub(crate) async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 

@@ -10,6 +10,7 @@ use sim::server::{DeleteOptions, Door, Faults, Selector};
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Choice, Cluster};
+use crate::others::OtherScheduler;
 use crate::plan::{Plan, Step};
 use crate::pods::may_be_evicted;
 use crate::processes::Processes;
@@ -76,6 +77,7 @@ struct Life<'a> {
     present: Vec<bool>,
     /// Nodes that were less than they said for a while; they may reject pods.
     shaken: Vec<bool>,
+    others: OtherScheduler,
 }
 
 /// What may have become of a pod.
@@ -98,6 +100,7 @@ impl<'a> Life<'a> {
             pods: BTreeMap::new(),
             present: vec![true; plan.nodes.len()],
             shaken: vec![false; plan.nodes.len()],
+            others: OtherScheduler::default(),
             cluster,
         }
     }
@@ -190,6 +193,20 @@ impl<'a> Life<'a> {
                 if let Some(pod) = self.pick(RESERVATIONS, *pick) {
                     let _ = self.cluster.delete::<api::Pod>(RESERVATIONS, &pod).await;
                 }
+            }
+            Step::EvictReservation(pick) => {
+                if let Some(pod) = self.pick(RESERVATIONS, *pick) {
+                    let _ = self.cluster.kubelets.evict(RESERVATIONS, &pod).await;
+                }
+            }
+            Step::PreemptReservation(pick) => {
+                if let Some(pod) = self.pick(RESERVATIONS, *pick) {
+                    self.others.preempt(&self.cluster, &pod).await;
+                }
+            }
+            Step::Pressure(node) => {
+                self.shaken[*node] = true;
+                let _ = self.cluster.kubelets.press(&self.plan.nodes[*node].name).await;
             }
             Step::Restart { process, pause } => {
                 self.processes.restart(*process, Duration::from_millis(*pause)).await;
@@ -287,6 +304,7 @@ impl<'a> Life<'a> {
     async fn heal(&mut self) {
         self.trouble.stop();
         self.processes.kill_doubles().await;
+        self.others.leave(&self.cluster).await;
         for node in 0..self.plan.nodes.len() {
             self.add(node).await;
             self.cordon(node, false).await;

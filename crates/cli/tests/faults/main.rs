@@ -12,6 +12,8 @@ mod dice;
 mod harness;
 mod incidents;
 mod life;
+mod lost_reservations;
+mod others;
 mod plan;
 mod pods;
 mod processes;

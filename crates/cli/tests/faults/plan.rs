@@ -43,6 +43,12 @@ pub(crate) enum Step {
     Ready(usize, bool),
     /// Somebody deletes one of the reservation pods.
     LoseReservation(u64),
+    /// A kubelet ends one of the reservation pods.
+    EvictReservation(u64),
+    /// Another scheduler ends one of the reservation pods in favour of a pod of its own with a GPU.
+    PreemptReservation(u64),
+    /// A node runs out of memory; its kubelet ends the pod that comes first.
+    Pressure(usize),
     /// One of the processes dies, and comes back after so many milliseconds.
     Restart { process: u64, pause: u64 },
     /// All of them do.
@@ -75,6 +81,9 @@ impl Step {
             Step::RemoveNode(_) => Some("nodes removed"),
             Step::Ready(_, false) => Some("kubelets silent"),
             Step::LoseReservation(_) => Some("reservation pods deleted"),
+            Step::EvictReservation(_) => Some("reservation pods evicted by kubelets"),
+            Step::PreemptReservation(_) => Some("reservation pods preempted by another scheduler"),
+            Step::Pressure(_) => Some("nodes short of memory"),
             Step::Restart { .. } => Some("processes killed"),
             Step::RestartAll(_) => Some("kills of all processes"),
             Step::Double(_) => Some("processes run twice"),
@@ -155,7 +164,12 @@ fn step(dice: &mut Dice, number: usize, nodes: &[NodeTemplate]) -> (Step, u64) {
         65..69 => Step::AddNode(node),
         69..72 => Step::Cordon(node, dice.percent(50)),
         72..75 => Step::Ready(node, dice.percent(60)),
-        75..80 => Step::LoseReservation(dice.roll(1000)),
+        75..77 => Step::LoseReservation(dice.roll(1000)),
+        77..79 => Step::EvictReservation(dice.roll(1000)),
+        79..80 => match dice.roll(2) {
+            0 => Step::PreemptReservation(dice.roll(1000)),
+            _ => Step::Pressure(node),
+        },
         80..84 => Step::Restart {
             process: dice.roll(1000),
             pause: dice.roll(2) * dice.roll(4000),

@@ -12,8 +12,8 @@ use crate::dice::{Dice, mix};
 
 /// Who suffers: the accounts of kai. Kubelets and users do not.
 pub(crate) const ACCOUNTS: &str = "system:serviceaccount:kai-scheduler:";
-/// The account that simulated kubelets use for what node agents do.
-const NODE_AGENT: &str = "kai-node-agent";
+/// The account of simulated kubelets.
+const NODES: &str = "simulated-nodes";
 /// Pods with names that end so are never bound: a policy of the cluster refuses it.
 pub(crate) const REFUSED: &str = "-refused";
 
@@ -238,7 +238,7 @@ fn band(roll: u64, rates: &[u64]) -> Option<usize> {
 /// The account of kai that asks, if it is one that suffers.
 fn account(request: &RequestInfo) -> Option<&str> {
     let account = request.user.strip_prefix(ACCOUNTS)?;
-    (account != NODE_AGENT).then_some(account)
+    (account != NODES).then_some(account)
 }
 
 impl Faults for Trouble {

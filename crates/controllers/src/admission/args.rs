@@ -40,6 +40,9 @@ pub struct Args {
     /// Warn when the quotas of queues exceed those of their parents, and require the parents to exist.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub enable_quota_validation: bool,
+    /// Refuse to delete a queue that other queues name as their parent.
+    #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub protect_parent_queues: bool,
     /// Label of pods and namespaces that names the queue.
     #[arg(long, default_value = keys::QUEUE)]
     pub queue_label_key: String,
@@ -82,7 +85,8 @@ pub struct Args {
     /// Name of this replica, for its entry in the bundle of authorities.
     #[arg(long, env = "HOSTNAME", default_value = "admission")]
     pub identity: String,
-    /// Register webhooks and policies with the API server. Without it, whoever installs does.
+    /// Register webhooks and policies with the API server. With false, whoever installs does (deploy/admission-webhooks.yaml and
+    /// admission-policies.yaml), the account needs no right to write them, and --cert-dir has the certificate.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub register: bool,
 
@@ -118,6 +122,8 @@ pub struct Settings {
     pub runtime_class: RuntimeClassChoice,
     /// Whether quotas of queues are compared with those of their parents.
     pub quota_validation: Feature,
+    /// Whether a queue with children is kept from being deleted.
+    pub parent_queue_protection: Feature,
     /// Label that names the queue.
     pub queue_label: String,
     /// Which namespaces' pods the webhooks look at.
@@ -217,6 +223,11 @@ pub enum ArgsError {
         /// Hours of the authority.
         authority: u32,
     },
+    /// In --register.
+    #[error(
+        "--register=false: whoever registers the webhooks has to know their authority; give certificate, key and authority with --cert-dir"
+    )]
+    Unregistered,
     /// Text that can't stand in a CEL expression.
     #[error("--{flag}: {text:?} has a quote, a backslash or a control character; write a plain name")]
     Name {
@@ -261,6 +272,7 @@ impl Args {
             share_slots: self.gpu_share_slots.into(),
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
+            parent_queue_protection: self.protect_parent_queues.into(),
             queue_label: self.queue_label_key.clone(),
             namespaces: NamespaceChoice {
                 labels: labels("namespace-label-selector", &self.namespace_label_selector)?,
@@ -294,6 +306,9 @@ impl Args {
     fn certificates(&self) -> Result<CertificateSource, ArgsError> {
         if let Some(directory) = &self.cert_dir {
             return Ok(CertificateSource::Directory(directory.clone()));
+        }
+        if !self.register {
+            return Err(ArgsError::Unregistered);
         }
         let (leaf, authority) = (self.cert_hours, self.ca_hours);
         // A new authority is announced while the old one still covers a whole certificate; see `certificates`.
@@ -482,6 +497,14 @@ mod tests {
             let error = settings(&flags).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
+        // Nobody else could know an authority that is made here.
+        let error = settings(&["--register=false"]).unwrap_err();
+        assert!(error.contains("--cert-dir"), "{error}");
+        assert!(
+            !settings(&["--register=false", "--cert-dir", "/certificates"])
+                .unwrap()
+                .register
+        );
     }
 
     #[test]

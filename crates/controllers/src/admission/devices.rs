@@ -1,6 +1,8 @@
 //! Which GPUs a container may name by itself: none. A container that asked for a GPU is told its devices by the device plugin or the
-//! binder, so a value of its own is taken away: the kubelet would let it win. For all others `NVIDIA_VISIBLE_DEVICES` is `void`,
-//! because an image may bring a value along that shows every GPU of the node.
+//! binder, so a value of its own is taken away with a warning: the kubelet would let it win. For all others `NVIDIA_VISIBLE_DEVICES` is
+//! `void`, because an image may bring a value along that shows every GPU of the node; a pod that names GPUs there is refused, as by KAI.
+
+use std::collections::BTreeSet;
 
 use api::keys;
 use serde_json::{Value, json};
@@ -14,32 +16,57 @@ const HIDDEN: &str = "void";
 /// Values that show no GPU.
 const HARMLESS: [&str; 2] = [HIDDEN, "none"];
 
-/// Hides GPUs from all containers that did not ask for one and that can still be changed.
-pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) {
+/// Hides GPUs from all containers that did not ask for one and that can still be changed. Answers with what the user is told.
+pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) -> Vec<String> {
+    let old = Old::of(old);
+    let mut warnings = Vec::new();
     for at in containers(pod, share) {
         let Some(container) = pod.pointer_mut(&at.pointer()).filter(|container| container.is_object()) else {
             continue;
         };
-        if is_old(at.list, container, old) {
+        if old.has(at.list, container) {
             continue;
         }
         if asks_for_gpu(container) {
-            if let Some(env) = container.get_mut("env").and_then(Value::as_array_mut) {
-                env.retain(|variable| variable["name"] != keys::ENV_VISIBLE_DEVICES);
-            }
-            continue;
-        }
-        let env = list_mut(container, "env");
-        let mut visible = env
-            .iter_mut()
-            .filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
-        match visible.next() {
-            // A reference can't stand beside a value. Validation refuses it, with better words than the API server has.
-            Some(variable) if !variable["valueFrom"].is_null() => {}
-            Some(variable) => variable["value"] = HIDDEN.into(),
-            None => env.push(json!({"name": keys::ENV_VISIBLE_DEVICES, "value": HIDDEN})),
+            warnings.extend(take_away(container, at));
+        } else {
+            hide_from(container);
         }
     }
+    warnings
+}
+
+/// Removes a value of the container's own.
+fn take_away(container: &mut Value, at: ContainerAt) -> Option<String> {
+    let env = container.get_mut("env")?.as_array_mut()?;
+    let before = env.len();
+    env.retain(|variable| variable["name"] != keys::ENV_VISIBLE_DEVICES);
+    (env.len() < before).then(|| {
+        format!(
+            "{}: removed; the container is given the GPUs that it requests, whatever it names",
+            field(container, at)
+        )
+    })
+}
+
+/// A value that is there already is for validation to judge: it refuses with better words than the API server has.
+fn hide_from(container: &mut Value) {
+    let env = list_mut(container, "env");
+    let mut visible = env
+        .iter_mut()
+        .filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
+    match visible.next() {
+        Some(variable) if variable["valueFrom"].is_null() && view::text(variable, "/value").is_none() => {
+            variable["value"] = HIDDEN.into();
+        }
+        Some(_) => {}
+        None => env.push(json!({"name": keys::ENV_VISIBLE_DEVICES, "value": HIDDEN})),
+    }
+}
+
+fn field(container: &Value, at: ContainerAt) -> String {
+    let name = view::text(container, "/name").unwrap_or("(no name)");
+    format!("spec.{}[{name}].env.{}", at.list, keys::ENV_VISIBLE_DEVICES)
 }
 
 /// Containers that did not ask for a GPU and name some.
@@ -56,9 +83,8 @@ pub(crate) fn check(pod: &Value, share: Option<ContainerAt>) -> Option<Finding> 
             Some(value) => Some(format!("{value:?} shows GPUs to a container that asked for none")),
             None => Some("a reference may show GPUs to a container that asked for none".to_owned()),
         })?;
-        let name = view::text(container, "/name").unwrap_or("(no name)");
         Some(Finding::invalid(
-            format!("spec.{}[{name}].env.{}", at.list, keys::ENV_VISIBLE_DEVICES),
+            field(container, at),
             format!("{wrong}; remove it, write void or none, or request a GPU"),
         ))
     })
@@ -74,11 +100,31 @@ fn containers(pod: &Value, share: Option<ContainerAt>) -> Vec<ContainerAt> {
     all.filter(|at| Some(*at) != share).collect()
 }
 
-/// A container of a running pod can't be changed any more; only ephemeral ones join later.
-fn is_old(list: &str, container: &Value, old: &Value) -> bool {
-    let same_name = |other: &Value| other["name"] == container["name"];
-    !old.is_null()
-        && (list != "ephemeralContainers" || view::list(old, "/spec/ephemeralContainers").iter().any(same_name))
+/// The pod as it was before the request. A container of a running pod can't be changed any more; only ephemeral ones join later.
+enum Old<'o> {
+    /// The pod is new.
+    None,
+    /// It had ephemeral containers of these names.
+    Pod(BTreeSet<Option<&'o str>>),
+}
+
+impl<'o> Old<'o> {
+    fn of(pod: &'o Value) -> Old<'o> {
+        if pod.is_null() {
+            return Old::None;
+        }
+        let ephemeral = view::list(pod, "/spec/ephemeralContainers").iter();
+        Old::Pod(ephemeral.map(|container| container["name"].as_str()).collect())
+    }
+
+    fn has(&self, list: &str, container: &Value) -> bool {
+        match self {
+            Old::None => false,
+            Old::Pod(ephemeral) => {
+                list != "ephemeralContainers" || ephemeral.contains(&container.get("name").and_then(Value::as_str))
+            }
+        }
+    }
 }
 
 /// The API server copies limits of extended resources to requests, but only after this has run.
@@ -122,10 +168,10 @@ mod tests {
             hidden(json!({})),
             json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
         );
-        assert_eq!(
-            hidden(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})),
-            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
-        );
+        for harmless in [json!(""), json!("void"), json!("none")] {
+            let env = hidden(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": harmless}]}));
+            assert_eq!(env[0]["value"], if harmless == "none" { "none" } else { "void" });
+        }
         for amount in [json!("1"), json!(1), json!("2")] {
             assert_eq!(
                 hidden(json!({"resources": {"limits": {"nvidia.com/gpu": amount}}})),
@@ -138,7 +184,19 @@ mod tests {
         );
         let own_value = json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "b"}],
             "resources": {"limits": {"nvidia.com/gpu": 1}}});
-        assert_eq!(hidden(own_value), json!([{"name": "A", "value": "b"}]));
+        let mut pod = pod(own_value);
+        let warnings = hide(&mut pod, &Value::Null, None);
+        assert_eq!(
+            pod["spec"]["containers"][0]["env"],
+            json!([{"name": "A", "value": "b"}])
+        );
+        assert_eq!(
+            warnings,
+            [
+                "spec.containers[(no name)].env.NVIDIA_VISIBLE_DEVICES: removed; the container is given the GPUs that it requests, \
+              whatever it names"
+            ]
+        );
         for amount in [json!("0"), json!(0), json!("0m"), json!(null)] {
             assert!(hidden(json!({"resources": {"limits": {"nvidia.com/gpu": amount}}})).is_array());
         }
@@ -153,6 +211,18 @@ mod tests {
         assert_eq!(new["spec"]["containers"][0]["env"], Value::Null);
         assert_eq!(new["spec"]["ephemeralContainers"][0]["env"], Value::Null);
         assert_eq!(new["spec"]["ephemeralContainers"][1]["env"][0]["value"], "void");
+    }
+
+    #[test]
+    fn a_forbidden_value_is_kept_for_validation_to_refuse() {
+        let mut named = pod(json!({"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}));
+        hide(&mut named, &Value::Null, None);
+        let finding = check(&named, None).unwrap();
+        assert_eq!(finding.field, "spec.containers[c].env.NVIDIA_VISIBLE_DEVICES");
+        assert_eq!(
+            finding.text,
+            "\"all\" shows GPUs to a container that asked for none; remove it, write void or none, or request a GPU"
+        );
     }
 
     #[test]

@@ -8,31 +8,42 @@ mod args;
 mod bundle;
 mod certificates;
 mod devices;
+mod directory;
+mod ignored;
+mod offline;
+mod own_policies;
 mod owned;
 mod pod_group;
 mod pod_mutate;
 mod pod_validate;
 mod policies;
+mod priority;
 mod publish;
 mod queue;
+mod queue_quota;
 mod review;
 mod role;
 mod server;
 mod share;
+#[cfg(test)]
+mod sizes;
 mod topology;
 mod trust;
 mod view;
 mod webhooks;
 
 pub use args::{Args, ArgsError, CertificateSource, Endpoint, Feature, NamespaceChoice, Settings};
+pub use directory::Directory;
+pub use offline::create_pod;
 pub use policies::policies;
 pub use publish::uninstall;
-pub use queue::Directory;
 pub use review::{Cause, Finding, Operation, Outcome, Request, User, Verdict};
 pub use role::{register, run, serve};
 pub use server::{State, router};
 pub use trust::{NotUsers, Trusted};
-pub use webhooks::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
+pub use webhooks::{
+    MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY, webhook_configurations,
+};
 
 /// Why admission can't be served.
 #[derive(Debug, thiserror::Error)]

@@ -1,14 +1,16 @@
 //! Which pod groups are refused, and what they are warned of. The tree of subgroups must be one; numbers that make no sense are
 //! refused at creation and, where running workloads may have them, warned of later.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use api::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
+use engine::steps;
 use serde_json::Value;
 
 use super::args::Settings;
-use super::queue::{self, Directory};
+use super::directory::Directory;
 use super::review::{Finding, Operation, Request, Verdict};
-use super::{owned, view};
+use super::{ignored, owned, priority, queue, view};
 
 /// Whether the pod group may be as the request has it.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
@@ -24,8 +26,18 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Dire
         owned::pod_group(request)
     };
     findings.extend(queue_of(request, queues));
-    let mut warnings = Vec::new();
-    match check(&request.object) {
+    findings.extend(priority::pod_group(request, queues));
+    let mut warnings = ignored::pod_group(&request.object, &queues.priority_classes());
+    let size = match size_of(request) {
+        Size::Within => None,
+        // Written before there was a bound. Everybody else's edits go through; the scheduler starts none of its pods.
+        Size::Kept(finding) => {
+            warnings.push(format!("{}: {}", finding.field, finding.text));
+            return Verdict::of(&request.object_name("PodGroup"), &findings).with_warnings(warnings);
+        }
+        Size::Exceeded(finding) => Some(finding),
+    };
+    match size.map_or_else(|| check(&request.object), Err) {
         Err(structural) => findings.push(structural),
         Ok(doubts) => {
             for doubt in doubts {
@@ -49,6 +61,31 @@ fn queue_of(request: &Request, queues: &dyn Directory) -> Option<Finding> {
         return None;
     }
     queue::access(queues, queue, &request.namespace, "spec.queue".to_owned())
+}
+
+/// How a request stands to the bound on subgroups.
+enum Size {
+    Within,
+    /// It exceeds the bound, as the object did before, with the same subgroups.
+    Kept(Finding),
+    Exceeded(Finding),
+}
+
+fn size_of(request: &Request) -> Size {
+    const LIST: &str = "/spec/subGroups";
+    let list = view::list(&request.object, LIST);
+    if list.len() <= SUB_GROUPS_MAX {
+        return Size::Within;
+    }
+    let text = format!(
+        "{} subgroups are more than the {SUB_GROUPS_MAX} that a pod group may have; join some of them, or make several pod groups",
+        list.len()
+    );
+    let finding = Finding::invalid("spec.subGroups", text);
+    match request.operation {
+        Operation::Update if list == view::list(&request.old_object, LIST) => Size::Kept(finding),
+        Operation::Create | Operation::Update | Operation::Delete | Operation::Connect => Size::Exceeded(finding),
+    }
 }
 
 /// A number that makes no sense.
@@ -109,8 +146,14 @@ impl Doubt {
                     Some(name) => field(name, "minSubGroup"),
                     None => "spec.minSubGroup".to_owned(),
                 };
+                // The first half is KAI's, and scripts look for it.
+                let whose = name
+                    .as_ref()
+                    .map(|name| format!("subgroup {name:?}: "))
+                    .unwrap_or_default();
                 let text = format!(
-                    "{wanted} subgroups are required and there are {there}; the workload waits until there are enough"
+                    "{whose}minSubGroup ({wanted}) exceeds the number of direct child SubGroups ({there}); the workload waits until \
+                     there are enough"
                 );
                 Finding::invalid(field, text)
             }
@@ -201,18 +244,54 @@ fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, Finding> {
             return Err(Finding::invalid(format!("spec.subGroups[{name}].parent"), text));
         }
     }
+    check_ancestors(&groups)?;
+    Ok(groups)
+}
+
+/// No subgroup may be its own ancestor, nor have too many. Each subgroup is looked at twice: on the way up, which ends at one that
+/// is known to be fine, and on the way back.
+fn check_ancestors(groups: &BTreeMap<&str, SubGroup<'_>>) -> Result<(), Finding> {
+    #[derive(Clone, Copy)]
+    enum Seen {
+        /// Below where the walk is now.
+        OnTheWay,
+        /// It has this many ancestors.
+        Fine(usize),
+    }
+    let mut seen: BTreeMap<&str, Seen> = BTreeMap::new();
     for name in groups.keys() {
-        let mut above = BTreeSet::from([*name]);
-        let mut next = groups.get(name).and_then(|group| group.parent);
-        while let Some(parent) = next {
-            if !above.insert(parent) {
-                let text = format!("subgroup {parent} would be its own ancestor; choose another parent");
-                return Err(Finding::invalid(format!("spec.subGroups[{name}].parent"), text));
+        let refuse = |name: &str, text: String| Finding::invalid(format!("spec.subGroups[{name}].parent"), text);
+        let mut way = Vec::new();
+        let mut next = Some(*name);
+        let mut above = 0;
+        while let Some(at) = next {
+            steps::count(1);
+            match seen.get(at) {
+                Some(Seen::OnTheWay) => {
+                    let text = format!("subgroup {at} would be its own ancestor; choose another parent");
+                    return Err(refuse(name, text));
+                }
+                Some(Seen::Fine(ancestors)) => {
+                    above = ancestors + 1;
+                    break;
+                }
+                None => {}
             }
-            next = groups.get(parent).and_then(|group| group.parent);
+            seen.insert(at, Seen::OnTheWay);
+            way.push(at);
+            next = groups.get(at).and_then(|group| group.parent);
+        }
+        for at in way.into_iter().rev() {
+            if above >= SUB_GROUP_DEPTH_MAX {
+                let text =
+                    format!("subgroups are nested more than {SUB_GROUP_DEPTH_MAX} levels deep; leave out levels");
+                return Err(refuse(at, text));
+            }
+            seen.insert(at, Seen::Fine(above));
+            above += 1;
         }
     }
-    Ok(groups)
+    Ok(())
 }
 
 /// The two numbers of a group. The schema refuses odd ones too; without it they would be read as absent.
@@ -226,7 +305,7 @@ fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), Find
             Some(number) => Ok(Some(number)),
             None => Err(Finding::invalid(
                 format!("{field}.{part}"),
-                format!("{value} is no count; write a whole number of zero or more"),
+                format!("{value} is no count; write a whole number from 0 to {}", i32::MAX),
             )),
         },
     };
@@ -324,6 +403,55 @@ mod tests {
         }
     }
 
+    fn chain(count: usize) -> Value {
+        let sub_group = |at: usize| match at {
+            0 => json!({"name": "s0", "minSubGroup": 1}),
+            _ if at + 1 == count => json!({"name": format!("s{at}"), "parent": format!("s{}", at - 1), "minMember": 1}),
+            _ => json!({"name": format!("s{at}"), "parent": format!("s{}", at - 1), "minSubGroup": 1}),
+        };
+        json!({"subGroups": (0..count).map(sub_group).collect::<Vec<Value>>()})
+    }
+
+    fn flat(count: usize) -> Value {
+        let sub_group = |at: usize| json!({"name": format!("s{at}"), "minMember": 1});
+        json!({"subGroups": (0..count).map(sub_group).collect::<Vec<Value>>()})
+    }
+
+    #[test]
+    fn more_subgroups_or_levels_than_are_scheduled_are_refused() {
+        for operation in [Operation::Create, Operation::Update] {
+            check(operation, flat(SUB_GROUPS_MAX), "", 0);
+            check(
+                operation,
+                flat(SUB_GROUPS_MAX + 1),
+                "spec.subGroups: 4097 subgroups are more than the 4096",
+                0,
+            );
+            check(operation, chain(SUB_GROUP_DEPTH_MAX), "", 0);
+            for depth in [SUB_GROUP_DEPTH_MAX + 1, 3_000] {
+                check(
+                    operation,
+                    chain(depth),
+                    "spec.subGroups[s16].parent: subgroups are nested more than 16 levels deep",
+                    0,
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_group_that_was_larger_before_there_was_a_bound_can_still_be_edited() {
+        let object = json!({"metadata": {"name": "g"}, "spec": flat(SUB_GROUPS_MAX + 1)});
+        let request = Request {
+            operation: Operation::Update,
+            object: object.clone(),
+            old_object: object,
+            ..Request::default()
+        };
+        let verdict = validate(&request, &Settings::default(), &Vec::new());
+        assert_eq!((verdict.outcome, verdict.warnings.len()), (Outcome::Allowed, 1));
+    }
+
     #[test]
     fn numbers_are_refused_or_warned_of() {
         for operation in [Operation::Create, Operation::Update] {
@@ -375,6 +503,24 @@ mod tests {
                 "spec.subGroups[a].minSubGroup",
                 "spec.subGroups[a].minMember",
                 "spec.subGroups[b].minMember"
+            ]
+        );
+    }
+
+    #[test]
+    fn too_few_subgroups_are_warned_of_in_words_that_are_known_from_kai() {
+        let spec = json!({"minSubGroup": 2, "subGroups": [
+            {"name": "p", "minSubGroup": 3}, {"name": "a", "minMember": 1, "parent": "p"}]});
+        let (_, warnings) = ask(Operation::Create, spec);
+        let waits = "the workload waits until there are enough";
+        assert_eq!(
+            warnings,
+            [
+                format!(
+                    "spec.subGroups[p].minSubGroup: subgroup \"p\": minSubGroup (3) exceeds the number of direct child SubGroups \
+                     (1); {waits}"
+                ),
+                format!("spec.minSubGroup: minSubGroup (2) exceeds the number of direct child SubGroups (1); {waits}"),
             ]
         );
     }

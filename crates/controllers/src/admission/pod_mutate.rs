@@ -16,12 +16,18 @@ pub(super) fn mutate(request: &Request, settings: &Settings, token: &str, runtim
         return Verdict::default();
     }
     match mutated(request, settings, token, runtime_class) {
-        Ok(pod) => Verdict::change(&request.object, &pod),
+        Ok((pod, warnings)) => Verdict::change(&request.object, &pod).with_warnings(warnings),
         Err(finding) => Verdict::of(&request.object_name("Pod"), &[finding]),
     }
 }
 
-fn mutated(request: &Request, settings: &Settings, token: &str, runtime_class: Option<&str>) -> Result<Value, Finding> {
+/// The pod as it becomes, and what the user is told of it.
+fn mutated(
+    request: &Request,
+    settings: &Settings,
+    token: &str,
+    runtime_class: Option<&str>,
+) -> Result<(Value, Vec<String>), Finding> {
     let mut pod = request.object.clone();
     let fractional = share::is_fractional(&pod);
     let container = if fractional { share::container(&pod)? } else { None };
@@ -39,10 +45,11 @@ fn mutated(request: &Request, settings: &Settings, token: &str, runtime_class: O
         // Only containers that join a pod later can still be changed.
         Operation::Update | Operation::Delete | Operation::Connect => {}
     }
-    if settings.block_visible_devices == Feature::On {
-        devices::hide(&mut pod, &request.old_object, container);
-    }
-    Ok(pod)
+    let warnings = match settings.block_visible_devices {
+        Feature::On => devices::hide(&mut pod, &request.old_object, container),
+        Feature::Off => Vec::new(),
+    };
+    Ok((pod, warnings))
 }
 
 fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), Finding> {

@@ -6,10 +6,10 @@ use engine::model::GpuRequest;
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
-use super::queue::Directory;
+use super::directory::Directory;
 use super::review::{Finding, Operation, Request, Verdict};
 use super::view::{self, Place};
-use super::{devices, owned, share};
+use super::{devices, ignored, owned, priority, share};
 
 /// The scheduler would take a whole device as a fraction; KAI does not, and as a plain resource it needs no reservation.
 const WHOLE_DEVICE_BILLIONTHS: i64 = 1_000_000_000;
@@ -25,15 +25,21 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Dire
     } else {
         owned::pod(request, &settings.scheduler_name)
     };
-    if view::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name) {
+    let ours = view::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
+    if ours {
         let before = match request.operation {
             Operation::Update => content(&request.old_object, settings),
             Operation::Create | Operation::Delete | Operation::Connect => None,
         };
         findings.extend(content(&request.object, settings).filter(|finding| Some(finding) != before.as_ref()));
         findings.extend(queue(request, settings, queues));
+        findings.extend(priority::pod(request));
     }
-    Verdict::of(&request.object_name("Pod"), &findings)
+    let warnings = match (ours, request.operation) {
+        (true, Operation::Create) => ignored::pod(&request.object, &queues.priority_classes()),
+        _ => Vec::new(),
+    };
+    Verdict::of(&request.object_name("Pod"), &findings).with_warnings(warnings)
 }
 
 /// The first thing that is wrong with a pod by itself.

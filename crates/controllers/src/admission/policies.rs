@@ -8,6 +8,7 @@ use api::keys;
 use serde_json::{Value, json};
 
 use super::args::Settings;
+use super::own_policies::{self, unchanged as unchanged_field};
 use super::owned::{self, Keys};
 use super::share;
 use super::trust::{COLLECTORS, KUBELETS};
@@ -15,8 +16,8 @@ use super::view::Place;
 
 /// Group and version of policies.
 pub(crate) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
-/// Names of all policies; each has a binding of the same name.
-pub(crate) const NAMES: [&str; 5] = [
+/// Names of the policies about everybody but our accounts.
+const NAMES: [&str; 5] = [
     "kai-pods",
     "kai-pod-bindings",
     "kai-pod-groups",
@@ -24,21 +25,31 @@ pub(crate) const NAMES: [&str; 5] = [
     "kai-shared-gpu-config-maps",
 ];
 
+/// Names of all policies; each has a binding of the same name.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    NAMES.into_iter().chain(own_policies::NAMES)
+}
+
 /// All policies, each followed by its binding.
 pub fn policies(settings: &Settings) -> Vec<Value> {
     let [pods, bindings, pod_groups, bind_requests, config_maps] = NAMES;
     let policies = [
-        policy(pods, &pod_rule(), &[not_ours(settings)], &pod_validations(settings)),
-        policy(bindings, &binding_rule(), &[not_ours(settings)], &binding_validations()),
+        policy(pods, &[pod_rule()], &[not_ours(settings)], &pod_validations(settings)),
+        policy(
+            bindings,
+            &[binding_rule()],
+            &[not_ours(settings)],
+            &binding_validations(),
+        ),
         policy(
             pod_groups,
-            &pod_group_rule(),
+            &[pod_group_rule()],
             &[not_ours(settings)],
             &pod_group_validations(),
         ),
         policy(
             bind_requests,
-            &bind_request_rule(),
+            &[bind_request_rule()],
             &[not_ours(settings), not_collected()],
             &[refuse(
                 "false",
@@ -47,7 +58,7 @@ pub fn policies(settings: &Settings) -> Vec<Value> {
         ),
         policy(
             config_maps,
-            &config_map_rule(),
+            &[config_map_rule()],
             &[not_ours(settings), not_collected(), marked()],
             &config_map_validations(),
         ),
@@ -56,7 +67,8 @@ pub fn policies(settings: &Settings) -> Vec<Value> {
         let binding = binding(&policy);
         [policy, binding]
     };
-    policies.into_iter().flat_map(with_binding).collect()
+    let own = own_policies::policies(settings);
+    policies.into_iter().chain(own).flat_map(with_binding).collect()
 }
 
 /// Who of the users is one of ours, as CEL.
@@ -68,14 +80,14 @@ pub(crate) fn ours(settings: &Settings) -> String {
     }
 }
 
-fn policy(name: &str, rule: &Value, conditions: &[Value], validations: &[Value]) -> Value {
+pub(super) fn policy(name: &str, rules: &[Value], conditions: &[Value], validations: &[Value]) -> Value {
     json!({
         "apiVersion": API_VERSION,
         "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name, "labels": {"app": "admission"}},
         "spec": {
             "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [rule]},
+            "matchConstraints": {"resourceRules": rules},
             "matchConditions": conditions,
             "validations": validations,
         },
@@ -91,28 +103,32 @@ fn binding(policy: &Value) -> Value {
     })
 }
 
-fn rule(group: &str, resources: &[&str], operations: &[&str]) -> Value {
+pub(super) fn rule(group: &str, resources: &[&str], operations: &[&str], scope: &str) -> Value {
     json!({
         "apiGroups": [group],
         "apiVersions": ["*"],
         "operations": operations,
         "resources": resources,
-        "scope": "Namespaced",
+        "scope": scope,
     })
+}
+
+fn namespaced(group: &str, resources: &[&str], operations: &[&str]) -> Value {
+    rule(group, resources, operations, "Namespaced")
 }
 
 /// Labels and annotations can be changed through the status, too.
 fn pod_rule() -> Value {
-    rule("", &["pods", "pods/status"], &["CREATE", "UPDATE"])
+    namespaced("", &["pods", "pods/status"], &["CREATE", "UPDATE"])
 }
 
 /// A binding's labels and annotations become the pod's.
 fn binding_rule() -> Value {
-    rule("", &["pods/binding", "bindings"], &["CREATE"])
+    namespaced("", &["pods/binding", "bindings"], &["CREATE"])
 }
 
 fn pod_group_rule() -> Value {
-    rule(
+    namespaced(
         "scheduling.run.ai",
         &["podgroups", "podgroups/status"],
         &["CREATE", "UPDATE"],
@@ -120,7 +136,7 @@ fn pod_group_rule() -> Value {
 }
 
 fn bind_request_rule() -> Value {
-    rule(
+    namespaced(
         "scheduling.run.ai",
         &["bindrequests", "bindrequests/status"],
         &["CREATE", "UPDATE", "DELETE"],
@@ -128,10 +144,10 @@ fn bind_request_rule() -> Value {
 }
 
 fn config_map_rule() -> Value {
-    rule("", &["configmaps"], &["CREATE", "UPDATE", "DELETE"])
+    namespaced("", &["configmaps"], &["CREATE", "UPDATE", "DELETE"])
 }
 
-fn condition(name: &str, expression: String) -> Value {
+pub(super) fn condition(name: &str, expression: String) -> Value {
     json!({"name": name, "expression": expression})
 }
 
@@ -159,7 +175,7 @@ fn marked() -> Value {
     condition("shared-gpu", format!("{} || {}", has("object"), has("oldObject")))
 }
 
-fn refuse(unless: &str, message: &str) -> Value {
+pub(super) fn refuse(unless: &str, message: &str) -> Value {
     json!({"expression": unless, "message": message, "reason": "Forbidden"})
 }
 
@@ -223,11 +239,6 @@ fn pod_group_validations() -> Vec<Value> {
 }
 
 fn config_map_validations() -> Vec<Value> {
-    let same = |field: &str| {
-        format!(
-            "has(object.{field}) == has(oldObject.{field}) && (!has(object.{field}) || object.{field} == oldObject.{field})"
-        )
-    };
     let marker = keys::SHARED_GPU_MARKER;
     let kept = format!("has(object.metadata.labels) && '{marker}' in object.metadata.labels");
     let was = format!("has(oldObject.metadata.labels) && '{marker}' in oldObject.metadata.labels");
@@ -235,9 +246,9 @@ fn config_map_validations() -> Vec<Value> {
         "request.operation == 'UPDATE'".to_owned(),
         kept,
         was,
-        same("data"),
-        same("binaryData"),
-        same("metadata.ownerReferences"),
+        unchanged_field("data"),
+        unchanged_field("binaryData"),
+        unchanged_field("metadata.ownerReferences"),
     ];
     let message = format!(
         "ConfigMap: it tells a pod which GPUs are its own (label {marker}); only the scheduler writes it. Leave it alone: it goes \
@@ -347,13 +358,17 @@ fn node_chosen(scheduler_name: &str) -> String {
     )
 }
 
-/// Kubelets and controllers may write the status of any pod; whoever may do so in a namespace only is a tenant.
+/// Kubelets and controllers may write the status of any pod; whoever may do so in a namespace only is a tenant. The scheduler counts all
+/// pods that have a node, whoever placed them: one that seems to have ended seems to have left its GPU.
 fn phase(scheduler_name: &str) -> String {
     let phase =
         |object: &str| format!("(has({object}.status) && has({object}.status.phase) ? {object}.status.phase : '')");
+    let counts = format!(
+        "((has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}') || (has(object.spec.nodeName) && \
+         object.spec.nodeName != ''))"
+    );
     format!(
-        "request.operation != 'UPDATE' || !has(object.spec.schedulerName) || object.spec.schedulerName != '{scheduler_name}' || \
-         {} == {} || {} || {}",
+        "request.operation != 'UPDATE' || !{counts} || {} == {} || {} || {}",
         phase("object"),
         phase("oldObject"),
         of_kubelet(),

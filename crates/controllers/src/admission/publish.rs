@@ -95,12 +95,8 @@ pub(crate) async fn apply_webhooks(
             {
                 break;
             }
-            let [mutating, validating, queues, pod_groups] = webhooks::configurations(settings, &bundle);
-            let wanted = [mutating, validating, queues, pod_groups]
-                .into_iter()
-                .nth(at)
-                .unwrap_or_default();
-            let mut fields = json!({"metadata": {"name": name, "labels": {"app": "admission"}}, "webhooks": wanted});
+            let mut configurations = webhooks::webhook_configurations(settings, &bundle);
+            let mut fields = configurations[at].take();
             set_owner(&mut fields, owner.as_ref());
             // Another replica may add its authority between our look and our write.
             if let Some(version) = present
@@ -122,8 +118,8 @@ pub(crate) async fn apply_webhooks(
 /// Deletes all that was registered. From then on nothing of ours stands in anybody's way.
 pub async fn uninstall(client: &Client) -> Result<(), cluster::Error> {
     let configurations = webhooks::ALL.into_iter();
-    let bindings = policies::NAMES.into_iter().map(|name| (&POLICY_BINDING, name));
-    let policies = policies::NAMES.into_iter().map(|name| (&POLICY, name));
+    let bindings = policies::names().map(|name| (&POLICY_BINDING, name));
+    let policies = policies::names().map(|name| (&POLICY, name));
     for (resource, name) in configurations.chain(bindings).chain(policies) {
         client.delete(target(resource, name), &Deletion::default()).await?;
     }

@@ -1,45 +1,16 @@
-//! Which queues are refused, and who may use a queue. Quotas that don't add up are the administrator's business: they are warned
-//! of, never refused.
+//! Which queues are refused, and who may use a queue.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use api::keys;
-use engine::model::{Millis, Quota, ResourceQuota};
+use api::{PriorityCeiling, keys};
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
+use super::directory::Directory;
+use super::ignored;
+use super::queue_quota::quotas;
 use super::review::{Finding, Operation, Request, Verdict};
-use super::view;
-
-/// The queues that there are.
-pub trait Directory: Send + Sync {
-    /// All of them.
-    fn all(&self) -> Vec<Arc<api::Queue>>;
-
-    /// The one of this name.
-    fn named(&self, name: &str) -> Option<Arc<api::Queue>>;
-}
-
-impl Directory for cluster::Feed<api::Queue> {
-    fn all(&self) -> Vec<Arc<api::Queue>> {
-        cluster::Feed::all(self)
-    }
-
-    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
-        self.get(&cluster::Key::new("", name))
-    }
-}
-
-impl Directory for Vec<Arc<api::Queue>> {
-    fn all(&self) -> Vec<Arc<api::Queue>> {
-        self.clone()
-    }
-
-    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
-        self.iter().find(|queue| queue.metadata.plain_name() == name).cloned()
-    }
-}
+use super::view::{self, Place};
 
 /// No queue has more of anything, in the units of the API. The scheduler's own bound is of this order; beyond it a queue is skipped.
 const AMOUNT_MAX: f64 = 1e11;
@@ -52,7 +23,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Dire
     let object = request.object_name("Queue");
     match request.operation {
         Operation::Connect => Verdict::default(),
-        Operation::Delete => Verdict::of(&object, &children(request, queues)),
+        Operation::Delete => deletion(request, settings, queues),
         Operation::Create | Operation::Update => {
             // A queue that is going must be able to lose its finalizers.
             if view::text(&request.object, "/metadata/deletionTimestamp").is_some() {
@@ -62,6 +33,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Dire
             findings.extend(cycle(request, queues));
             let mut warnings = warnings_of(&request.object);
             if findings.is_empty() {
+                warnings.extend(ignored::queue(&request.object));
                 findings.extend(quotas(request, settings, queues, &mut warnings));
             }
             Verdict::of(&object, &findings).with_warnings(warnings)
@@ -97,6 +69,14 @@ fn content(queue: &Value) -> Vec<Finding> {
                 findings.extend(amounts(resource, resources.get(resource)));
             }
         }
+    }
+    if let Some(text) = view::entry(queue, Place::Annotations, keys::QUEUE_MAX_PRIORITY)
+        && let PriorityCeiling::Unreadable(text) = PriorityCeiling::parse(&text)
+    {
+        let field = format!("metadata.annotations.{}", keys::QUEUE_MAX_PRIORITY);
+        let text =
+            format!("{text:?} is not a whole number; write the highest priority that pod groups may have, as in 100");
+        findings.push(Finding::invalid(field, text));
     }
     for field in ["preemptMinRuntime", "reclaimMinRuntime"] {
         let Some(text) = view::text(queue, &format!("/spec/{field}")) else {
@@ -154,7 +134,31 @@ fn amount(value: &Value, unlimited: Unlimited) -> Result<(), String> {
     }
 }
 
-fn children(request: &Request, queues: &dyn Directory) -> Vec<Finding> {
+/// A parent may go before its children: scripts and Helm delete queues in any order. The children's workloads wait meanwhile.
+fn deletion(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+    let children = children(request, queues);
+    if children.is_empty() {
+        return Verdict::default();
+    }
+    let children = children.join(", ");
+    match settings.parent_queue_protection {
+        Feature::On => {
+            let text = format!("the queue has children: {children}; delete them first, or give them another parent");
+            Verdict::of(
+                &request.object_name("Queue"),
+                &[Finding::invalid("spec.parentQueue", text)],
+            )
+        }
+        Feature::Off => {
+            let text = format!(
+                "the queue has children: {children}; their workloads wait until the queue exists again or they have another parent"
+            );
+            Verdict::default().with_warnings(vec![text])
+        }
+    }
+}
+
+fn children(request: &Request, queues: &dyn Directory) -> Vec<String> {
     let name = name(request);
     let mut children: BTreeSet<String> = queues
         .all()
@@ -170,15 +174,7 @@ fn children(request: &Request, queues: &dyn Directory) -> Vec<Finding> {
         let stated = stated.iter().filter_map(Value::as_str).filter(still_there);
         children.extend(stated.filter(|_| unknown).map(str::to_owned));
     }
-    if children.is_empty() {
-        return Vec::new();
-    }
-    let children: Vec<String> = children.into_iter().collect();
-    let text = format!(
-        "the queue has children: {}; delete them first, or give them another parent",
-        children.join(", ")
-    );
-    vec![Finding::invalid("spec.parentQueue", text)]
+    children.into_iter().collect()
 }
 
 fn cycle(request: &Request, queues: &dyn Directory) -> Option<Finding> {
@@ -231,100 +227,7 @@ fn warnings_of(queue: &Value) -> Vec<String> {
     warnings
 }
 
-/// Compares with parents and children; a parent that must exist and doesn't is a finding.
-fn quotas(
-    request: &Request,
-    settings: &Settings,
-    queues: &dyn Directory,
-    warnings: &mut Vec<String>,
-) -> Option<Finding> {
-    let parent_name = view::text(&request.object, "/spec/parentQueue");
-    let parent = parent_name.and_then(|name| queues.named(name));
-    if let (Some(parent_name), None) = (parent_name, &parent) {
-        let text = format!("queue {parent_name} does not exist; create it, or choose another parent");
-        if settings.quota_validation == Feature::On {
-            return Some(Finding::invalid("spec.parentQueue", text));
-        }
-        warnings.push(format!(
-            "spec.parentQueue: {text}; workloads of this queue wait until then"
-        ));
-    }
-    if settings.quota_validation == Feature::Off {
-        return None;
-    }
-    let own = serde_json::from_value::<api::Queue>(request.object.clone())
-        .ok()
-        .and_then(|queue| quota(&queue))?;
-    let name = name(request);
-    let all = queues.all();
-    let siblings_of = |parent: &str| -> Vec<Quota> {
-        let others = all
-            .iter()
-            .filter(|queue| queue.parent() == Some(parent) && queue.metadata.plain_name() != name);
-        others.filter_map(|queue| quota(queue)).collect()
-    };
-    if let Some((parent_name, Some(limits))) = parent_name.zip(parent.map(|parent| quota(&parent))) {
-        warnings.extend(single(
-            &own,
-            &limits,
-            &format!("it exceeds that of parent queue {parent_name}"),
-        ));
-        let all_children = siblings_of(parent_name).into_iter().chain([own]);
-        warnings.extend(sums(
-            all_children,
-            &limits,
-            &format!("the children of {parent_name} exceed it together"),
-        ));
-    }
-    for child in all.iter().filter(|queue| queue.parent() == Some(name)) {
-        let text = format!("child queue {} exceeds it", child.metadata.plain_name());
-        warnings.extend(quota(child).into_iter().flat_map(|child| single(&child, &own, &text)));
-    }
-    warnings.extend(sums(
-        siblings_of(name).into_iter(),
-        &own,
-        "its children exceed it together",
-    ));
-    None
-}
-
-fn quota(queue: &api::Queue) -> Option<Quota> {
-    Some(queue.read(Millis(0)).ok()?.value.quota)
-}
-
-fn parts(quota: &Quota) -> [(&'static str, &ResourceQuota); 3] {
-    [("GPU", &quota.gpu), ("CPU", &quota.cpu), ("memory", &quota.memory)]
-}
-
-fn single(child: &Quota, parent: &Quota, text: &str) -> Vec<String> {
-    let pairs = parts(child).into_iter().zip(parts(parent));
-    let exceeds = |child: &ResourceQuota, parent: &ResourceQuota| match (child.deserved, parent.deserved) {
-        (_, None) => false,
-        (None, Some(_)) => true,
-        (Some(child), Some(parent)) => child > parent,
-    };
-    pairs
-        .filter(|((_, child), (_, parent))| exceeds(child, parent))
-        .map(|((resource, _), _)| format!("{resource} quota: {text}"))
-        .collect()
-}
-
-/// An unlimited child is told of by `single`; sums are about numbers.
-fn sums(children: impl Iterator<Item = Quota>, parent: &Quota, text: &str) -> Vec<String> {
-    let mut totals = [0i64; 3];
-    for child in children {
-        for (total, (_, part)) in totals.iter_mut().zip(parts(&child)) {
-            *total = total.saturating_add(part.deserved.unwrap_or(0));
-        }
-    }
-    let pairs = totals.into_iter().zip(parts(parent));
-    pairs
-        .filter(|(total, (_, parent))| parent.deserved.is_some_and(|parent| *total > parent))
-        .map(|(_, (resource, _))| format!("{resource} quota: {text}"))
-        .collect()
-}
-
-fn name(request: &Request) -> &str {
+pub(super) fn name(request: &Request) -> &str {
     match request.name.as_str() {
         "" => view::text(&request.object, "/metadata/name").unwrap_or_default(),
         name => name,
@@ -333,6 +236,8 @@ fn name(request: &Request) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::super::review::Outcome;
@@ -349,6 +254,14 @@ mod tests {
     }
 
     fn ask(operation: Operation, object: Value, queues: &[Value], quota_validation: Feature) -> (String, Vec<String>) {
+        let settings = Settings {
+            quota_validation,
+            ..Settings::default()
+        };
+        ask_with(operation, object, queues, &settings)
+    }
+
+    fn ask_with(operation: Operation, object: Value, queues: &[Value], settings: &Settings) -> (String, Vec<String>) {
         let (object, old_object) = match operation {
             Operation::Delete => (Value::Null, object),
             _ => (object, Value::Null),
@@ -363,11 +276,7 @@ mod tests {
             old_object,
             ..Request::default()
         };
-        let settings = Settings {
-            quota_validation,
-            ..Settings::default()
-        };
-        let verdict = validate(&request, &settings, &directory(queues));
+        let verdict = validate(&request, settings, &directory(queues));
         let message = match verdict.outcome {
             Outcome::Denied { message, .. } => message,
             Outcome::Allowed => String::new(),
@@ -455,9 +364,31 @@ mod tests {
         refused(queue("d", "x", 0.0), &[queue("x", "y", 0.0), queue("y", "x", 0.0)], "");
     }
 
+    fn delete(object: Value, queues: &[Value], parent_queue_protection: Feature) -> (String, Vec<String>) {
+        let settings = Settings {
+            parent_queue_protection,
+            ..Settings::default()
+        };
+        ask_with(Operation::Delete, object, queues, &settings)
+    }
+
     #[test]
-    fn a_parent_stays_while_it_has_children() {
-        let delete = |object, queues: &[Value]| ask(Operation::Delete, object, queues, Feature::Off).0;
+    fn a_parent_may_go_before_its_children_with_a_warning() {
+        let tree = [queue("c", "a", 0.0), queue("b", "a", 0.0)];
+        let words = "the queue has children: b, c; their workloads wait until the queue exists again or they have another parent";
+        assert_eq!(
+            delete(queue("a", "", 0.0), &tree, Feature::Off),
+            (String::new(), vec![words.to_owned()])
+        );
+        assert_eq!(
+            delete(queue("b", "a", 0.0), &tree, Feature::Off),
+            (String::new(), vec![])
+        );
+    }
+
+    #[test]
+    fn a_protected_parent_stays_while_it_has_children() {
+        let delete = |object, queues: &[Value]| delete(object, queues, Feature::On).0;
         assert_eq!(
             delete(queue("a", "", 0.0), &[queue("a", "", 0.0), queue("z", "", 0.0)]),
             ""
@@ -473,10 +404,34 @@ mod tests {
     }
 
     #[test]
-    fn quotas_are_compared_on_request() {
+    fn a_ceiling_of_priorities_is_a_whole_number() {
+        let mut bounded = queue("q", "", 0.0);
+        for (value, message) in [
+            ("100", ""),
+            ("-5", ""),
+            (
+                "high",
+                "Queue q: metadata.annotations.kai.scheduler/max-priority: \"high\" is not a whole number; write the highest priority \
+                 that pod groups may have, as in 100",
+            ),
+        ] {
+            bounded["metadata"]["annotations"] = json!({"kai.scheduler/max-priority": value});
+            refused(bounded.clone(), &[], message);
+        }
+    }
+
+    #[test]
+    fn a_quota_above_the_parents_is_warned_of_and_sums_on_request() {
         let parent = [queue("p", "", 4.0), queue("x", "p", 3.0)];
         let warnings = |object, on: Feature| ask(Operation::Update, object, &parent, on);
-        assert_eq!(warnings(queue("q", "p", 9.0), Feature::Off), (String::new(), vec![]));
+        assert_eq!(
+            warnings(queue("q", "p", 9.0), Feature::Off),
+            (
+                String::new(),
+                vec!["GPU quota: it exceeds that of parent queue p".to_owned()]
+            )
+        );
+        assert_eq!(warnings(queue("q", "p", 4.0), Feature::Off), (String::new(), vec![]));
         assert_eq!(
             warnings(queue("q", "p", 9.0), Feature::On).1,
             [

@@ -8,6 +8,11 @@ use serde_json::Value;
 /// More warnings tell nobody anything, and the API server drops what exceeds 4096 bytes in all.
 const WARNINGS_MAX: usize = 16;
 
+/// Findings that a refusal has: whoever mends these is told the others next time.
+const FINDINGS_MAX: usize = 16;
+/// A finding may quote what the user wrote, which may be most of an object.
+const FINDING_BYTES_MAX: usize = 2_048;
+
 /// What an API server asks.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -155,8 +160,14 @@ impl Verdict {
         let Some(first) = findings.first() else {
             return Verdict::default();
         };
-        let line = |finding: &Finding| format!("{object}: {}: {}", finding.field, finding.text);
-        let lines: Vec<String> = findings.iter().map(line).collect();
+        let line = |finding: &Finding| shortened(format!("{object}: {}: {}", finding.field, finding.text));
+        let mut lines: Vec<String> = findings.iter().take(FINDINGS_MAX).map(line).collect();
+        if findings.len() > FINDINGS_MAX {
+            lines.push(format!(
+                "{object}: and {} more like these",
+                findings.len() - FINDINGS_MAX
+            ));
+        }
         Verdict {
             outcome: Outcome::Denied {
                 cause: first.cause,
@@ -184,6 +195,15 @@ impl Verdict {
     pub fn with_warnings(self, warnings: Vec<String>) -> Verdict {
         Verdict { warnings, ..self }
     }
+}
+
+fn shortened(mut line: String) -> String {
+    if line.len() > FINDING_BYTES_MAX {
+        let end = (0..=FINDING_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at));
+        line.truncate(end.unwrap_or_default());
+        line.push_str(" ...");
+    }
+    line
 }
 
 /// Both directions of a review on the wire.
@@ -252,5 +272,27 @@ impl Answered {
                 patch,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_short_however_much_is_wrong() {
+        let findings: Vec<Finding> = (0..FINDINGS_MAX + 2)
+            .map(|at| Finding::invalid(format!("spec.list[{at}]"), "é".repeat(100_000)))
+            .collect();
+        let Outcome::Denied { message, .. } = Verdict::of("PodGroup a/g", &findings).outcome else {
+            panic!("findings refuse");
+        };
+        assert_eq!(message.lines().count(), FINDINGS_MAX + 1);
+        assert!(message.ends_with("PodGroup a/g: and 2 more like these"), "{message}");
+        assert!(
+            message.len() <= (FINDINGS_MAX + 1) * (FINDING_BYTES_MAX + 4 + 1),
+            "{}",
+            message.len()
+        );
     }
 }

@@ -69,7 +69,7 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
         source,
         tls,
         expiry,
-        said: String::new(),
+        said: None,
     };
     tokio::select! {
         biased;
@@ -115,8 +115,8 @@ struct Upkeep {
     source: Source,
     tls: RustlsConfig,
     expiry: Gauge<f64, AtomicU64>,
-    /// The failure that was logged last, so that each is said once.
-    said: String,
+    /// The outcome that was logged last (empty: all is well), so that each is said once.
+    said: Option<String>,
 }
 
 impl Upkeep {
@@ -177,14 +177,15 @@ impl Upkeep {
 
     fn say(&mut self, round: Result<(), Error>) {
         let text = round.err().map(|error| error.to_string()).unwrap_or_default();
-        if text == self.said {
+        if self.said.as_ref() == Some(&text) {
             return;
         }
         match text.as_str() {
-            "" => tracing::info!("webhooks and policies are registered"),
+            "" if self.settings.register => tracing::info!("webhooks and policies are registered"),
+            "" => tracing::info!("serving; webhooks and policies are registered by the installation"),
             error => tracing::warn!(error, "webhooks may be out of order; trying again"),
         }
-        self.said = text;
+        self.said = Some(text);
     }
 }
 

@@ -1,4 +1,7 @@
 //! Carries requests of API servers to the rules and verdicts back. Decides nothing.
+//!
+//! A review is as large as the objects that a tenant writes. Large ones are judged on threads of their own, a few at a time, so
+//! that the runtime's threads stay free and small reviews never wait for large ones.
 
 use std::sync::Arc;
 
@@ -10,15 +13,22 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use tokio::sync::Semaphore;
 
 use super::args::Settings;
-use super::queue::Directory;
+use super::directory::{Directory, Watched};
 use super::review::{Answered, Asked, Outcome, Request, Verdict};
 use super::webhooks::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
 use super::{pod_group, pod_mutate, pod_validate, queue, share, topology};
 
 /// The API server takes objects of 3 MiB; a review has two of them and little else.
 const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// A review of this size takes less than a millisecond, which is less than it would cost others to wait. Nearly all are smaller.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+
+/// Large reviews that are judged at a time. Each takes up to a hundred megabytes while it is.
+const LARGE_AT_ONCE_MAX: usize = 2;
 
 /// What answers are made from. Cheap to clone.
 #[derive(Clone)]
@@ -31,6 +41,7 @@ struct Inner {
     queues: Box<dyn Directory>,
     has_runtime_class: Box<dyn Fn(&str) -> bool + Send + Sync>,
     requests: Family<[(&'static str, &'static str); 2], Counter>,
+    large: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for State {
@@ -59,6 +70,7 @@ impl State {
                 queues: Box::new(queues),
                 has_runtime_class: Box::new(has_runtime_class),
                 requests,
+                large: Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX)),
             }),
         }
     }
@@ -69,10 +81,18 @@ impl State {
         let has_runtime_class = move |name: &str| classes.get(&cluster::Key::new("", name)).is_some();
         State::new(
             settings,
-            context.feeds.queues().clone(),
+            Watched {
+                queues: context.feeds.queues().clone(),
+                classes: context.feeds.priority_classes().clone(),
+            },
             has_runtime_class,
             &context.metrics,
         )
+    }
+
+    /// What a rule says to a request.
+    pub(super) fn decide(&self, rule: Rule, request: &Request) -> Verdict {
+        rule.decide(request, &self.inner)
     }
 
     fn counted(&self, rule: Rule, result: &'static str) {
@@ -85,7 +105,7 @@ impl State {
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug)]
-enum Rule {
+pub(super) enum Rule {
     MutatePod,
     ValidatePod,
     ValidateQueue,
@@ -133,13 +153,26 @@ pub fn router(state: State) -> Router {
     let mut router = Router::new();
     for rule in Rule::ALL {
         let state = state.clone();
-        let handler = move |body: Bytes| {
-            let answer = answer(rule, &state, &body);
-            async move { answer }
-        };
+        let handler = move |body: Bytes| review(rule, state.clone(), body);
         router = router.route(rule.path(), post(handler));
     }
     router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+}
+
+async fn review(rule: Rule, state: State, body: Bytes) -> Response {
+    if body.len() <= SMALL_BYTES_MAX {
+        return answer(rule, &state, &body);
+    }
+    let permit = Arc::clone(&state.inner.large).acquire_owned().await;
+    let judged = tokio::task::spawn_blocking(move || {
+        // Until the work is done: the API server may have given up on it before.
+        let _permit = permit;
+        answer(rule, &state, &body)
+    });
+    judged.await.unwrap_or_else(|error| {
+        let text = format!("judging the review failed: {error}");
+        (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+    })
 }
 
 fn answer(rule: Rule, state: &State, body: &[u8]) -> Response {
@@ -150,7 +183,7 @@ fn answer(rule: Rule, state: &State, body: &[u8]) -> Response {
             return (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response();
         }
     };
-    let verdict = rule.decide(&asked.request, &state.inner);
+    let verdict = state.decide(rule, &asked.request);
     let result = match &verdict.outcome {
         Outcome::Allowed => "allowed",
         Outcome::Patched(_) => "changed",
@@ -166,4 +199,72 @@ fn answer(rule: Rule, state: &State, body: &[u8]) -> Response {
     }
     state.counted(rule, result);
     axum::Json(Answered::new(asked.request.uid, verdict)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn state(has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static) -> State {
+        let metrics = cluster::Metrics::default();
+        State::new(Settings::default(), Vec::new(), has_runtime_class, &metrics)
+    }
+
+    fn body(padding: usize) -> Bytes {
+        let object = json!({"metadata": {"name": "x", "annotations": {"padding": "x".repeat(padding)}}});
+        let review = json!({"request": {"uid": "u", "operation": "CREATE", "object": object}});
+        Bytes::from(review.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_large_review_does_not_hold_up_the_runtime() {
+        let (go, wait): (Sender<()>, Receiver<()>) = channel();
+        let wait = Mutex::new(wait);
+        // The only thread of this runtime would wait for itself, and give up.
+        let state = state(move |_| wait.lock().unwrap().recv_timeout(Duration::from_secs(10)).is_ok());
+        let large = tokio::spawn(review(Rule::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
+        tokio::task::yield_now().await;
+        let small = review(Rule::ValidateQueue, state, body(0)).await;
+        assert_eq!(small.status(), StatusCode::OK);
+        assert!(!large.is_finished(), "the large review waited on the runtime's thread");
+        go.send(()).unwrap();
+        assert_eq!(large.await.unwrap().status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn a_small_review_is_not_queued_behind_large_ones() {
+        let state = state(|_| false);
+        let all = u32::try_from(LARGE_AT_ONCE_MAX).unwrap();
+        let busy = Arc::clone(&state.inner.large).acquire_many_owned(all).await.unwrap();
+        let large = tokio::spawn(review(Rule::ValidatePod, state.clone(), body(SMALL_BYTES_MAX)));
+        let small = review(Rule::ValidatePod, state, body(0)).await;
+        assert_eq!((small.status(), large.is_finished()), (StatusCode::OK, false));
+        drop(busy);
+        assert_eq!(large.await.unwrap().status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn a_review_nested_deeper_than_objects_are_is_refused() {
+        for depth in [200, 1_000_000] {
+            let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            let body = format!(r#"{{"request": {{"uid": "u", "operation": "CREATE", "object": {nested}}}}}"#);
+            let response = review(Rule::ValidatePodGroup, state(|_| false), body.into()).await;
+            assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_larger_than_two_objects_is_refused() {
+        use axum::body::Body;
+        use tower::ServiceExt as _;
+        let request = axum::http::Request::post(VALIDATE_POD_GROUP).body(Body::from(body(BODY_BYTES_MAX)));
+        let response = router(state(|_| false)).oneshot(request.unwrap()).await.unwrap();
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
 }

@@ -47,7 +47,8 @@ fn content(topology: &Value) -> Vec<Finding> {
             twice.join(", ")
         )));
     }
-    let both: BTreeSet<&str> = aliases.into_iter().filter(|alias| labels.contains(alias)).collect();
+    let known: BTreeSet<&str> = labels.iter().copied().collect();
+    let both: BTreeSet<&str> = aliases.into_iter().filter(|alias| known.contains(alias)).collect();
     if !both.is_empty() {
         let both: Vec<&str> = both.into_iter().collect();
         findings.push(finding(format!(

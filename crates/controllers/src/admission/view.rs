@@ -1,7 +1,9 @@
 //! Looks into objects as they come: any field may be absent or of another shape than the API says. Reading only, and never a panic.
+//! Each look counts as a step of work (`engine::steps`).
 
 use std::borrow::Cow;
 
+use engine::steps;
 use serde_json::Value;
 
 /// The lists of containers that a pod can have, in the order in which a container is searched by name.
@@ -9,6 +11,7 @@ pub(crate) const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "
 
 /// A text below the object; `None` if it is absent, empty or no text.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
+    steps::count(1);
     object
         .pointer(pointer)
         .and_then(Value::as_str)
@@ -20,20 +23,25 @@ pub(crate) fn entries<'a>(object: &'a Value, place: Place) -> impl Iterator<Item
     let map = object.pointer(place.pointer()).and_then(Value::as_object);
     map.into_iter()
         .flatten()
+        .inspect(|_| steps::count(1))
         .map(|(key, value)| (key.as_str(), shown(value)))
 }
 
 /// One label or annotation. Present and empty differs from absent.
 pub(crate) fn entry<'a>(object: &'a Value, place: Place, key: &str) -> Option<Cow<'a, str>> {
+    steps::count(1);
     object.pointer(place.pointer())?.get(key).map(shown)
 }
 
 /// The elements of a list below the value; none if it is no list.
 pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object
+    let list = object
         .pointer(pointer)
         .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+        .map_or(&[][..], Vec::as_slice);
+    // Whoever asks for a list walks over it.
+    steps::count(1 + list.len());
+    list
 }
 
 /// Where a key stands.

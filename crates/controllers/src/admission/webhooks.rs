@@ -48,14 +48,26 @@ pub(crate) const ALL: [(&Resource, &str); 4] = [
     (&VALIDATING, "kai-podgroup-validation-v2alpha2"),
 ];
 
-/// The webhooks of every configuration, in the order of [`ALL`]. The bundle is base64 of PEM.
-pub(crate) fn configurations(settings: &Settings, bundle: &str) -> [Value; 4] {
-    [
+/// Every configuration, in the order of `ALL`. The bundle is base64 of PEM; if it is empty, the API server goes by the authorities of
+/// its system, or by what another writes there.
+pub fn webhook_configurations(settings: &Settings, bundle: &str) -> [Value; 4] {
+    let webhooks = [
         json!([mutate_pod(settings, bundle)]),
         json!([validate_pod(settings, bundle), validate_topology(settings, bundle)]),
         json!([validate_queue(settings, bundle), keep_queue(settings, bundle)]),
         json!([validate_pod_group(settings, bundle)]),
-    ]
+    ];
+    let mut at = 0;
+    webhooks.map(|webhooks| {
+        let (resource, name) = ALL[at];
+        at += 1;
+        json!({
+            "apiVersion": resource.api_version(),
+            "kind": resource.kind,
+            "metadata": {"name": name, "labels": {"app": "admission"}},
+            "webhooks": webhooks,
+        })
+    })
 }
 
 fn mutate_pod(settings: &Settings, bundle: &str) -> Value {
@@ -165,7 +177,9 @@ fn webhook(settings: &Settings, bundle: &str, name: &str, path: &str, rules: &[V
         }
         Endpoint::Url(base) => json!({"url": format!("{base}{path}")}),
     };
-    client["caBundle"] = bundle.into();
+    if !bundle.is_empty() {
+        client["caBundle"] = bundle.into();
+    }
     json!({
         "name": name,
         "admissionReviewVersions": ["v1"],

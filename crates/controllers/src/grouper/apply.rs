@@ -8,7 +8,7 @@ use super::workload::Rules;
 use crate::merge_patch::difference;
 
 /// The body of a new pod group.
-pub(super) fn body(plan: &Plan) -> Value {
+pub fn body(plan: &Plan) -> Value {
     json!({
         "metadata": {
             "name": plan.name,
@@ -64,7 +64,7 @@ pub(super) fn change(plan: &Plan, present: &PodGroup, rules: &Rules) -> Option<V
 }
 
 /// What has to change about the pod; `None` if nothing.
-pub(super) fn pod_change(plan: &Plan, pod: &Pod) -> Option<Value> {
+pub fn pod_change(plan: &Plan, pod: &Pod) -> Option<Value> {
     let labels = &pod.metadata.labels;
     let sub_group = plan
         .sub_group

@@ -6,6 +6,7 @@
 mod apply;
 mod base;
 mod field;
+mod ignored;
 mod kind_defaults;
 mod kinds;
 mod memory;
@@ -26,6 +27,8 @@ use api::keys;
 use cluster::{Backoff, Context, Key, Outcome, WorkQueue};
 use tokio::sync::Notify;
 
+pub use apply::{body, pod_change};
+pub use ignored::{Ignored, ignored_values};
 pub use kind_defaults::{KindDefaults, TYPES_KEY};
 pub use kinds::group;
 pub use plan::{OwnedBy, Plan};

@@ -1,7 +1,7 @@
 //! The walk from a pod up to its top owner, by metadata alone.
 
 use api::{OwnerReference, Pod};
-use cluster::{Client, Target};
+use cluster::{Client, Target, shown};
 
 use super::workload::Owner;
 
@@ -52,9 +52,9 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
         let Some(metadata) = metadata else {
             return Err(WalkError::Gone {
                 pod: pod.metadata.qualified_name(),
-                kind: reference.kind.to_string(),
-                name: reference.name.to_string(),
-                uid: reference.uid.to_string(),
+                kind: shown(&reference.kind).into_owned(),
+                name: shown(&reference.name).into_owned(),
+                uid: shown(&reference.uid).into_owned(),
             });
         };
         owners.push(Owner::new(&reference.api_version, &reference.kind, &metadata));
@@ -63,8 +63,8 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
             [only] => Some(only.clone()),
             _ => {
                 return Err(WalkError::Several {
-                    kind: reference.kind.to_string(),
-                    name: format!("{}/{}", pod.metadata.namespace(), reference.name),
+                    kind: shown(&reference.kind).into_owned(),
+                    name: format!("{}/{}", pod.metadata.namespace(), shown(&reference.name)),
                 });
             }
         };

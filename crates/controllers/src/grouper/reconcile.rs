@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{ConfigMap, Object, Pod, PodGroup, keys};
 use cluster::{About, Client, Context, Events, Feeds, Key, Note, Outcome, Part, Patch, Severity, Target};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::ignored::{Ignored, ignored_values};
 use super::memory::Grouped;
 use super::owners::{WalkError, owners_of};
 use super::plan::Plan;
@@ -15,6 +16,8 @@ use super::{KindDefaults, NAME, SOON, Settings, TYPES_KEY, apply, base, group};
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
+/// Values without effect are remembered up to this number; beyond, they are told again.
+const TOLD_MAX: usize = 4_096;
 /// No kind asks for more objects than its owner and one beside it.
 const READS_MAX: usize = 4;
 
@@ -32,6 +35,8 @@ pub(super) struct Grouper {
 struct State {
     grouped: FxHashMap<Key, Grouped>,
     kind_defaults: Option<KindDefaults>,
+    /// Values without effect that were told, by object.
+    told: FxHashSet<(String, String)>,
 }
 
 /// What became of a pod.
@@ -148,15 +153,18 @@ impl Grouper {
             true => None,
             false => self.plan(pod).await?,
         };
-        let Some(plan) = plan else {
+        let Some((plan, ignored)) = plan else {
             self.remember(key, Grouped::left(pod));
             return Ok(Done::Left);
         };
         self.write_group(&plan).await?;
         if let Some(change) = apply::pod_change(&plan, pod) {
             let target = Target::of::<Pod>(pod.metadata.namespace(), &key.name);
-            self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
+            self.client.patch(target, Part::Status, Patch::Merge(change)).await?;
             tracing::info!(pod = %key, %plan, "grouped");
+            for ignored in &ignored {
+                self.tell_ignored(pod.metadata.namespace(), ignored).await;
+            }
         }
         self.remember(key, Grouped::put(pod, &plan));
         Ok(Done::Grouped)
@@ -212,8 +220,8 @@ impl Grouper {
         Ok(present.is_some_and(|present| present.uid == pod.uid))
     }
 
-    /// `None` for a pod whose owners want no group.
-    async fn plan(&self, pod: &Pod) -> Result<Option<Plan>, Failure> {
+    /// The pod's group, and what is said in vain about it; `None` for a pod whose owners want no group.
+    async fn plan(&self, pod: &Pod) -> Result<Option<(Plan, Vec<Ignored>)>, Failure> {
         let owners = owners_of(&self.client, pod).await?;
         if owners.iter().any(Owner::opts_out) {
             return Ok(None);
@@ -232,7 +240,7 @@ impl Grouper {
                 rules: &rules,
             };
             match group(&workload) {
-                Ok(plan) => return Ok(Some(plan)),
+                Ok(plan) => return Ok(Some((plan, ignored_values(&workload)))),
                 Err(Stop::Refused(refusal)) => return Err(refusal.into()),
                 Err(Stop::Needs(reference)) => {
                     assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
@@ -279,18 +287,38 @@ impl Grouper {
 
     async fn warn(&self, pod: &Pod, error: &Failure) {
         tracing::warn!(pod = pod.metadata.qualified_name(), %error, "a pod was not grouped");
-        let metadata = &pod.metadata;
+        let namespace = pod.metadata.namespace();
+        self.record(namespace, &Owner::of_pod(pod), error.to_string()).await;
+    }
+
+    /// Once per object and text: the pods of a workload are many.
+    async fn tell_ignored(&self, namespace: &str, ignored: &Ignored) {
+        let text = ignored.problem.to_string();
+        let is_news = {
+            let told = &mut self.lock().told;
+            if told.len() >= TOLD_MAX {
+                told.clear();
+            }
+            told.insert((ignored.owner.uid.clone(), text.clone()))
+        };
+        if is_news {
+            tracing::warn!("{text}");
+            self.record(namespace, &ignored.owner, text).await;
+        }
+    }
+
+    async fn record(&self, namespace: &str, about: &Owner, message: String) {
         let note = Note {
             about: About {
-                api_version: "v1".to_owned(),
-                kind: "Pod".to_owned(),
-                namespace: metadata.namespace().to_owned(),
-                name: metadata.plain_name().to_owned(),
-                uid: metadata.uid.as_deref().unwrap_or_default().to_owned(),
+                api_version: about.api_version.clone(),
+                kind: about.kind.clone(),
+                namespace: namespace.to_owned(),
+                name: about.name.clone(),
+                uid: about.uid.clone(),
             },
             severity: Severity::Warning,
             reason: WARNING,
-            message: error.to_string(),
+            message,
             annotations: Vec::new(),
         };
         self.events.record(note).await;

@@ -85,10 +85,11 @@ fn parse_nano(text: &str) -> Option<i128> {
         .or_else(|| Some(i128::from(Quantity::parse(text).ok()?.milli()) * NANO_PER_MILLI))
 }
 
-/// Bytes in powers of 1024 where they come out even, all else in decimal.
+/// Bytes in powers of 1024 where they come out even, all else in whole units or thousandths. Finer parts are rounded; what is not
+/// nothing is not written as nothing.
 fn text(name: &str, nano: i128) -> String {
-    if is_bytes(name) && nano % NANO == 0 {
-        let mut amount = nano / NANO;
+    if is_bytes(name) {
+        let mut amount = rounded(nano, NANO);
         let mut suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
         let mut suffix = suffixes.next().unwrap_or_default();
         while amount != 0 && amount % 1024 == 0 {
@@ -97,12 +98,15 @@ fn text(name: &str, nano: i128) -> String {
         }
         return format!("{amount}{suffix}");
     }
-    for (suffix, unit) in [("", NANO), ("m", NANO_PER_MILLI), ("u", 1_000)] {
-        if nano % unit == 0 {
-            return format!("{}{suffix}", nano / unit);
-        }
+    QuantityText::of_milli(rounded(nano, NANO_PER_MILLI)).to_string()
+}
+
+/// The nearest number of units, and at least one of what is more than nothing.
+fn rounded(nano: i128, unit: i128) -> i128 {
+    match (nano + unit / 2).div_euclid(unit) {
+        0 if nano > 0 => 1,
+        units => units,
     }
-    format!("{nano}n")
 }
 
 fn is_bytes(name: &str) -> bool {
@@ -122,14 +126,19 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_texts() {
+    fn sums_are_written_in_whole_units_or_thousandths() {
         check("cpu", &["1", "500m"], "1500m");
         check("cpu", &["1500m", "500m"], "2");
         check("memory", &["1Gi", "1073741824"], "2Gi");
         check("memory", &["1Ki", "1"], "1025");
         check("memory", &["0"], "0");
         check("nvidia.com/gpu", &["333300u", "333300u", "333400u"], "1");
-        check("nvidia.com/gpu", &["333333333n"], "333333333n");
+        check("nvidia.com/gpu", &["333333333n"], "333m");
+        check("nvidia.com/gpu", &["1847130848n"], "1847m");
+        check("nvidia.com/gpu", &["666666667n"], "667m");
+        check("nvidia.com/gpu", &["1n"], "1m");
+        check("nvidia.com/gpu", &["1999999999n"], "2");
+        check("memory", &["1500m"], "2");
         check("nvidia.com/gpu", &["1", "nonsense"], "1");
     }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::crd::ResourcesStatus;
+use api::crd::{PodCounts, ResourcesStatus};
 use api::{Node, Pod, PodGroup, PriorityClasses, keys};
 use cluster::{Backoff, Client, Context, Feeds, Key, Outcome, Part, Patch, Target, WorkQueue};
 use engine::model::GpuRequest;
@@ -186,7 +186,8 @@ impl Controller {
                 .and_then(|node| gpu_memory_mib(&node))
         };
         let status = resources_status(&pods, gpu_memory_mib, preemptible);
-        let Some(change) = change(&group, &status) else {
+        let counts = pod_counts(&pods);
+        let Some(change) = change(&group, &status, &counts) else {
             self.reconciles.count("unchanged");
             return Outcome::Done;
         };
@@ -232,10 +233,24 @@ fn gpu_memory_mib(node: &Node) -> Option<i64> {
     node.read().ok()?.value.gpu_memory_mib
 }
 
-fn change(group: &PodGroup, status: &ResourcesStatus) -> Option<serde_json::Value> {
+fn change(group: &PodGroup, status: &ResourcesStatus, counts: &PodCounts) -> Option<serde_json::Value> {
     let before = group.resources_status().unwrap_or_default();
-    let resources = difference(&json!(before), &json!(status))?;
-    Some(json!({ "status": { "resourcesStatus": resources } }))
+    let resources = difference(&json!(before), &json!(status));
+    let counts = difference(&json!(group.pod_counts()), &json!(counts));
+    if resources.is_none() && counts.is_none() {
+        return None;
+    }
+    let mut status = counts.unwrap_or_else(|| json!({}));
+    if let Some(resources) = resources {
+        status["resourcesStatus"] = resources;
+    }
+    Some(json!({ "status": status }))
+}
+
+/// A pod counts as running from the moment it has a node: then its resources are written anyway, and no write comes on top.
+fn pod_counts(pods: &[Arc<Pod>]) -> PodCounts {
+    let placed = pods.iter().filter(|pod| pod.node_name().is_some()).count();
+    PodCounts::of(placed, pods.len() - placed)
 }
 
 /// What pods ask for and have. Pods that have ended don't count.
@@ -398,7 +413,32 @@ mod tests {
         let status = resources_status(&[pod(json!({}), json!({ "cpu": "1" }), Some("n"))], |_| None, true);
         let expect = json!({ "status": { "resourcesStatus": {
             "allocated": { "nvidia.com/gpu": null }, "allocatedNonPreemptible": null } } });
-        assert_eq!(change(&group, &status), Some(expect));
+        assert_eq!(change(&group, &status, &PodCounts::default()), Some(expect));
+    }
+
+    #[test]
+    fn pods_are_counted_by_whether_they_have_a_node() {
+        let pods = [
+            pod(json!({}), json!({}), Some("n")),
+            pod(json!({}), json!({}), None),
+            pod(json!({}), json!({}), None),
+        ];
+        let counts = |of: &[Arc<Pod>]| json!(pod_counts(of));
+        assert_eq!(counts(&pods), json!({ "phase": "Running", "running": 1, "pending": 2 }));
+        assert_eq!(
+            counts(&pods[1..]),
+            json!({ "phase": "Pending", "running": 0, "pending": 2 })
+        );
+        let group: PodGroup =
+            serde_json::from_value(json!({ "status": { "phase": "Running", "running": 1, "pending": 0 } })).unwrap();
+        let none = ResourcesStatus::default();
+        assert_eq!(
+            change(&group, &none, &pod_counts(&pods)),
+            Some(json!({ "status": { "pending": 2 } }))
+        );
+        assert_eq!(change(&group, &none, &pod_counts(&pods[..1])), None);
+        let gone = json!({ "status": { "phase": null, "running": null, "pending": null } });
+        assert_eq!(change(&group, &none, &pod_counts(&[])), Some(gone));
     }
 
     #[test]

@@ -112,10 +112,11 @@ async fn write_one(client: &Client, reconciles: &Reconciles, name: String, chang
     }
 }
 
-/// Conditions are not ours.
+/// Conditions and fair shares are not ours.
 fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> {
     let now = QueueStatus {
         conditions: before.conditions.clone(),
+        fair_share: before.fair_share.clone(),
         ..now.clone()
     };
     let change = difference(&json!(before), &json!(now))?;
@@ -244,6 +245,7 @@ impl Sum {
             allocated: self.usage.allocated.to_list(),
             allocated_non_preemptible: self.usage.allocated_non_preemptible.to_list(),
             requested: self.usage.requested.to_list(),
+            fair_share: Default::default(),
         }
     }
 }
@@ -330,10 +332,10 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_written_and_conditions_stay() {
+    fn only_changes_are_written_and_what_others_write_stays() {
         let before: QueueStatus = serde_json::from_value(json!({
             "conditions": [{ "type": "OverQuota", "status": "True" }],
-            "childQueues": ["a"], "allocated": { "cpu": "1" },
+            "childQueues": ["a"], "allocated": { "cpu": "1" }, "fairShare": { "cpu": "2" },
         }))
         .unwrap();
         let mut now = QueueStatus {

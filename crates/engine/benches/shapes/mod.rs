@@ -3,6 +3,8 @@
 // Each benchmark uses some of the shapes.
 #![allow(dead_code)]
 
+pub(crate) mod hostile;
+
 use engine::Cluster;
 use engine::model::{
     Action, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis,
@@ -16,6 +18,7 @@ const GPUS: usize = 8;
 pub(crate) const NOW: Millis = Millis::seconds(1_000_000_000);
 
 /// A cluster and the policy to run it with.
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) cluster: Cluster,
     pub(crate) config: Config,
@@ -32,7 +35,7 @@ pub(crate) fn fill(nodes: usize) -> Case {
     for at in 0..nodes * GPUS {
         case.job(&Job {
             at,
-            queue: at % 4,
+            queue: format!("queue-{}", at % 4),
             ..Job::of(1, GpuRequest::Whole { devices: 1 })
         });
     }
@@ -45,7 +48,7 @@ pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
     for at in 0..nodes * GPUS / pods {
         let job = Job {
             at,
-            queue: at % 4,
+            queue: format!("queue-{}", at % 4),
             in_rack: racks > 0,
             ..Job::of(pods, GpuRequest::Whole { devices: 1 })
         };
@@ -66,7 +69,7 @@ pub(crate) fn fractions(nodes: usize) -> Case {
     for at in 0..nodes * 24 {
         case.job(&Job {
             at,
-            queue: at % 4,
+            queue: format!("queue-{}", at % 4),
             ..Job::of(1, kinds[at % 6].clone())
         });
     }
@@ -79,7 +82,7 @@ pub(crate) fn reclaim_many(nodes: usize) -> Case {
     for at in 0..nodes * GPUS {
         case.job(&Job {
             at,
-            queue: 1,
+            queue: "queue-1".to_owned(),
             ..Job::of(1, GpuRequest::Whole { devices: 1 })
         });
     }
@@ -91,7 +94,7 @@ pub(crate) fn reclaim_large(nodes: usize) -> Case {
     let mut case = full(nodes, &[Action::Reclaim], 0, nodes * GPUS);
     case.job(&Job {
         at: 0,
-        queue: 1,
+        queue: "queue-1".to_owned(),
         ..Job::of(nodes / 2, GpuRequest::Whole { devices: GPUS as i64 })
     });
     case
@@ -102,7 +105,7 @@ pub(crate) fn infeasible(nodes: usize) -> Case {
     let mut case = full(nodes, &[Action::Reclaim], nodes * GPUS - 79, 80);
     case.job(&Job {
         at: 0,
-        queue: 1,
+        queue: "queue-1".to_owned(),
         ..Job::of(10, GpuRequest::Whole { devices: GPUS as i64 })
     });
     case
@@ -129,7 +132,7 @@ fn full(nodes: usize, actions: &[Action], quota: usize, other_quota: usize) -> C
         let running_on = Some(at % nodes);
         case.job(&Job {
             at,
-            queue: 0,
+            queue: "queue-0".to_owned(),
             running_on,
             ..Job::of(1, GpuRequest::Whole { devices: 1 })
         });
@@ -139,22 +142,35 @@ fn full(nodes: usize, actions: &[Action], quota: usize, other_quota: usize) -> C
 
 struct Job {
     at: usize,
-    queue: usize,
+    queue: String,
+    priority: i32,
     pods: usize,
+    cpu_milli: i64,
+    memory_bytes: i64,
     gpu: GpuRequest,
+    /// The shared GPU of a running pod.
+    gpu_group: Option<String>,
     in_rack: bool,
     running_on: Option<usize>,
+    labels: Labels,
+    constraints: Constraints,
 }
 
 impl Job {
     fn of(pods: usize, gpu: GpuRequest) -> Job {
         Job {
             at: 0,
-            queue: 0,
+            queue: "queue-0".to_owned(),
+            priority: 50,
             pods,
+            cpu_milli: 1000,
+            memory_bytes: 1_000_000_000,
             gpu,
+            gpu_group: None,
             in_rack: false,
             running_on: None,
+            labels: Labels::new(),
+            constraints: Constraints::default(),
         }
     }
 }
@@ -171,7 +187,8 @@ impl Case {
             config,
         };
         for at in 0..nodes {
-            case.cluster.apply(Event::Node(node(at, racks)));
+            let rack = (racks > 0).then(|| ("rack", format!("rack-{:04}", at % racks)));
+            case.cluster.apply(Event::Node(node(at, rack)));
         }
         if racks > 0 {
             let level = |label: &str| TopologyLevel {
@@ -188,9 +205,12 @@ impl Case {
     }
 
     fn queue(&mut self, name: &str, parent: Option<&str>, gpus: Option<usize>, weight: usize) {
-        let deserved = gpus.map(|gpus| Gpus::whole(gpus as i64).0);
+        self.queue_of(name, parent, gpus.map(|gpus| Gpus::whole(gpus as i64)), weight);
+    }
+
+    fn queue_of(&mut self, name: &str, parent: Option<&str>, quota: Option<Gpus>, weight: usize) {
         let gpu = ResourceQuota {
-            deserved,
+            deserved: quota.map(|quota| quota.0),
             limit: None,
             weight_millionths: weight as i64 * 1_000_000,
         };
@@ -228,8 +248,8 @@ impl Case {
             key: key.clone(),
             uid: key.name.clone(),
             created,
-            queue: format!("queue-{}", job.queue),
-            priority: 50,
+            queue: job.queue.clone(),
+            priority: job.priority,
             preemptible: true,
             min_member: job.pods as u32,
             min_sub_group: None,
@@ -241,6 +261,7 @@ impl Case {
             preemption_delay: Millis(0),
             staleness_grace: None,
             schedulable: true,
+            refused: None,
         }));
         for pod in 0..job.pods {
             let name = format!("{}-{pod}", key.name);
@@ -261,15 +282,15 @@ impl Case {
                 deletion: None,
                 gated: false,
                 bind_in_flight: None,
-                gpu_groups: Vec::new(),
+                gpu_groups: job.gpu_group.iter().cloned().collect(),
                 requests: Requests {
-                    cpu_milli: 1000,
-                    memory_bytes: 1_000_000_000,
+                    cpu_milli: job.cpu_milli,
+                    memory_bytes: job.memory_bytes,
                     gpu: job.gpu.clone(),
                     extended: Vec::new(),
                 },
-                constraints: Constraints::default(),
-                labels: Labels::new(),
+                constraints: job.constraints.clone(),
+                labels: job.labels.clone(),
                 rank: TaskRank::default(),
                 nominated_node: None,
                 refused: None,
@@ -282,12 +303,9 @@ fn node_name(at: usize) -> String {
     format!("node-{at:06}")
 }
 
-fn node(at: usize, racks: usize) -> NodeSpec {
-    let mut labels = Labels::new();
+fn node(at: usize, labels: impl IntoIterator<Item = (&'static str, String)>) -> NodeSpec {
+    let mut labels: Labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     labels.insert("host".to_owned(), node_name(at));
-    if racks > 0 {
-        labels.insert("rack".to_owned(), format!("rack-{:04}", at % racks));
-    }
     NodeSpec {
         name: node_name(at),
         labels,

@@ -5,19 +5,26 @@ use crate::gangs::Candidates;
 use crate::ids::GangId;
 use crate::model::Action;
 use crate::order::{ByLeaf, Direction};
-use crate::place::{Mode, NodeSet};
+use crate::place::{Failure, Mode, NodeSet};
 use crate::report::Status;
 
 impl Cycle<'_> {
     pub(crate) fn allocate(&mut self) {
-        let mut walk = self.walk(self.waiting_gangs());
+        let mut waiting = self.waiting_gangs();
+        let all = waiting.clone();
+        let mut round = self.begin_round(Action::Allocate, &mut waiting);
+        let mut walk = self.walk(self.by_leaf(Action::Allocate, waiting));
         let mut pods = Vec::new();
         while let Some(gang) = walk.pop(self) {
+            if !self.may_try_next(&mut round) {
+                break;
+            }
             self.effort().tried += 1;
             let started_before = self.ledger.gang(gang).has_started();
             let checkpoint = self.ledger.checkpoint();
             self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
             if let Err(failure) = self.place_gang(gang, &pods, Mode::Real, &NodeSet::All) {
+                round.failed(gang, failure == Failure::Cut);
                 self.explanations.failures.insert(gang, failure);
                 continue;
             }
@@ -39,17 +46,25 @@ impl Cycle<'_> {
                 walk.push(self, gang);
             }
         }
+        if round.is_partial() {
+            self.explain_cut(all.into_iter());
+        }
+        self.end_round(round);
     }
 
     /// Gangs that places are sought for.
-    pub(crate) fn waiting_gangs(&self) -> ByLeaf {
+    pub(crate) fn waiting_gangs(&self) -> Vec<GangId> {
         let wants = |gang: &GangId| {
             let gang = self.ledger.gang(*gang);
             gang.waiting() > 0 && gang.schedulable && gang.is_ready()
         };
-        let waiting = self.waiting.iter().copied().filter(wants);
-        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, waiting);
-        if let Some(depth) = self.config.depth(Action::Allocate) {
+        self.waiting.iter().copied().filter(wants).collect()
+    }
+
+    /// These gangs by leaf queue, as many of each as the action may try.
+    pub(crate) fn by_leaf(&self, action: Action, gangs: Vec<GangId>) -> ByLeaf {
+        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, gangs.into_iter());
+        if let Some(depth) = self.config.depth(action) {
             gangs.cap(depth);
         }
         gangs

@@ -1,14 +1,13 @@
 //! What consolidation, reclaim and preemption have in common: pending gangs in fair order, a search for victims for
 //! each, and the outcome made final.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Action;
-use crate::order::{ByLeaf, Direction};
 use crate::place::{fits, static_check};
 use crate::report::SearchEnd;
 use crate::tables::When;
@@ -31,17 +30,16 @@ impl Cycle<'_> {
             let row = self.ledger.gang(*gang);
             wants(*gang) && row.delayed_until(now).is_none() && row.search_from <= self.number
         });
-        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, waiting);
-        if let Some(depth) = self.config.depth(action) {
-            gangs.cap(depth);
-        }
-        if gangs.leaves().is_empty() {
+        let mut waiting: Vec<GangId> = waiting.collect();
+        if waiting.is_empty() {
             return;
         }
+        let mut round = self.begin_round(action, &mut waiting);
         let mut lists = Lists::new(self.ledger);
-        let mut walk = self.walk(gangs);
+        let mut walk = self.walk(self.by_leaf(action, waiting));
         let mut left = self.config.failed_scenarios_per_action_max;
         let mut failed: FxHashSet<Signature> = FxHashSet::default();
+        let mut fitting = FxHashMap::default();
         let mut pods = Vec::new();
         while let Some(gang) = walk.pop(self) {
             let Some(queue) = self.ledger.gang(gang).queue else {
@@ -50,7 +48,11 @@ impl Cycle<'_> {
             self.ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
             let signature = Signature::of(self.ledger, action, queue, gang, &pods);
             if pods.is_empty() || (self.config.use_signatures && failed.contains(&signature)) {
+                round.failed(gang, false);
                 continue;
+            }
+            if !self.may_try_next(&mut round) {
+                break;
             }
             let mut search = Search {
                 action,
@@ -58,7 +60,8 @@ impl Cycle<'_> {
                 queue,
                 lists: &mut lists,
             };
-            if !may_try(self, &search, &pods) || !self.fit_somewhere(&pods) {
+            if !may_try(self, &search, &pods) || !self.fit_somewhere(&pods, &mut fitting) {
+                round.failed(gang, false);
                 continue;
             }
             let mut budget = Budget {
@@ -85,21 +88,30 @@ impl Cycle<'_> {
                 }
                 Solution::None(_) => {
                     failed.insert(signature);
+                    round.failed(gang, self.is_out_of_work());
                 }
             }
-            let was_cut = solution.end() != SearchEnd::Solved && !budget.is_left();
-            self.step_back(gang, was_cut);
+            let was_cut = solution.end() != SearchEnd::Solved && !self.may_go_on(&budget);
+            self.step_back(gang, was_cut, round.was_full() || !self.is_out_of_work());
             if left == 0 {
-                self.effort().exhausted = true;
+                round.cut();
                 break;
             }
         }
+        self.end_round(round);
     }
 
-    /// A gang whose search was cut short stays out of the next 2, 4, 8, ... cycles; any other is free again.
-    fn step_back(&mut self, gang: GangId, was_cut: bool) {
+    /// A gang whose search was cut short stays out of the next 2, 4, 8, ... cycles, unless it had less than its part of the
+    /// work; any other is free again.
+    fn step_back(&mut self, gang: GangId, was_cut: bool, had_its_part: bool) {
         /// Longest pause, as a power of two.
         const PAUSE_MAX: u32 = 5;
+        if was_cut {
+            self.explanations.cut_searches.insert(gang);
+            if !had_its_part {
+                return;
+            }
+        }
         let row = &mut self.ledger.gangs[gang.index()];
         row.searches_cut = if was_cut {
             (row.searches_cut + 1).min(PAUSE_MAX)
@@ -113,13 +125,14 @@ impl Cycle<'_> {
         };
     }
 
-    /// Whether every pod would fit some empty node: if not, no eviction can help.
-    fn fit_somewhere(&self, pods: &[PodId]) -> bool {
+    /// Whether every pod would fit some empty node: if not, no eviction can help. What is known of a shape is in `known`.
+    fn fit_somewhere(&self, pods: &[PodId], known: &mut FxHashMap<ShapeId, bool>) -> bool {
         let mut shapes: Vec<ShapeId> = pods.iter().map(|pod| self.ledger.pod(*pod).shape).collect();
         shapes.sort_unstable();
         shapes.dedup();
-        shapes.into_iter().all(|shape| {
-            let shape = self.ledger.shape(shape);
+        let fits_some = |id: &ShapeId| {
+            let shape = self.ledger.shape(*id);
+            self.ledger.note_work(self.ledger.present_nodes / 16);
             self.ledger.nodes.iter().any(|node| {
                 let enough = (0..4).all(|resource| shape.base[resource] <= node.allocatable[resource]);
                 enough
@@ -127,7 +140,10 @@ impl Cycle<'_> {
                     && fits(node, shape, [i64::MAX / 2; 4], When::AfterRelease)
                         != Err(crate::reasons::Check::GpuTooSmall)
             })
-        })
+        };
+        shapes
+            .into_iter()
+            .all(|shape| *known.entry(shape).or_insert_with_key(fits_some))
     }
 }
 

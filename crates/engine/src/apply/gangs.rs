@@ -4,10 +4,14 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
-use crate::gangs::{DEFAULT_SUB_GROUP, build_tree, task_order};
+use crate::gangs::{DEFAULT_SUB_GROUP, Tree, build_tree, task_order};
 use crate::ids::{GangId, PodId, Symbol};
 use crate::model::{GangKey, GangSpec, Millis};
-use crate::tables::{Gang, PodSets, add_row};
+use crate::steps;
+use crate::tables::{Gang, PodSet, PodSets, add_row};
+
+/// Problems of one gang that are kept: they are for people, who mend the first and look again.
+const PROBLEMS_MAX: usize = 16;
 
 impl Cluster {
     pub(super) fn gang_id(&mut self, key: &GangKey) -> GangId {
@@ -32,16 +36,7 @@ impl Cluster {
 
     /// Puts a pod into the pod set that it names.
     pub(super) fn enlist(&mut self, gang: GangId, pod: PodId) {
-        let row = self.ledger.pod(pod);
-        let name = row
-            .sub_group
-            .map_or(DEFAULT_SUB_GROUP, |name| self.ledger.symbols.text(name));
-        let found = self
-            .ledger
-            .gang(gang)
-            .pod_sets
-            .iter()
-            .position(|set| &*set.name == name);
+        let found = self.pod_set_of(gang, pod);
         self.ledger.pods[pod.index()].pod_set = found.map(|at| at as u32);
         match found {
             Some(at) => {
@@ -54,15 +49,51 @@ impl Cluster {
         }
     }
 
+    fn pod_set_of(&self, gang: GangId, pod: PodId) -> Option<usize> {
+        let gang = self.ledger.gang(gang);
+        if gang.excess.is_some() {
+            return Some(0);
+        }
+        let name = match self.ledger.pod(pod).sub_group {
+            Some(name) => self.ledger.symbols.text(name),
+            None => DEFAULT_SUB_GROUP,
+        };
+        let order = |set: &PodSet| {
+            steps::count(1);
+            (*set.name).cmp(name)
+        };
+        gang.pod_sets.binary_search_by(order).ok()
+    }
+
+    /// Takes a pod out of its gang.
+    pub(super) fn discharge(&mut self, gang: GangId, pod: PodId) {
+        self.ledger.count(pod, -1);
+        let row = &mut self.ledger.gangs[gang.index()];
+        let list = match self.ledger.pods[pod.index()].pod_set {
+            Some(set) => &mut row.pod_sets[set as usize].pods,
+            None => return row.strays.retain(|other| *other != pod),
+        };
+        list.retain(|other| *other != pod);
+    }
+
     pub(super) fn apply_gang(&mut self, spec: GangSpec) {
         let id = self.gang_id(&spec.key);
         let pods = self.disband(id);
-        let (groups, pod_sets, problems) = build_tree(&spec);
+        let Tree {
+            groups,
+            pod_sets,
+            problems,
+            excess,
+        } = build_tree(&spec);
         let problems = problems.into_iter().map(|problem| {
             let text = format!("{}; the subgroup is left out", problem.problem);
             (format!("spec.subGroups[{}]", problem.sub_group), text)
         });
-        self.note(&format!("PodGroup {}", spec.key), problems.collect());
+        let exceeded = excess.map(|excess| ("spec.subGroups".to_owned(), excess.to_string()));
+        self.note(
+            &format!("PodGroup {}", spec.key),
+            problems.chain(exceeded).take(PROBLEMS_MAX).collect(),
+        );
         let queue_name = self.ledger.symbols.intern(&spec.queue);
         let queue = self.leaf_queue(&spec.queue);
         let row = &mut self.ledger.gangs[id.index()];
@@ -80,16 +111,19 @@ impl Cluster {
             preemptible: spec.preemptible,
             groups,
             pod_sets,
+            excess,
             strays: Vec::new(),
             last_start: spec.last_start,
             last_eviction: spec.last_eviction,
             stale_since: spec.stale_since,
             preemption_delay: spec.preemption_delay,
             staleness_grace: spec.staleness_grace,
-            schedulable: spec.schedulable,
+            schedulable: spec.schedulable && spec.refused.is_none(),
+            refused: spec.refused.map(Into::into),
             allocated: [0; 3],
             searches_cut: row.searches_cut,
             search_from: row.search_from,
+            tried_by: row.tried_by,
             stirred: row.stirred,
         };
         self.ledger.stir(id);
@@ -214,6 +248,7 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         preemptible: false,
         groups: Arc::default(),
         pod_sets: PodSets::new(),
+        excess: None,
         strays: Vec::new(),
         last_start: None,
         last_eviction: None,
@@ -221,9 +256,11 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         preemption_delay: Millis(0),
         staleness_grace: None,
         schedulable: true,
+        refused: None,
         allocated: [0; 3],
         searches_cut: 0,
         search_from: 0,
+        tried_by: 0,
         stirred: false,
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::cluster::Cluster;
 use crate::ids::{PodId, ShapeId, Symbol};
-use crate::model::{Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use crate::model::{AFFINITY_TERMS_MAX, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use crate::report::Status;
 use crate::tables::{Groups, PackedLabels, Place, Pod, add_row};
 
 impl Cluster {
-    pub(super) fn apply_pod(&mut self, spec: PodSpec) {
+    pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
+        bound_affinity(&mut spec);
         let id = match self.pod_ids.get(spec.uid.as_str()) {
             Some(id) => {
                 let id = *id;
@@ -40,10 +41,6 @@ impl Cluster {
         if spec.deletion.is_some() {
             self.leaving.push(id);
         }
-        let has_opinion = !spec.constraints.anti_affinity.is_empty() || !spec.constraints.affinity.preferred.is_empty();
-        if has_opinion {
-            self.ledger.opinionated.push(id);
-        }
         let row = Pod {
             uid,
             namespace: self.ledger.symbols.intern(&spec.namespace),
@@ -56,6 +53,7 @@ impl Cluster {
             pod_set: None,
             shape: self.shape_id(spec.requests, spec.constraints),
             labels: PackedLabels::new(&spec.labels),
+            label_set: None,
             deletion: spec.deletion,
             nominated: spec
                 .nominated_node
@@ -69,6 +67,7 @@ impl Cluster {
             evicted_from: None,
         };
         self.ledger.pods[id.index()] = row;
+        self.index_terms(id);
         if let Some(gang) = gang {
             self.enlist(gang, id);
             self.ledger.count(id, 1);
@@ -83,6 +82,21 @@ impl Cluster {
         self.free_pods.push(id);
     }
 
+    /// Lists the pod by its labels and affinity terms. The first pod with such terms makes all pods be listed.
+    fn index_terms(&mut self, id: PodId) {
+        let enables = self.ledger.has_terms(id) && !self.ledger.affinity.is_enabled();
+        if !enables {
+            return self.ledger.add_pod_terms(id);
+        }
+        self.ledger.affinity.enable();
+        let mut pods: Vec<PodId> = self.pod_ids.values().copied().collect();
+        pods.sort_unstable();
+        for pod in pods.into_iter().filter(|pod| *pod != id) {
+            self.ledger.add_label_set(pod);
+        }
+        self.ledger.add_pod_terms(id);
+    }
+
     /// Takes a pod out of everything that refers to it.
     fn detach_pod(&mut self, id: PodId) {
         self.ledger.withdraw(id);
@@ -93,20 +107,32 @@ impl Cluster {
         if row.deletion.is_some() {
             self.leaving.retain(|pod| *pod != id);
         }
-        if self.ledger.opinionated.contains(&id) {
-            self.ledger.opinionated.retain(|pod| *pod != id);
-        }
+        self.ledger.drop_pod_terms(id);
         if let Some(gang) = self.ledger.pod(id).gang {
-            self.ledger.count(id, -1);
-            let row = &mut self.ledger.gangs[gang.index()];
-            row.strays.retain(|pod| *pod != id);
-            row.pod_sets
-                .iter_mut()
-                .for_each(|set| set.pods.retain(|pod| *pod != id));
+            self.discharge(gang, id);
             self.ledger.pods[id.index()].gang = None;
             self.drop_if_forgotten(gang);
         }
     }
+}
+
+/// A pod with too many affinity terms is not placed; one that runs already keeps the first of them.
+fn bound_affinity(spec: &mut PodSpec) {
+    let (near, away) = (&mut spec.constraints.affinity, &mut spec.constraints.anti_affinity);
+    let terms = near.required.len() + near.preferred.len() + away.required.len() + away.preferred.len();
+    if terms <= AFFINITY_TERMS_MAX {
+        return;
+    }
+    let mut left = AFFINITY_TERMS_MAX;
+    for affinity in [away, near] {
+        affinity.required.truncate(left);
+        left -= affinity.required.len();
+        affinity.preferred.truncate(left);
+        left -= affinity.preferred.len();
+    }
+    spec.refused.get_or_insert_with(|| {
+        format!("spec.affinity has {terms} terms about other pods; give it at most {AFFINITY_TERMS_MAX}")
+    });
 }
 
 /// Status, node and groups of a pod as the world has it.
@@ -151,6 +177,7 @@ fn absent_pod() -> Pod {
         pod_set: None,
         shape: ShapeId::new(0),
         labels: PackedLabels::default(),
+        label_set: None,
         deletion: None,
         nominated: None,
         refused: None,

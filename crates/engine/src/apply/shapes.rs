@@ -87,6 +87,8 @@ impl Cluster {
             gpu,
             mig,
             constraints: constraints.clone(),
+            pods: 0,
+            terms: None,
         };
         let id = ShapeId::new(self.ledger.shapes.len());
         self.ledger.shapes.push(shape);

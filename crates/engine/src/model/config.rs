@@ -107,6 +107,9 @@ pub struct Config {
     /// How many simulations in vain an action may cost in one cycle. A gang whose search was cut short steps back for a
     /// few cycles, so that it does not keep others from their turn.
     pub failed_scenarios_per_action_max: u32,
+    /// How many steps of work a cycle may take: a step is a node, pod, victim, domain or affinity term that is looked at.
+    /// `None` = in proportion to the size of the cluster, see [`Config::work_for`].
+    pub work_per_cycle_max: Option<u64>,
 }
 
 impl Default for Config {
@@ -131,11 +134,24 @@ impl Default for Config {
             score_pod_affinity: true,
             failed_scenarios_per_gang_max: 128,
             failed_scenarios_per_action_max: 256,
+            work_per_cycle_max: None,
         }
     }
 }
 
+/// Steps of work that a cycle may take on a cluster of any size.
+const WORK_BASE: u64 = 1_000_000;
+/// And for each node and each pod.
+const WORK_PER_OBJECT: u64 = 100;
+
 impl Config {
+    /// How many steps of work a cycle may take on a cluster with so many nodes and pods.
+    pub fn work_for(&self, nodes: usize, pods: usize) -> u64 {
+        let objects = (nodes as u64).saturating_add(pods as u64);
+        self.work_per_cycle_max
+            .unwrap_or_else(|| WORK_BASE.saturating_add(WORK_PER_OBJECT.saturating_mul(objects)))
+    }
+
     /// How many gangs per leaf queue the action tries; `None` = all.
     pub fn depth(&self, action: Action) -> Option<usize> {
         self.queue_depth

@@ -2,6 +2,14 @@
 
 use super::Millis;
 
+/// Subgroups that a gang may have. Groupers make one for each replica of a job set and each segment of a job, so this is as many as
+/// large clusters have nodes; the work per gang and cycle, which grows with their number, stays below a millisecond.
+pub const SUB_GROUPS_MAX: usize = 4_096;
+
+/// Levels of subgroups that a gang may have. Groupers make three at most. Walks through the tree go down by recursion and cost up to
+/// one look at each subgroup per level above it.
+pub const SUB_GROUP_DEPTH_MAX: usize = 16;
+
 /// Identity of a gang. The namespace is part of it: equal names in two namespaces are two gangs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GangKey {
@@ -46,6 +54,8 @@ pub struct GangSpec {
     pub staleness_grace: Option<Option<Millis>>,
     /// False while a back-off of the edge keeps it from being tried.
     pub schedulable: bool,
+    /// Why nothing of it may start, in the words of the edge; `None` = it may. Pods that run go on.
+    pub refused: Option<String>,
 }
 
 /// A subgroup of a gang. A leaf holds pods, a parent holds subgroups.

@@ -13,11 +13,11 @@ mod selector;
 mod topology;
 
 pub use config::{Action, Config, MinRuntimeResolve, Placement, PlacementStrategy};
-pub use gang::{GangKey, GangSpec, SubGroupSpec, TopologyConstraint};
+pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
 pub use node::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
 pub use pod::{
-    Affinity, BindInFlight, Constraints, GpuRequest, HostPort, PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests,
-    TaskRank, Toleration, WeightedPodAffinityTerm,
+    AFFINITY_TERMS_MAX, Affinity, BindInFlight, Constraints, GpuRequest, HostPort, PodAffinityTerm, PodKind, PodPhase,
+    PodSpec, Requests, TaskRank, Toleration, WeightedPodAffinityTerm,
 };
 pub use quantity::{Gpus, Millis, Quota, ResourceQuota};
 pub use queue::{QueueSpec, Usage};

@@ -1,6 +1,7 @@
 //! Pods as the engine sees them.
 
 use super::{GangKey, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use crate::steps;
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +130,9 @@ pub enum GpuRequest {
     },
 }
 
+/// Terms about other pods that one pod may have; each costs a look per node. Far above what pods have.
+pub const AFFINITY_TERMS_MAX: usize = 64;
+
 /// Everything about a pod that limits where it can run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Constraints {
@@ -162,6 +166,7 @@ pub struct Toleration {
 impl Toleration {
     /// Whether this toleration covers the taint.
     pub fn tolerates(&self, taint: &super::Taint) -> bool {
+        steps::count(1);
         self.effect.is_none_or(|effect| effect == taint.effect)
             && self.key.as_ref().is_none_or(|key| *key == taint.key)
             && self.value.as_ref().is_none_or(|value| *value == taint.value)
@@ -182,6 +187,7 @@ pub struct HostPort {
 impl HostPort {
     /// Whether both can't be on one node.
     pub fn conflicts(&self, other: &HostPort) -> bool {
+        steps::count(1);
         let any = |ip: &str| ip.is_empty() || ip == "0.0.0.0";
         self.port == other.port
             && self.protocol == other.protocol

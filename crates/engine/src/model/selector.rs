@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::steps;
+
 /// Labels of a node, pod or namespace.
 pub type Labels = BTreeMap<String, String>;
 
@@ -40,6 +42,7 @@ impl Requirement {
     }
 
     fn matches_value(&self, value: Option<&str>) -> bool {
+        steps::count(1 + self.values.len());
         let listed = |value: &str| self.values.iter().any(|operand| operand == value);
         let compared = |accept: fn(i64, i64) -> bool| {
             let (Some(value), [operand]) = (value, self.values.as_slice()) else {
@@ -89,6 +92,7 @@ pub struct NodeSelectorTerm {
 impl NodeSelectorTerm {
     /// Whether a node of this name and these labels is meant.
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
+        steps::count(1);
         let some = !self.labels.is_empty() || !self.fields.is_empty();
         some && self.labels.iter().all(|requirement| requirement.matches(labels))
             && self

@@ -18,16 +18,7 @@ const PREFERENCE_POINTS_MAX: i64 = 100;
 /// What about a node keeps pods of a shape away for good, until the node's spec changes; and how much its labels are
 /// preferred.
 pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
-    type_check(node, shape)?;
-    if matches!(shape.gpu, GpuKind::Memory { .. }) && !node.memory_known {
-        return Err(Check::GpuMemoryUnknown);
-    }
-    if node.unschedulable {
-        return Err(Check::Unschedulable);
-    }
-    if node.not_ready {
-        return Err(Check::NotReady);
-    }
+    kind_check(node, shape)?;
     let Constraints {
         node_selector,
         required_nodes,
@@ -58,6 +49,21 @@ pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
         .filter(|taint| taint.effect == TaintEffect::PreferNoSchedule && !tolerated(taint))
         .count() as i64;
     Ok((preferred - disliked).clamp(-PREFERENCE_POINTS_MAX, PREFERENCE_POINTS_MAX))
+}
+
+/// The part of [`static_check`] that depends on the kind of GPU request and on nothing else of the shape.
+pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
+    type_check(node, shape)?;
+    if matches!(shape.gpu, GpuKind::Memory { .. }) && !node.memory_known {
+        return Err(Check::GpuMemoryUnknown);
+    }
+    if node.unschedulable {
+        return Err(Check::Unschedulable);
+    }
+    if node.not_ready {
+        return Err(Check::NotReady);
+    }
+    Ok(())
 }
 
 /// MIG pods and others don't share nodes, except as the node's MIG strategy says.

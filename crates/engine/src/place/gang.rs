@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use crate::cycle::Cycle;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
 use crate::model::TopologyConstraint;
 use crate::place::domains::PodVector;
-use crate::place::fit::Worth;
-use crate::place::{Devices, Neighbours, choose_devices};
 use crate::reasons::Rejections;
 use crate::share::{self, Bound};
-use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Place, SHARE_GPU, Shape, Share, When, ceil_hundredths};
+use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Shape, Share};
 
 /// Whether pods may start, or everything is only promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,28 +66,28 @@ pub(crate) enum Failure {
         domains: Vec<(String, u32)>,
         required: u32,
     },
+    /// The budget of work was used up before an answer was found.
+    Cut,
     /// The topology, or one of its levels, is not there.
     TopologyUnknown { topology: String, level: Option<String> },
 }
 
 /// Points of nodes by preferred topology level, by node id; `None` = outside.
-type NodePoints = Vec<Option<i64>>;
+pub(super) type NodePoints = Vec<Option<i64>>;
 
 /// Weight of a tenth of the preferred domains.
 const DOMAIN_POINT: i64 = 100_000;
-/// Weight of the node that a former decision promised.
-const NOMINATED: i64 = 10_000_000;
 
 /// One attempt at one gang.
-struct Attempt {
-    gang: GangId,
-    mode: Mode,
+pub(super) struct Attempt {
+    pub(super) gang: GangId,
+    pub(super) mode: Mode,
     /// Points by group, then by pod set.
     group_points: Vec<Option<NodePoints>>,
     set_points: Vec<Option<NodePoints>>,
     placed: u32,
     /// Some pods are charged by the node they get, so bounds have to be checked for each.
-    mixed: bool,
+    pub(super) mixed: bool,
 }
 
 impl Cycle<'_> {
@@ -173,14 +173,18 @@ impl Cycle<'_> {
         pods: &[PodId],
         scope: Scope<'_>,
     ) -> Result<(), Failure> {
-        for member in self.ledger.gang(attempt.gang).ordered_members(group) {
-            let mut sets = Vec::new();
-            match member {
-                Member::Pods(set) => sets.push(set),
-                Member::Group(group) => self.ledger.gang(attempt.gang).sets_below(group, &mut sets),
+        let gang = self.ledger.gang(attempt.gang);
+        let mut by_member: FxHashMap<Member, Vec<PodId>> = FxHashMap::default();
+        for pod in pods {
+            let set = self.ledger.pod(*pod).pod_set;
+            if let Some(member) = set.and_then(|set| gang.member_with(group, set)) {
+                by_member.entry(member).or_default().push(*pod);
             }
-            let of_member = |pod: &PodId| self.ledger.pod(*pod).pod_set.is_some_and(|set| sets.contains(&set));
-            let pods: Vec<PodId> = pods.iter().copied().filter(of_member).collect();
+        }
+        for member in gang.ordered_members(group) {
+            let Some(pods) = by_member.remove(&member) else {
+                continue;
+            };
             match member {
                 Member::Pods(set) => self.place_set(attempt, set, &pods, scope)?,
                 Member::Group(group) => self.place_group(attempt, group, &pods, scope)?,
@@ -217,13 +221,15 @@ impl Cycle<'_> {
             return place(self, attempt, scope);
         };
         let mut result = Err(Failure::NoPods);
+        let offered: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
         for domain in domains {
             let tree = self
                 .domains
                 .fresh(self.ledger, &constraint.topology)
                 .expect("the topology was there just now");
             let mut nodes = tree.domain(domain).nodes.clone();
-            if let Some(offered) = scope.domain {
+            self.ledger.note_work(1 + nodes.len() / 8);
+            if let Some(offered) = &offered {
                 nodes.retain(|node| offered.contains(node));
             }
             nodes.retain(|node| scope.set.contains(*node));
@@ -241,12 +247,18 @@ impl Cycle<'_> {
             }
             self.ledger.rollback(checkpoint);
             attempt.placed = placed;
+            if result == Err(Failure::Cut) {
+                return result;
+            }
         }
         result
     }
 
     fn place_pods(&mut self, attempt: &mut Attempt, pods: &[PodId], scope: Scope<'_>) -> Result<(), Failure> {
         for pod in pods {
+            if self.is_out_of_work() {
+                return Err(Failure::Cut);
+            }
             if !self.place_pod(attempt, *pod, scope) {
                 let rejections = (attempt.mode == Mode::Real).then(|| self.rejections(*pod, scope));
                 return Err(Failure::Pod {
@@ -258,97 +270,6 @@ impl Cycle<'_> {
             attempt.placed += 1;
         }
         Ok(())
-    }
-
-    fn place_pod(&mut self, attempt: &Attempt, pod: PodId, scope: Scope<'_>) -> bool {
-        let ledger = &*self.ledger;
-        let (row, shape) = (ledger.pod(pod), ledger.shape_of(pod));
-        let index = self.indexes.fresh(ledger, row.shape, self.config.placement);
-        if index.is_barren() {
-            return false;
-        }
-        let neighbours = (!Neighbours::are_irrelevant(ledger, pod))
-            .then(|| Neighbours::of(ledger, pod, self.config.score_pod_affinity));
-        let strategy = self.config.placement.gpu;
-        let only_promise = attempt.mode == Mode::Simulated;
-        // Memory requests and fractions are charged by the node's device, so bounds depend on the node.
-        let bounded_by_node = attempt.mixed && is_bounded(ledger.gang(attempt.gang), ledger);
-        let accept = |node: NodeId| -> Option<(NodeId, Option<Devices>)> {
-            if !scope.set.contains(node) {
-                return None;
-            }
-            if let Some(neighbours) = &neighbours {
-                neighbours.check(ledger, node).ok()?;
-            }
-            if bounded_by_node {
-                let charge = charge_on(shape, ledger.node(node).memory_mib);
-                if share::exceeded(ledger, attempt.gang, charge).is_some() {
-                    return None;
-                }
-            }
-            if !shape.is_shared() {
-                return Some((node, None));
-            }
-            Some((node, Some(choose_devices(ledger, pod, node, strategy, only_promise)?)))
-        };
-        let points = points_for(attempt, ledger.gang(attempt.gang), row.pod_set);
-        let nominated = row.nominated.map(|name| ledger.symbols.text(name));
-        let scored = points.is_some() || nominated.is_some() || neighbours.as_ref().is_some_and(Neighbours::has_points);
-        let found = if let (Some(nodes), false) = (scope.domain, scored) {
-            best_of(nodes.iter().copied(), |node| index.worth(node), accept)
-        } else if !scored {
-            index.best(accept)
-        } else {
-            let worth = |node: NodeId| -> Worth {
-                let mut worth = index.worth(node);
-                if let Some(points) = points {
-                    match points[node.index()] {
-                        Some(points) => worth = worth.plus(points),
-                        None => return Worth::UNFIT,
-                    }
-                }
-                if nominated == Some(&*ledger.node(node).name) {
-                    worth = worth.plus(NOMINATED);
-                }
-                match &neighbours {
-                    Some(neighbours) => worth.plus(neighbours.weight(ledger, node)),
-                    None => worth,
-                }
-            };
-            match scope.domain {
-                Some(nodes) => best_of(nodes.iter().copied(), worth, accept),
-                None => best_of((0..ledger.nodes.len()).map(NodeId::new), worth, accept),
-            }
-        };
-        let Some((node, devices)) = found else { return false };
-        self.settle(pod, node, devices, attempt.mode);
-        true
-    }
-
-    /// Puts the pod on the chosen node: bound, promised, or just kept where it was.
-    fn settle(&mut self, pod: PodId, node: NodeId, devices: Option<Devices>, mode: Mode) {
-        let ledger = &*self.ledger;
-        let row = ledger.pod(pod);
-        let (groups, must_wait) = match devices {
-            Some(devices) => (devices.groups, devices.must_wait),
-            None => {
-                let node = ledger.node(node);
-                let fits_now = crate::place::fits(node, ledger.shape(row.shape), node.free.idle, When::Now).is_ok();
-                (Default::default(), !fits_now)
-            }
-        };
-        if mode == Mode::Real && !must_wait {
-            return self.ledger.bind(pod, node, groups);
-        }
-        // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
-        let at_home = |home: &Place| home.node == Some(node) && (groups.is_empty() || groups == home.groups);
-        let moved_from = row.leaving.as_deref();
-        // What it was promised when it was moved may have been given away since: the room was found elsewhere.
-        let keeps_promise = || moved_from.is_some_and(at_home) && ledger.still_fits(pod);
-        if row.evicted_from.is_some() && (at_home(&row.place) || keeps_promise()) {
-            return self.ledger.keep(pod);
-        }
-        self.ledger.pipeline(pod, node, groups);
     }
 
     /// The domains that can hold the pods, best first (`None` = no limitation), and points of nodes by preferred level.
@@ -386,6 +307,7 @@ impl Cycle<'_> {
         // Search below the smallest domain that has all offered nodes, but not below what is asked for.
         let stop = [required, preferred].into_iter().flatten().min().unwrap_or(0);
         let mut start = DomainId::new(0);
+        let in_domain: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
         loop {
             let domain = tree.domain(start);
             if domain.level >= stop {
@@ -398,7 +320,7 @@ impl Cycle<'_> {
                 },
                 _ => {
                     let offered = |node: &NodeId| {
-                        scope.set.contains(*node) && scope.domain.is_none_or(|nodes| nodes.contains(node))
+                        scope.set.contains(*node) && in_domain.as_ref().is_none_or(|nodes| nodes.contains(node))
                     };
                     let below = |node: &NodeId| tree.domain_of(*node, domain.level + 1);
                     let mut found = domain.nodes.iter().filter(|node| offered(node)).map(below);
@@ -476,6 +398,7 @@ impl Cycle<'_> {
             }
             levels.push(below);
         }
+        ledger.note_work(pods.len() + levels.iter().map(Vec::len).sum::<usize>());
         let points = preferred.and_then(|preferred| {
             let level = levels.iter().find(|level| tree.domain(level[0]).level == preferred)?;
             let mut points: NodePoints = vec![None; ledger.nodes.len()];
@@ -531,37 +454,8 @@ impl Cycle<'_> {
 /// Domains named in an explanation.
 const DOMAINS_SHOWN_MAX: usize = 5;
 
-fn best_of<T>(
-    nodes: impl Iterator<Item = NodeId> + Clone,
-    worth: impl Fn(NodeId) -> Worth,
-    mut accept: impl FnMut(NodeId) -> Option<T>,
-) -> Option<T> {
-    // The best one is nearly always accepted: only if not is it worth to remember the others.
-    let best = nodes.clone().max_by_key(|node| worth(*node))?;
-    if worth(best) == Worth::UNFIT {
-        return None;
-    }
-    let found = accept(best);
-    if found.is_some() {
-        return found;
-    }
-    let mut candidates: Vec<(Worth, NodeId)> = nodes
-        .filter(|node| *node != best)
-        .map(|node| (worth(node), node))
-        .filter(|(worth, _)| *worth != Worth::UNFIT)
-        .collect();
-    while let Some(best) = (0..candidates.len()).max_by_key(|at| candidates[*at].0) {
-        let (_, node) = candidates.swap_remove(best);
-        let found = accept(node);
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
-}
-
 /// The points that count for a pod: its own set's, else those of the nearest group above.
-fn points_for<'a>(attempt: &'a Attempt, gang: &Gang, pod_set: Option<u32>) -> Option<&'a NodePoints> {
+pub(super) fn points_for<'a>(attempt: &'a Attempt, gang: &Gang, pod_set: Option<u32>) -> Option<&'a NodePoints> {
     if attempt.group_points.is_empty() {
         return None;
     }
@@ -577,25 +471,6 @@ fn points_for<'a>(attempt: &'a Attempt, gang: &Gang, pod_set: Option<u32>) -> Op
         group = gang.groups[at as usize].parent;
     }
     None
-}
-
-fn is_bounded(gang: &Gang, ledger: &crate::ledger::Ledger) -> bool {
-    let Some(queue) = gang.queue else { return true };
-    ledger.queue_path(queue).any(|queue| {
-        let quota = &ledger.queue(queue).quota.gpu;
-        quota.limit.is_some() || (!gang.preemptible && quota.deserved.is_some())
-    })
-}
-
-/// What bounds see of a pod on a device of this size: for a shared one the memory it really takes, rounded up.
-fn charge_on(shape: &Shape, memory_mib: i64) -> Share {
-    let mut charge = shape.accepted(memory_mib);
-    if shape.is_shared() {
-        let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
-        let accepted = shape.accepted_hundredths(memory_mib);
-        charge[SHARE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
-    }
-    charge
 }
 
 /// The largest pod, if all pods use the same kinds of resources, so that counting how many fit makes sense.

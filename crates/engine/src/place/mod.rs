@@ -6,6 +6,8 @@ mod fit;
 mod gang;
 mod index;
 mod neighbours;
+mod pod;
+mod ports;
 
 pub(crate) use devices::{Devices, choose_devices};
 pub(crate) use domains::{DomainTree, Domains};

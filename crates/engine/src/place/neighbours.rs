@@ -1,181 +1,285 @@
-//! Rules between pods: affinity, anti-affinity in both directions, host ports. Such rules can't be indexed; they are
-//! looked up once per pod and then asked per node.
+//! Rules between pods: affinity, anti-affinity in both directions, host ports. The index of terms is read per node; what
+//! is the same for all nodes is found once per pod.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
-use crate::ids::{NodeId, PodId};
+use crate::affinity::TermCount;
+use crate::ids::{NodeId, PodId, Symbol, TermId, TopologyKeyId};
 use crate::ledger::Ledger;
-use crate::model::{HostPort, Labels, PodAffinityTerm};
+use crate::place::ports::Ports;
 use crate::reasons::Check;
 
 /// Weight of one point of preferred pod affinity.
 const AFFINITY_POINT: i64 = 1_000_000;
+/// More points than this do not count.
+const POINTS_MAX: i64 = 100_000;
 
-/// What the pods that are in place mean for one more pod. Values of topology labels are borrowed from nodes.
-#[derive(Debug, Default)]
+/// What the pods that are in place mean for one more pod.
+#[derive(Debug)]
 pub(crate) struct Neighbours<'a> {
-    /// Per required affinity term: the label and the values it must have; `None` = any value will do.
-    near: Vec<(&'a str, Option<FxHashSet<&'a str>>)>,
-    /// Labels and values to stay away from.
-    away: FxHashMap<&'a str, FxHashSet<&'a str>>,
-    ports: &'a [HostPort],
-    /// Points per label and value.
-    points: FxHashMap<&'a str, FxHashMap<&'a str, i64>>,
+    ledger: &'a Ledger,
+    /// Required affinity terms; pods that match all of them have to be near.
+    near: &'a [TermId],
+    /// No pod is there to be near to, and the pod matches its own terms: it may be the first anywhere.
+    is_first: bool,
+    /// Own anti-affinity terms: pods that match are to be avoided.
+    away: &'a [TermId],
+    /// Anti-affinity terms of others that match the pod.
+    avoiding: SmallVec<[TermId; 4]>,
+    /// Own preferences.
+    preferred: &'a [(TermId, i64)],
+    /// Preferences of others that match the pod.
+    preferring: SmallVec<[TermId; 4]>,
+    /// The terms to avoid, merged by value where they are many.
+    excluded: Option<Merged>,
+    /// The preferences, merged by value where they are many.
+    points: Option<Merged>,
+    ports: Ports<'a>,
+    /// Where the pod itself is: it is no neighbour of its own.
+    own: SmallVec<[NodeId; 2]>,
+    pod: PodId,
+}
+
+/// Terms by the values of their topology keys: a node is looked up once per key, not once per term.
+#[derive(Debug, Default)]
+struct Merged {
+    keys: Vec<TopologyKeyId>,
+    values: FxHashMap<(TopologyKeyId, Symbol), i64>,
+}
+
+/// More terms than this are merged.
+const TERMS_MAX: usize = 4;
+
+impl Merged {
+    fn add(&mut self, key: TopologyKeyId, value: Symbol, amount: i64) {
+        if !self.keys.contains(&key) {
+            self.keys.push(key);
+        }
+        *self.values.entry((key, value)).or_default() += amount;
+    }
+
+    /// What the node's values come to.
+    fn at(&self, ledger: &Ledger, node: NodeId) -> i64 {
+        ledger.note_work(self.keys.len());
+        let of_key = |key: &TopologyKeyId| {
+            let value = ledger.affinity.value_on(*key, node)?;
+            self.values.get(&(*key, value)).copied()
+        };
+        self.keys.iter().filter_map(of_key).sum()
+    }
 }
 
 impl<'a> Neighbours<'a> {
     /// Whether nothing needs to be looked up for the pod.
     pub(crate) fn are_irrelevant(ledger: &Ledger, pod: PodId) -> bool {
-        ledger.opinionated.is_empty() && !ledger.shape_of(pod).has_neighbour_rules()
+        ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).has_neighbour_rules()
     }
 
     pub(crate) fn of(ledger: &'a Ledger, pod: PodId, score: bool) -> Neighbours<'a> {
-        let constraints = &ledger.shape_of(pod).constraints;
+        let (shape, matching) = (ledger.shape_of(pod), ledger.terms_matching(pod));
         let mut neighbours = Neighbours {
-            ports: &constraints.host_ports,
-            ..Neighbours::default()
+            ledger,
+            near: &[],
+            is_first: false,
+            away: &[],
+            avoiding: SmallVec::new(),
+            preferred: &[],
+            preferring: SmallVec::new(),
+            excluded: None,
+            points: None,
+            ports: Ports::new(&shape.constraints.host_ports),
+            own: ledger.pod(pod).nodes_in_use().collect(),
+            pod,
         };
-        let required = &constraints.affinity.required;
-        for term in required {
-            neighbours.near.push((&term.topology_key, Some(FxHashSet::default())));
-        }
-        if !constraints.affinity.is_empty() || !constraints.anti_affinity.is_empty() {
-            for node in &ledger.nodes {
-                for other in node.pods.iter().filter(|other| **other != pod) {
-                    neighbours.weigh_own_terms(ledger, pod, *other, &node.labels, score);
-                }
+        if let Some(terms) = &shape.terms {
+            (neighbours.near, neighbours.away) = (&terms.near, &terms.away);
+            if score {
+                neighbours.preferred = &terms.preferred;
             }
         }
-        // The first of a group that wants to be together has nobody to join: it may start anywhere.
-        let alone = neighbours
+        let total = |term: TermId| neighbours.others(term, None);
+        let is_first = neighbours
             .near
             .iter()
-            .all(|(_, values)| values.as_ref().is_some_and(FxHashSet::is_empty));
-        if alone && required.iter().all(|term| matches(ledger, term, pod)) {
-            neighbours.near.iter_mut().for_each(|(_, values)| *values = None);
+            .all(|term| matching.contains(term) && total(*term).matching == 0);
+        let avoiding = matching.iter().copied().filter(|term| total(*term).avoiding > 0);
+        let avoiding: SmallVec<[TermId; 4]> = avoiding.collect();
+        let preferring = matching.iter().copied().filter(|term| total(*term).preferring > 0);
+        let preferring: SmallVec<[TermId; 4]> = if score { preferring.collect() } else { SmallVec::new() };
+        ledger.note_work(matching.len());
+        (neighbours.is_first, neighbours.avoiding, neighbours.preferring) = (is_first, avoiding, preferring);
+        if neighbours.away.len() + neighbours.avoiding.len() > TERMS_MAX {
+            let away = neighbours.away.iter().map(|term| (*term, true));
+            let avoiding = neighbours.avoiding.iter().map(|term| (*term, false));
+            let counted = |at: TermCount, own: bool| i64::from(if own { at.matching > 0 } else { at.avoiding > 0 });
+            neighbours.excluded = Some(neighbours.merge(away.chain(avoiding), counted));
         }
-        for other in ledger.opinionated.iter().filter(|other| **other != pod) {
-            neighbours.weigh_terms_of(ledger, pod, *other, score);
+        if neighbours.preferred.len() + neighbours.preferring.len() > TERMS_MAX {
+            let own = neighbours.preferred.iter().map(|(term, weight)| (*term, *weight));
+            let others = neighbours.preferring.iter().map(|term| (*term, 0));
+            let own = neighbours.merge(own, |at, weight| at.matching * weight);
+            let mut points = neighbours.merge(others, |at, _| at.weight);
+            for ((key, value), amount) in own.values {
+                points.add(key, value, amount);
+            }
+            neighbours.points = Some(points);
         }
         neighbours
     }
 
-    fn weigh_own_terms(&mut self, ledger: &'a Ledger, pod: PodId, other: PodId, labels: &'a Labels, score: bool) {
-        let constraints = &ledger.shape_of(pod).constraints;
-        for (term, (_, values)) in constraints.affinity.required.iter().zip(&mut self.near) {
-            if let (Some(value), true) = (labels.get(&term.topology_key), matches(ledger, term, other)) {
-                values.get_or_insert_default().insert(value);
-            }
-        }
-        for term in &constraints.anti_affinity.required {
-            if let (Some(value), true) = (labels.get(&term.topology_key), matches(ledger, term, other)) {
-                self.away.entry(&term.topology_key).or_default().insert(value);
-            }
-        }
-        if score {
-            self.add_points(ledger, &constraints.affinity.preferred, other, labels, 1);
-            self.add_points(ledger, &constraints.anti_affinity.preferred, other, labels, -1);
-        }
-    }
-
-    /// What `other`, already in place, thinks of the pod.
-    fn weigh_terms_of(&mut self, ledger: &'a Ledger, pod: PodId, other: PodId, score: bool) {
-        let row = ledger.pod(other);
-        let places = row.leaving.iter().map(|place| &**place).chain([&row.place]);
-        for node in places
-            .filter(|place| place.status.is_active_used())
-            .filter_map(|place| place.node)
-        {
-            let labels = &ledger.node(node).labels;
-            let constraints = &ledger.shape_of(other).constraints;
-            for term in &constraints.anti_affinity.required {
-                if let (Some(value), true) = (labels.get(&term.topology_key), matches(ledger, term, pod)) {
-                    self.away.entry(&term.topology_key).or_default().insert(value);
+    fn merge<T: Copy>(
+        &self,
+        terms: impl Iterator<Item = (TermId, T)>,
+        counted: impl Fn(TermCount, T) -> i64,
+    ) -> Merged {
+        let index = &self.ledger.affinity;
+        let mut merged = Merged::default();
+        for (term, which) in terms {
+            self.ledger.note_work(index.term(term).value_count());
+            for (value, _) in index.term(term).values() {
+                let amount = counted(self.others(term, Some(value)), which);
+                if amount != 0 {
+                    merged.add(index.key_id(term), value, amount);
                 }
             }
-            if score {
-                self.add_points(ledger, &constraints.affinity.preferred, pod, labels, 1);
-                self.add_points(ledger, &constraints.anti_affinity.preferred, pod, labels, -1);
-            }
         }
+        merged
     }
 
-    fn add_points(
-        &mut self,
-        ledger: &Ledger,
-        terms: &'a [crate::model::WeightedPodAffinityTerm],
-        subject: PodId,
-        labels: &'a Labels,
-        sign: i64,
-    ) {
-        for weighted in terms {
-            let key = &weighted.term.topology_key;
-            if let (Some(value), true) = (labels.get(key), matches(ledger, &weighted.term, subject)) {
-                *self.points.entry(key).or_default().entry(value).or_default() += sign * i64::from(weighted.weight);
+    /// Counts of a term at a value, or at all values, without the pod itself.
+    fn others(&self, term: TermId, value: Option<Symbol>) -> TermCount {
+        let index = &self.ledger.affinity;
+        let row = index.term(term);
+        let mut count = value.map_or(row.total, |value| row.at(value));
+        if self.own.is_empty() {
+            return count;
+        }
+        let key = index.key_of(term);
+        let at_value = |node: &&NodeId| {
+            key.value(**node)
+                .is_some_and(|own| value.is_none_or(|value| own == value))
+        };
+        let times = self.own.iter().filter(at_value).count() as i64;
+        if self.ledger.terms_matching(self.pod).contains(&term) {
+            count.matching -= times;
+        }
+        if let Some(terms) = &self.ledger.shape_of(self.pod).terms {
+            count.avoiding -= times * i64::from(terms.away.contains(&term));
+            for (_, weight) in terms.preferred.iter().filter(|(own, _)| *own == term) {
+                count.preferring -= times;
+                count.weight -= times * weight;
             }
         }
+        count
+    }
+
+    /// Counts of a term on the node's value of its topology key; none if the node lacks the label.
+    fn around(&self, term: TermId, node: NodeId) -> Option<TermCount> {
+        let value = self.ledger.affinity.key_of(term).value(node)?;
+        Some(self.others(term, Some(value)))
     }
 
     /// Whether the node is ruled out.
-    pub(crate) fn check(&self, ledger: &Ledger, node: NodeId) -> Result<(), Check> {
-        let row = ledger.node(node);
-        if !self.ports.is_empty() {
-            let taken = row
-                .pods
-                .iter()
-                .flat_map(|pod| &ledger.shape_of(*pod).constraints.host_ports);
-            if taken
-                .into_iter()
-                .any(|taken| self.ports.iter().any(|port| port.conflicts(taken)))
-            {
-                return Err(Check::HostPorts);
-            }
+    pub(crate) fn check(&self, node: NodeId) -> Result<(), Check> {
+        self.ledger.note_work(self.near.len());
+        if self.has_port_conflict(node) {
+            return Err(Check::HostPorts);
         }
-        for (key, values) in &self.away {
-            if row
-                .labels
-                .get(*key)
-                .is_some_and(|value| values.contains(value.as_str()))
-            {
-                return Err(Check::PodAntiAffinity);
+        let meets =
+            |term: &TermId, counted: fn(TermCount) -> i64| self.around(*term, node).is_some_and(|at| counted(at) > 0);
+        let is_excluded = match &self.excluded {
+            Some(excluded) => excluded.at(self.ledger, node) > 0,
+            None => {
+                self.ledger.note_work(self.away.len() + self.avoiding.len());
+                self.away.iter().any(|term| meets(term, |at| at.matching))
+                    || self.avoiding.iter().any(|term| meets(term, |at| at.avoiding))
             }
+        };
+        if is_excluded {
+            return Err(Check::PodAntiAffinity);
         }
-        for (key, values) in &self.near {
-            let value = row.labels.get(*key);
-            let near = value.is_some_and(|value| values.as_ref().is_none_or(|values| values.contains(value.as_str())));
-            if !near {
-                return Err(Check::PodAffinity);
-            }
+        // A node without the label is near to nobody, as in kube-scheduler.
+        let is_near = |term: &TermId| match self.around(*term, node) {
+            Some(count) => self.is_first || count.matching > 0,
+            None => false,
+        };
+        if !self.near.iter().all(is_near) {
+            return Err(Check::PodAffinity);
         }
         Ok(())
     }
 
+    fn has_port_conflict(&self, node: NodeId) -> bool {
+        if self.ports.is_empty() {
+            return false;
+        }
+        let ports = |pod: &PodId| &self.ledger.shape_of(*pod).constraints.host_ports;
+        let pods = &self.ledger.node(node).pods;
+        let taken = || pods.iter().flat_map(ports);
+        self.ledger
+            .note_work(pods.len() + pods.iter().map(|pod| ports(pod).len()).sum::<usize>());
+        taken().any(|taken| self.ports.conflict(taken))
+    }
+
+    /// Whether no node at all can take the pod: every value of a topology key is to be avoided.
+    pub(crate) fn rule_out_all(&self) -> bool {
+        let index = &self.ledger.affinity;
+        let present = self.ledger.present_nodes;
+        let everywhere = |term: &TermId, counted: fn(TermCount) -> i64| {
+            let (row, key) = (index.term(*term), index.key_of(*term));
+            row.value_count() >= key.value_count() && key.labelled() == present && {
+                self.ledger.note_work(row.value_count());
+                let met = row
+                    .values()
+                    .filter(|(value, _)| counted(self.others(*term, Some(*value))) > 0);
+                met.count() == key.value_count()
+            }
+        };
+        present > 0
+            && (self.away.iter().any(|term| everywhere(term, |at| at.matching))
+                || self.avoiding.iter().any(|term| everywhere(term, |at| at.avoiding)))
+    }
+
+    /// The nodes that required affinity leaves, if they are few.
+    pub(crate) fn candidates(&self) -> Option<Vec<NodeId>> {
+        /// Up to this part of all nodes they are few.
+        const FEW_PART: usize = 8;
+        if self.is_first {
+            return None;
+        }
+        let index = &self.ledger.affinity;
+        let most = self.ledger.nodes.len() / FEW_PART;
+        let few = |term: &&TermId| {
+            let (row, key) = (index.term(**term), index.key_of(**term));
+            row.value_count() <= most && row.values().map(|(value, _)| key.nodes(value).len()).sum::<usize>() <= most
+        };
+        let term = self.near.iter().find(few)?;
+        let (row, key) = (index.term(*term), index.key_of(*term));
+        let matching = row.values().filter(|(_, count)| count.matching > 0);
+        Some(matching.flat_map(|(value, _)| key.nodes(value)).copied().collect())
+    }
+
     /// Whether nodes differ in points at all.
     pub(crate) fn has_points(&self) -> bool {
-        !self.points.is_empty()
+        let counts = |(term, _): &(TermId, i64)| self.others(*term, None).matching > 0;
+        !self.preferring.is_empty() || self.preferred.iter().any(counts)
     }
 
     /// Weight of the node by preferred pod affinity.
-    pub(crate) fn weight(&self, ledger: &Ledger, node: NodeId) -> i64 {
-        let labels = &ledger.node(node).labels;
-        let points = self
-            .points
+    pub(crate) fn weight(&self, node: NodeId) -> i64 {
+        if let Some(points) = &self.points {
+            return points.at(self.ledger, node).clamp(-POINTS_MAX, POINTS_MAX) * AFFINITY_POINT;
+        }
+        self.ledger.note_work(self.preferred.len() + self.preferring.len());
+        let own = self.preferred.iter().filter_map(|(term, weight)| {
+            let count = self.around(*term, node)?;
+            Some(count.matching * weight)
+        });
+        let others = self
+            .preferring
             .iter()
-            .filter_map(|(key, values)| values.get(labels.get(*key)?.as_str()));
-        points.sum::<i64>().clamp(-100_000, 100_000) * AFFINITY_POINT
+            .filter_map(|term| Some(self.around(*term, node)?.weight));
+        own.chain(others).sum::<i64>().clamp(-POINTS_MAX, POINTS_MAX) * AFFINITY_POINT
     }
-}
-
-fn matches(ledger: &Ledger, term: &PodAffinityTerm, pod: PodId) -> bool {
-    let row = ledger.pod(pod);
-    let namespace = ledger.symbols.text(row.namespace);
-    let in_namespace = term
-        .namespaces
-        .as_ref()
-        .is_none_or(|names| names.iter().any(|name| name == namespace));
-    in_namespace
-        && term
-            .selector
-            .as_ref()
-            .is_some_and(|selector| selector.matches(|key| row.labels.get(key)))
 }

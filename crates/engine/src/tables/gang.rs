@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use crate::ids::{PodId, QueueId, Symbol};
 use crate::model::{Millis, TopologyConstraint};
+use crate::reasons::SubGroupExcess;
 use crate::report::Status;
 use crate::tables::Share;
 
 /// A member of a subgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Member {
     /// A leaf, by index into the gang's pod sets.
     Pods(u32),
@@ -21,8 +22,8 @@ pub(crate) enum Member {
 /// An inner node of a gang's tree; index 0 is the gang itself.
 #[derive(Clone, Debug)]
 pub(crate) struct SubGroup {
-    pub(crate) name: Box<str>,
     pub(crate) parent: Option<u32>,
+    /// In order of names.
     pub(crate) members: Vec<Member>,
     /// Members that must be satisfied; `None` = all.
     pub(crate) min_members: Option<u32>,
@@ -76,9 +77,14 @@ impl PodSet {
         self.sum(Status::is_active_used)
     }
 
+    /// Pods that have not ended.
+    pub(crate) fn alive(&self) -> u32 {
+        self.sum(Status::is_alive)
+    }
+
     /// Pods that run or could be started.
     pub(crate) fn ready(&self) -> u32 {
-        self.sum(Status::is_alive) - self.counts[Status::Gated as usize] - self.refused
+        self.alive() - self.counts[Status::Gated as usize] - self.refused
     }
 
     pub(crate) fn is_satisfied(&self) -> bool {
@@ -122,6 +128,8 @@ pub(crate) struct Gang {
     /// Shared by gangs without subgroups and topology.
     pub(crate) groups: Arc<[SubGroup]>,
     pub(crate) pod_sets: PodSets,
+    /// If set, it has more subgroups than are scheduled: all its pods are in one set, and none is started.
+    pub(crate) excess: Option<SubGroupExcess>,
     /// Pods that name a subgroup which is not there.
     pub(crate) strays: Vec<PodId>,
     pub(crate) last_start: Option<Millis>,
@@ -130,11 +138,15 @@ pub(crate) struct Gang {
     pub(crate) preemption_delay: Millis,
     pub(crate) staleness_grace: Option<Option<Millis>>,
     pub(crate) schedulable: bool,
+    /// Why nothing of it may start, in the words of the edge. Then it is not `schedulable`.
+    pub(crate) refused: Option<Box<str>>,
     /// What its pods that really hold a place are charged.
     pub(crate) allocated: Share,
     /// How often in a row the search for victims was cut short, and the cycle from which it may search again.
     pub(crate) searches_cut: u32,
     pub(crate) search_from: u64,
+    /// Actions that tried it in vain since they last came to the end of all gangs, as bits by [`Round`](crate::work::Round).
+    pub(crate) tried_by: u8,
     /// If true, it is among [`Ledger::stirred`](crate::ledger::Ledger).
     pub(crate) stirred: bool,
 }

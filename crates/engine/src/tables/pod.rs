@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ids::{GangId, GroupId, NodeId, ShapeId, Symbol};
+use crate::ids::{GangId, GroupId, LabelSetId, NodeId, ShapeId, Symbol};
 use crate::model::{Millis, PodKind, TaskRank};
 use crate::report::Status;
 use crate::tables::PackedLabels;
@@ -48,6 +48,8 @@ pub(crate) struct Pod {
     pub(crate) shape: ShapeId,
     /// For the affinity of others.
     pub(crate) labels: PackedLabels,
+    /// Shared by the pods of a namespace with the same labels; `None` = no pod has affinity terms yet.
+    pub(crate) label_set: Option<LabelSetId>,
     pub(crate) deletion: Option<Millis>,
     pub(crate) nominated: Option<Symbol>,
     pub(crate) refused: Option<Box<str>>,
@@ -67,6 +69,14 @@ impl Pod {
     /// Whether the pod is one of those that a decision can start now.
     pub(crate) fn is_waiting(&self) -> bool {
         self.place.status == Status::Pending && self.refused.is_none()
+    }
+
+    /// The nodes on which the pod occupies a place.
+    pub(crate) fn nodes_in_use(&self) -> impl Iterator<Item = NodeId> {
+        let places = self.leaving.iter().map(|place| &**place).chain([&self.place]);
+        places
+            .filter(|place| place.status.is_active_used())
+            .filter_map(|place| place.node)
     }
 
     /// Whether it could be placed in a simulation: waiting, or evicted within it.

@@ -1,17 +1,40 @@
 //! Shapes: what pods ask for, and the arithmetic of parts of GPUs.
 
+use crate::affinity::ShapeTerms;
 use crate::ids::ResourceId;
 use crate::model::{Constraints, Gpus};
 use crate::tables::{CPU, MEMORY, SHARE_GPU, Share, Vector};
 
 /// The kind of GPU request, reduced to what arithmetic needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GpuKind {
     None,
     Whole { devices: i64 },
     Fraction { billionths: i64, devices: i64 },
     Memory { mib: i64, devices: i64 },
     Mig { legacy: bool },
+}
+
+impl GpuKind {
+    /// The same kind of request, for at most as much: parts of devices are rounded down to three binary digits, so that
+    /// there are few of them.
+    pub(crate) fn rounded_down(self) -> GpuKind {
+        let round = |amount: i64| {
+            let digits = i64::BITS - amount.max(1).leading_zeros();
+            amount >> digits.saturating_sub(3) << digits.saturating_sub(3)
+        };
+        match self {
+            GpuKind::Fraction { billionths, devices } => GpuKind::Fraction {
+                billionths: round(billionths),
+                devices,
+            },
+            GpuKind::Memory { mib, devices } => GpuKind::Memory {
+                mib: round(mib),
+                devices,
+            },
+            GpuKind::None | GpuKind::Whole { .. } | GpuKind::Mig { .. } => self,
+        }
+    }
 }
 
 /// Everything about a pod that filters and scores read. Pods of the same shape share one row.
@@ -25,9 +48,30 @@ pub(crate) struct Shape {
     /// What MIG slices count as, in GPUs.
     pub(crate) mig: Gpus,
     pub(crate) constraints: Constraints,
+    /// Pods of the shape that there are.
+    pub(crate) pods: u32,
+    /// The affinity terms of these pods; `None` = the shape has none, or no pod has the shape.
+    pub(crate) terms: Option<Box<ShapeTerms>>,
 }
 
 impl Shape {
+    /// A shape without constraints that asks for these GPUs, a pod slot and nothing else.
+    pub(crate) fn of_gpus(gpu: GpuKind) -> Shape {
+        let devices = match gpu {
+            GpuKind::Whole { devices } => devices,
+            GpuKind::None | GpuKind::Fraction { .. } | GpuKind::Memory { .. } | GpuKind::Mig { .. } => 0,
+        };
+        Shape {
+            base: [0, 0, devices, 1],
+            extended: Vec::new(),
+            gpu,
+            mig: Gpus::ZERO,
+            constraints: Constraints::default(),
+            pods: 0,
+            terms: None,
+        }
+    }
+
     /// Whether the pod gets a part of one or more devices.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.gpu, GpuKind::Fraction { .. } | GpuKind::Memory { .. })

@@ -16,7 +16,7 @@ impl Cycle<'_> {
         search.lists.room.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
         // Parts of devices are rounded to hundredths in the sums, per device.
-        let shared_devices: usize = self.ledger.nodes.iter().map(|node| node.groups.len()).sum();
+        let shared_devices = self.ledger.shared_devices;
         let shared_pods = pods
             .iter()
             .filter(|pod| self.ledger.shape_of(**pod).is_shared())

@@ -1,13 +1,14 @@
 //! What victim search looks at, kept up to date while an action changes it.
 
 use crate::cluster::ResourceNames;
-use crate::gangs::GangRank;
-use crate::ids::GangId;
+use crate::gangs::{Candidates, GangRank};
+use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::order::{ByLeaf, Direction};
+use crate::order::{ByLeaf, Direction, Tournament};
 use crate::report::Status;
-use crate::tables::SHARE_GPU;
+use crate::share::Load;
+use crate::tables::{SHARE_GPU, Share};
 use crate::victims::scenario::BaseRoom;
 
 /// Pending gangs in the order in which they are served, gangs with something to lose in the order in which they do, and
@@ -21,6 +22,61 @@ pub(crate) struct Lists {
     ranks: Vec<GangRank>,
     /// By leaf queue: at least what any of its victims holds.
     pub(crate) largest: Vec<Gpus>,
+    /// Whose turn it is among the pending gangs; `None` = not asked for yet.
+    pub(crate) turns: Option<PendingTurns>,
+}
+
+/// The order of leaf queues by their next pending gang. A simulation changes it for the leaves that take part and restores
+/// these afterwards.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingTurns {
+    pub(crate) tournament: Tournament,
+    /// What the next pending gang of a leaf asks for, by queue.
+    loads: Vec<Option<Load>>,
+    /// What a pending gang asks for, where it was asked before.
+    requests: Vec<Option<Share>>,
+    memory_min: Option<i64>,
+}
+
+impl PendingTurns {
+    pub(crate) fn new(ledger: &Ledger, pending: &ByLeaf, total: Share, memory_min: Option<i64>) -> PendingTurns {
+        let mut turns = PendingTurns {
+            tournament: Tournament::new(ledger, Direction::Serve, total),
+            loads: vec![None; ledger.queues.len()],
+            requests: vec![None; ledger.gangs.len()],
+            memory_min,
+        };
+        for leaf in pending.leaves() {
+            turns.follow(ledger, pending, leaf);
+        }
+        turns
+    }
+
+    /// What a pending gang asks for that takes no part in the running simulation.
+    pub(crate) fn request(&mut self, ledger: &Ledger, gang: GangId) -> Share {
+        if let Some(request) = self.requests[gang.index()] {
+            return request;
+        }
+        let mut pods = Vec::new();
+        ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
+        let request = ledger.requested_by(&pods, self.memory_min);
+        self.requests[gang.index()] = Some(request);
+        request
+    }
+
+    /// Follows a change of a leaf's pending gangs, or of what its queues hold.
+    fn follow(&mut self, ledger: &Ledger, pending: &ByLeaf, leaf: QueueId) {
+        self.loads[leaf.index()] = pending.next(leaf).map(|gang| Load {
+            request: self.request(ledger, gang),
+            freed: [0; 3],
+        });
+        self.restore(ledger, leaf);
+    }
+
+    /// Takes back what a simulation changed of a leaf.
+    pub(crate) fn restore(&mut self, ledger: &Ledger, leaf: QueueId) {
+        self.tournament.set(ledger, leaf, self.loads[leaf.index()]);
+    }
 }
 
 impl Lists {
@@ -31,6 +87,7 @@ impl Lists {
             victims: ByLeaf::empty(ledger, Direction::Take),
             room: BaseRoom::default(),
             ranks: Vec::with_capacity(ledger.gangs.len()),
+            turns: None,
         };
         // All in one pass: the rows of gangs are many and far apart.
         for (at, gang) in ledger.gangs.iter().enumerate() {
@@ -76,6 +133,15 @@ impl Lists {
             }
             if is_victim(ledger, gang) {
                 self.victims.insert(ledger, gang);
+            }
+        }
+        if let Some(turns) = &mut self.turns {
+            gangs.iter().for_each(|gang| turns.requests[gang.index()] = None);
+            let mut leaves: Vec<QueueId> = gangs.iter().filter_map(|gang| ledger.gang(*gang).queue).collect();
+            leaves.sort_unstable();
+            leaves.dedup();
+            for leaf in leaves {
+                turns.follow(ledger, &self.pending, leaf);
             }
         }
         self.room.catch_up(ledger, resources);

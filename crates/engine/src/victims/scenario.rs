@@ -199,6 +199,7 @@ impl BaseRoom {
             Some((known, _, sum)) if *known == shape => *sum,
             Some(_) | None => {
                 let row = ledger.shape(shape);
+                ledger.note_work(ledger.present_nodes / 4);
                 let per_node: Vec<i64> = ledger
                     .nodes
                     .iter()
@@ -340,6 +341,7 @@ impl Taken<'_> {
             }
         }
         nodes.sort_unstable();
+        cycle.ledger.note_work(self.units.by_node.len());
         let demand: Gpus = room.needs.iter().copied().sum();
         // What is there without touching the nodes of victims.
         let baseline = base.total + recorded.freed.values().map(|freed| freed.gpus).sum() - with_victims;
@@ -360,6 +362,7 @@ impl Taken<'_> {
                 .iter()
                 .flat_map(|(.., node)| self.of(&self.units.by_node[node]));
             let mut units: Vec<u32> = chosen.collect();
+            cycle.ledger.note_work(units.len());
             units.sort_unstable();
             units.dedup();
             sets.push(units.iter().flat_map(|unit| &self.unit(*unit).pods).copied().collect());

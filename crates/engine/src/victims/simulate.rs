@@ -6,11 +6,21 @@ use crate::cycle::{Cycle, rank_of};
 use crate::gangs::Candidates;
 use crate::ids::{GangId, NodeId, PodId, QueueId};
 use crate::model::Gpus;
-use crate::order::{Direction, Tournament, Turn};
+use crate::order::{Direction, Turn};
 use crate::place::{Mode, NodeSet};
 use crate::report::Status;
 use crate::share::Load;
+use crate::victims::lists::PendingTurns;
 use crate::victims::solve::Search;
+
+/// Who looks for a place first once the victims are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The gang and its victims as fairness says.
+    Fair,
+    /// The gang, then its victims as fairness says.
+    GangFirst,
+}
 
 /// A leaf queue during a simulation: the gangs that take part, and the pending ones that merely hold a turn.
 struct Leaf {
@@ -23,53 +33,82 @@ struct Leaf {
 impl Cycle<'_> {
     /// Whether `pods` of the gang find places once `victims` are evicted. Leaves everything in the ledger; the caller
     /// rolls back.
-    pub(crate) fn simulate(&mut self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> bool {
+    pub(crate) fn simulate(
+        &mut self,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        victims: &[PodId],
+        order: Order,
+    ) -> bool {
+        self.ledger.note_work(victims.len());
         for pod in victims {
             if self.ledger.pod(*pod).place.status.is_active_allocated() {
                 self.ledger.evict(*pod);
             }
         }
         let nodes = self.nodes_for(search, pods, victims);
-        let mut leaves = self.involved_leaves(search.gang, victims);
-        let mut left: usize = leaves.values().map(|leaf| leaf.involved.len()).sum();
-        if leaves.len() > 1 {
-            let mut tournament = Tournament::new(self.ledger, Direction::Serve, self.total);
-            let part: FxHashSet<GangId> = leaves
-                .values()
-                .flat_map(|leaf| leaf.involved.iter().map(|(_, gang)| *gang))
-                .collect();
-            self.add_bystanders(search, &mut leaves, &part);
-            let queues: Vec<QueueId> = sorted_keys(&leaves);
-            for queue in queues {
-                self.refresh_leaf(search, pods, &mut leaves, &mut tournament, queue);
-            }
-            while left > 0 && leaves.values().filter(|leaf| !leaf.involved.is_empty()).count() > 1 {
-                let Some(queue) = tournament.best_leaf(self.ledger) else {
-                    break;
-                };
-                let leaf = leaves.get_mut(&queue).expect("every leaf of the tournament is known");
-                if let Some(gang) = pop_next(search, leaf, queue, &part) {
-                    left -= 1;
-                    if !self.try_gang(search, gang, pods, &nodes) {
-                        return false;
-                    }
-                    tournament.touch(self.ledger, queue);
-                }
-                self.refresh_leaf(search, pods, &mut leaves, &mut tournament, queue);
-            }
+        let mut leaves = self.involved_leaves(search.gang, victims, order);
+        if order == Order::GangFirst && !self.try_gang(search, search.gang, pods, &nodes) {
+            return false;
         }
+        let fits = contending(&leaves) <= 1 || self.compete(search, pods, &nodes, &mut leaves);
         // Within one leaf the order is fixed, whoever else waits there.
-        let queues = sorted_keys(&leaves);
-        for queue in queues {
+        fits && sorted_keys(&leaves).into_iter().all(|queue| {
             let leaf = leaves.get_mut(&queue).expect("the leaf is known");
-            let mut involved = std::mem::take(&mut leaf.involved);
-            while let Some((_, gang)) = involved.pop() {
-                if !self.try_gang(search, gang, pods, &nodes) {
-                    return false;
-                }
-            }
+            let involved = std::mem::take(&mut leaf.involved);
+            let mut gangs = involved.into_iter().rev();
+            gangs.all(|(_, gang)| self.try_gang(search, gang, pods, &nodes))
+        })
+    }
+
+    /// Tries the gangs of several leaves in fair order, until those of one leaf are left; false = the gang that all this is
+    /// for failed.
+    fn compete(
+        &mut self,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        nodes: &NodeSet,
+        leaves: &mut FxHashMap<QueueId, Leaf>,
+    ) -> bool {
+        let involved = leaves.values().flat_map(|leaf| &leaf.involved);
+        let part: FxHashSet<GangId> = involved.map(|(_, gang)| *gang).chain([search.gang]).collect();
+        let branches = self.competing_branches(leaves);
+        let mut turns = match search.lists.turns.take() {
+            Some(turns) => turns,
+            None => PendingTurns::new(self.ledger, &search.lists.pending, self.total, self.memory_min),
+        };
+        for queue in sorted_keys(leaves) {
+            let leaf = leaves.get_mut(&queue).expect("the leaf is known");
+            leaf.left = search.lists.pending.leaf(queue).len();
+            skip_involved(search, leaf, queue, &part);
+            self.refresh_leaf(search, pods, leaf, &mut turns, queue);
         }
-        true
+        let mut contending = contending(leaves);
+        let mut fits = true;
+        while contending > 1 && !self.is_out_of_work() {
+            self.ledger.note_work(4);
+            let Some(queue) = turns.tournament.best_leaf_below(self.ledger, &branches) else {
+                break;
+            };
+            let leaf = leaves.entry(queue).or_insert_with(|| Leaf {
+                involved: Vec::new(),
+                left: search.lists.pending.leaf(queue).len(),
+            });
+            if let Some(gang) = self.pop_next(search, leaf, &mut turns, queue, &part) {
+                contending -= usize::from(leaf.involved.is_empty());
+                if !self.try_gang(search, gang, pods, nodes) {
+                    fits = false;
+                    break;
+                }
+                turns.tournament.touch(self.ledger, queue);
+            }
+            self.refresh_leaf(search, pods, leaf, &mut turns, queue);
+        }
+        for queue in leaves.keys() {
+            turns.restore(self.ledger, *queue);
+        }
+        search.lists.turns = Some(turns);
+        fits && !self.is_out_of_work()
     }
 
     /// Tries a gang that takes part; false = it was the one that all this is for, and it failed.
@@ -83,7 +122,8 @@ impl Cycle<'_> {
         true
     }
 
-    fn involved_leaves(&self, preemptor: GangId, victims: &[PodId]) -> FxHashMap<QueueId, Leaf> {
+    /// The leaves of the gang and of its victims. A gang that goes first takes no part in what follows.
+    fn involved_leaves(&self, preemptor: GangId, victims: &[PodId], order: Order) -> FxHashMap<QueueId, Leaf> {
         let mut gangs: Vec<GangId> = victims.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
         gangs.push(preemptor);
         gangs.sort_unstable();
@@ -97,6 +137,9 @@ impl Cycle<'_> {
                 involved: Vec::new(),
                 left: 0,
             });
+            if gang == preemptor && order == Order::GangFirst {
+                continue;
+            }
             leaf.involved
                 .push((Turn::new(Direction::Serve, rank_of(self.ledger, gang)), gang));
         }
@@ -104,14 +147,13 @@ impl Cycle<'_> {
         leaves
     }
 
-    /// Adds what influences whose turn it is: pending gangs of the leaves that take part, and of other leaves in
-    /// branches that compete with each other. Queues apart from all of these only pass the time.
-    fn add_bystanders(&self, search: &Search<'_>, leaves: &mut FxHashMap<QueueId, Leaf>, part: &FxHashSet<GangId>) {
-        let ledger = &*self.ledger;
+    /// The queues below which gangs compete with each other: where the ways to the leaves part. Queues apart from all of
+    /// these only pass the time.
+    fn competing_branches(&self, leaves: &FxHashMap<QueueId, Leaf>) -> Vec<QueueId> {
         let paths: Vec<Vec<QueueId>> = sorted_keys(leaves)
             .into_iter()
             .map(|leaf| {
-                let mut path: Vec<QueueId> = ledger.queue_path(leaf).collect();
+                let mut path: Vec<QueueId> = self.ledger.queue_path(leaf).collect();
                 path.reverse();
                 path
             })
@@ -123,44 +165,51 @@ impl Cycle<'_> {
                     .all(|path| path.get(*depth).is_some_and(|id| Some(id) == paths[0].get(*depth)))
             })
             .count();
-        let branches: Vec<QueueId> = paths.iter().filter_map(|path| path.get(common).copied()).collect();
-        for queue in search.lists.pending.leaves() {
-            let in_branch = ledger.queue_path(queue).any(|ancestor| branches.contains(&ancestor));
-            if in_branch {
-                let left = search.lists.pending.leaf(queue).len();
-                leaves
-                    .entry(queue)
-                    .or_insert_with(|| Leaf {
-                        involved: Vec::new(),
-                        left: 0,
-                    })
-                    .left = left;
-            }
-        }
-        for (queue, leaf) in leaves.iter_mut() {
-            skip_involved(search, leaf, *queue, part);
-        }
+        let mut branches: Vec<QueueId> = paths.iter().filter_map(|path| path.get(common).copied()).collect();
+        branches.sort_unstable();
+        branches.dedup();
+        branches
     }
 
-    fn refresh_leaf(
-        &self,
-        search: &Search<'_>,
-        pods: &[PodId],
-        leaves: &mut FxHashMap<QueueId, Leaf>,
-        tournament: &mut Tournament,
-        queue: QueueId,
-    ) {
-        let leaf = leaves.get_mut(&queue).expect("the leaf is known");
-        let mut own = Vec::new();
-        let load = next_in(search, leaf, queue).map(|(gang, _)| {
+    fn refresh_leaf(&self, search: &Search<'_>, pods: &[PodId], leaf: &Leaf, turns: &mut PendingTurns, queue: QueueId) {
+        let load = next_in(search, leaf, queue).map(|(gang, takes_part)| {
             let request = if gang == search.gang {
                 self.ledger.requested_by(pods, self.memory_min)
+            } else if takes_part {
+                self.request_of(gang, Candidates::Simulated, &mut Vec::new())
             } else {
-                self.request_of(gang, Candidates::Simulated, &mut own)
+                turns.request(self.ledger, gang)
             };
             Load { request, freed: [0; 3] }
         });
-        tournament.set(self.ledger, queue, load);
+        turns.tournament.set(self.ledger, queue, load);
+    }
+
+    /// Passes the next gang of a leaf; returns it if it takes part. One that does not is passed together with those after
+    /// it that ask for the same: the leaf would have its turn again at once.
+    fn pop_next(
+        &self,
+        search: &Search<'_>,
+        leaf: &mut Leaf,
+        turns: &mut PendingTurns,
+        queue: QueueId,
+        part: &FxHashSet<GangId>,
+    ) -> Option<GangId> {
+        let (gang, takes_part) = next_in(search, leaf, queue)?;
+        if takes_part {
+            leaf.involved.pop();
+            return Some(gang);
+        }
+        let request = turns.request(self.ledger, gang);
+        loop {
+            self.ledger.note_work(1);
+            leaf.left -= 1;
+            skip_involved(search, leaf, queue, part);
+            match next_in(search, leaf, queue) {
+                Some((next, false)) if turns.request(self.ledger, next) == request => {}
+                _ => return None,
+            }
+        }
     }
 
     /// The nodes that a simulation may use. A gang whose pods all need GPUs looks only at nodes that have some, so pods
@@ -189,6 +238,11 @@ impl Cycle<'_> {
     }
 }
 
+/// How many leaves have gangs that take part.
+fn contending(leaves: &FxHashMap<QueueId, Leaf>) -> usize {
+    leaves.values().filter(|leaf| !leaf.involved.is_empty()).count()
+}
+
 fn allow(allowed: &mut [bool], node: NodeId) {
     allowed[node.index()] = true;
 }
@@ -207,18 +261,6 @@ fn next_in(search: &Search<'_>, leaf: &Leaf, queue: QueueId) -> Option<(GangId, 
         (Some((_, gang)), _) => Some((*gang, true)),
         (None, bystander) => bystander.map(|(_, gang)| (gang, false)),
     }
-}
-
-/// Passes the next gang of a leaf; returns it if it takes part.
-fn pop_next(search: &Search<'_>, leaf: &mut Leaf, queue: QueueId, part: &FxHashSet<GangId>) -> Option<GangId> {
-    let (gang, involved) = next_in(search, leaf, queue)?;
-    if involved {
-        leaf.involved.pop();
-        return Some(gang);
-    }
-    leaf.left -= 1;
-    skip_involved(search, leaf, queue, part);
-    None
 }
 
 /// A gang that takes part has its turn as such, not once more as a pending one.

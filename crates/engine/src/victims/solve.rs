@@ -13,7 +13,7 @@ use crate::report::{Generator, Moment, SearchEnd};
 use crate::share::{self, Before, Reclaimer};
 use crate::victims::Lists;
 use crate::victims::scenario::Room;
-use crate::victims::simulate::{Outcome, outcome};
+use crate::victims::simulate::{Order, Outcome, outcome};
 use crate::victims::walk::{Memo, Recorded, VictimWalk};
 
 /// What one search is about.
@@ -25,6 +25,9 @@ pub(crate) struct Search<'l> {
     pub(crate) queue: QueueId,
     pub(crate) lists: &'l mut Lists,
 }
+
+/// Steps of work that a search counts as beside what it looks at.
+const WORK_PER_SEARCH: usize = 16;
 
 /// How many simulations may still fail.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +54,8 @@ struct Effort<'b> {
     failed: Failed,
     memo: Option<Memo>,
     budget: &'b mut Budget,
+    /// Victims of the last set that was simulated.
+    simulated: usize,
 }
 
 /// What came of a search.
@@ -69,6 +74,15 @@ impl Solution {
             Solution::None(end) => end,
         }
     }
+}
+
+/// For how many of a gang's pods victims were found.
+enum Most {
+    /// All; the ledger holds the outcome.
+    All(Vec<PodId>),
+    /// As many as could be, with these victims.
+    Some(Recorded),
+    None,
 }
 
 impl Search<'_> {
@@ -123,7 +137,9 @@ impl Cycle<'_> {
             failed: Failed::default(),
             memo: None,
             budget,
+            simulated: 0,
         };
+        self.ledger.note_work(WORK_PER_SEARCH);
         let mut solution = Solution::None(SearchEnd::Exhausted);
         for generator in Generator::ALL {
             (self.observe)(Moment::Search);
@@ -146,13 +162,13 @@ impl Cycle<'_> {
     ) -> Solution {
         let active_before = self.ledger.gang(search.gang).active_used();
         let checkpoint = self.ledger.checkpoint();
-        let (most, recorded) = self.most_pods(search, pods, generator, effort);
-        let found = match most {
-            0 => None,
-            1.. => self.probe(search, pods, generator, &recorded, effort),
+        let found = match self.most_pods(search, pods, generator, effort) {
+            Most::All(victims) => Some(victims),
+            Most::Some(recorded) => self.probe(search, pods, generator, &recorded, effort),
+            Most::None => None,
         };
         let Some(victims) = found else {
-            return Solution::None(match effort.budget.is_left() {
+            return Solution::None(match self.may_go_on(effort.budget) {
                 true => SearchEnd::Exhausted,
                 false => SearchEnd::Cut,
             });
@@ -167,45 +183,48 @@ impl Cycle<'_> {
     }
 
     /// The most pods for which victims were found, by doubling and then halving. Victims of every success are recorded:
-    /// the next one builds on them.
+    /// the next one builds on them. If the ledger holds the outcome for all pods, that is it.
     fn most_pods(
         &mut self,
         search: &mut Search<'_>,
         pods: &[PodId],
         generator: Generator,
         effort: &mut Effort<'_>,
-    ) -> (usize, Recorded) {
+    ) -> Most {
         let mut recorded = Recorded::default();
+        let start = self.ledger.checkpoint();
         let mut attempt = |cycle: &mut Self, count: usize, recorded: &mut Recorded| {
-            let checkpoint = cycle.ledger.checkpoint();
-            let found = cycle.probe(search, &pods[..count], generator, recorded, effort);
-            let solved = found.is_some();
-            if let Some(victims) = found {
-                *recorded = Recorded::new(victims);
-            }
-            cycle.ledger.rollback(checkpoint);
-            solved
+            cycle.ledger.rollback(start);
+            let victims = cycle.probe(search, &pods[..count], generator, recorded, effort)?;
+            *recorded = Recorded::new(victims);
+            Some(effort.simulated)
         };
         let (mut solved, mut count) = (0, 1);
         let mut unsolved = loop {
-            if !attempt(self, count, &mut recorded) {
+            let Some(simulated) = attempt(self, count, &mut recorded) else {
                 break count;
-            }
+            };
             solved = count;
             if count == pods.len() {
-                return (solved, recorded);
+                // The same victim would be tried for the same pods once more.
+                if simulated == 1 && recorded.pods.len() == 1 {
+                    return Most::All(recorded.pods);
+                }
+                self.ledger.rollback(start);
+                return Most::Some(recorded);
             }
             count = (2 * count).min(pods.len());
         };
         while unsolved - solved > 1 {
             let middle = solved.midpoint(unsolved);
-            if attempt(self, middle, &mut recorded) {
+            if attempt(self, middle, &mut recorded).is_some() {
                 solved = middle;
             } else {
                 unsolved = middle;
             }
         }
-        (solved, recorded)
+        self.ledger.rollback(start);
+        if solved == 0 { Most::None } else { Most::Some(recorded) }
     }
 
     /// Searches victims for exactly these pods. On success the ledger holds the outcome, and the victims that have to
@@ -237,8 +256,9 @@ impl Cycle<'_> {
         };
         let mut found = None;
         let mut at = 0;
-        'units: while effort.budget.is_left() && memo.reach(self, search, &skip, at) {
+        'units: while self.may_go_on(effort.budget) && memo.reach(self, search, &skip, at) {
             let unit = memo.units().get(at).expect("the unit was just reached");
+            self.ledger.note_work(3 * unit.pods.len());
             at += 1;
             if unit.pods.iter().any(|pod| recorded.contains(*pod)) {
                 continue;
@@ -254,6 +274,7 @@ impl Cycle<'_> {
                 Generator::MultiNode => taken.by_nodes(self, &search.lists.room, &room, &recorded_room),
             };
             for set in sets {
+                self.ledger.note_work(4 * set.len());
                 recorded_room.add(self, &search.lists.room, &set);
                 let suffices = recorded_room.suffices(&search.lists.room);
                 recorded_room.remove(self, &search.lists.room, &set);
@@ -273,6 +294,11 @@ impl Cycle<'_> {
         found
     }
 
+    /// Whether the search may go on: neither simulations nor work are used up.
+    pub(crate) fn may_go_on(&self, budget: &Budget) -> bool {
+        budget.is_left() && !self.is_out_of_work()
+    }
+
     fn victim_walk(&self, search: &Search<'_>) -> VictimWalk {
         let gangs_max = match search.action {
             Action::Consolidation => self.config.consolidation_preemptees_max,
@@ -284,15 +310,17 @@ impl Cycle<'_> {
     /// Simulates one set of victims, unless the same has failed before.
     fn try_set(
         &mut self,
-        search: &Search<'_>,
+        search: &mut Search<'_>,
         generator: Generator,
         pods: &[PodId],
         victims: &[PodId],
         effort: &mut Effort<'_>,
     ) -> Option<Vec<PodId>> {
-        if victims.is_empty() || !effort.budget.is_left() {
+        if victims.is_empty() || !self.may_go_on(effort.budget) {
             return None;
         }
+        self.ledger.note_work(victims.len());
+        effort.simulated = victims.len();
         let counts = &mut self.effort().sets[generator as usize];
         counts.chosen += 1;
         if effort.failed.contains(pods, victims) {
@@ -301,13 +329,19 @@ impl Cycle<'_> {
         }
         counts.simulated += 1;
         let checkpoint = self.ledger.checkpoint();
-        if self.simulate(search, pods, victims) {
-            if self.is_allowed(search, pods, victims, &effort.before) {
+        for order in [Order::Fair, Order::GangFirst] {
+            // Out of work, victims may have found no place only because nobody looked.
+            let fits = self.simulate(search, pods, victims, order) && !self.is_out_of_work();
+            if fits && self.is_allowed(search, pods, victims, &effort.before) {
                 return Some(self.needed(victims));
             }
-            self.effort().sets[generator as usize].refused += 1;
+            self.effort().sets[generator as usize].refused += u32::from(fits);
+            let again = order == Order::Fair && !fits && self.is_in_the_way(search, victims);
+            self.ledger.rollback(checkpoint);
+            if !again || self.is_out_of_work() {
+                break;
+            }
         }
-        self.ledger.rollback(checkpoint);
         effort.budget.spend();
         effort.failed.insert(pods, victims);
         None
@@ -315,6 +349,15 @@ impl Cycle<'_> {
 }
 
 impl Cycle<'_> {
+    /// Whether a victim that consolidation only moves may have taken the place that the gang needs, and would go elsewhere
+    /// after the gang. Between queues it is fairness that says who chooses first, so all have to be of one queue.
+    fn is_in_the_way(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
+        let queue = |pod: &PodId| self.ledger.pod(*pod).gang.and_then(|gang| self.ledger.gang(gang).queue);
+        search.action == Action::Consolidation
+            && victims.iter().any(|pod| outcome(self, *pod) == Outcome::Moved)
+            && victims.iter().all(|pod| queue(pod) == Some(search.queue))
+    }
+
     /// The victims of the simulation in the ledger without which it would not be: all of every gang of which some have
     /// to go or move. Those that go come first, then those that move.
     fn needed(&self, victims: &[PodId]) -> Vec<PodId> {

@@ -12,6 +12,7 @@ use crate::victims::solve::Search;
 impl Cycle<'_> {
     /// Judges the simulation that is in the ledger. `pods` are those of the gang that were placed.
     pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
+        self.ledger.note_work(victims.len());
         if !self.leaves_gangs_whole(victims) {
             return false;
         }

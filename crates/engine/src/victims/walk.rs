@@ -75,6 +75,7 @@ impl VictimWalk {
                 .expect("every leaf of the tournament is known");
             let (_, item) = leaf.next.take().expect("a leaf in the tournament has a next gang");
             leaf.freed = plus(leaf.freed, item.allocated);
+            cycle.ledger.note_work(4);
             let evictable = Evictable::new(cycle.ledger, item.gang, &item.taken);
             let unit = evictable.unit();
             let skipped = unit.iter().any(|pod| recorded.contains(*pod));

@@ -357,6 +357,7 @@ impl World {
             preemption_delay: Millis(0),
             staleness_grace: None,
             schedulable: true,
+            refused: None,
         };
         let mut pods: Vec<PodSpec> = members
             .into_iter()

@@ -43,6 +43,38 @@ fn child_finds_it_by_the_linker() {
     );
 }
 
+/// Without a look at the headers the child dies by SIGBUS.
+#[test]
+fn a_library_that_is_cut_off_is_refused_and_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = fake_nvml::install(dir.path()).unwrap();
+    // Half of the file is not enough: with debug information, that half may hold all that is loaded.
+    let file = std::fs::File::options().write(true).open(&library).unwrap();
+    file.set_len(16 * 1024).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let absent = "/nonexistent/nvml.so";
+    for (by_linker, named) in [(path, absent), ("", path)] {
+        let places = [("LD_LIBRARY_PATH", by_linker), ("KAI_NVML_LIBRARY", named)];
+        scenario("loading::child_meets_a_library_that_is_cut_off", "t4", &places);
+    }
+}
+
+#[test]
+#[ignore = "run by its parent"]
+fn child_meets_a_library_that_is_cut_off() {
+    let options = OpenOptions {
+        roots: bare_machine(),
+        driver: DriverChoice::Nvml,
+        ..OpenOptions::default()
+    };
+    let error = driver(options).devices().unwrap_err();
+    assert!(matches!(error, GpuError::LibraryCutOff { .. }), "{error}");
+    let text = error.with_remedy();
+    for words in ["libnvidia-ml.so.1", "is cut off", "Reinstall the driver package"] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
 #[test]
 #[ignore = "run by its parent"]
 fn child_meets_wrong_libraries() {

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::control::ControlFile;
 use super::settings::GPUS_PER_MACHINE_MAX;
-use super::{Control, GpuControl, GpuState, MigProfile, PROFILES, Process, Profile, Question, Settings, mig, profile};
+use super::{
+    Control, GpuControl, GpuState, MigProfile, Process, Profile, Question, Settings, mig, profile, profile_names,
+};
 use crate::{
     CudaVersion, Device, DeviceKind, GpuError, Inventory, MigDevice, MigMode, PciPath, Peer, Platform, PlatformKind,
     Sample, aliases_of, stable_uuid,
@@ -208,11 +210,10 @@ fn build_gpus(settings: &Settings) -> Result<Vec<FakeGpu>, GpuError> {
     let mut gpus: Vec<FakeGpu> = Vec::new();
     for group in &settings.gpus {
         let Some(profile) = profile(&group.profile) else {
-            let names: Vec<&str> = PROFILES.iter().map(|profile| profile.id).collect();
             return Err(refuse(format!(
                 "no profile {:?}; the profiles are: {}",
                 group.profile,
-                names.join(", ")
+                profile_names()
             )));
         };
         let partitions = match &group.mig {
@@ -406,6 +407,7 @@ fn parse_cuda(text: &str) -> Result<CudaVersion, GpuError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::PROFILES;
 
     #[test]
     fn every_profile_makes_a_machine() {

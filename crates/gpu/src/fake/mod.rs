@@ -13,5 +13,5 @@ pub use control::{Control, ControlEvent, GpuControl, GpuState, LibraryFault, Pro
 pub use driver::{FakeDriver, refuse_beside_real};
 pub use machine::{FakeGpu, FakeMig, Machine, Picture};
 pub use mig::{MigProfile, MigShape};
-pub use profile::{PROFILES, Personality, Profile, Question, profile};
+pub use profile::{PROFILES, Personality, Profile, Question, profile, profile_names};
 pub use settings::{GpuSettings, Settings};

@@ -125,6 +125,12 @@ pub fn profile(id: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.id == id)
 }
 
+/// The names of all profiles, for messages.
+pub fn profile_names() -> String {
+    let names: Vec<&str> = PROFILES.iter().map(|profile| profile.id).collect();
+    names.join(", ")
+}
+
 const fn cc(major: u32, minor: u32) -> ComputeCapability {
     ComputeCapability { major, minor }
 }

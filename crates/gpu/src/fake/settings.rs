@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Control, PROFILES};
+use super::{Control, profile_names};
 use crate::GpuError;
 
 /// Most fake GPUs on one machine. Real machines end at 16; more would only be a typing mistake.
@@ -150,10 +150,9 @@ impl FromStr for Settings {
             });
         }
         if gpus.is_empty() {
-            let names: Vec<&str> = PROFILES.iter().map(|profile| profile.id).collect();
             return Err(refuse(format!(
                 "no GPU is named; the profiles are: {}",
-                names.join(", ")
+                profile_names()
             )));
         }
         Ok(Self {

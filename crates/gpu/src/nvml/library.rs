@@ -5,6 +5,8 @@ use nvml_wrapper::error::NvmlError;
 
 use super::errors::gpu_error;
 use super::search::{SONAME, search_path};
+use crate::linker::integrity::{Defect, DefectiveFile, check_loadable};
+use crate::linker::search::Search;
 use crate::{GpuError, OpenOptions, Platform};
 
 /// A started NVML.
@@ -23,6 +25,7 @@ impl Library {
     pub(super) fn open(options: &OpenOptions, platform: &Platform) -> Result<Self, GpuError> {
         let named = options.nvml_library.as_deref();
         let places = search_path(named, platform, &options.roots, std::env::consts::ARCH);
+        let linker_search = Search::of_this_process();
         let mut tried = Vec::new();
         let mut telling = None;
         let mut notes = Vec::new();
@@ -30,6 +33,23 @@ impl Library {
             let is_bare = place.path.as_os_str() == SONAME;
             if !is_bare && !place.path.exists() {
                 tried.push(format!("{} (no such file)", place.path.display()));
+                continue;
+            }
+            let file = match is_bare {
+                true => linker_search.find(SONAME),
+                false => Some(place.path.clone()),
+            };
+            if let Some(DefectiveFile { path, defect }) =
+                file.and_then(|file| check_loadable(&file, &linker_search).err())
+            {
+                match defect {
+                    Defect::CutOff { .. } => {
+                        telling.get_or_insert(GpuError::LibraryCutOff { file: path, defect });
+                    }
+                    Defect::NotElf | Defect::OtherMachine { .. } | Defect::Damaged(_) | Defect::Unreadable(_) => {
+                        tried.push(format!("{} ({defect})", path.display()));
+                    }
+                }
                 continue;
             }
             let result = Nvml::builder().lib_path(place.path.as_os_str()).init();

@@ -1,10 +1,11 @@
-//! What was typed, and what it means. Parsing only: nothing is opened or looked at here.
+//! What was typed, and what it means. Nothing is opened here; of the machine, only whether the named directories exist is looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cluster::Access;
+use gpu::linker::Machine;
 use gpu::platform::MemoryReserve;
 use gpu::{DriverChoice, OpenOptions, Roots};
 
@@ -17,7 +18,6 @@ use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
 use crate::slots::offer::{SLOTS_DEFAULT, SLOTS_MAX};
 use crate::volume::collect::Search;
 use crate::volume::csv::CSV_DIR;
-use crate::volume::ldcache::Machine;
 use crate::volume::store::CDI_DIR;
 
 /// Where the machine is seen from this process: shared by the agent and `kai doctor`.
@@ -41,7 +41,8 @@ pub struct HostArgs {
     /// NVML library to use instead of searching for one.
     #[arg(long, env = gpu::NVML_LIBRARY_ENV)]
     pub nvml_library: Option<PathBuf>,
-    /// Which driver to use: auto, nvml, tegra, or `fake:<profile>[:<count>][,...]`.
+    /// Which driver to use: auto, nvml, tegra, or `fake:<profile>[:<count>][,...]` with the profiles t4, a100-40, a100-80, h100, h200,
+    /// b200, gb200, l40s, rtx-6000-ada, orin-nano, orin-agx, thor and gb10.
     #[arg(long, default_value = "auto", env = "KAI_GPU_DRIVER")]
     pub driver: String,
     /// YAML file with the settings of the fake driver, instead of a list in --driver.
@@ -91,10 +92,23 @@ impl HostArgs {
 
     /// How to open the hardware. Fake GPUs get their identity from `seed`.
     pub fn open_options(&self, seed: &str) -> Result<OpenOptions, Error> {
+        if !self.host_root.is_dir() {
+            let problem = format!(
+                "{} is no directory; mount the host's / there, or name the directory where it is mounted",
+                self.host_root.display()
+            );
+            return Err(Error::Option {
+                option: "--host-root",
+                problem,
+            });
+        }
         let mut driver = match (&self.fake_config, self.driver.as_str()) {
             (Some(path), "fake" | "auto") => DriverChoice::Fake(Box::new(gpu::fake::Settings::from_file(path)?)),
             (None, "fake") => {
-                let problem = "say which GPUs to make up: --driver fake:t4:2, or --fake-config with a file".to_owned();
+                let problem = format!(
+                    "say which GPUs to make up: --driver fake:t4:2, or --fake-config with a file; the profiles are: {}",
+                    gpu::fake::profile_names()
+                );
                 return Err(Error::Option {
                     option: "--driver",
                     problem,
@@ -389,6 +403,23 @@ mod tests {
             .into_iter()
             .chain(line.split_whitespace());
         Cli::try_parse_from(words).unwrap().args.settings()
+    }
+
+    #[test]
+    fn the_profiles_of_the_fake_driver_are_listed_by_help_and_by_the_error() {
+        let help = <Cli as clap::CommandFactory>::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let error = Cli::try_parse_from(["agent", "--node-name", "n1", "--driver", "fake"])
+            .unwrap()
+            .args
+            .host
+            .open_options("seed")
+            .unwrap_err()
+            .to_string();
+        for profile in gpu::fake::PROFILES {
+            let name = profile.id;
+            assert!(help.contains(name) && error.contains(name), "{name}: {help}\n{error}");
+        }
     }
 
     #[test]

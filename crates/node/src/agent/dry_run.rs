@@ -5,6 +5,7 @@ use super::state::{Input, State};
 use crate::Error;
 use crate::allocator::inject::Mode;
 use crate::allocator::offer::Offer;
+use crate::health;
 use crate::volume::{driver_volume, store};
 
 /// What the agent would do on this machine, as text for a person.
@@ -28,6 +29,9 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
     for note in &inventory.notes {
         line(&format!("  note: {note}"));
     }
+    let ask = |uuid: &str| health::ask(&*opened.driver, uuid).map_err(|error| error.to_string());
+    let devices = inventory.devices.iter();
+    let answers = devices.map(|device| (device.uuid.clone(), ask(&device.uuid))).collect();
     let prepared = super::volume(&settings).look(&inventory);
     let mut state = State::new(
         settings.policy.clone(),
@@ -36,6 +40,7 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
         None,
     );
     state.apply(Input::Listed(Box::new(inventory)));
+    state.apply(Input::Probed(answers));
     let snapshot = state.snapshot();
 
     line(&format!("\nlabels for node {}:", settings.node));

@@ -10,7 +10,6 @@ pub mod state;
 pub mod volumes;
 pub mod watcher;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -26,7 +25,7 @@ pub use dry_run::dry_run;
 use crate::Error;
 use crate::allocator::register::{Surroundings, remove_leftovers};
 use crate::metrics::{self, Sources};
-use crate::reservation_duty::{self, Duty};
+use crate::reservation_duty::{self, Duty, Wishes};
 use crate::slots::{self, Slots};
 use crate::volume::prepare::Volume;
 use crate::volume::store::CdiDir;
@@ -98,7 +97,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     }));
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
-    let (wishes, wished) = watch::channel(BTreeSet::new());
+    let (wishes, wished) = watch::channel(Wishes::default());
     let around = Surroundings {
         directory: settings.plugin_dir.clone(),
         files_changed,
@@ -222,7 +221,7 @@ async fn own(
 async fn with_cluster(
     settings: Settings,
     slots: Arc<Slots>,
-    wishes: watch::Sender<BTreeSet<String>>,
+    wishes: watch::Sender<Wishes>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<cluster::NodeEvent>,
 ) {

@@ -9,6 +9,7 @@ use gpu::{Driver, GpuError, HealthEventKind};
 use tokio::sync::mpsc;
 
 use super::state::Input;
+use crate::health;
 
 /// Longest wait for events, and so for the end of the agent.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -94,9 +95,8 @@ impl Watcher {
     fn probe_all(&mut self) -> Result<bool, Ended> {
         let mut answers = Vec::new();
         for uuid in &self.known {
-            match self.driver.probe(uuid) {
+            match health::ask(&*self.driver, uuid) {
                 Ok(()) => answers.push((uuid.clone(), Ok(()))),
-                Err(error) if error.is_not_supported() => answers.push((uuid.clone(), Ok(()))),
                 Err(error) if error.is_driver_gone() => {
                     self.failed(&error)?;
                     return Ok(false);

@@ -32,6 +32,8 @@ pub struct Question<'a> {
     /// UUIDs of GPUs that pods share and nothing holds, for which a reservation is on its way. The kubelet does not say who asks; for
     /// one GPU it most likely is that reservation, and whoever wants more should leave them alone.
     pub wished: &'a BTreeSet<String>,
+    /// UUIDs of GPUs whose reservation pod went a moment ago. Pods may still share them, so they are given last.
+    pub left: &'a BTreeSet<String>,
 }
 
 /// The preferred ids, `required` first. Shorter than asked if there are not enough.
@@ -48,8 +50,9 @@ pub fn preferred(resource: &Resource, inventory: &Inventory, policy: SharedPolic
         chosen.push((*id).clone());
         return chosen;
     }
-    if free.iter().filter(|id| !is_wished(id)).count() >= wanted {
-        free.retain(|id| !is_wished(id));
+    let is_kept = |id: &str| is_wished(id) || question.left.contains(unreplicated(id));
+    if free.iter().filter(|id| !is_kept(id)).count() >= wanted {
+        free.retain(|id| !is_kept(id));
     }
     let whole_gpus = resource.replicas == 1 && resource.units.iter().all(|unit| unit.mig.is_none());
     if whole_gpus {
@@ -279,6 +282,7 @@ mod tests {
             required: &required,
             size,
             wished: &BTreeSet::new(),
+            left: &BTreeSet::new(),
         };
         let mut answer = preferred(resource, inventory, policy, question);
         answer.sort_unstable();
@@ -311,6 +315,7 @@ mod tests {
                 required: &[],
                 size,
                 wished: &wished,
+                left: &BTreeSet::new(),
             };
             preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
         };
@@ -318,6 +323,27 @@ mod tests {
         assert_eq!(ask(2), "GPU-0 GPU-1");
         assert_eq!(ask(4), "GPU-0 GPU-1 GPU-3 GPU-4");
         assert_eq!(ask(5).split(' ').count(), 5, "what there is, if it takes all");
+    }
+
+    #[test]
+    fn a_gpu_whose_reservation_just_went_is_given_last() {
+        let machine = two_quads();
+        let resource = &plan(&machine, &Policy::default()).resources[0];
+        let available: Vec<String> = (0..3).map(|at| format!("GPU-{at}")).collect();
+        let left = BTreeSet::from(["GPU-0".to_owned()]);
+        let ask = |size| {
+            let question = Question {
+                available: &available,
+                required: &[],
+                size,
+                wished: &BTreeSet::new(),
+                left: &left,
+            };
+            preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
+        };
+        assert_eq!(ask(1), "GPU-1");
+        assert_eq!(ask(2), "GPU-1 GPU-2");
+        assert_eq!(ask(3).split(' ').count(), 3, "what there is, if it takes all");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
@@ -173,13 +174,15 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        let (offer, wished) = (self.offer.borrow().clone(), self.wished.borrow().clone());
+        let (offer, wishes) = (self.offer.borrow().clone(), self.wished.borrow().clone());
+        let left = wishes.left.lately(Instant::now());
         let answer = |request: &ContainerPreferredAllocationRequest| ContainerPreferredAllocationResponse {
             device_ids: offer.prefer(Question {
                 available: &request.available_ids,
                 required: &request.must_include_ids,
                 size: usize::try_from(request.allocation_size).unwrap_or(0),
-                wished: &wished,
+                wished: &wishes.wished,
+                left: &left,
             }),
         };
         let container_responses = request.get_ref().container_requests.iter().map(answer).collect();

@@ -81,4 +81,26 @@ mod tests {
         assert_eq!(has_key(&broken, &["x".to_owned()]), Some(false));
         assert_eq!(has_key(&bytes[..4100], &["x".to_owned()]), Some(false));
     }
+
+    fn fuzz(fuzz: fuzz::Fuzz) {
+        let names = ["docker.io/kai/kai:10", "docker.io/library/busybox:1"];
+        let whole = database(&names);
+        // Without the empty end of its page, so that mutations meet something.
+        let short = whole[..4096 + 128].to_vec();
+        let wanted = [names[0].to_owned(), String::new()];
+        fuzz.bytes(&[whole, short], &[&META_MAGIC.to_le_bytes()], |bytes| {
+            let _ = has_key(bytes, &wanted);
+        });
+    }
+
+    #[test]
+    fn mutated_databases_never_panic() {
+        fuzz(fuzz::Fuzz::short("bolt"));
+    }
+
+    #[test]
+    #[ignore = "runs for KAI_FUZZ_SECONDS"]
+    fn long_run_of_databases() {
+        fuzz(fuzz::Fuzz::long("bolt"));
+    }
 }

@@ -109,13 +109,17 @@ fn devices(facts: &Facts, report: &mut Report) {
                 } else {
                     ""
                 };
-                report.ok(
-                    &format!("GPU {}", device.index),
-                    format!("{} {} ({memory}{unified})", device.name, device.uuid),
-                );
+                let subject = format!("GPU {}", device.index);
+                let shown = format!("{} {} ({memory}{unified})", device.name, device.uuid);
+                match facts.silent.iter().find(|silent| silent.uuid == device.uuid) {
+                    None => report.ok(&subject, shown),
+                    Some(silent) => {
+                        report.problem(&subject, format!("{shown}: {}", silent.error), silent.remedy.clone())
+                    }
+                }
                 if device.memory_mib.is_none() {
                     report.problem(
-                        &format!("GPU {}", device.index),
+                        &subject,
                         "its memory is not known, so nvidia.com/gpu.memory will be missing and requests by gpu-memory never fit",
                         "mount the host's /proc/meminfo for unified memory, or update the driver (R510 or newer)",
                     );
@@ -474,6 +478,11 @@ fn labels(facts: &Facts, report: &mut Report) {
                 "give a kubeconfig that works from here with --kubeconfig",
             );
         }
+        ClusterView::NoSuchNode(name) => report.warning(
+            "labels",
+            format!("the cluster has no node {name}, so its labels were not looked at"),
+            "kubectl get nodes lists the names; give this machine's with --node-name, or join it to the cluster",
+        ),
         ClusterView::Node { labels, .. } => {
             let has_gpus = inventory(facts).is_some_and(|inventory| !inventory.devices.is_empty());
             for key in ["nvidia.com/gpu.count", "nvidia.com/gpu.memory"] {

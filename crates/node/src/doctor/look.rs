@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use cluster::{Access, Client};
 use gpu::platform::Detection;
-use gpu::{Inventory, PlatformKind};
+use gpu::{Driver, Inventory, PlatformKind};
 
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
 use crate::agent::files::Identity;
+use crate::health;
 use crate::volume::cdi::Spec;
 use crate::volume::csv::{self, BASE_FILES};
 use crate::volume::files::DriverFiles;
@@ -28,6 +29,8 @@ pub struct Facts {
     pub detection: Option<Detection>,
     /// Devices, or the driver's error with its remedy.
     pub inventory: Option<Result<Inventory, (String, String)>>,
+    /// GPUs that are listed but do not answer.
+    pub silent: Vec<SilentGpu>,
     /// Driver files.
     pub files: DriverFiles,
     /// Spec files in CDI directories: path, and whether it can be read.
@@ -58,6 +61,17 @@ pub struct Facts {
     pub in_container: bool,
 }
 
+/// A GPU that is listed but does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentGpu {
+    /// Its UUID.
+    pub uuid: String,
+    /// What came back instead of an answer.
+    pub error: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
 /// One CDI spec file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecFile {
@@ -79,6 +93,8 @@ pub enum ClusterView {
     NotAsked,
     /// It does not answer.
     Unreachable(String),
+    /// It answers, and has no node of this name.
+    NoSuchNode(String),
     /// It answered.
     Node {
         /// The node's labels.
@@ -136,6 +152,7 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
                 .devices()
                 .map_err(|error| (error.to_string(), error.remedy().to_owned()));
             if let Ok(inventory) = &listed {
+                facts.silent = silent(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
             } else {
                 // Files can be judged even if the driver does not answer.
@@ -177,6 +194,18 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
         .collect();
     facts.cluster = look_at_cluster(args);
     Ok(facts)
+}
+
+fn silent(driver: &dyn Driver, inventory: &Inventory) -> Vec<SilentGpu> {
+    let asked = inventory.devices.iter().filter_map(|device| {
+        let error = health::ask(driver, &device.uuid).err()?;
+        Some(SilentGpu {
+            uuid: device.uuid.clone(),
+            error: error.to_string(),
+            remedy: error.remedy().to_owned(),
+        })
+    });
+    asked.collect()
 }
 
 fn look_at_specs(host: &Rooted, facts: &mut Facts) {
@@ -357,6 +386,7 @@ fn look_at_cluster(args: &Args) -> ClusterView {
         };
         match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
             Ok(Ok(view)) => view,
+            Ok(Err(error)) if error.is_not_found() => ClusterView::NoSuchNode(node),
             Ok(Err(error)) => ClusterView::Unreachable(error.to_string()),
             Err(_) => ClusterView::Unreachable("the api server does not answer".to_owned()),
         }

@@ -9,7 +9,7 @@ pub mod report;
 mod toml;
 
 pub use judge::judge;
-pub use look::{ClusterView, Facts, RuntimeClass, look};
+pub use look::{ClusterView, Facts, RuntimeClass, SilentGpu, look};
 pub use report::{Finding, Report, Verdict};
 
 use std::path::PathBuf;

@@ -60,4 +60,47 @@ mod tests {
         assert_eq!(value(text, "runtimes.nvidia", "enable_cdi"), None);
         assert!(has_table(text, "runtimes.nvidia") && !has_table(text, "runtimes.kata"));
     }
+
+    fn fuzz(fuzz: fuzz::Fuzz) {
+        let seeds = [
+            "version = 3 # newest\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true\n",
+            "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.\"nvidia\"]\n  runtime_type = \"x\"\n[[list]]\nkey = 'a=b'\n",
+        ];
+        let words = [
+            "[",
+            "]",
+            "[[",
+            "'",
+            "\"",
+            "=",
+            "#",
+            "\n",
+            "enable_cdi",
+            "runtimes.nvidia",
+            "\u{0}",
+        ];
+        fuzz.texts(&seeds, &words, |text| {
+            for (table, key) in [
+                ("", "imports"),
+                ("io.containerd.cri.v1.runtime", "enable_cdi"),
+                ("runtimes.nvidia", ""),
+            ] {
+                if value(text, table, key).is_some() {
+                    assert!(text.contains('='));
+                }
+                let _ = has_table(text, table);
+            }
+        });
+    }
+
+    #[test]
+    fn mutated_configs_never_panic() {
+        fuzz(fuzz::Fuzz::short("TOML"));
+    }
+
+    #[test]
+    #[ignore = "runs for KAI_FUZZ_SECONDS"]
+    fn long_run_of_configs() {
+        fuzz(fuzz::Fuzz::long("TOML"));
+    }
 }

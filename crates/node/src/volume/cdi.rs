@@ -301,4 +301,41 @@ mod tests {
         });
         assert_eq!(bad.problems().len(), 5, "{:#?}", bad.problems());
     }
+
+    fn fuzz(fuzz: fuzz::Fuzz) {
+        let mut full = spec("GPU-1");
+        full.devices[0].container_edits.additional_gids.push(44);
+        full.container_edits.env.push("NVIDIA_VISIBLE_DEVICES=void".into());
+        full.container_edits.mounts.push(Mount {
+            host_path: "/usr/lib/libcuda.so.1.1".into(),
+            container_path: "/usr/lib/libcuda.so.1".into(),
+            options: vec!["ro".into()],
+        });
+        full.cdi_version = full.version_needed().to_owned();
+        assert!(full.problems().is_empty());
+        let seeds = [spec("0"), full].map(|spec| serde_json::to_value(spec).unwrap());
+        fuzz.json(&seeds, |tree| {
+            let Ok(spec) = serde_json::from_value::<Spec>(tree.clone()) else {
+                return;
+            };
+            let text = super::super::store::render(&spec);
+            assert_eq!(
+                serde_json::from_str::<Spec>(&text).unwrap(),
+                spec,
+                "what is written is read again"
+            );
+            let _ = spec.problems();
+        });
+    }
+
+    #[test]
+    fn mutated_specs_never_panic() {
+        fuzz(fuzz::Fuzz::short("CDI"));
+    }
+
+    #[test]
+    #[ignore = "runs for KAI_FUZZ_SECONDS"]
+    fn long_run_of_specs() {
+        fuzz(fuzz::Fuzz::long("CDI"));
+    }
 }

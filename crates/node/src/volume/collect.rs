@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpu::linker::integrity::{self, Defect};
+use gpu::linker::{Machine, elf, ldcache};
 use gpu::{Inventory, PlatformKind, Roots};
 
-use super::elf;
 use super::files::{DriverFiles, Library, Reach};
-use super::ldcache::{self, Machine};
 use super::rooted::Rooted;
 use super::{nodes, tegra};
 
@@ -206,6 +206,9 @@ fn libraries(
             ));
             continue;
         }
+        if !is_whole(root, &path, warnings) {
+            continue;
+        }
         match elf::read(&root.seen(&path)) {
             Ok(Some(elf)) if elf.machine == search.machine => {
                 // The same file may be listed through two directories (/lib64 and /usr/lib64 are often one).
@@ -222,6 +225,20 @@ fn libraries(
         }
     }
     libraries
+}
+
+/// Whether a library has all the bytes that its headers name. A container that loads one that has not dies by SIGBUS; without it the program
+/// says what it misses.
+pub(super) fn is_whole(root: &Rooted, path: &str, warnings: &mut Vec<String>) -> bool {
+    match integrity::check_file(&root.seen(path)) {
+        Err(defect @ Defect::CutOff { .. }) => {
+            warnings.push(format!(
+                "{path} is left out, because {defect}: reinstall the driver package that owns it"
+            ));
+            false
+        }
+        Ok(()) | Err(_) => true,
+    }
 }
 
 /// Own name, SONAME, then the links' names; `libcuda.so` is what Python packages open.

@@ -102,4 +102,35 @@ mod tests {
         let lines: Vec<_> = list.malformed.iter().map(|(line, _)| *line).collect();
         assert_eq!(lines, [2, 3, 4, 5]);
     }
+
+    fn fuzz(fuzz: fuzz::Fuzz) {
+        let seeds = [
+            "dev, /dev/nvmap\nlib, /usr/lib/a,b.so\nsym, /usr/lib/libcuda.so\ndir, /lib/firmware/tegra23x\n",
+            "dev, /dev/dri/card*\r\n\nnonsense\nlib relative\n",
+        ];
+        let words = [
+            "dev,", "lib,", "sym,", "dir,", ",", "*", "\n", "\r", "\u{0}", "/dev/", "../",
+        ];
+        fuzz.texts(&seeds, &words, |text| {
+            let list = parse(text);
+            let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
+            assert_eq!(
+                list.entries.len() + list.malformed.len(),
+                lines,
+                "each line is taken or reported"
+            );
+            assert!(list.entries.iter().all(|entry| entry.path.starts_with('/')));
+        });
+    }
+
+    #[test]
+    fn mutated_lists_never_panic() {
+        fuzz(fuzz::Fuzz::short("CSV"));
+    }
+
+    #[test]
+    #[ignore = "runs for KAI_FUZZ_SECONDS"]
+    fn long_run_of_lists() {
+        fuzz(fuzz::Fuzz::long("CSV"));
+    }
 }

@@ -226,7 +226,7 @@ pub(crate) fn stand_in_spec(inventory: &Inventory) -> Option<Spec> {
         inventory,
         files: &DriverFiles::default(),
         nodes: &fake_nodes(inventory),
-        machine: super::ldcache::Machine::X86_64,
+        machine: gpu::linker::Machine::X86_64,
         env: &[],
     })
 }

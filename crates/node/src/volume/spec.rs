@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu::Inventory;
+use gpu::linker::Machine;
 
 use super::cdi::{self, Device, DeviceNode, Edits, Mount, Spec};
 use super::files::{DriverFiles, Node, Reach};
-use super::ldcache::Machine;
 
 /// Our own kind: two specs that name the same device make a runtime refuse both, so `nvidia.com/gpu` is left to NVIDIA's tools.
 pub const KIND: &str = "kai.scheduler/gpu";

@@ -69,10 +69,12 @@ impl CdiDir {
 
     fn put(&self, path: &Path, spec: &Spec) -> Result<Written, Error> {
         let problems = spec.problems();
-        assert!(
-            problems.is_empty(),
-            "a spec that runtimes refuse must never be written: {problems:?}"
-        );
+        if !problems.is_empty() {
+            return Err(Error::InvalidCdi {
+                path: path.to_owned(),
+                problems: problems.join("; "),
+            });
+        }
         let text = render(spec);
         if fs::read(path).is_ok_and(|current| current == text.as_bytes()) {
             return Ok(Written::Unchanged);
@@ -245,6 +247,23 @@ mod tests {
         assert_eq!(directory.slots(), ["share-12"]);
         directory.remove_slots().unwrap();
         assert_eq!(names(place.path()), ["kai.scheduler-gpu.json"]);
+    }
+
+    #[test]
+    fn a_spec_that_runtimes_refuse_is_an_error_and_nothing_is_written() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = CdiDir::new(place.path());
+        let error = dir.write(&spec(&["gpu 0"])).unwrap_err().to_string();
+        assert!(
+            error.contains("kai.scheduler-gpu.json") && error.contains("\"gpu 0\"") && error.contains("--mode"),
+            "{error}"
+        );
+        let error = dir.write_slot("slot-0", &spec(&[])).unwrap_err().to_string();
+        assert!(error.contains("there is no device"), "{error}");
+        assert_eq!(names(place.path()), Vec::<String>::new());
+        dir.write(&spec(&["gpu-0"])).unwrap();
+        dir.write(&spec(&["gpu-0", "gpu-0"])).unwrap_err();
+        assert!(dir.has("gpu-0"), "the spec from before stays");
     }
 
     #[test]

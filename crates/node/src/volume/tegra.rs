@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use gpu::{Inventory, Roots};
+use gpu::linker::elf::{self, Elf};
+use gpu::{Inventory, Roots, TegraStack};
 
-use super::collect::{LIBRARIES, Search, binaries, file_name, library_dirs, names};
+use super::collect::{LIBRARIES, Search, binaries, file_name, is_whole, library_dirs, names};
 use super::csv::{self, BASE_FILES, Kind};
-use super::elf::{self, Elf};
 use super::files::{DriverFiles, Library, Node, Reach};
 use super::nodes;
 use super::rooted::Rooted;
@@ -50,6 +50,10 @@ const KNOWN_NODES: [&str; 12] = [
     "nvsciipc",
 ];
 
+/// Nodes that CUDA opens where `nvidia.ko` runs the integrated GPU (Thor): patterns below `/dev`. The lists of L4T 38 do not name
+/// `nvidia-uvm`, without which CUDA does not start, so these are taken whatever the lists say.
+const OPEN_RM_NODES: [&str; 4] = ["nvidia0", "nvidia-modeset", "nvidia-uvm*", "nvidiactl"];
+
 /// Nodes in the lists that a card beside the SoC needs as well.
 const SHARED_WITH_CARDS: [&str; 8] = [
     "/dev/host1x-fence",
@@ -78,7 +82,7 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
         files.data.push(RELEASE_FILE.to_owned());
     }
     let lists = read_lists(search, &root, &mut files.warnings);
-    let found = if lists.is_empty() {
+    let mut found = if lists.is_empty() {
         let library_dir = facts.and_then(|facts| facts.library_dir.clone());
         files.warnings.push(format!(
             "there are no lists in {}, so the libraries in {} and the usual device nodes are taken: install nvidia-container-toolkit for the exact set",
@@ -89,12 +93,17 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
     } else {
         from_lists(search, &root, lists, &mut files)
     };
+    if facts.and_then(|facts| facts.stack) == Some(TegraStack::OpenRm) {
+        found.nodes.extend(nodes_below_dev(&search.roots, &OPEN_RM_NODES));
+    }
     let (shared, own): (Vec<Node>, Vec<Node>) = found
         .nodes
         .into_iter()
         .partition(|node| SHARED_WITH_CARDS.contains(&node.path.as_str()));
     files.shared_nodes = shared;
     files.integrated_nodes = own;
+    let warnings = &mut files.warnings;
+    found.libraries.retain(|path, _| is_whole(&root, path, warnings));
     files.libraries = libraries(search, &root, found.libraries);
     if !files
         .libraries
@@ -173,11 +182,7 @@ fn file_entry(root: &Rooted, entry: &csv::Entry, found: &mut Found, data: &mut V
 /// For systems without the lists (Yocto, Talos, a bare L4T).
 fn without_lists(search: &Search, root: &Rooted, library_dir: Option<String>) -> Found {
     let mut found = Found::default();
-    for pattern in KNOWN_NODES {
-        found
-            .nodes
-            .extend(matching_nodes(&search.roots, &format!("/dev/{pattern}")));
-    }
+    found.nodes.extend(nodes_below_dev(&search.roots, &KNOWN_NODES));
     let tegra_dirs = ["nvidia", "tegra"].map(|name| format!("/usr/lib/{}/{name}", search.machine.triplet()));
     for directory in library_dir.into_iter().chain(tegra_dirs) {
         for name in root.list(&directory).into_iter().filter(|name| name.contains(".so")) {
@@ -261,6 +266,11 @@ fn compute_closure(headers: &BTreeMap<&String, Elf>) -> BTreeSet<String> {
     closure
 }
 
+fn nodes_below_dev(roots: &Roots, patterns: &[&str]) -> Vec<Node> {
+    let nodes = |pattern: &&str| matching_nodes(roots, &format!("/dev/{pattern}"));
+    patterns.iter().flat_map(nodes).collect()
+}
+
 /// Nodes that match a path whose components may hold `*`.
 fn matching_nodes(roots: &Roots, pattern: &str) -> Vec<Node> {
     let mut paths = vec!["/dev".to_owned()];
@@ -302,15 +312,62 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::volume::ldcache::Machine;
+    use gpu::linker::Machine;
 
+    use super::*;
     #[test]
     fn stars_stand_for_any_text() {
         assert!(matches("card*", "card0"));
         assert!(matches("nvhost-*gpu", "nvhost-as-gpu"));
         assert!(!matches("nvhost-*gpu", "nvhost-ctrl"));
         assert!(!matches("nvidia0", "nvidia00"));
+    }
+
+    /// CUDA on Thor needs the nodes of `nvidia.ko`, and the lists of its first L4T name only some of them.
+    #[test]
+    fn thor_gets_the_nodes_of_the_open_driver_whatever_its_lists_say() {
+        let place = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = place.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for node in [
+            "nvidia0",
+            "nvidia1",
+            "nvidiactl",
+            "nvidia-uvm",
+            "nvidia-uvm-tools",
+            "nvmap",
+        ] {
+            write(&format!("dev/{node}"), "");
+        }
+        write(
+            &format!("{}/devices.csv", csv::CSV_DIR.trim_start_matches('/')),
+            "dev, /dev/nvmap\n",
+        );
+        let search = Search::new(Roots::under(place.path()));
+        let nodes = |stack: TegraStack| -> Vec<String> {
+            let mut inventory = Inventory::default();
+            inventory.platform.tegra = Some(gpu::TegraFacts {
+                stack: Some(stack),
+                ..gpu::TegraFacts::default()
+            });
+            let files = collect(&search, &inventory);
+            let all = files.integrated_nodes.iter().chain(&files.shared_nodes);
+            all.map(|node| node.path.clone()).collect()
+        };
+        assert_eq!(
+            nodes(TegraStack::OpenRm),
+            [
+                "/dev/nvidia0",
+                "/dev/nvidia-uvm",
+                "/dev/nvidia-uvm-tools",
+                "/dev/nvidiactl",
+                "/dev/nvmap"
+            ]
+        );
+        assert_eq!(nodes(TegraStack::Nvgpu), ["/dev/nvmap"]);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct World {
     pub managed_fields: Vec<Value>,
     /// Handlers of runtime classes, by name.
     pub runtime_classes: BTreeMap<String, String>,
+    /// The only node that there is; every name is one without it.
+    pub only_node: Option<String>,
 }
 
 #[derive(Clone)]
@@ -51,7 +53,8 @@ impl Api {
             .route("/api/v1/nodes/{name}/status", patch(apply_status))
             .route("/api/v1/namespaces/default/events", post(event))
             .route("/api/v1/namespaces/{ns}/pods", get(pods))
-            .route("/api/v1/namespaces/{ns}/pods/{name}", get(pod).patch(patch_pod))
+            .route("/api/v1/namespaces/{ns}/pods/{name}", get(pod))
+            .route("/api/v1/namespaces/{ns}/pods/{name}/status", patch(patch_pod))
             .route("/apis/node.k8s.io/v1/runtimeclasses/{name}", get(runtime_class))
             .with_state(api.clone());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
@@ -139,6 +142,9 @@ async fn node(State(api): State<Api>, Path(name): Path<String>) -> Response {
         return refused;
     }
     let world = api.world.borrow().clone();
+    if world.only_node.is_some_and(|only| only != name) {
+        return status(404, &format!("nodes \"{name}\" not found"));
+    }
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": {
         "name": name, "uid": "node-uid", "labels": world.labels, "managedFields": world.managed_fields,
     } })

@@ -1,11 +1,14 @@
 //! The shard's configuration file: KAI's YAML as the engine's policy. What can't be followed becomes a remark; only what would
 //! silently schedule otherwise than written is an error.
 
+mod search_budgets;
+
 use std::collections::BTreeMap;
 
 use engine::model::{Action, Config, Millis, MinRuntimeResolve, Placement, PlacementStrategy};
 use serde::Deserialize;
 
+use self::search_budgets::SearchBudgets;
 use crate::Error;
 
 /// What the file says.
@@ -24,7 +27,7 @@ struct Raw {
     queue_depth_per_action: Option<BTreeMap<String, u32>>,
     #[serde(rename = "usageDBConfig")]
     usage_db_config: Option<serde_json::Value>,
-    scenario_search_budgets: Option<serde_json::Value>,
+    scenario_search_budgets: Option<SearchBudgets>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -113,10 +116,8 @@ fn read(text: &str) -> Result<File, String> {
         let remark = "usageDBConfig: usage over time is not supported yet; queues are shared by present use only";
         file.remarks.push(remark.to_owned());
     }
-    if raw.scenario_search_budgets.is_some() {
-        let remark = "scenarioSearchBudgets: ignored; searches are bounded in steps, not in time";
-        file.remarks.push(remark.to_owned());
-    }
+    file.remarks
+        .extend(raw.scenario_search_budgets.and_then(|budgets| budgets.remark()));
     Ok(file)
 }
 
@@ -270,6 +271,41 @@ tiers:
             "{:?}",
             file.remarks
         );
+    }
+
+    #[test]
+    fn the_default_file_of_the_operator_is_not_remarked_on() {
+        let plugins = [
+            "predicates",
+            "proportion",
+            "priority",
+            "nodeavailability",
+            "resourcetype",
+            "podaffinity",
+            "elastic",
+            "kubeflow",
+            "ray",
+            "subgrouporder",
+            "taskorder",
+            "nominatednode",
+            "dynamicresources",
+            "minruntime",
+            "topology",
+            "snapshot",
+            "sg-nodelocalgreedy",
+            "sg-multinodegang",
+            "gpupack",
+            "nodeplacement",
+            "gpusharingorder",
+        ];
+        let list: Vec<String> = plugins.iter().map(|name| format!("  - name: {name}\n")).collect();
+        let text = format!(
+            "actions: allocate, consolidation, reclaim, preempt, stalegangeviction\ntiers:\n- plugins:\n{}scenarioSearchBudgets:\n  \
+             maxActionSearchDuration: {{default: 5m0s}}\n  maxJobSearchDuration: 4m0s\n  minJobSearchDuration: 0s\n  \
+             maxGeneratorSearchDuration: {{default: 2m0s, NodeLocalGreedy: 30s, MultiNodeGang: 2m0s}}\n",
+            list.concat()
+        );
+        assert_eq!(read(&text).unwrap().remarks, [""; 0]);
     }
 
     #[test]

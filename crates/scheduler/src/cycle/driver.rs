@@ -1,19 +1,21 @@
 //! The one task that owns the index and the engine. A turn takes in what changed, decides, hands decisions to writers and tells why
 //! others wait. Between turns it learns what came of the writes, and takes changes in as they come, so that a turn finds few of them.
-//! It never waits for a write.
+//! It never waits for a write, and nobody else waits for a turn.
 
 use std::sync::Arc;
 
 use api::Object;
 use cluster::{Key, Severity};
-use engine::model::{BindInFlight, Millis};
+use engine::model::{BindInFlight, GangKey, Millis};
 use engine::report::{Decision, Placed, Report};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::HEALTH_NAME;
+use super::apart::apart;
 use super::evictions::Evictions;
+use super::fair_shares::FairShares;
 use super::sources::Sources;
 use super::watch::Watch;
 use crate::Settings;
@@ -44,6 +46,7 @@ pub(super) struct Driver {
     orders: JoinSet<Outcome>,
     asked: Vec<Question>,
     looked: Option<Instant>,
+    fair_shares: FairShares,
 }
 
 impl Driver {
@@ -69,6 +72,7 @@ impl Driver {
             orders: JoinSet::new(),
             asked: Vec::new(),
             looked: None,
+            fair_shares: FairShares::default(),
         }
     }
 
@@ -76,11 +80,11 @@ impl Driver {
     pub(super) async fn run(mut self, questions: &mut mpsc::Receiver<Question>) -> cluster::Error {
         self.sources.synced().await;
         self.index.tick(self.now());
-        self.sources.take_into(&mut self.index, &mut self.engine);
+        apart(|| self.sources.take_into(&mut self.index, &mut self.engine));
         self.index.complete();
         loop {
             let started = Instant::now();
-            self.turn();
+            apart(|| self.turn());
             self.context.health.alive(HEALTH_NAME);
             if let Err(error) = self.wait(started + self.settings.schedule_period, questions).await {
                 return error;
@@ -119,7 +123,7 @@ impl Driver {
                         return Ok(());
                     }
                     take_in = None;
-                    self.take_in(self.now());
+                    apart(|| self.take_in(self.now()));
                 }
             }
         }
@@ -207,10 +211,11 @@ impl Driver {
                     let Some((key, _)) = self.index.pod_by_uid(pod) else {
                         continue;
                     };
+                    let name = |gang: &GangKey| self.index.workload(gang);
                     let order = Evict {
                         pod: key.clone(),
                         uid: pod.to_string(),
-                        message: reason.to_string(),
+                        message: reason.told(&name).to_string(),
                     };
                     if let Some(gang) = self.index.gang_of(pod) {
                         evictions.add(&gang, reason);
@@ -377,7 +382,15 @@ impl Driver {
             let queue = queues.get(&Key::new("", name))?;
             queue.own_display_name().map(str::to_owned)
         };
-        self.metrics.look(&self.engine, display_name);
+        let uncounted = |node: &str| self.index.uncounted_gpus(node);
+        self.metrics.look(&self.engine, display_name, uncounted);
+        let present = |name: &str| {
+            let queue = queues.get(&Key::new("", name))?;
+            Some(queue.status().fair_share.clone())
+        };
+        for (queue, share) in self.fair_shares.due(&self.engine.queues(), present, Instant::now()) {
+            self.board.fair_share(queue, share);
+        }
     }
 
     fn now(&self) -> Millis {

@@ -1,7 +1,7 @@
 //! The evictions of one cycle, summed up by victim: one event tells of all pods that a gang loses for the same cause.
 
 use cluster::{Key, Note, Severity};
-use engine::model::Action;
+use engine::model::{Action, GangKey};
 use engine::reasons::EvictionReason;
 
 use crate::explain::note;
@@ -30,7 +30,7 @@ impl Evictions {
             let Some(group) = index.group(&gang) else { continue };
             let about = about(&**group);
             metrics.evicted(&about, pool, action(&reason).name(), pods);
-            board.note(event(about, &reason, pods));
+            board.note(event(about, &reason, pods, index));
         }
     }
 }
@@ -42,13 +42,12 @@ fn action(reason: &EvictionReason) -> Action {
     }
 }
 
-fn event(about: cluster::About, reason: &EvictionReason, pods: u64) -> Note {
+fn event(about: cluster::About, reason: &EvictionReason, pods: u64, index: &Index) -> Note {
     let (evictor, together) = match reason {
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
         EvictionReason::StaleGang => (None, pods),
     };
-    let evictor =
-        |part: fn(&engine::model::GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();
+    let evictor = |part: fn(&GangKey) -> &String| evictor.map(|gang| part(gang)).cloned().unwrap_or_default();
     let annotations = vec![
         (api::keys::EVENT_EVICTED_PODS, together.to_string()),
         (api::keys::EVENT_ACTION, action(reason).name().to_owned()),
@@ -56,6 +55,8 @@ fn event(about: cluster::About, reason: &EvictionReason, pods: u64) -> Note {
         (api::keys::EVENT_EVICTOR_NAMESPACE, evictor(|gang| &gang.namespace)),
     ];
     let plural = if pods == 1 { "" } else { "s" };
+    let name = |gang: &GangKey| index.workload(gang);
+    let reason = reason.told(&name);
     Note {
         annotations,
         ..note(

@@ -1,7 +1,9 @@
 //! The role as a whole: the task that owns index and engine, the writers beside it, the audit, and the door for questions.
 
+mod apart;
 mod driver;
 mod evictions;
+mod fair_shares;
 mod sources;
 mod watch;
 
@@ -19,8 +21,9 @@ use crate::{Error, Settings, audit};
 const QUESTIONS_MAX: usize = 16;
 /// What the cycle is called in reports on health.
 const HEALTH_NAME: &str = "scheduler cycle";
-/// A cycle is run every second or so; silence for this long means that it hangs.
-const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+/// A cycle is run every second or so. One that takes minutes is slow and gets somewhere; a process that is ended for it begins anew with
+/// the same work, and never gets there. Silence for this long means that a cycle hangs.
+const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// The scheduler, ready to run. It registers its metrics and announces itself once; it may be run again after it lost its lease.
 #[derive(Debug)]

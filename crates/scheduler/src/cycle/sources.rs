@@ -8,7 +8,8 @@ use tokio::sync::Notify;
 
 use crate::mirror::Index;
 
-/// Pods with volume claims wait for these watches; a cluster without volumes, or without the right to see them, must not.
+/// Pods with volume claims wait for these watches; a cluster without volumes, or without the right to see them, must not. The same holds
+/// for ConfigMaps.
 const VOLUMES_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is read.
@@ -22,6 +23,7 @@ pub(super) struct Sources {
     classes: Subscription<api::PriorityClass>,
     claims: Subscription<api::PersistentVolumeClaim>,
     volumes: Subscription<api::PersistentVolume>,
+    config_maps: Subscription<api::ConfigMap>,
 }
 
 impl Sources {
@@ -37,6 +39,7 @@ impl Sources {
             classes: feeds.priority_classes().subscribe(wake),
             claims: feeds.volume_claims().subscribe(wake),
             volumes: feeds.volumes().subscribe(wake),
+            config_maps: feeds.config_maps().subscribe(wake),
         }
     }
 
@@ -53,8 +56,15 @@ impl Sources {
             self.claims.feed().synced().await;
             self.volumes.feed().synced().await;
         };
-        if tokio::time::timeout(VOLUMES_WITHIN, volumes).await.is_err() {
+        let (volumes, config_maps) = tokio::join!(
+            tokio::time::timeout(VOLUMES_WITHIN, volumes),
+            tokio::time::timeout(VOLUMES_WITHIN, self.config_maps.feed().synced()),
+        );
+        if volumes.is_err() {
             tracing::warn!("volumes can't be watched; pods with volume claims wait");
+        }
+        if config_maps.is_err() {
+            tracing::warn!("ConfigMaps can't be watched; pods are bound whether or not theirs exist");
         }
     }
 
@@ -95,6 +105,15 @@ impl Sources {
                 Some(claim) => index.apply_volume_claim(&key, &claim),
                 None => index.remove_volume_claim(&key),
             }
+        }
+        for (key, config_map) in self.config_maps.take() {
+            match config_map {
+                Some(_) => index.apply_config_map(&key),
+                None => index.remove_config_map(&key),
+            }
+        }
+        if self.config_maps.feed().is_synced() {
+            index.watch_config_maps();
         }
         self.take_workloads(index, engine);
     }

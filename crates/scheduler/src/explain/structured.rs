@@ -26,7 +26,7 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
                 Some(over_quota(bound)),
             )]
         }
-        Reason::QueueMissing(_) | Reason::QueueNotLeaf(_) => {
+        Reason::QueueMissing(_) | Reason::QueueCutOff { .. } | Reason::QueueNotLeaf(_) => {
             vec![entry(UnschedulableReason::QUEUE_DOES_NOT_EXIST, None)]
         }
         Reason::PreemptionDelay { .. } => vec![entry(UnschedulableReason::PREEMPTION_DELAY_NOT_ELAPSED, None)],
@@ -40,6 +40,7 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
         }
         Reason::GangMissing(_)
         | Reason::UnknownSubGroup(_)
+        | Reason::SubGroupsExceeded(_)
         | Reason::Gated
         | Reason::Refused(_)
         | Reason::GangNotReady { .. }
@@ -49,6 +50,7 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
         | Reason::TopologyUnknown { .. }
         | Reason::WaitsForRelease { .. }
         | Reason::Evicted(_)
+        | Reason::CutShort
         | Reason::NotTried => vec![entry(UnschedulableReason::POD_SCHEDULING_ERRORS, None)],
     }
 }
@@ -92,13 +94,14 @@ fn details(queue: QueueDetails) -> ReasonDetails {
 /// In the units of the API.
 fn amount(resource: Resource, amount: i64) -> ResourceList {
     let (name, text) = match resource {
-        Resource::Cpu => (api::keys::RESOURCE_CPU, format!("{amount}m")),
-        Resource::Memory => (api::keys::RESOURCE_MEMORY, amount.to_string()),
-        // Millionths; whole ones without a suffix, since that is how they are read most.
-        Resource::Gpu if amount % 1_000_000 == 0 => (api::keys::RESOURCE_GPU, (amount / 1_000_000).to_string()),
-        Resource::Gpu => (api::keys::RESOURCE_GPU, format!("{amount}u")),
+        Resource::Cpu => (api::keys::RESOURCE_CPU, QuantityText::of_milli(amount.into())),
+        Resource::Memory => (api::keys::RESOURCE_MEMORY, amount.to_string().into()),
+        Resource::Gpu => {
+            let milli = (amount + 500).div_euclid(1_000);
+            (api::keys::RESOURCE_GPU, QuantityText::of_milli(milli.into()))
+        }
     };
-    ResourceList::from([(name.to_owned(), QuantityText::from(text.as_str()))])
+    ResourceList::from([(name.to_owned(), text)])
 }
 
 #[cfg(test)]
@@ -120,7 +123,7 @@ mod tests {
         let expect = serde_json::json!({ "queueDetails": {
             "name": "team",
             "queueResourceLimits": { "nvidia.com/gpu": "2" },
-            "queueAllocatedResources": { "nvidia.com/gpu": "1500000u" },
+            "queueAllocatedResources": { "nvidia.com/gpu": "1500m" },
             "podGroupRequestedResources": { "nvidia.com/gpu": "1" },
         }});
         assert_eq!(json, expect);

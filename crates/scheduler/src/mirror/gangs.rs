@@ -104,13 +104,7 @@ impl Index {
             Ok(read) => {
                 let mut spec = read.value;
                 entry.noted.overlay(&mut spec);
-                if self
-                    .restricted
-                    .get(&*spec.queue)
-                    .is_some_and(|allowed| !allowed.contain(&key.namespace))
-                {
-                    spec.queue = closed(&spec.queue, &key.namespace);
-                }
+                self.queue_rules.judge(key, &object, &self.classes, &mut spec);
                 entry.applied = true;
                 self.outbox.events.push(Event::Gang(spec));
                 for problem in read.problems {
@@ -145,6 +139,14 @@ impl Index {
             }
         }
         true
+    }
+
+    /// The workload of a gang, as its author calls it.
+    pub(crate) fn workload(&self, gang: &GangKey) -> String {
+        match self.groups.get(&group_key(gang)) {
+            Some(entry) => entry.object.workload(),
+            None => gang.to_string(),
+        }
     }
 
     /// Whether it is for us to say that the pod's gang is missing: not if it is another partition's.
@@ -190,12 +192,6 @@ fn newest(noted: &mut Option<Millis>, written: &mut Option<Millis>) {
 /// Annotations have whole seconds.
 fn whole_seconds(time: Option<Millis>) -> Option<i64> {
     time.map(|time| time.0.div_euclid(1000))
-}
-
-/// A queue that does not exist, by a name that says why; no object can have it. Admission refuses such pod groups, but one may be older
-/// than its queue or than the queue's restriction.
-fn closed(queue: &str, namespace: &str) -> String {
-    format!("{queue} (not for namespace {namespace})")
 }
 
 /// A gang's name in the engine.

@@ -5,21 +5,27 @@
 
 mod assumed;
 mod bind_requests;
+mod config_maps;
 mod gangs;
 mod nodes;
 mod partition;
 mod pod_table;
 mod pods;
+mod queue_rules;
 mod queues;
 mod reservations;
 mod volumes;
 
 #[cfg(test)]
+mod reservation_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_sizes;
 
 use std::sync::Arc;
 
-use api::{BindRequest, Namespaces, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
+use api::{BindRequest, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
 use cluster::Key;
 use engine::model::{Event, Millis};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -55,8 +61,7 @@ pub(crate) struct Index {
     members: FxHashMap<Key, gangs::Members>,
     nodes: FxHashMap<Box<str>, nodes::Entry>,
     queues: FxHashMap<Box<str>, Box<str>>,
-    /// Queues that are not for all namespaces.
-    restricted: FxHashMap<Box<str>, Namespaces>,
+    queue_rules: queue_rules::QueueRules,
     class_objects: std::collections::BTreeMap<Box<str>, Arc<api::PriorityClass>>,
     classes: PriorityClasses,
     requests: FxHashMap<Key, Arc<BindRequest>>,
@@ -67,6 +72,7 @@ pub(crate) struct Index {
     recheck: Vec<(Millis, Key)>,
     reservations: reservations::Reservations,
     volumes: volumes::Volumes,
+    config_maps: config_maps::ConfigMaps,
     assumptions: assumed::Assumptions,
     told: FxHashSet<(String, String)>,
     outbox: Outbox,
@@ -121,7 +127,7 @@ impl Index {
             members: FxHashMap::default(),
             nodes: FxHashMap::default(),
             queues: FxHashMap::default(),
-            restricted: FxHashMap::default(),
+            queue_rules: queue_rules::QueueRules::default(),
             class_objects: std::collections::BTreeMap::new(),
             classes: PriorityClasses::default(),
             requests: FxHashMap::default(),
@@ -130,6 +136,7 @@ impl Index {
             recheck: Vec::new(),
             reservations: reservations::Reservations::default(),
             volumes: volumes::Volumes::default(),
+            config_maps: config_maps::ConfigMaps::default(),
             assumptions: assumed::Assumptions::default(),
             told: FxHashSet::default(),
             outbox: Outbox::default(),
@@ -178,6 +185,7 @@ impl Index {
 
     /// What the changes since the last call came to.
     pub(crate) fn take_outbox(&mut self) -> Outbox {
+        self.hold_where_lost();
         std::mem::take(&mut self.outbox)
     }
 

@@ -1,6 +1,6 @@
 //! Nodes and topologies on their way into the engine.
 
-use api::{Node, Object, Topology};
+use api::{Node, Object, Topology, keys};
 use engine::model::Event;
 
 use super::{Index, about, uid_of};
@@ -9,6 +9,10 @@ use super::{Index, about, uid_of};
 #[derive(Debug)]
 pub(super) struct Entry {
     uid: Box<str>,
+    /// Allocatable GPUs.
+    pub(super) gpus: i64,
+    /// GPUs that it has and that are not allocatable: they failed.
+    pub(super) failed_gpus: i64,
 }
 
 impl Index {
@@ -26,7 +30,15 @@ impl Index {
                 for problem in read.problems {
                     self.tell(|| about(node), uid, problem);
                 }
-                self.nodes.insert(name.into(), Entry { uid: uid.into() });
+                let entry = Entry {
+                    uid: uid.into(),
+                    gpus: read.value.gpus,
+                    failed_gpus: node
+                        .capacity(keys::RESOURCE_GPU)
+                        .map_or(0, |all| all.saturating_sub(read.value.gpus).max(0)),
+                };
+                self.nodes.insert(name.into(), entry);
+                self.recheck_lost_groups(name);
                 self.outbox.events.push(Event::Node(read.value));
             }
             Err(problem) => {
@@ -40,6 +52,7 @@ impl Index {
         if self.nodes.remove(name).is_some() {
             self.outbox.events.push(Event::NodeGone(name.to_owned()));
             self.check_requests_to(name);
+            self.recheck_lost_groups(name);
         }
     }
 

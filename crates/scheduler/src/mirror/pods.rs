@@ -98,6 +98,7 @@ impl Index {
         let cut_short = self.request_for(key, &entry.uid).cloned();
         self.assumptions.forget(&entry.uid);
         self.leave_volumes(key, &entry.object);
+        self.leave_config_maps(key, &entry.object);
         self.count(entry.gang().as_ref(), entry.standing, -1);
         if entry.applied {
             self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
@@ -128,7 +129,7 @@ impl Index {
         let mut spec = read.value;
         self.overlay(key, &object, &mut spec);
         self.restand(key, &spec);
-        let ties = Ties::of(&spec);
+        let ties = Ties::of(&spec, &object);
         self.show_unused(&mut spec);
         self.outbox.events.push(Event::Pod(spec));
         self.retie(key, ties);
@@ -153,9 +154,11 @@ impl Index {
         if spec.node.is_some() {
             self.assumptions.forgive(&uid);
             self.leave_volumes(key, pod);
+            self.leave_config_maps(key, pod);
             return;
         }
         self.follow_volumes(key, pod, spec);
+        self.need_config_maps(key, pod, spec);
         if let Some(labels) = &self.restrict_nodes {
             let label = match spec.requests.gpu {
                 GpuRequest::None => &labels.cpu,

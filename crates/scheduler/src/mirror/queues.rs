@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::{Namespaces, Object, PriorityClass, PriorityClasses, Queue};
+use api::{Object, PriorityClass, PriorityClasses, Queue};
 use engine::model::{Event, Millis, QueueSpec, Quota};
 
 use super::{Index, about, uid_of};
@@ -14,14 +14,14 @@ impl Index {
     pub(crate) fn apply_queue(&mut self, queue: &Queue) {
         let name = queue.metadata().plain_name();
         let uid = uid_of(queue);
-        self.restrict(name, queue.namespaces());
+        self.set_queue_rules(name, Some(queue));
         if self.queues.get(name).is_some_and(|known| &**known != uid) {
-            self.remove_queue(name);
+            self.withdraw_queue(name);
         }
         // Without the tree, its roots hold nothing and the rest are equals.
         let counts = self.full_hierarchy || queue.parent().is_some();
         if !counts || !self.partition.takes(queue.metadata()) {
-            return self.remove_queue(name);
+            return self.withdraw_queue(name);
         }
         match queue.read(self.now) {
             Ok(read) => {
@@ -37,29 +37,19 @@ impl Index {
             }
             Err(problem) => {
                 self.tell(|| about(queue), uid, problem);
-                self.remove_queue(name);
+                self.withdraw_queue(name);
             }
         }
     }
 
-    /// Gangs that may use the queue no more, or now may, are told to the engine again.
-    fn restrict(&mut self, name: &str, namespaces: Option<Namespaces>) {
-        if self.restricted.get(name) == namespaces.as_ref() {
-            return;
-        }
-        match namespaces {
-            Some(namespaces) => self.restricted.insert(name.into(), namespaces),
-            None => self.restricted.remove(name),
-        };
-        let names_it = |entry: &super::gangs::Entry| entry.object.queue() == name;
-        let affected: Vec<_> = self.groups.iter().filter(|(_, entry)| names_it(entry)).collect();
-        let affected: Vec<_> = affected.into_iter().map(|(key, _)| key.clone()).collect();
-        for key in affected {
-            self.refresh_gang(&key);
-        }
+    /// The queue is gone.
+    pub(crate) fn remove_queue(&mut self, name: &str) {
+        self.set_queue_rules(name, None);
+        self.withdraw_queue(name);
     }
 
-    pub(crate) fn remove_queue(&mut self, name: &str) {
+    /// The engine does without the queue.
+    fn withdraw_queue(&mut self, name: &str) {
         if self.queues.remove(name).is_some() {
             self.outbox.events.push(Event::QueueGone(name.to_owned()));
         }

@@ -11,15 +11,18 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod config_maps;
+mod queue_rules;
+
 /// An index with an engine behind it.
-struct World {
-    index: Index,
-    engine: Cluster,
+pub(super) struct World {
+    pub(super) index: Index,
+    pub(super) engine: Cluster,
     now: Millis,
 }
 
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         World::with(&Settings::default())
     }
 
@@ -38,15 +41,19 @@ impl World {
         world
     }
 
-    fn queue(&mut self, name: &str, mut spec: Value) {
+    fn queue(&mut self, name: &str, spec: Value) {
+        self.queue_with(name, spec, &json!({}));
+    }
+
+    fn queue_with(&mut self, name: &str, mut spec: Value, annotations: &Value) {
         let free = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
         spec["resources"] = json!({ "gpu": free, "cpu": free, "memory": free });
         self.index.apply_queue(&slim(
-            json!({ "metadata": { "name": name, "uid": name }, "spec": spec }),
+            json!({ "metadata": { "name": name, "uid": name, "annotations": annotations }, "spec": spec }),
         ));
     }
 
-    fn node(&mut self, name: &str, labels: Value) {
+    pub(super) fn node(&mut self, name: &str, labels: Value) {
         self.index.apply_node(&slim(json!({
             "metadata": { "name": name, "uid": format!("uid-{name}"), "labels": labels },
             "status": {
@@ -56,7 +63,7 @@ impl World {
         })));
     }
 
-    fn group(&mut self, name: &str, rest: Value) {
+    pub(super) fn group(&mut self, name: &str, rest: Value) {
         let group: Arc<api::PodGroup> = Arc::new(slim(merged(
             json!({ "metadata": { "name": name, "namespace": "a", "uid": format!("uid-{name}") }, "spec": { "queue": "q" } }),
             rest,
@@ -64,7 +71,7 @@ impl World {
         self.index.apply_group(&Key::of(&*group), &group);
     }
 
-    fn pod(&mut self, name: &str, rest: Value) {
+    pub(super) fn pod(&mut self, name: &str, rest: Value) {
         let pod: Arc<api::Pod> = Arc::new(pod(name, rest));
         self.index.apply_pod(&Key::of(&*pod), &pod);
     }
@@ -73,7 +80,7 @@ impl World {
         self.share_request(pod, owner, (node, &[]), status);
     }
 
-    fn share_request(&mut self, pod: &str, owner: &str, (node, groups): (&str, &[&str]), status: Value) {
+    pub(super) fn share_request(&mut self, pod: &str, owner: &str, (node, groups): (&str, &[&str]), status: Value) {
         let request: Arc<BindRequest> = Arc::new(slim(json!({
             "metadata": { "name": pod, "namespace": "a", "uid": "br",
                           "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": owner }] },
@@ -84,7 +91,7 @@ impl World {
     }
 
     /// Time passes, then a cycle; what it decided, as `bind pod node` and the like.
-    fn after(&mut self, seconds: i64) -> Vec<String> {
+    pub(super) fn after(&mut self, seconds: i64) -> Vec<String> {
         self.now = self.now + Millis::seconds(seconds);
         self.index.tick(self.now);
         self.sync();
@@ -114,11 +121,11 @@ impl World {
         lines
     }
 
-    fn decide(&mut self) -> Vec<String> {
+    pub(super) fn decide(&mut self) -> Vec<String> {
         self.after(0)
     }
 
-    fn sync(&mut self) -> Outbox {
+    pub(super) fn sync(&mut self) -> Outbox {
         let mut outbox = self.index.take_outbox();
         for event in std::mem::take(&mut outbox.events) {
             self.engine.apply(event);
@@ -126,7 +133,7 @@ impl World {
         outbox
     }
 
-    fn status(&mut self, uid: &str) -> Option<Status> {
+    pub(super) fn status(&mut self, uid: &str) -> Option<Status> {
         self.sync();
         self.engine.pods_of([uid]).first().map(|view| view.status)
     }
@@ -141,7 +148,7 @@ impl World {
     }
 }
 
-fn slim<T: Object>(object: Value) -> T {
+pub(super) fn slim<T: Object>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
@@ -157,7 +164,7 @@ fn pod(name: &str, rest: Value) -> api::Pod {
     ))
 }
 
-fn reservation(group: &str) -> Arc<api::Pod> {
+pub(super) fn reservation(group: &str) -> Arc<api::Pod> {
     let whole = json!({ "resources": { "requests": { "nvidia.com/gpu": "1" }, "limits": { "nvidia.com/gpu": "1" } }, "name": "c" });
     Arc::new(slim(json!({
         "metadata": { "name": "r", "namespace": "kai-resource-reservation", "uid": "uid-r",
@@ -166,7 +173,7 @@ fn reservation(group: &str) -> Arc<api::Pod> {
     })))
 }
 
-fn merged(mut base: Value, patch: Value) -> Value {
+pub(super) fn merged(mut base: Value, patch: Value) -> Value {
     match (base.as_object_mut(), patch) {
         (Some(fields), Value::Object(patch)) => {
             for (key, value) in patch {
@@ -199,28 +206,6 @@ fn a_pod_is_placed_once() {
     world.pod("p", json!({ "spec": { "nodeName": "n1" } }));
     assert_eq!(world.status("uid-p"), Some(Status::Bound));
     assert_eq!(world.index.assumed(), 0);
-}
-
-#[test]
-fn a_queue_that_is_not_for_the_namespace_does_not_serve_it() {
-    let mut world = World::new();
-    world.node("n1", json!({}));
-    world.group("g", json!({ "spec": { "queue": "theirs" } }));
-    world.pod("p", json!({}));
-    assert_eq!(world.decide(), [""; 0], "there is no such queue yet");
-    let mut restricted = |namespaces: Value| {
-        let free = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
-        world.index.apply_queue(&slim(json!({
-            "metadata": { "name": "theirs", "uid": "theirs", "annotations": { "kai.scheduler/allowed-namespaces": namespaces } },
-            "spec": { "parentQueue": "top", "resources": { "gpu": free, "cpu": free, "memory": free } },
-        })));
-        let decided = world.decide();
-        (decided, world.reason("uid-p"))
-    };
-    let (decided, reason) = restricted(json!("b, c"));
-    assert_eq!(decided, [""; 0]);
-    assert!(reason.contains("theirs (not for namespace a)"), "{reason}");
-    assert_eq!(restricted(json!("b, a")).0, ["bind uid-p n1"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::{Object, PersistentVolume, PersistentVolumeClaim, Pod};
 use cluster::Key;
 use engine::model::{NodeSelectorTerm, PodSpec};
+use engine::steps;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Index;
@@ -50,9 +51,15 @@ impl Index {
 
     /// Limits the pod to where its volumes are, or refuses it.
     pub(super) fn follow_volumes(&mut self, key: &Key, pod: &Pod, spec: &mut PodSpec) {
+        // Many volumes may have one claim: each claim limits the pod once.
+        let mut followed = FxHashSet::default();
         for claim in pod.volume_claims() {
+            steps::count(1);
             let name = claim.claim_name(&key.name);
             let claim = Key::new(&key.namespace, &name);
+            if !followed.insert(claim.clone()) {
+                continue;
+            }
             self.volumes.users.entry(claim.clone()).or_default().insert(key.clone());
             if let Err(refusal) = self.volumes.limit(&claim, spec) {
                 spec.refused.get_or_insert(refusal);
@@ -119,6 +126,7 @@ fn both(left: Option<Vec<NodeSelectorTerm>>, right: Vec<NodeSelectorTerm>) -> Op
     let mut terms = Vec::new();
     for a in left.iter().filter(matches_some) {
         for b in right.iter().filter(matches_some) {
+            steps::count(a.labels.len() + a.fields.len() + b.labels.len() + b.fields.len());
             let mut term = a.clone();
             term.labels.extend(b.labels.iter().cloned());
             term.fields.extend(b.fields.iter().cloned());

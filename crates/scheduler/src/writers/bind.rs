@@ -26,7 +26,7 @@ impl Writer {
         if let Some((key, value)) = &self.rules.label {
             let body = json!({ "metadata": { "uid": uid, "labels": { key: value } } });
             let target = Target::of::<api::Pod>(namespace, name);
-            self.client.patch(target, Part::Object, Patch::Merge(body)).await?;
+            self.client.patch(target, Part::Status, Patch::Merge(body)).await?;
         }
         match self.client.bind(namespace, name, uid, &bind.placed.node).await {
             Err(error) if error.is_conflict() => self.is_bound_so(bind, error).await,

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use api::crd::ResourceList;
 use cluster::{Backoff, Key, Note, WorkQueue};
 use engine::model::Millis;
 use rustc_hash::FxHashMap;
@@ -21,6 +22,8 @@ pub(super) enum Subject {
     Pod(Key),
     /// An event: uid of the object, reason.
     Event(String, &'static str),
+    /// The fair share of a queue, by name. Last in order: nothing depends on it.
+    FairShare(String),
 }
 
 #[derive(Clone, Debug)]
@@ -29,6 +32,7 @@ pub(super) enum Wanted {
     Group(Option<Unschedulable>),
     Pod(NotScheduled),
     Event(Note),
+    FairShare(ResourceList),
 }
 
 /// An annotation to set, or to remove.
@@ -106,6 +110,11 @@ impl Board {
     /// An event.
     pub(crate) fn note(&self, note: Note) {
         self.post(Subject::Event(note.about.uid.clone(), note.reason), Wanted::Event(note));
+    }
+
+    /// The fair share of a queue.
+    pub(crate) fn fair_share(&self, queue: &str, share: ResourceList) {
+        self.post(Subject::FairShare(queue.to_owned()), Wanted::FairShare(share));
     }
 
     /// What waits to be written.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::crd::ResourceList;
 use api::{PodCondition, PodGroup};
 use cluster::{Client, Clock, Error, Events, Feed, Key, Outcome, Part, Patch, Target};
 use engine::model::Millis;
@@ -94,7 +95,11 @@ impl StatusWriter {
             (Subject::Pod(key), Wanted::Pod(condition)) => self.pod(key, condition).await,
             (Subject::Group(key), Wanted::Group(condition)) => self.group(key, condition.as_ref()).await,
             (Subject::Marks(key), Wanted::Marks(marks)) => self.marks(key, marks).await,
-            (Subject::Event(..) | Subject::Pod(_) | Subject::Group(_) | Subject::Marks(_), _) => Ok(()),
+            (Subject::FairShare(queue), Wanted::FairShare(share)) => self.fair_share(queue, share).await,
+            (
+                Subject::Event(..) | Subject::Pod(_) | Subject::Group(_) | Subject::Marks(_) | Subject::FairShare(_),
+                _,
+            ) => Ok(()),
         };
         match result {
             // Gone, or another one by now: there is nothing to say about it.
@@ -154,6 +159,15 @@ impl StatusWriter {
             "status": { "schedulingConditions": list },
         });
         let target = Target::of::<PodGroup>(&key.namespace, &key.name);
+        self.client
+            .patch(target, Part::Status, Patch::Merge(body))
+            .await
+            .map(|_| ())
+    }
+
+    async fn fair_share(&self, queue: &str, share: &ResourceList) -> Result<(), Error> {
+        let body = json!({ "status": { "fairShare": share } });
+        let target = Target::of::<api::Queue>("", queue);
         self.client
             .patch(target, Part::Status, Patch::Merge(body))
             .await

@@ -3,6 +3,7 @@
 //!
 //! Judged from the objects in the API alone, by arithmetic of its own: it shares no code with the scheduler's decisions.
 
+mod physical;
 mod settled;
 mod state;
 mod watcher;
@@ -76,6 +77,10 @@ pub(crate) struct Bound {
     pub(crate) is_reservation: bool,
     pub(crate) reserved: Option<String>,
     pub(crate) group: Option<String>,
+    /// The scheduler that it asks for.
+    scheduler: String,
+    /// Whether its containers run, so that a kubelet has taken it in.
+    runs: bool,
 }
 
 impl Bound {
@@ -94,12 +99,27 @@ impl Bound {
             is_reservation,
             reserved: pod.metadata.annotations.text(keys::RESERVED_GPU).map(str::to_owned),
             group: label(keys::GPU_GROUP),
+            scheduler: pod.scheduler_name().to_owned(),
+            runs: spec.phase == PodPhase::Running,
             spec,
         })
     }
 
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.spec.namespace, self.spec.name)
+    }
+
+    /// Whether another scheduler than ours placed it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        !self.is_reservation && self.scheduler != keys::SCHEDULER_NAME
+    }
+
+    /// GPUs that it asks for as a whole.
+    pub(crate) fn whole_gpus(&self) -> i64 {
+        match self.spec.requests.gpu {
+            GpuRequest::Whole { devices } => devices,
+            GpuRequest::None | GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } | GpuRequest::Mig { .. } => 0,
+        }
     }
 
     /// GPUs that it counts as, on a machine whose GPUs have this memory.
@@ -145,13 +165,18 @@ fn node_holds(machine: &Machine, pods: &[&Bound], found: &mut Vec<Violation>) {
     check("bytes of memory", sum(&|pod| pod.requests.memory_bytes), memory_bytes);
     // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
     let devices = node.capacity(keys::RESOURCE_GPU).unwrap_or(0);
-    // A reservation pod that was told no GPU yet is a question to the kubelet; nothing was promised to anybody on its account.
-    let promised = pods.iter().filter(|pod| !pod.is_reservation || pod.reserved.is_some());
-    let whole = promised.map(|pod| match pod.spec.requests.gpu {
-        GpuRequest::Whole { devices } => devices,
-        GpuRequest::None | GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } | GpuRequest::Mig { .. } => 0,
+    // A reservation pod that was told no GPU yet is a question to the kubelet; nothing was promised to anybody on its account. Nor is what
+    // another scheduler promised our doing, as long as the kubelet has not taken the pod in.
+    let promised = pods.iter().filter(|pod| match (pod.is_reservation, pod.is_foreign()) {
+        (true, _) => pod.reserved.is_some(),
+        (false, true) => pod.runs,
+        (false, false) => true,
     });
-    check("GPUs", whole.sum(), devices);
+    let whole: i64 = promised.map(|pod| pod.whole_gpus()).sum();
+    // Two schedulers may promise one GPU at a time; the kubelet then refuses one of the pods.
+    let with_gpus = || pods.iter().filter(|pod| pod.whole_gpus() > 0);
+    let is_race = with_gpus().any(|pod| pod.is_foreign()) && with_gpus().any(|pod| !pod.runs);
+    check("GPUs", if is_race { 0 } else { whole }, devices);
     let mut slices: BTreeMap<&str, i64> = BTreeMap::new();
     for pod in pods {
         if let GpuRequest::Mig { slices: asked, .. } = &pod.spec.requests.gpu {

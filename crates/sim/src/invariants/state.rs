@@ -100,6 +100,16 @@ impl State {
         self.bound.values()
     }
 
+    /// The pod of this name, if it still is this one.
+    pub(super) fn pod(&self, key: &Key, uid: &str) -> Option<&Bound> {
+        self.bound.get(key).filter(|pod| pod.spec.uid == uid)
+    }
+
+    /// MiB of each GPU of a node.
+    pub(super) fn gpu_memory_mib(&self, node: &str) -> Option<i64> {
+        self.machines.get(&Key::new("", node))?.gpu_memory_mib
+    }
+
     /// Laws of every instant that do not hold.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();

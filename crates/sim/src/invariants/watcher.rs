@@ -7,6 +7,9 @@ use cluster::{Context, Feeds};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::kubelet::Kubelets;
+
+use super::physical::Physical;
 use super::state::State;
 use super::{Snapshot, Violation};
 
@@ -14,20 +17,31 @@ use super::{Snapshot, Violation};
 #[derive(Debug)]
 pub struct Watcher {
     feeds: Arc<Feeds>,
+    kubelets: Kubelets,
     /// A plain lock: held to add and to read only.
     found: Arc<Mutex<BTreeSet<Violation>>>,
+    /// A plain lock: held to judge by it.
+    physical: Arc<Mutex<Physical>>,
     task: AbortHandle,
 }
 
 impl Watcher {
-    /// Starts to judge. Must be called within a runtime.
-    pub fn start(context: &Context) -> Watcher {
+    /// Starts to judge what the API and these kubelets say. Must be called within a runtime.
+    pub fn start(context: &Context, kubelets: &Kubelets) -> Watcher {
         let feeds = Arc::clone(&context.feeds);
-        let found = Arc::new(Mutex::new(BTreeSet::new()));
-        let task = tokio::spawn(judge(Arc::clone(&feeds), Arc::clone(&found)));
+        let (found, physical) = (Arc::default(), Arc::default());
+        let judging = judge(
+            Arc::clone(&feeds),
+            kubelets.clone(),
+            Arc::clone(&found),
+            Arc::clone(&physical),
+        );
+        let task = tokio::spawn(judging);
         Watcher {
             feeds,
+            kubelets: kubelets.clone(),
             found,
+            physical,
             task: task.abort_handle(),
         }
     }
@@ -41,7 +55,15 @@ impl Watcher {
     /// Violations so far, and those of a settled cluster right now.
     pub fn found_when_settled(&self) -> Vec<Violation> {
         let mut all: BTreeSet<Violation> = self.found().into_iter().collect();
-        all.extend(Snapshot::of(&self.feeds).violations_when_settled());
+        let snapshot = Snapshot::of(&self.feeds);
+        all.extend(snapshot.violations_when_settled());
+        let state = State::of(&snapshot);
+        let mut physical = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
+        physical.saw(self.kubelets.holdings(), &state);
+        let mut found = Vec::new();
+        physical.judge(&state, &mut found);
+        physical.judge_settled(&state, &mut found);
+        all.extend(found);
         all.into_iter().collect()
     }
 }
@@ -52,7 +74,12 @@ impl Drop for Watcher {
     }
 }
 
-async fn judge(feeds: Arc<Feeds>, found: Arc<Mutex<BTreeSet<Violation>>>) {
+async fn judge(
+    feeds: Arc<Feeds>,
+    kubelets: Kubelets,
+    found: Arc<Mutex<BTreeSet<Violation>>>,
+    physical: Arc<Mutex<Physical>>,
+) {
     let wake = Arc::new(Notify::new());
     let pods = feeds.pods().subscribe(&wake);
     let nodes = feeds.nodes().subscribe(&wake);
@@ -77,7 +104,12 @@ async fn judge(feeds: Arc<Feeds>, found: Arc<Mutex<BTreeSet<Violation>>>) {
         if !feeds.are_synced() {
             continue;
         }
-        let violations = state.violations();
+        let mut violations = state.violations();
+        {
+            let mut physical = physical.lock().unwrap_or_else(PoisonError::into_inner);
+            physical.saw(kubelets.holdings(), &state);
+            physical.judge(&state, &mut violations);
+        }
         found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
     }
 }

@@ -7,6 +7,9 @@ use engine::model::{GpuRequest, PodSpec};
 use node::allocator::plan::{GPU_RESOURCE, unreplicated};
 use node::allocator::prefer::Question;
 use node::in_process::NodeGpus;
+use node::reservation_duty::LeftGpus;
+
+use tokio::time::Instant;
 
 use super::template::NodeTemplate;
 
@@ -21,6 +24,8 @@ pub(super) struct Machine {
     cpu_milli: i64,
     memory_bytes: i64,
     tenants: BTreeMap<String, Tenant>,
+    /// What the node agent keeps for the next reservation pod.
+    left: LeftGpus,
 }
 
 /// A pod on the machine.
@@ -30,6 +35,9 @@ pub(super) struct Tenant {
     memory_bytes: i64,
     /// Device ids by resource.
     pub(super) devices: BTreeMap<String, Vec<String>>,
+    /// UUIDs of GPUs that its containers were told, and of which it has a part.
+    pub(super) shared: Vec<String>,
+    is_reservation: bool,
 }
 
 impl Tenant {
@@ -57,6 +65,7 @@ impl Machine {
             cpu_milli: allocatable.0,
             memory_bytes: allocatable.1,
             tenants: BTreeMap::new(),
+            left: LeftGpus::default(),
         })
     }
 
@@ -71,6 +80,9 @@ impl Machine {
                 });
             }
             let tenant = self.fit(pod)?;
+            if tenant.is_reservation {
+                tenant.gpu_uuids().iter().for_each(|gpu| self.left.remove(gpu));
+            }
             self.tenants.insert(pod.uid.clone(), tenant);
         }
         Ok(&self.tenants[&pod.uid])
@@ -81,9 +93,20 @@ impl Machine {
         self.tenants.get(uid)
     }
 
+    /// The pod's containers were told these GPUs.
+    pub(super) fn share(&mut self, uid: &str, gpus: Vec<String>) {
+        if let Some(tenant) = self.tenants.get_mut(uid) {
+            tenant.shared = gpus;
+        }
+    }
+
     /// The pod is gone.
     pub(super) fn release(&mut self, uid: &str) {
-        self.tenants.remove(uid);
+        let Some(tenant) = self.tenants.remove(uid) else { return };
+        if tenant.is_reservation {
+            let gpus = tenant.gpu_uuids().into_iter();
+            gpus.for_each(|gpu| self.left.add(gpu, Instant::now()));
+        }
     }
 
     fn fit(&self, pod: &PodSpec) -> Result<Tenant, Rejection> {
@@ -125,6 +148,8 @@ impl Machine {
             cpu_milli: pod.requests.cpu_milli,
             memory_bytes: pod.requests.memory_bytes,
             devices,
+            shared: Vec::new(),
+            is_reservation: pod.namespace == api::keys::RESERVATION,
         })
     }
 
@@ -158,6 +183,7 @@ impl Machine {
             required: &[],
             size: count,
             wished: &BTreeSet::new(),
+            left: &self.left.lately(Instant::now()),
         };
         let chosen = gpus.preferred(resource, question).map_err(unexpected)?;
         gpus.allocate(resource, &chosen).map_err(unexpected)?;

@@ -42,6 +42,13 @@ pub(super) fn ended(pod: &Value, now: &str, exit_code: i64) -> Value {
     } })
 }
 
+/// The kubelet ended the pod, because its node ran out of memory.
+pub(super) fn evicted() -> Value {
+    json!({ "status": {
+        "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. Made to be so",
+    } })
+}
+
 /// The kubelet does not take the pod.
 pub(super) fn rejected(rejection: &Rejection) -> Value {
     json!({ "status": { "phase": "Failed", "reason": rejection.reason, "message": rejection.message } })

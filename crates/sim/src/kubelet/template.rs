@@ -84,8 +84,10 @@ fn default_pods() -> u32 {
 impl NodesFile {
     /// Reads a file's text.
     pub fn parse(text: &str) -> Result<NodesFile, String> {
+        let written: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        super::nodes_file::check_numbers(&written)?;
         let file: NodesFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-        file.nodes.iter().try_for_each(|node| node.gpus("check").map(drop))?;
+        super::nodes_file::check(&file)?;
         Ok(file)
     }
 }

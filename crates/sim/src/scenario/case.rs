@@ -6,23 +6,26 @@ use std::time::Duration;
 use api::{Text, parse_time};
 use engine::model::{Action, Config, Millis, Usage};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::expectation::{ExpectedTotals, RawExpect};
 use super::files::{Format, format_of_text};
-use super::objects::Collector;
+use super::objects::{Collector, kind_of_list};
 use super::params::Params;
 use super::tree::{documents, typed};
-use super::{Expectation, Scenario, View, Warnings};
+use super::{Expectation, Scenario, View, Warnings, display, fields};
 use crate::Error;
 
 /// The clock of a case that states none.
 const NOW_DEFAULT: Millis = Millis(0);
+/// Benchmarks are files of 60 MB that a program wrote; the search for slips of the pen would take longer than the run.
+const CHECKED_BYTES_MAX: usize = 4 << 20;
 /// More cycles than any case needs; keeps a slip of the pen from running for ever.
 const CYCLES_MAX: u32 = 1_000_000;
 
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Case {
     id: Option<Text>,
     group: Option<Text>,
@@ -36,22 +39,53 @@ struct Case {
     objects: Option<Collector>,
     expect: Option<RawExpect>,
     expect_totals: Option<ExpectedTotals>,
+    /// For people.
+    #[serde(rename = "purpose")]
+    _purpose: Option<IgnoredAny>,
+    /// Holds YAML anchors.
+    #[serde(rename = "templates")]
+    _templates: Option<IgnoredAny>,
+    /// Where another scheduler put the pods, for comparisons.
+    #[serde(rename = "peerNodes")]
+    _peer_nodes: Option<IgnoredAny>,
 }
 
 pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     if format_of_text(path, text) == Format::Json {
         // The way of nearly all cases: straight from the text, borrowing from it.
         if let Ok(case) = serde_json::from_str::<Case>(text) {
-            return scenario(path, case);
+            let mut scenario = scenario(path, case)?;
+            if text.len() <= CHECKED_BYTES_MAX
+                && let Ok(document) = serde_json::from_str(text)
+            {
+                check_fields(&document, path, &mut scenario.warnings);
+            }
+            return Ok(scenario);
         }
     }
     // Slow and with names: YAML, and JSON that failed.
     let documents = documents(path, text)?;
-    let [document] = documents.as_slice() else {
+    let [document @ Value::Object(_)] = documents.as_slice() else {
         return Err(Error::NoScenario { path: path.to_owned() });
     };
     let case = typed::<Case>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
-    scenario(path, case)
+    scenario(path, case).map(|mut scenario| {
+        check_fields(document, path, &mut scenario.warnings);
+        scenario
+    })
+}
+
+/// Warns of fields that objects of the case should not have.
+fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) {
+    let mut told = Warnings::default();
+    let lists = document.get("objects").and_then(Value::as_object);
+    for (list, objects) in lists.into_iter().flatten() {
+        let Some(kind) = kind_of_list(list) else { continue };
+        for object in objects.as_array().into_iter().flatten() {
+            fields::check(kind, object, &mut told);
+        }
+    }
+    warnings.extend_about(path, told);
 }
 
 /// Turns `objects.pods[3].spec.x` into the name of the pod and the field within it.
@@ -70,16 +104,9 @@ fn locate(path: &Path, document: &Value, field: &str, problem: String) -> Error 
         let (list, rest) = field.strip_prefix("objects.")?.split_once('[')?;
         let (index, rest) = rest.split_once(']')?;
         let object = document.get("objects")?.get(list)?.get(index.parse::<usize>().ok()?)?;
-        let text = |key: &str| {
-            object
-                .get("metadata")
-                .and_then(|metadata| metadata.get(key))
-                .and_then(Value::as_str)
-        };
-        let name = text("name").unwrap_or("(no name)");
-        let name = text("namespace").map_or(name.to_owned(), |namespace| format!("{namespace}/{name}"));
-        let kind = object.get("kind").and_then(Value::as_str).unwrap_or(list);
-        Some(error(format!("{kind} {name}"), rest.trim_start_matches('.')))
+        let kind = object.get("kind").and_then(Value::as_str).or(kind_of_list(list));
+        let object = display(kind.unwrap_or(list), object);
+        Some(error(object, rest.trim_start_matches('.')))
     };
     in_object().unwrap_or_else(|| error("case".to_owned(), field))
 }
@@ -120,7 +147,9 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
     );
     let (mut warnings, mut told) = (Warnings::default(), Warnings::default());
     let mut usage: Vec<Usage> = Vec::new();
-    case.params.apply(&mut config, &mut usage, &mut told);
+    case.params
+        .apply(&mut config, &mut usage, &mut told)
+        .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
     warnings.extend_about(path, told);
     let (mut objects, told) = collector.finish(now);
     warnings.extend_about(path, told);
@@ -149,6 +178,8 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         gang_minimums: Vec::new(),
         expectation: expectation(case.expect, case.expect_totals),
         warnings,
+        files: vec![path.to_owned()],
+        refused_pods: 0,
         load_time: Duration::ZERO,
     })
 }

@@ -17,15 +17,19 @@ pub struct Expectation {
 
 /// A pod that must be somewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExpectedPod {
     /// Name of its status.
     pub status: String,
     /// Its node; `None` = any.
     pub node: Option<String>,
+    /// Words that its reason must have in it; `None` = any reason, or none.
+    pub reason: Option<String>,
 }
 
 /// Whole GPUs of a node after the last decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExpectedNode {
     /// Nobody's.
     #[serde(rename = "idleGPUs")]
@@ -37,7 +41,7 @@ pub struct ExpectedNode {
 
 /// Sums that must come out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExpectedTotals {
     /// Pods bound, exactly.
     pub bound: Option<u64>,
@@ -53,7 +57,7 @@ pub struct ExpectedTotals {
 
 /// `expect` as written.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RawExpect {
     pub(super) pods: Option<BTreeMap<String, ExpectedPod>>,
     pub(super) nodes: Option<BTreeMap<String, ExpectedNode>>,

@@ -4,9 +4,9 @@
 //! line make one cluster, and those of a folder make one.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
@@ -15,35 +15,88 @@ use crate::Error;
 /// Enough of a file to see its first keys.
 const PREFIX_BYTES: u64 = 16 * 1024;
 
+/// The path that means standard input.
+const STANDARD_INPUT: &str = "-";
+/// How standard input is called in messages.
+const STANDARD_INPUT_NAME: &str = "standard input";
+
+/// A file that a scenario is read from. Standard input is read once, when it is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    path: PathBuf,
+    text: Option<Arc<str>>,
+}
+
+impl File {
+    /// Its path, or what standard input is called.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its text.
+    pub(super) fn read(&self) -> Result<String, Error> {
+        match &self.text {
+            Some(text) => Ok(text.to_string()),
+            None => text_of(&self.path, std::fs::read(&self.path)),
+        }
+    }
+}
+
+fn text_of(path: &Path, read: std::io::Result<Vec<u8>>) -> Result<String, Error> {
+    let bytes = read.map_err(|source| Error::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
+    String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.to_owned() })
+}
+
 /// What one scenario is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A case file.
-    Case(PathBuf),
+    Case(File),
     /// Manifests of one cluster.
     Manifests {
         /// Name of the scenario.
         id: String,
         /// The files, in order.
-        files: Vec<PathBuf>,
+        files: Vec<File>,
     },
 }
 
 impl Source {
+    /// The files, in order.
+    pub fn files(&self) -> &[File] {
+        match self {
+            Source::Case(file) => std::slice::from_ref(file),
+            Source::Manifests { files, .. } => files,
+        }
+    }
+
     /// The file to name in messages.
     pub fn path(&self) -> &Path {
-        match self {
-            Source::Case(path) => path,
-            Source::Manifests { files, .. } => files.first().map_or(Path::new(""), PathBuf::as_path),
-        }
+        self.files().first().map_or(Path::new(""), File::path)
     }
 }
 
-/// The scenarios in these files and folders, in order. Folders are read with everything below them.
-pub fn discover(paths: &[PathBuf]) -> Result<Vec<Source>, Error> {
+/// The scenarios in these files and folders, in order. Folders are read with everything below them; `-` is `standard_input`.
+pub fn discover(paths: &[PathBuf], mut standard_input: impl Read) -> Result<Vec<Source>, Error> {
     let mut found = Found::default();
     let mut named = Vec::new();
+    if paths.iter().filter(|path| path.as_os_str() == STANDARD_INPUT).count() > 1 {
+        return Err(Error::StandardInputTwice);
+    }
     for path in paths {
+        if path.as_os_str() == STANDARD_INPUT {
+            let path = PathBuf::from(STANDARD_INPUT_NAME);
+            let mut bytes = Vec::new();
+            let read = standard_input.read_to_end(&mut bytes).map(|_| bytes);
+            let text = text_of(&path, read)?;
+            let content = sniff_text(&path, &text);
+            let text = Some(Arc::from(text));
+            found.add(content, File { path, text }, &mut named);
+            continue;
+        }
         let metadata = std::fs::metadata(path).map_err(|source| Error::Unreadable {
             path: path.clone(),
             source,
@@ -79,7 +132,7 @@ impl Found {
             paths.push(entry.map_err(unreadable)?.path());
         }
         paths.sort();
-        let mut manifests = Vec::new();
+        let mut manifests: Vec<File> = Vec::new();
         for path in &paths {
             if path.is_dir() {
                 self.folder(path)?;
@@ -91,17 +144,23 @@ impl Found {
         Ok(())
     }
 
-    fn file(&mut self, path: &Path, manifests: &mut Vec<PathBuf>) -> Result<(), Error> {
-        match sniff(path)? {
-            Content::Case => self.sources.push(Source::Case(path.to_owned())),
-            Content::Manifest => manifests.push(path.to_owned()),
-        }
+    fn file(&mut self, path: &Path, manifests: &mut Vec<File>) -> Result<(), Error> {
+        let content = sniff(path)?;
+        let (path, text) = (path.to_owned(), None);
+        self.add(content, File { path, text }, manifests);
         Ok(())
     }
 
-    fn manifests(&mut self, files: Vec<PathBuf>, folder: Option<&Path>) {
+    fn add(&mut self, content: Content, file: File, manifests: &mut Vec<File>) {
+        match content {
+            Content::Case => self.sources.push(Source::Case(file)),
+            Content::Manifest => manifests.push(file),
+        }
+    }
+
+    fn manifests(&mut self, files: Vec<File>, folder: Option<&Path>) {
         let Some(first) = files.first() else { return };
-        let name = folder.and_then(Path::file_name).or(first.file_stem());
+        let name = folder.and_then(Path::file_name).or(first.path.file_stem());
         let id = name.map_or_else(|| "manifests".to_owned(), |name| name.to_string_lossy().into_owned());
         self.sources.push(Source::Manifests { id, files });
     }
@@ -144,19 +203,22 @@ fn sniff(path: &Path) -> Result<Content, Error> {
         source,
     };
     let mut bytes = Vec::new();
-    File::open(path)
+    std::fs::File::open(path)
         .map_err(unreadable)?
         .take(PREFIX_BYTES)
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let content = match format_of_text(path, &text) {
-        Format::Json => sniff_json(&text),
-        Format::Yaml if text.trim_start().starts_with('{') => sniff_json(&text),
-        Format::Yaml => sniff_yaml(&text),
+    Ok(sniff_text(path, &String::from_utf8_lossy(&bytes)))
+}
+
+fn sniff_text(path: &Path, text: &str) -> Content {
+    let content = match format_of_text(path, text) {
+        Format::Json => sniff_json(text),
+        Format::Yaml if text.trim_start().starts_with('{') => sniff_json(text),
+        Format::Yaml => sniff_yaml(text),
     };
     // A file that says nothing is taken for a case; loading it says what is missing.
-    Ok(content.unwrap_or(Content::Case))
+    content.unwrap_or(Content::Case)
 }
 
 fn decisive(key: &str) -> Option<Content> {

@@ -1,10 +1,13 @@
 //! A scenario: a cluster, how to run it, and what must come out of it.
 
 mod case;
+mod expand;
 mod expectation;
+mod fields;
 mod files;
-mod grouping;
+mod installation;
 mod manifest;
+mod nearest;
 mod objects;
 mod params;
 mod tree;
@@ -16,8 +19,11 @@ use std::time::Duration;
 use engine::model::{Config, GangKey, GangSpec, Millis, NodeSpec, PodSpec, QueueSpec, TopologySpec, Usage};
 
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
-pub use files::{Source, discover};
+pub use files::{File, Source, discover};
+pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
 pub use warnings::Warnings;
+
+pub use crate::workloads::expansion::{is_made_up, made_up_uid};
 
 use crate::Error;
 
@@ -48,6 +54,10 @@ pub struct Scenario {
     pub expectation: Option<Expectation>,
     /// What was skipped or changed on the way in.
     pub warnings: Warnings,
+    /// The files it was read from.
+    pub files: Vec<PathBuf>,
+    /// Pods of manifests that admission refused.
+    pub refused_pods: u64,
     /// How long reading took.
     pub load_time: Duration,
 }
@@ -78,16 +88,17 @@ pub struct Objects {
     pub usage: Vec<Usage>,
 }
 
-/// Reads a scenario.
-pub fn load(source: &Source) -> Result<Scenario, Error> {
+/// Reads a scenario. Manifests go through the rules of the installation; a case is a cluster in which they did their work.
+pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario, Error> {
     let started = std::time::Instant::now();
     let mut scenario = match source {
-        Source::Case(path) => case::load(path, &read_text(path)?)?,
+        Source::Case(file) => case::load(file.path(), &file.read()?)?,
         Source::Manifests { id, files } => {
-            let read = files.iter().map(|path| Ok((path.as_path(), read_text(path)?)));
-            manifest::load(id, &read.collect::<Result<Vec<_>, Error>>()?)?
+            let read = files.iter().map(|file| Ok((file.path(), file.read()?)));
+            manifest::load(id, &read.collect::<Result<Vec<_>, Error>>()?, installation)?
         }
     };
+    scenario.files = source.files().iter().map(|file| file.path().to_owned()).collect();
     scenario.load_time = started.elapsed();
     Ok(scenario)
 }
@@ -98,15 +109,16 @@ pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
 }
 
 /// Reads manifests from text, like [`load_case`].
-pub fn load_manifests(path: &Path, text: &str) -> Result<Scenario, Error> {
-    manifest::load("manifests", &[(path, text.to_owned())])
+pub fn load_manifests(path: &Path, text: &str, installation: &dyn Installation) -> Result<Scenario, Error> {
+    manifest::load("manifests", &[(path, text.to_owned())], installation)
 }
 
-/// The text of a file.
-fn read_text(path: &Path) -> Result<String, Error> {
-    let bytes = std::fs::read(path).map_err(|source| Error::Unreadable {
-        path: path.to_owned(),
-        source,
-    })?;
-    String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.to_owned() })
+/// Kind, namespace and name of an object, for messages.
+fn display(kind: &str, object: &serde_json::Value) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(serde_json::Value::as_str);
+    let name = text("/metadata/name").unwrap_or("(no name)");
+    match text("/metadata/namespace") {
+        Some(namespace) => format!("{kind} {namespace}/{name}"),
+        None => format!("{kind} {name}"),
+    }
 }

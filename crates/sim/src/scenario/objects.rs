@@ -7,30 +7,54 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use api::{
-    BindRequest, Metadata, Node, Pod, PodGroup, PodIdentity, PriorityClass, PriorityClasses, Problem, Queue, Text,
-    Topology,
+    BindRequest, Metadata, Node, Pod, PodGroup, PodIdentity, PriorityClass, PriorityClasses, Problem, Queue,
+    QueueCeiling, Text, Topology,
 };
-use engine::model::{Millis, PodKind, PodPhase};
+use engine::model::{Millis, PodKind, PodPhase, QueueSpec};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::grouping::BarePod;
-use super::{Objects, Warnings};
+use super::{Author, Objects, Warnings};
 
 /// The kinds that a scheduler reads.
 pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest and Topology";
+/// The lists of `objects` in a case.
+const LISTS: [&str; 7] = [
+    "nodes",
+    "queues",
+    "topologies",
+    "podGroups",
+    "pods",
+    "priorityClasses",
+    "bindRequests",
+];
+
+/// The kind of the objects in a list of a case.
+pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
+    Some(match list {
+        "nodes" => "Node",
+        "queues" => "Queue",
+        "topologies" => "Topology",
+        "podGroups" => "PodGroup",
+        "pods" => "Pod",
+        "priorityClasses" => "PriorityClass",
+        "bindRequests" => "BindRequest",
+        _ => return None,
+    })
+}
+
 /// Creation time of objects that have none, until the clock of the scenario is known.
 const UNKNOWN_TIME: Millis = Millis(i64::MIN);
 
-/// Whether pods without a pod group get one.
+/// Who wrote the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum BarePods {
-    /// They wait: a case is a cluster whose pod grouper did its work.
+enum Written {
+    /// Whoever wrote a case: what is odd about it is meant.
     #[default]
-    Wait,
-    /// They do.
-    GetAGang,
+    ForATest,
+    /// A user, for a cluster.
+    ForACluster,
 }
 
 /// Objects on their way into a scenario.
@@ -38,20 +62,23 @@ enum BarePods {
 pub(super) struct Collector {
     pub(super) warnings: Warnings,
     classes: PriorityClasses,
-    bare_pods: BarePods,
+    written: Written,
     identity: PodIdentity,
     objects: Objects,
     groups: Vec<PodGroup>,
+    /// Pod groups that no user wrote, by namespace and name.
+    made_groups: FxHashSet<(String, String)>,
+    /// Bounds on priorities, by queue.
+    ceilings: FxHashMap<String, QueueCeiling>,
     bind_requests: Vec<BindRequest>,
-    bare: Vec<BarePod>,
 }
 
 impl Collector {
-    /// Manifests are written by hand: what an installation and its pod grouper would add is added.
+    /// Manifests are written by hand: the priority classes of an installation are added.
     pub(super) fn of_manifests() -> Collector {
         Collector {
             classes: PriorityClasses::installed(),
-            bare_pods: BarePods::GetAGang,
+            written: Written::ForACluster,
             ..Collector::default()
         }
     }
@@ -69,6 +96,8 @@ impl Collector {
         if !self.takes("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
             return;
         }
+        let name = queue.metadata.plain_name().to_owned();
+        self.ceilings.insert(name, queue.priority_ceiling());
         if let Some(spec) = self.keep(queue.read(UNKNOWN_TIME).map(|read| (read.value, read.problems))) {
             self.objects.queues.push(spec);
         }
@@ -95,8 +124,13 @@ impl Collector {
         }
     }
 
-    pub(super) fn pod_group(&mut self, group: PodGroup) {
+    pub(super) fn pod_group(&mut self, group: PodGroup, author: Author) {
         if self.takes("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
+            if author == Author::Controller {
+                let metadata = &group.metadata;
+                self.made_groups
+                    .insert((metadata.namespace().to_owned(), metadata.plain_name().to_owned()));
+            }
             self.groups.push(group);
         }
     }
@@ -108,19 +142,14 @@ impl Collector {
         let read = pod
             .read(&self.identity, UNKNOWN_TIME)
             .map(|read| (read.value, read.problems));
-        let Some(mut spec) = self.keep(read) else { return };
+        let Some(spec) = self.keep(read) else { return };
         let waits = spec.node.is_none() && spec.phase == PodPhase::Pending;
-        if self.bare_pods == BarePods::GetAGang {
-            if spec.kind == PodKind::Workload && spec.gang.is_none() {
-                self.bare.push(BarePod::new(&pod, &mut spec));
-            }
-            if spec.kind == PodKind::Foreign && waits {
-                let (name, scheduler) = (pod.metadata.qualified_name(), pod.scheduler_name());
-                let remedy = format!("set it to {} to have the pod scheduled", self.identity.scheduler_name);
-                self.warnings.push(format!(
-                    "Pod {name}: spec.schedulerName: {scheduler:?} is another scheduler; {remedy}"
-                ));
-            }
+        if self.written == Written::ForACluster && spec.kind == PodKind::Foreign && waits {
+            let (name, scheduler) = (pod.metadata.qualified_name(), pod.scheduler_name());
+            let remedy = format!("set it to {} to have the pod scheduled", self.identity.scheduler_name);
+            self.warnings.push(format!(
+                "Pod {name}: spec.schedulerName: {scheduler:?} is another scheduler; {remedy}"
+            ));
         }
         self.objects.pods.push(spec);
     }
@@ -166,18 +195,6 @@ impl Collector {
         }
     }
 
-    /// Whether nothing was collected.
-    pub(super) fn is_empty(&self) -> bool {
-        let Objects {
-            nodes,
-            queues,
-            pods,
-            topologies,
-            ..
-        } = &self.objects;
-        nodes.is_empty() && queues.is_empty() && pods.is_empty() && topologies.is_empty() && self.groups.is_empty()
-    }
-
     /// The youngest creation time of anything: the best guess at the clock of a cluster that was written to files.
     pub(super) fn youngest(&self) -> Option<Millis> {
         let groups = self
@@ -197,15 +214,23 @@ impl Collector {
     /// Settles what needed other objects. `now` is the clock of the scenario.
     pub(super) fn finish(mut self, now: Millis) -> (Objects, Warnings) {
         for group in std::mem::take(&mut self.groups) {
-            if let Some(gang) = self.keep(group.read(&self.classes, now).map(|read| (read.value, read.problems))) {
+            let name = (
+                group.metadata.namespace().to_owned(),
+                group.metadata.plain_name().to_owned(),
+            );
+            // What is wrong with a group that was made is told of the workload that it was made for.
+            let is_made = self.made_groups.contains(&name);
+            let read = group.read(&self.classes, now).map(|read| match is_made {
+                true => (read.value, Vec::new()),
+                false => (read.value, read.problems),
+            });
+            if let Some(mut gang) = self.keep(read) {
+                group.bound_priority(&mut gang, &self.classes, |queue| self.ceilings.get(queue).cloned());
                 self.objects.gangs.push(gang);
             }
         }
-        // Queues are checked before: the user never wrote the gangs of bare pods.
         self.check_queues();
-        for bare in std::mem::take(&mut self.bare) {
-            self.objects.gangs.push(bare.gang(&self.classes));
-        }
+        self.check_quotas();
         let Objects {
             queues, gangs, pods, ..
         } = &mut self.objects;
@@ -218,6 +243,7 @@ impl Collector {
         }
         self.attach_bind_requests();
         self.check_references();
+        self.check_nodes();
         self.check_duplicates();
         (self.objects, self.warnings)
     }
@@ -282,23 +308,50 @@ impl Collector {
             .iter()
             .filter(|gang| !queues.contains(gang.queue.as_str()))
         {
+            // The user wrote a workload; whoever made the group of it tells about the queue.
+            if self
+                .made_groups
+                .contains(&(gang.key.namespace.clone(), gang.key.name.clone()))
+            {
+                continue;
+            }
             let field = format!("PodGroup {}: spec.queue", gang.key);
             self.warnings.push(format_args!(
                 "{field}: queue {:?} does not exist; {remedy} (its pods wait)",
                 gang.queue
             ));
         }
-        for bare in self.bare.iter().filter(|bare| !queues.contains(bare.queue.as_str())) {
-            let field = format!(
-                "Pod {}/{}: metadata.labels.{}",
-                bare.namespace(),
-                bare.name,
-                api::keys::QUEUE
-            );
-            self.warnings.push(format_args!(
-                "{field}: queue {:?} does not exist; {remedy} (the pod waits)",
-                bare.queue
+    }
+
+    /// A pod on a node that is not there holds nothing: what it uses is missing from every sum.
+    fn check_nodes(&mut self) {
+        let nodes: FxHashSet<&str> = self.objects.nodes.iter().map(|node| node.name.as_str()).collect();
+        for pod in &self.objects.pods {
+            let ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+            let Some(node) = pod.node.as_deref().filter(|node| !ended && !nodes.contains(node)) else {
+                continue;
+            };
+            self.warnings.push(format!(
+                "Pod {}/{}: spec.nodeName: there is no node {node:?}; add it or correct the name (what the pod uses counts nowhere)",
+                pod.namespace, pod.name
             ));
+        }
+    }
+
+    /// A parent can't keep a promise of more than it has.
+    fn check_quotas(&mut self) {
+        let queues = &self.objects.queues;
+        let by_name: FxHashMap<&str, &QueueSpec> = queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
+        for queue in queues {
+            let parent = queue.parent.as_deref().and_then(|parent| by_name.get(parent));
+            let Some(parent) = parent else { continue };
+            for resource in api::quotas_above_parent(&queue.quota, &parent.quota) {
+                self.warnings.push(format!(
+                    "Queue {}: spec.resources: the {resource} quota exceeds that of parent queue {} (more than the parent's is not kept \
+                     for it)",
+                    queue.name, parent.name
+                ));
+            }
         }
     }
 
@@ -367,17 +420,11 @@ impl<'de> Visitor<'de> for CollectorVisitor {
                 "nodes" => map.next_value_seed(Each::new(|node| all.node(node)))?,
                 "queues" => map.next_value_seed(Each::new(|queue| all.queue(queue)))?,
                 "topologies" => map.next_value_seed(Each::new(|topology| all.topology(topology)))?,
-                "podGroups" => map.next_value_seed(Each::new(|group| all.pod_group(group)))?,
+                "podGroups" => map.next_value_seed(Each::new(|group| all.pod_group(group, Author::User)))?,
                 "pods" => map.next_value_seed(Each::new(|pod| all.pod(pod)))?,
                 "priorityClasses" => map.next_value_seed(Each::new(|class| all.priority_class(class)))?,
                 "bindRequests" => map.next_value_seed(Each::new(|request| all.bind_request(request)))?,
-                other => {
-                    all.warnings.push(format!(
-                        "case: objects.{other}: is not a kind of object (it is skipped); known are nodes, queues, podGroups, \
-                         pods, priorityClasses, bindRequests and topologies"
-                    ));
-                    map.next_value::<IgnoredAny>()?;
-                }
+                other => return Err(serde::de::Error::unknown_field(other, &LISTS)),
             }
         }
         Ok(all)

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Warnings;
+use super::nearest::suggestion;
 use super::tree::typed;
 
 /// `params` of a case; read leniently so that each wrong one can be named.
@@ -31,17 +32,60 @@ struct RawUsage {
 }
 
 impl Params {
-    /// Changes the configuration; what can't be read is a warning and keeps its default.
-    pub(super) fn apply(&self, config: &mut Config, usage: &mut Vec<Usage>, warnings: &mut Warnings) {
+    /// Changes the configuration; a value that can't be read is a warning and keeps its default. A name that is not known
+    /// is an error: the name and what is wrong.
+    pub(super) fn apply(
+        &self,
+        config: &mut Config,
+        usage: &mut Vec<Usage>,
+        warnings: &mut Warnings,
+    ) -> Result<(), (String, String)> {
         for (name, value) in self.0.iter().flatten() {
-            if let Err(problem) = set(config, usage, name, value) {
-                warnings.push(format!("case: params.{name}: {problem} (the default is used)"));
+            match set(config, usage, name, value) {
+                Ok(()) => {}
+                Err(Wrong::Value(problem)) => {
+                    warnings.push(format!("case: params.{name}: {problem} (the default is used)"));
+                }
+                Err(Wrong::Name) => {
+                    let problem = format!("there is no such parameter{}", suggestion(name, NAMES.into_iter()));
+                    return Err((name.clone(), problem));
+                }
             }
         }
+        Ok(())
     }
 }
 
-fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -> Result<(), String> {
+/// What is wrong with a parameter.
+enum Wrong {
+    Name,
+    Value(String),
+}
+
+impl From<String> for Wrong {
+    fn from(problem: String) -> Wrong {
+        Wrong::Value(problem)
+    }
+}
+
+/// All parameters.
+const NAMES: [&str; 13] = [
+    "useSchedulingSignatures",
+    "allowConsolidatingReclaim",
+    "maxNumberConsolidationPreemptees",
+    "defaultStalenessGracePeriod",
+    "stuckInReleasingThreshold",
+    "defaultPreemptMinRuntime",
+    "defaultReclaimMinRuntime",
+    "reclaimResolveMethod",
+    "placementStrategy",
+    "kValue",
+    "reclaimerSaturationMultiplier",
+    "queueDepthPerAction",
+    "queueUsage",
+];
+
+fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -> Result<(), Wrong> {
     match name {
         "useSchedulingSignatures" => config.use_signatures = read(value)?,
         "allowConsolidatingReclaim" => config.allow_consolidating_reclaim = read(value)?,
@@ -61,7 +105,7 @@ fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -
             config.reclaim_min_runtime_resolve = match read::<Text>(value)?.as_ref() {
                 "lca" => MinRuntimeResolve::LowestCommonAncestor,
                 "queue" => MinRuntimeResolve::Queue,
-                other => return Err(format!("{other:?} is unknown; known are lca and queue")),
+                other => return Err(format!("{other:?} is unknown; known are lca and queue").into()),
             };
         }
         "placementStrategy" => config.placement = placement(config.placement, value)?,
@@ -72,7 +116,7 @@ fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -
         }
         "queueDepthPerAction" => config.queue_depth = queue_depth(value)?,
         "queueUsage" => *usage = queue_usage(value)?,
-        _ => return Err("is not a parameter".to_owned()),
+        _ => return Err(Wrong::Name),
     }
     Ok(())
 }
@@ -154,7 +198,7 @@ mod tests {
     fn apply(params: &str) -> (Config, Vec<String>) {
         let params: Params = serde_json::from_str(params).unwrap();
         let (mut config, mut usage, mut warnings) = (Config::default(), Vec::new(), Warnings::default());
-        params.apply(&mut config, &mut usage, &mut warnings);
+        params.apply(&mut config, &mut usage, &mut warnings).unwrap();
         (config, warnings.lines().collect())
     }
 
@@ -185,7 +229,7 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        let (config, warnings) = apply(r#"{"kvalue":1,"kValue":"much","defaultStalenessGracePeriod":"soon"}"#);
+        let (config, warnings) = apply(r#"{"kValue":"much","defaultStalenessGracePeriod":"soon"}"#);
         assert_eq!(config, Config::default());
         assert_eq!(
             warnings,
@@ -193,8 +237,19 @@ mod tests {
                 "case: params.defaultStalenessGracePeriod: \"soon\" is not a duration; write it as in 90s, 5m or 1h30m (the \
                  default is used)",
                 "case: params.kValue: invalid type: string \"much\", expected a number (the default is used)",
-                "case: params.kvalue: is not a parameter (the default is used)",
             ]
         );
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_an_error_with_the_nearest_one() {
+        let params: Params = serde_json::from_str(r#"{"kvalue":1}"#).unwrap();
+        let told = params.apply(&mut Config::default(), &mut Vec::new(), &mut Warnings::default());
+        let problem = "there is no such parameter; did you mean kValue?".to_owned();
+        assert_eq!(told, Err(("kvalue".to_owned(), problem)));
+        for name in NAMES {
+            let known = set(&mut Config::default(), &mut Vec::new(), name, &Value::Null);
+            assert!(!matches!(known, Err(Wrong::Name)), "{name}");
+        }
     }
 }

@@ -10,7 +10,11 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::files::{Format, format_of_text};
+use super::nearest::nearest;
 use crate::Error;
+
+/// Characters of a file that a message shows.
+const EXCERPT_MAX: usize = 120;
 
 /// A value that keeps NaN and infinities, as text: JSON's own would quietly turn them into null.
 struct Tree(Value);
@@ -133,13 +137,12 @@ fn parse_yaml(text: &str) -> Result<Vec<Value>, String> {
     match parsed {
         Ok(trees) => Ok(trees.into_iter().map(|Tree(value)| value).collect()),
         // The parser's rendering has a source excerpt over several lines; the first line says what and where.
-        Err(error) => Err(error
-            .without_snippet()
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned()),
+        Err(error) => {
+            let told = error
+                .without_snippet()
+                .render_with_formatter(&serde_saphyr::UserMessageFormatter);
+            Err(shortened(told.lines().next().unwrap_or_default()))
+        }
     }
 }
 
@@ -164,16 +167,7 @@ fn yaml_options(bytes: usize) -> serde_saphyr::Options {
 pub(super) fn typed<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, (String, String)> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
-        let mut problem = error.into_inner().to_string();
-        for (ours, theirs) in [
-            ("f64", "a number"),
-            ("u32", "a whole number"),
-            ("i32", "a whole number"),
-        ] {
-            if let Some(start) = problem.strip_suffix(ours) {
-                problem = format!("{start}{theirs}");
-            }
-        }
+        let problem = plain(&error.into_inner().to_string());
         // What the API server says to `gpu-fraction: 0.5` without quotes is this, in many more words.
         let remedy = if problem.ends_with("expected a string") {
             "; put it in quotes"
@@ -182,6 +176,48 @@ pub(super) fn typed<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, (Stri
         };
         (field, format!("{problem}{remedy}"))
     })
+}
+
+/// What serde says, in words of the file and not of our program.
+fn plain(problem: &str) -> String {
+    if let Some(unknown) = unknown_field(problem) {
+        return unknown;
+    }
+    let (start, expected) = problem.split_once(", expected ").unwrap_or((problem, ""));
+    let expected = match expected {
+        "f64" => "a number",
+        "u32" => "a whole number from 0 to 4294967295",
+        "i32" => "a whole number from -2147483648 to 2147483647",
+        "u64" | "i64" => "a whole number",
+        "a map" => "fields with values",
+        expected if expected.starts_with("struct ") => "fields with values",
+        expected => expected,
+    };
+    let start = shortened(&start.replace("invalid type: map", "invalid type: fields with values"));
+    match expected {
+        "" => start,
+        expected => format!("{start}, expected {expected}"),
+    }
+}
+
+/// From a message that lists the known names in backticks, after the unknown one.
+fn unknown_field(problem: &str) -> Option<String> {
+    let (_, names) = problem.split_once("unknown field `")?;
+    let (name, known) = names.split_once('`')?;
+    let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    let name = shortened(name);
+    Some(match nearest(&name, known.iter().copied()) {
+        Some(nearest) => format!("there is no field {name:?} here; did you mean {nearest}?"),
+        None => format!("there is no field {name:?} here; known are {}", known.join(", ")),
+    })
+}
+
+/// A file that was given by mistake is not shown whole.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(EXCERPT_MAX) {
+        Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]

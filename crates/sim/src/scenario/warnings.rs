@@ -29,11 +29,21 @@ impl Warnings {
         self.lines.iter().cloned().chain(more)
     }
 
+    /// Adds a line about a file.
+    pub fn push_about(&mut self, file: &Path, line: impl fmt::Display) {
+        self.push(format_args!("{}: {line}", file.display()));
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lines.len() + self.more
+    }
+
     /// Appends others, each with the file it is about.
     pub fn extend_about(&mut self, file: &Path, other: Warnings) {
         self.more += other.more;
         for line in other.lines {
-            self.push(format_args!("{}: {line}", file.display()));
+            self.push_about(file, line);
         }
     }
 }

@@ -84,6 +84,13 @@ impl Kind {
         self.scope == Scope::Namespaced
     }
 
+    /// Whether its objects count the changes of their spec. In the core group only what controllers work on does.
+    pub(crate) fn counts_generations(&self) -> bool {
+        let workload = matches!(self.plural.as_str(), "pods" | "replicationcontrollers");
+        let counted = self.status || self.is("scheduling.k8s.io", "priorityclasses");
+        self.custom.is_some() || if self.group.is_empty() { workload } else { counted }
+    }
+
     /// Whether this is the named resource of the named group.
     pub fn is(&self, group: &str, plural: &str) -> bool {
         self.group == group && self.plural == plural

@@ -21,6 +21,7 @@ mod refusal;
 mod rules;
 mod selector;
 mod store;
+mod types;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -108,10 +108,32 @@ pub(crate) fn field_mut<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<St
     map_mut(map_mut(value).entry(field).or_insert(Value::Null))
 }
 
+/// The items of a field that is a list; unlike an index, this leaves a field alone that is not there.
+pub(crate) fn items_mut<'a>(value: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
+    let list = value.get_mut(field).and_then(Value::as_array_mut);
+    list.into_iter().flatten()
+}
+
 /// The value as an object, made one if it is something else.
 pub(crate) fn map_mut(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
     }
     value.as_object_mut().expect("made an object above")
+}
+
+/// The bytes of a value as JSON, nearly: without what has to be escaped.
+pub(crate) fn json_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 5,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| json_bytes(item) + 1).sum::<usize>() + 2,
+        Value::Object(fields) => {
+            fields
+                .iter()
+                .map(|(name, v)| name.len() + json_bytes(v) + 4)
+                .sum::<usize>()
+                + 2
+        }
+    }
 }

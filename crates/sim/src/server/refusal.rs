@@ -19,14 +19,16 @@ pub struct Refusal {
 }
 
 /// The reason that usually goes with a code.
-const USUAL_REASONS: [(u16, &str); 13] = [
+const USUAL_REASONS: [(u16, &str); 15] = [
     (400, "BadRequest"),
     (401, "Unauthorized"),
     (403, "Forbidden"),
     (404, "NotFound"),
     (405, "MethodNotAllowed"),
+    (406, "NotAcceptable"),
     (409, "Conflict"),
     (410, "Expired"),
+    (413, "RequestEntityTooLarge"),
     (415, "UnsupportedMediaType"),
     (422, "Invalid"),
     (429, "TooManyRequests"),
@@ -81,6 +83,53 @@ impl Cause {
         }
     }
 
+    /// A field with a word that is none of those allowed.
+    pub(crate) fn unsupported(field: impl Into<String>, value: &Value, allowed: &[&str]) -> Self {
+        let allowed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();
+        let message = format!("Unsupported value: {value}: supported values: {}", allowed.join(", "));
+        Self {
+            reason: "FieldValueNotSupported",
+            message,
+            field: field.into(),
+        }
+    }
+
+    /// A field whose value occurs a second time.
+    pub(crate) fn duplicate(field: impl Into<String>, value: &Value) -> Self {
+        Self {
+            reason: "FieldValueDuplicate",
+            message: format!("Duplicate value: {value}"),
+            field: field.into(),
+        }
+    }
+
+    /// A field that names something that is not there.
+    pub(crate) fn not_found(field: impl Into<String>, value: &Value) -> Self {
+        Self {
+            reason: "FieldValueNotFound",
+            message: format!("Not found: {value}"),
+            field: field.into(),
+        }
+    }
+
+    /// A field with more bytes than it may have.
+    pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
+        Self {
+            reason: "FieldValueTooLong",
+            message: format!("Too long: may not be more than {bytes_max} bytes"),
+            field: field.into(),
+        }
+    }
+
+    /// A list with more items than it may have.
+    pub(crate) fn too_many(field: impl Into<String>, count: usize, max: u64) -> Self {
+        Self {
+            reason: "FieldValueTooMany",
+            message: format!("Too many: {count}: must have at most {max} items"),
+            field: field.into(),
+        }
+    }
+
     /// A field that may not be set or changed.
     pub(crate) fn forbidden(field: impl Into<String>, why: impl AsRef<str>) -> Self {
         Self {
@@ -109,11 +158,7 @@ impl About<'_> {
     }
 
     fn details(&self) -> Value {
-        let mut details = json!({"name": self.name, "kind": self.resource});
-        if !self.group.is_empty() {
-            details["group"] = json!(self.group);
-        }
-        details
+        details_of(self.name, self.resource, self.group)
     }
 }
 
@@ -151,8 +196,30 @@ impl Refusal {
         }
     }
 
+    /// A refusal that Kubernetes gives no reason for.
+    pub(crate) fn unexplained(code: u16, message: impl Into<String>) -> Self {
+        Self {
+            reason: "",
+            ..Self::of_code(code, message)
+        }
+    }
+
     pub(crate) fn no_such_path() -> Self {
-        Self::of_code(404, "the server could not find the requested resource")
+        Self::of_code(404, "the server could not find the requested resource").with_empty_details()
+    }
+
+    pub(crate) fn no_such_method() -> Self {
+        Self::of_code(405, "the server does not allow this method on the requested resource").with_empty_details()
+    }
+
+    /// The refusal of the options of a request, e.g. of `CreateOptions`.
+    pub(crate) fn invalid_options(options: &str, cause: Cause) -> Self {
+        Self::invalid(options, "meta.k8s.io", "", &[cause])
+    }
+
+    pub(crate) fn with_empty_details(mut self) -> Self {
+        *self.details = json!({});
+        self
     }
 
     pub(crate) fn already_exists(about: About<'_>) -> Self {
@@ -210,10 +277,8 @@ impl Refusal {
         } else {
             format!("{kind}.{group}")
         };
-        let mut details = json!({"name": name, "kind": kind, "causes": causes_json(causes)});
-        if !group.is_empty() {
-            details["group"] = json!(group);
-        }
+        let mut details = details_of(name, kind, group);
+        details["causes"] = causes_json(causes);
         let message = format!("{qualified} \"{name}\" is invalid: {listed}");
         Self {
             details: Box::new(details),
@@ -249,14 +314,23 @@ impl Refusal {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
         if !self.details.is_null() {
             status["details"] = (*self.details).clone();
         }
         status
     }
+}
+
+/// What a refusal is about; what is empty is left out.
+fn details_of(name: &str, kind: &str, group: &str) -> Value {
+    let all = [("name", name), ("kind", kind), ("group", group)];
+    let given = all.iter().filter(|(_, text)| !text.is_empty());
+    given.map(|(field, text)| ((*field).to_owned(), json!(text))).collect()
 }
 
 fn causes_json(causes: &[Cause]) -> Value {

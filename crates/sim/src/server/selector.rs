@@ -167,7 +167,18 @@ fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
             test,
         })
     };
-    let one = |value: &str| BTreeSet::from([value.trim().to_owned()]);
+    let value_of = |value: &str| {
+        let value = value.trim();
+        if value.starts_with('=') {
+            let message = "unable to parse requirement: found '=', expected: identifier";
+            return Err(Refusal::bad_request(message));
+        }
+        if let Some((_, rest)) = value.split_once(char::is_whitespace) {
+            let message = format!("found '{}', expected: ',' or 'end of string'", rest.trim());
+            return Err(Refusal::bad_request(message));
+        }
+        Ok(BTreeSet::from([value.to_owned()]))
+    };
     if let Some(open) = text.find('(') {
         let list = text[open + 1..].strip_suffix(')').ok_or_else(bad)?;
         let values = list.split(',').map(|v| v.trim().to_owned()).collect();
@@ -182,10 +193,10 @@ fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
         };
     }
     if let Some((key, value)) = text.split_once("!=") {
-        return made(key, Test::NotIn(one(value)));
+        return made(key, Test::NotIn(value_of(value)?));
     }
     if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return made(key, Test::In(one(value)));
+        return made(key, Test::In(value_of(value)?));
     }
     if let Some((key, value)) = text.split_once('>') {
         return made(key, Test::Greater(value.trim().parse().map_err(|_| bad())?));
@@ -213,7 +224,13 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusa
         };
         let path = path.trim();
         if !selectable(kind, path) {
-            return Err(Refusal::bad_request(format!("field label not supported: {path}")));
+            // Kinds with fields of their own have a message of their own.
+            let message = if kind.is("", "pods") || kind.custom.is_some() {
+                format!("field label not supported: {path}")
+            } else {
+                format!("{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+            };
+            return Err(Refusal::bad_request(message));
         }
         fields.push(FieldRequirement {
             path: path.to_owned(),

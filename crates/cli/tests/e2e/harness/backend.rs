@@ -108,6 +108,34 @@ impl Backend {
         }
     }
 
+    /// The API for an account with the token that a kubelet mounts into this pod: it names the pod and its node.
+    pub(crate) async fn client_in_pod(&self, account: &str, pod: &api::Pod) -> Client {
+        match self {
+            Backend::Embedded { server, .. } => {
+                let claims = [
+                    ("node-name", pod.node_name().unwrap_or_default()),
+                    ("pod-name", pod.metadata.plain_name()),
+                    ("pod-uid", pod.metadata.uid.as_deref().unwrap_or_default()),
+                ];
+                let service = claims
+                    .iter()
+                    .fold(server.service_as(account), |service, (claim, value)| {
+                        service.claiming(&format!("authentication.kubernetes.io/{claim}"), value)
+                    });
+                Client::in_process(service)
+            }
+            Backend::Kube(kube) => kube.client_in_pod(account, pod).await,
+        }
+    }
+
+    /// The API for an account that RBAC sets no limits: what stops it is a policy.
+    pub(crate) async fn client_beyond_rbac(&self, account: &str) -> Client {
+        match self {
+            Backend::Embedded { server, .. } => Client::in_process(server.service_as(account)),
+            Backend::Kube(kube) => kube.client_beyond_rbac(account).await,
+        }
+    }
+
     /// The real API server, if it is one.
     pub(crate) fn kube(&self) -> Option<&Kube> {
         match self {

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
-/// Who the simulated nodes are. The account of node agents is trusted with the scheduler's keys; what kubelets need beyond the agent's
-/// permissions they have as administrators.
-const NODES: &str = "system:serviceaccount:kai-scheduler:kai-node-agent";
+/// Who the simulated nodes are: an account that is trusted with the scheduler's keys, but none of those that have rights by our manifests
+/// and limits by our policies. What kubelets may do they have as administrators.
+const NODES: &str = "system:serviceaccount:kai-scheduler:simulated-nodes";
 const ADMINISTRATORS: &str = "system:masters";
 /// What the field manager of the installation is called.
 const MANAGER: &str = "kai-e2e";
@@ -124,6 +124,7 @@ impl Kube {
             ),
             apps("deployments", "Deployment"),
             apps("replicasets", "ReplicaSet"),
+            apps("statefulsets", "StatefulSet"),
             Resource::new("batch", "v1", "Job", "jobs", Scope::Namespaced),
             api::Pod::RESOURCE,
             api::BindRequest::RESOURCE,
@@ -208,6 +209,56 @@ impl Kube {
         }
     }
 
+    /// The kubeconfig with another way in: `change` is made to its user.
+    pub(crate) fn kubeconfig_with(&self, change: &Value) -> tempfile::NamedTempFile {
+        let text = std::fs::read_to_string(self.kubeconfig()).unwrap();
+        let mut config: Value = serde_saphyr::from_str(&text).unwrap();
+        for user in config["users"].as_array_mut().unwrap() {
+            for (field, value) in change.as_object().unwrap() {
+                user["user"][field] = value.clone();
+            }
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // JSON is YAML.
+        std::fs::write(file.path(), config.to_string()).unwrap();
+        file
+    }
+
+    /// A client with a token as a kubelet asks for it: bound to a pod.
+    pub(crate) async fn client_in_pod(&self, account: &str, pod: &api::Pod) -> Client {
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        let bound = [
+            "--bound-object-kind=Pod",
+            &format!("--bound-object-name={}", pod.metadata.plain_name()),
+            &format!("--bound-object-uid={uid}"),
+        ];
+        self.client_with_token(account, &bound).await
+    }
+
+    /// A client with a token of this account, made by `kubectl create token` with these flags.
+    pub(crate) async fn client_with_token(&self, account: &str, flags: &[&str]) -> Client {
+        let account = account.strip_prefix("system:serviceaccount:").unwrap();
+        let (namespace, name) = account.split_once(':').unwrap();
+        let kubectl = std::env::var_os("KUBECTL").expect("KUBECTL says where kubectl is");
+        let made = std::process::Command::new(kubectl)
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(["create", "token", name, "--namespace", namespace])
+            .args(flags)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let token = String::from_utf8(made.stdout).unwrap();
+        let config = self.kubeconfig_with(&json!({ "token": token.trim() }));
+        let access = Access::Kubeconfig(config.path().to_owned());
+        Client::connect(&access).await.unwrap()
+    }
+
+    /// A client of this account that is an administrator as well.
+    pub(crate) async fn client_beyond_rbac(&self, account: &str) -> Client {
+        Client::as_user(&self.access, account, &[ADMINISTRATORS]).await.unwrap()
+    }
+
     /// A client with the rights of this user.
     pub(crate) async fn client_of(&self, user: &str) -> Client {
         Client::as_user(&self.access, user, &[]).await.unwrap()
@@ -252,7 +303,7 @@ impl Kube {
         roles
     }
 
-    pub(super) async fn context_of(&self, role: &str) -> Context {
+    pub(crate) async fn context_of(&self, role: &str) -> Context {
         let account = format!("system:serviceaccount:kai-scheduler:{role}");
         Context::new(self.client_of(&account).await, Clock::System)
     }

@@ -78,6 +78,12 @@ impl PodManifest {
         self
     }
 
+    /// Only on this node.
+    pub(crate) fn on_node(mut self, name: &str) -> PodManifest {
+        self.0["spec"]["nodeSelector"] = json!({ "kubernetes.io/hostname": name });
+        self
+    }
+
     pub(crate) fn scheduler(mut self, name: &str) -> PodManifest {
         self.0["spec"]["schedulerName"] = name.into();
         self

@@ -102,7 +102,7 @@ impl Cluster {
         for node in nodes {
             kubelets.add(node).await.unwrap();
         }
-        let watcher = Watcher::start(&context);
+        let watcher = Watcher::start(&context, &kubelets);
         let mut world = JoinSet::new();
         let running = kubelets.clone();
         world.spawn(async move { running.run().await });
@@ -144,6 +144,24 @@ impl Cluster {
     /// A user by this name.
     pub(crate) async fn user(&self, name: &str) -> User {
         User(self.backend.client_of(name).await)
+    }
+
+    /// An account with the token that a kubelet mounts into this pod.
+    pub(crate) async fn account_in_pod(&self, account: &str, pod: &api::Pod) -> User {
+        User(self.backend.client_in_pod(account, pod).await)
+    }
+
+    /// An account with a token that was made for no pod.
+    pub(crate) async fn account_unbound(&self, account: &str) -> User {
+        User(match self.backend.kube() {
+            Some(kube) => kube.client_with_token(account, &[]).await,
+            None => self.backend.client_of(account).await,
+        })
+    }
+
+    /// An account that RBAC sets no limits.
+    pub(crate) async fn account_beyond_rbac(&self, account: &str) -> User {
+        User(self.backend.client_beyond_rbac(account).await)
     }
 
     /// A user who may do everything.

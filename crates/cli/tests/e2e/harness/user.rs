@@ -1,6 +1,6 @@
 //! Somebody who uses the cluster, with the rights that this user has.
 
-use api::{Object, Resource, Scope};
+use api::Object;
 use cluster::{Client, Deletion, Error, Part, Patch, Target};
 use serde_json::Value;
 
@@ -28,21 +28,31 @@ impl User {
         self.patch(Target::of::<api::Pod>("default", name), change).await
     }
 
+    /// Changes a subresource of a pod of namespace `default`.
+    pub(crate) async fn patch_pod_part(&self, name: &str, part: &'static str, change: Value) -> Result<Value, Error> {
+        let target = Target::of::<api::Pod>("default", name);
+        self.0
+            .patch(target, Part::Subresource(part), Patch::Merge(change))
+            .await
+    }
+
     /// Changes the status of an object.
     pub(crate) async fn patch_status(&self, target: Target<'_>, change: Value) -> Result<Value, Error> {
         self.0.patch(target, Part::Status, Patch::Merge(change)).await
     }
 
     /// Posts to a subresource of a pod of namespace `default`.
-    pub(crate) async fn post_to_pod(&self, pod: &str, part: &str, kind: &str, body: Value) -> Result<Value, Error> {
-        let resource = Resource {
-            group: "".into(),
-            version: "v1".into(),
-            kind: kind.to_owned().into(),
-            plural: format!("pods/{pod}/{part}").into(),
-            scope: Scope::Namespaced,
-        };
-        self.0.create(&resource, "default", body).await
+    pub(crate) async fn post_to_pod(
+        &self,
+        pod: &str,
+        part: &'static str,
+        kind: &str,
+        mut body: Value,
+    ) -> Result<Value, Error> {
+        body["apiVersion"] = "v1".into();
+        body["kind"] = kind.into();
+        let target = Target::of::<api::Pod>("default", pod);
+        self.0.post_to(target, part, &body).await
     }
 
     /// Deletes an object.

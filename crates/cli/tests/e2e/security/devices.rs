@@ -18,7 +18,7 @@ fn hiding() -> Settings {
 }
 
 #[test]
-fn gpus_named_by_hand_are_not_seen() {
+fn gpus_named_by_hand_are_refused_or_not_seen() {
     scenario_with(hiding(), &[node("h100:2")], async |cluster| {
         let tenant = tenant(cluster).await;
         let all = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }]);
@@ -32,9 +32,16 @@ fn gpus_named_by_hand_are_not_seen() {
             first
         };
 
+        let by = "env.NVIDIA_VISIBLE_DEVICES: \"all\" shows GPUs to a container that asked for none";
+        let mut named = PodManifest::new("named").build();
+        named["spec"]["containers"][0]["env"] = all.clone();
+        refused("a value", tenant.create(named).await, by);
+        let mut named = PodManifest::new("named").build();
+        named["spec"]["initContainers"] = json!([{ "name": "first", "image": "example", "env": all }]);
+        refused("a value of an init container", tenant.create(named).await, by);
+
         let mut plain = PodManifest::new("plain").build();
-        plain["spec"]["containers"][0]["env"] = all.clone();
-        plain["spec"]["initContainers"] = json!([{ "name": "first", "image": "example", "env": all }]);
+        plain["spec"]["initContainers"] = json!([{ "name": "first", "image": "example" }]);
         let plain = tenant.create(plain).await.unwrap();
         for list in ["containers", "initContainers"] {
             assert_eq!(visible(&plain["spec"][list][0]).unwrap()["value"], "void", "{list}");
@@ -61,7 +68,7 @@ fn gpus_named_by_hand_are_not_seen() {
         let mut half = PodManifest::new("half").fraction("0.5").build();
         half["spec"]["containers"][0]["env"] = reference;
         half["spec"]["containers"][0]["envFrom"] = json!([{ "configMapRef": { "name": "gpus" } }]);
-        let side = json!({ "name": "side", "image": "example", "env": all });
+        let side = json!({ "name": "side", "image": "example" });
         half["spec"]["containers"].as_array_mut().unwrap().push(side);
         let half = tenant.create(half).await.unwrap();
         let source = visible(&half["spec"]["containers"][0]).unwrap()["valueFrom"]["configMapKeyRef"]["name"].clone();
@@ -70,7 +77,16 @@ fn gpus_named_by_hand_are_not_seen() {
 
         cluster.until_running(4).await;
         let debug = json!({ "spec": { "ephemeralContainers": [{ "name": "debug", "image": "example", "env": all }] } });
-        let debugged = tenant.patch_pod("plain/ephemeralcontainers", debug).await.unwrap();
+        refused(
+            "a debug container",
+            tenant.patch_pod_part("plain", "ephemeralcontainers", debug).await,
+            by,
+        );
+        let debug = json!({ "spec": { "ephemeralContainers": [{ "name": "debug", "image": "example" }] } });
+        let debugged = tenant
+            .patch_pod_part("plain", "ephemeralcontainers", debug)
+            .await
+            .unwrap();
         assert_eq!(
             visible(&debugged["spec"]["ephemeralContainers"][0]).unwrap()["value"],
             "void"

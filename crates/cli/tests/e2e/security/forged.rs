@@ -108,11 +108,11 @@ fn a_debug_container_or_a_new_size_does_not_carry_forged_keys() {
         }
         let tenant = tenant_with(cluster, "half", "0.5").await;
         let before = groups(cluster);
-        for part in ["half/ephemeralcontainers", "half/resize"] {
+        for part in ["ephemeralcontainers", "resize"] {
             let forged = json!({ "metadata": {
                 "labels": { "runai-gpu-group": "forged" }, "annotations": { "received-resource-type": "Regular" },
             } });
-            let answer = tenant.patch_pod(part, forged).await;
+            let answer = tenant.patch_pod_part("half", part, forged).await;
             if let Ok(pod) = answer {
                 assert_eq!(pod["metadata"]["labels"]["runai-gpu-group"], before.as_str(), "{part}");
                 assert_eq!(
@@ -159,6 +159,25 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
                     .await;
                 refused(phase, ended, "status.phase");
             }
+            // Another scheduler's pod, whose GPU would look free.
+            let mut foreign = PodManifest::new("foreign").scheduler("a-tenants-scheduler").build();
+            foreign["spec"]["nodeName"] = "node".into();
+            tenant.create(foreign).await.unwrap();
+            cluster
+                .until("the node runs it", |cluster| {
+                    cluster
+                        .pod("foreign")
+                        .is_some_and(|pod| pod.phase() == engine::model::PodPhase::Running)
+                })
+                .await;
+            for phase in ["Succeeded", "Failed"] {
+                let other = Target::of::<api::Pod>("default", "foreign");
+                let ended = tenant
+                    .patch_status(other, json!({ "status": { "phase": phase } }))
+                    .await;
+                refused(phase, ended, "status.phase");
+            }
+            tenant.delete::<api::Pod>("default", "foreign").await.unwrap();
             // A gate of readiness is the tenant's business.
             let condition = json!({ "type": "example.com/ready", "status": "True" });
             let conditions = cluster.client.get_value(target).await.unwrap().unwrap()["status"]["conditions"].clone();

@@ -6,8 +6,10 @@ mod amounts;
 mod devices;
 mod forged;
 mod others;
+mod priority;
 mod queues;
 mod shares;
+mod sizes;
 
 use api::Object;
 use cluster::Selection;

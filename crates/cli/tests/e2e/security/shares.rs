@@ -4,7 +4,7 @@ use api::{ConfigMap, keys};
 use cluster::Target;
 use serde_json::{Value, json};
 
-use super::{node, tenant_with, tenants_config_map};
+use super::{node, tenant, tenant_with, tenants_config_map};
 use crate::harness::manifest::PodManifest;
 use crate::harness::user::refused;
 use crate::harness::{Cluster, scenario};
@@ -48,28 +48,64 @@ fn the_config_map_that_names_a_pods_gpu_is_not_the_tenants() {
         let mut marked = tenants_config_map("mine");
         marked["metadata"]["labels"] = json!({ "kai.scheduler/shared-gpu": "true" });
         refused("a forged mark", tenant.create(marked).await, by);
+    });
+}
 
-        // Names that the pod will ask for, taken beforehand.
-        for name in ["mine-0", "mine-0-evar"] {
-            tenant.create(tenants_config_map(name)).await.unwrap();
-        }
-        let pod = PodManifest::new("early").fraction("0.5");
-        let pod = pod.annotation(keys::SHARED_GPU_CONFIG_MAP, "mine");
-        tenant.create(pod.build()).await.unwrap();
-        cluster.until_only_running(&["early", "half"]).await;
-        let map = config_map(cluster, "mine-0").await;
-        let devices = map["data"]["NVIDIA_VISIBLE_DEVICES"].as_str().unwrap();
-        assert!(devices.contains("GPU-"), "{map}");
-        let second = config_map(cluster, "mine-0-evar").await;
-        assert_ne!(second["data"]["NVIDIA_VISIBLE_DEVICES"], "all");
-        for map in [map, second] {
-            assert_eq!(
-                (
-                    &map["immutable"],
-                    &map["metadata"]["labels"]["kai.scheduler/shared-gpu"]
-                ),
-                (&json!(true), &json!("true"))
+/// Whether the pod's last bind failed with these words.
+fn bind_failed(cluster: &Cluster, pod: &str, words: &str) -> bool {
+    let Some(pod) = cluster.pod(pod) else { return false };
+    let bound = pod.condition(api::PodCondition::BOUND);
+    bound
+        .and_then(|condition| condition.message.as_deref())
+        .is_some_and(|text| text.contains(words))
+}
+
+/// The name is the pod's wish, and the ConfigMap is an application's: it is neither replaced, nor deleted, nor what the pod starts from.
+#[test]
+fn a_config_map_that_is_not_ours_is_left_alone_and_its_pod_waits() {
+    scenario(&[node("h100:1")], async |cluster| {
+        let tenant = tenant(cluster).await;
+        for (prefix, taken) in [("app-config", "app-config-0"), ("shop-config", "shop-config-0-evar")] {
+            tenant.create(tenants_config_map(taken)).await.unwrap();
+            let before = config_map(cluster, taken).await;
+            let pod = PodManifest::new("early").fraction("0.5");
+            let pod = pod.annotation(keys::SHARED_GPU_CONFIG_MAP, prefix);
+            tenant.create(pod.build()).await.unwrap();
+            let words = format!("ConfigMap default/{taken} exists");
+            cluster
+                .until("the bind fails and says why", |cluster| {
+                    bind_failed(cluster, "early", &words)
+                })
+                .await;
+            assert_eq!(config_map(cluster, taken).await, before);
+            assert!(!cluster.runs("early"));
+            // Its GPU is free for others meanwhile.
+            let whole = PodManifest::new("whole").gpus(1);
+            tenant.create(whole.build()).await.unwrap();
+            cluster.until_only_running(&["whole"]).await;
+            tenant.delete::<api::Pod>("default", "whole").await.unwrap();
+            tenant.delete::<ConfigMap>("default", taken).await.unwrap();
+            cluster.until_only_running(&["early"]).await;
+            let map = config_map(cluster, &format!("{prefix}-0")).await;
+            assert!(
+                map["data"]["NVIDIA_VISIBLE_DEVICES"].as_str().unwrap().contains("GPU-"),
+                "{map}"
             );
+            for suffix in ["-0", "-0-evar"] {
+                let map = config_map(cluster, &format!("{prefix}{suffix}")).await;
+                assert_eq!(
+                    (
+                        &map["immutable"],
+                        &map["metadata"]["labels"]["kai.scheduler/shared-gpu"]
+                    ),
+                    (&json!(true), &json!("true"))
+                );
+                assert_ne!(map["data"]["NVIDIA_VISIBLE_DEVICES"], "all");
+            }
+            tenant.delete::<api::Pod>("default", "early").await.unwrap();
+            cluster
+                .until("the pod is gone", |cluster| cluster.pod("early").is_none())
+                .await;
         }
     });
 }
@@ -86,11 +122,7 @@ fn a_pod_does_not_take_over_the_config_map_of_another() {
         tenant.create(thief.build()).await.unwrap();
         cluster
             .until("the bind is refused", |cluster| {
-                let Some(pod) = cluster.pod("thief") else { return false };
-                let bound = pod.condition(api::PodCondition::BOUND);
-                bound
-                    .and_then(|condition| condition.message.as_deref())
-                    .is_some_and(|text| text.contains("belongs to pod large"))
+                bind_failed(cluster, "thief", "did not make it for this pod")
             })
             .await;
         assert_eq!(config_map(cluster, &name).await, before);

@@ -21,8 +21,8 @@ use super::base;
 use super::plan::Plan;
 use super::workload::{Owner, Stop, Workload};
 
-/// More subgroups than any workload needs; a group of this size still fits into an object of the API.
-pub(super) const SUB_GROUPS_MAX: i64 = 10_000;
+/// Replicas or segments that get a subgroup each. The remaining subgroups that a pod group may have are for those above them.
+pub(super) const SUB_GROUPS_MAX: i64 = api::SUB_GROUPS_MAX as i64 - 96;
 
 /// How a kind is grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

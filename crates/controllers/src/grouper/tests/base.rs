@@ -152,3 +152,26 @@ fn labels_and_annotations_are_inherited_but_for_those_of_the_scheduler() {
         json!({ "note": "n", "user": "pod", "kai.scheduler/top-owner-metadata": metadata })
     );
 }
+
+#[test]
+fn values_without_effect_are_told_of_the_object_that_has_them() {
+    let job = object(
+        "batch/v1",
+        "Job",
+        "j",
+        json!({ "metadata": { "labels": { "kai.scheduler/preemptibility": "maybe" },
+                              "annotations": { "kai.scheduler/preemption-delay": "soon" } } }),
+    );
+    let pod = labelled(json!({ "priorityClassName": "hgih" }));
+    let told = Fixture::default().ignored(&[job], &pod);
+    let objects: Vec<(String, String)> = told
+        .into_iter()
+        .map(|ignored| (ignored.owner.name, ignored.problem.field))
+        .collect();
+    let expect = [
+        ("j", "metadata.labels.kai.scheduler/preemptibility"),
+        ("j", "metadata.annotations.kai.scheduler/preemption-delay"),
+        ("p", "metadata.labels.priorityClassName"),
+    ];
+    assert_eq!(objects, expect.map(|(name, field)| (name.to_owned(), field.to_owned())));
+}

@@ -147,7 +147,7 @@ fn job_sets_that_make_no_sense() {
     check(
         &[endless],
         &replica("a", "0"),
-        "JobSet ns/s: spec.replicatedJobs[0].replicas: a job set may have 10000 replicas in all",
+        "JobSet ns/s: spec.replicatedJobs[0].replicas: a job set may have 4000 replicas in all",
     );
 }
 

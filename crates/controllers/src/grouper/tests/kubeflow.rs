@@ -163,7 +163,7 @@ fn pytorch_workers_in_segments() {
     check(
         &[of(1_000_000, 1, json!({ "kai.scheduler/segment-size": "2" }))],
         &worker("0"),
-        "PyTorchJob ns/j: spec.pytorchReplicaSpecs.Worker.replicas: 500000 segments are more than 10000; make segments larger",
+        "PyTorchJob ns/j: spec.pytorchReplicaSpecs.Worker.replicas: 500000 segments are more than 4000; make segments larger",
     );
 }
 

@@ -69,22 +69,31 @@ impl Fixture {
     }
 
     fn plan(&self, owners: &[Value], pod: &Value) -> Result<super::Plan, String> {
+        self.looked_at(owners, pod, |workload| {
+            group(workload).map_err(|stop| match stop {
+                Stop::Refused(refusal) => refusal.to_string(),
+                Stop::Needs(reference) => format!("needs {} {}", reference.kind, reference.name),
+            })
+        })
+    }
+
+    fn ignored(&self, owners: &[Value], pod: &Value) -> Vec<super::Ignored> {
+        self.looked_at(owners, pod, super::ignored_values)
+    }
+
+    fn looked_at<T>(&self, owners: &[Value], pod: &Value, look: impl FnOnce(&Workload<'_>) -> T) -> T {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         let chain: Vec<Owner> = owners.iter().map(|object| Owner::of_object(object).unwrap()).collect();
         let all = owners.iter().chain(&self.beside);
         let objects: Objects = all
             .map(|object| (Owner::of_object(object).unwrap().reference(), Some(object.clone())))
             .collect();
-        let workload = Workload {
+        look(&Workload {
             pod: &pod,
             owners: &chain,
             objects: &objects,
             view: self,
             rules: &self.rules,
-        };
-        group(&workload).map_err(|stop| match stop {
-            Stop::Refused(refusal) => refusal.to_string(),
-            Stop::Needs(reference) => format!("needs {} {}", reference.kind, reference.name),
         })
     }
 

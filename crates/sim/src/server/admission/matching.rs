@@ -77,8 +77,8 @@ impl Scope {
     pub(super) fn of(attempt: &Attempt<'_>, opinions: &Opinions) -> Self {
         Self {
             request: attempt.request(""),
-            object: attempt.object().clone(),
-            old: attempt.old_object().clone(),
+            object: as_typed(attempt, attempt.object()),
+            old: as_typed(attempt, attempt.old_object()),
             namespace: opinions.namespace.clone(),
             variables: Value::Object(serde_json::Map::new()),
         }
@@ -107,5 +107,47 @@ impl Scope {
             }
         }
         problem.map_or(Ok(true), Err)
+    }
+}
+
+/// An object as expressions see it. A field of a built-in kind that is null is absent: the real server decodes these kinds into
+/// structs, which have no nulls. Custom resources keep theirs.
+fn as_typed(attempt: &Attempt<'_>, object: &Value) -> Value {
+    match &attempt.kind.custom {
+        None => without_nulls(object),
+        Some(_) => object.clone(),
+    }
+}
+
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let present = fields.iter().filter(|(_, value)| !value.is_null());
+            present
+                .map(|(name, value)| (name.clone(), without_nulls(value)))
+                .collect()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        scalar => scalar.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn null_fields_are_absent_for_expressions() {
+        let object =
+            json!({ "metadata": { "name": "a", "annotations": null }, "spec": { "list": [{ "x": null, "y": 1 }] } });
+        let seen = without_nulls(&object);
+        assert_eq!(
+            seen,
+            json!({ "metadata": { "name": "a" }, "spec": { "list": [{ "y": 1 }] } })
+        );
+        let absent = expressions::truth("!has(object.metadata.annotations)", &[("object", &seen)]);
+        assert_eq!(absent, Ok(true));
     }
 }

@@ -30,6 +30,9 @@ pub(super) async fn mutate<'a>(
         let Some(new) = attempt.new.take() else { continue };
         let mut new = patched(webhook, &answer, new)?;
         if attempt.subresource.is_empty() {
+            // A patch may leave nulls and fields that the kind does not have, or make something else of the object.
+            let decoded = rules::decode(attempt.kind, new).map_err(|problem| bad_patch(webhook, &problem))?;
+            new = decoded.value;
             rules::default_object(attempt.kind, &mut new);
         }
         attempt.new = Some(new);
@@ -143,17 +146,18 @@ fn patched(webhook: &Value, answer: &Value, mut object: Value) -> Result<Value, 
     let Some(encoded) = answer["patch"].as_str().filter(|p| !p.is_empty()) else {
         return Ok(object);
     };
-    let bad = |why: String| {
-        Refusal::of_code(
-            500,
-            format!(
-                "Internal error occurred: patch of webhook {:?}: {why}",
-                name_of(webhook)
-            ),
-        )
-    };
-    let bytes = STANDARD.decode(encoded).map_err(|e| bad(e.to_string()))?;
-    let patch: json_patch::Patch = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
-    json_patch::patch(&mut object, &patch).map_err(|e| bad(e.to_string()))?;
+    let bytes = STANDARD
+        .decode(encoded)
+        .map_err(|e| bad_patch(webhook, &e.to_string()))?;
+    let patch: json_patch::Patch = serde_json::from_slice(&bytes).map_err(|e| bad_patch(webhook, &e.to_string()))?;
+    json_patch::patch(&mut object, &patch).map_err(|e| bad_patch(webhook, &e.to_string()))?;
     Ok(object)
+}
+
+fn bad_patch(webhook: &Value, why: &str) -> Refusal {
+    let name = name_of(webhook);
+    Refusal::of_code(
+        500,
+        format!("Internal error occurred: patch of webhook {name:?}: {why}"),
+    )
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::reviews::REVIEWS;
+use super::simulated::{INTO_CONTAINERS, METRICS_GROUP, METRICS_VERSION};
 use crate::server::kinds::{Kind, Kinds, api_version};
 use crate::server::refusal::Refusal;
 
@@ -58,13 +59,20 @@ pub(super) fn groups(kinds: &Kinds) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-pub(super) fn group(kinds: &Kinds, name: &str) -> Result<Value, Refusal> {
+/// Whether anything of a group is served.
+pub(super) fn has_group(kinds: &Kinds, name: &str) -> bool {
+    let reviewed = REVIEWS.iter().any(|(group, ..)| *group == name);
+    kinds.iter().any(|kind| kind.group == name) || reviewed || name == METRICS_GROUP
+}
+
+/// A group with its versions.
+pub(super) fn group(kinds: &Kinds, name: &str) -> Option<Value> {
     let groups = versions_by_group(kinds);
-    let versions = groups.get(name).ok_or_else(Refusal::no_such_path)?;
+    let versions = groups.get(name)?;
     let mut group = group_value(name, versions);
     group["kind"] = json!("APIGroup");
     group["apiVersion"] = json!("v1");
-    Ok(group)
+    Some(group)
 }
 
 pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, Refusal> {
@@ -99,6 +107,7 @@ fn versions_by_group(kinds: &Kinds) -> BTreeMap<String, Vec<String>> {
     for (group, ..) in REVIEWS {
         add(group, "v1", true);
     }
+    add(METRICS_GROUP, METRICS_VERSION, true);
     let sorted = groups.into_iter().map(|(group, mut versions)| {
         versions.sort();
         (group, versions.into_iter().map(|(_, v)| v).collect())
@@ -113,16 +122,30 @@ fn group_value(name: &str, versions: &[String]) -> Value {
 }
 
 fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
-    let verbs = [
-        "create",
-        "delete",
-        "deletecollection",
-        "get",
-        "list",
-        "patch",
-        "update",
-        "watch",
-    ];
+    // In the order in which Kubernetes lists them, which differs for custom resources.
+    let verbs: &[&str] = if kind.custom.is_some() {
+        &[
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "create",
+            "update",
+            "watch",
+        ]
+    } else {
+        &[
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch",
+        ]
+    };
     let mut resource = json!({
         "name": kind.plural,
         "singularName": kind.singular,
@@ -159,6 +182,9 @@ fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
         sub("binding", "Binding", None, &["create"]);
         sub("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
         sub("log", "Pod", None, &["get"]);
+        for (name, options) in INTO_CONTAINERS {
+            sub(name, options, None, &["create", "get"]);
+        }
         list.push(json!({
             "name": "bindings", "singularName": "binding", "namespaced": true, "kind": "Binding", "verbs": ["create"]
         }));

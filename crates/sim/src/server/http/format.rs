@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::table;
 use crate::server::kinds::Kind;
 use crate::server::object::Object;
+use crate::server::refusal::Refusal;
 use crate::server::rules::events;
 use crate::server::store::Page;
 
@@ -17,25 +18,74 @@ pub(super) enum Format {
     /// `PartialObjectMetadata`.
     Metadata,
     /// `Table`.
-    Table,
+    Table(Rows),
+}
+
+/// How a table is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rows {
+    /// Whether it has its columns.
+    pub(super) headed: bool,
+    pub(super) object: RowObject,
+}
+
+/// What of the object a row carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowObject {
+    /// Nothing.
+    None,
+    /// `PartialObjectMetadata`.
+    Metadata,
+    /// The whole object.
+    Whole,
+}
+
+impl Rows {
+    pub(super) fn headed(self, headed: bool) -> Self {
+        Self { headed, ..self }
+    }
 }
 
 impl Format {
     /// The first form of an `Accept` header that we can make.
-    pub(super) fn of_accept(accept: &str) -> Self {
+    pub(super) fn of_request(accept: &str, include_object: &str) -> Result<Self, Refusal> {
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
-            if !matches!(parts.next(), Some("application/json" | "*/*" | "application/*")) {
+            let media = parts.next().unwrap_or("");
+            // Answers are JSON; the clients that ask for YAML or protobuf alone read it too.
+            let read = ["", "*/*", "application/*", "application/json", "application/yaml"];
+            if !read.contains(&media) && !media.starts_with("application/vnd.kubernetes.protobuf") {
                 continue;
             }
             match parts.find_map(|p| p.strip_prefix("as=")) {
-                None => return Self::Object,
-                Some("Table") => return Self::Table,
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => return Self::Metadata,
+                None if media.contains("protobuf") && accept.contains("json") => {}
+                None => return Ok(Self::Object),
+                Some("Table") => return RowObject::of_query(include_object).map(Self::table),
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => return Ok(Self::Metadata),
                 Some(_) => {}
             }
         }
-        Self::Object
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
+                       application/vnd.kubernetes.protobuf";
+        Err(Refusal::of_code(406, message).with_empty_details())
+    }
+
+    fn table(object: RowObject) -> Self {
+        Self::Table(Rows { headed: true, object })
+    }
+}
+
+impl RowObject {
+    fn of_query(include_object: &str) -> Result<Self, Refusal> {
+        match include_object {
+            "None" => Ok(Self::None),
+            "" | "Metadata" => Ok(Self::Metadata),
+            "Object" => Ok(Self::Whole),
+            other => Err(Refusal::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
+                 'Object', 'None', or empty"
+            ))),
+        }
     }
 }
 
@@ -48,7 +98,7 @@ pub(super) fn in_version(kind: &Kind, object: &Object) -> Bytes {
     Bytes::from(converted(kind, object).to_string())
 }
 
-fn converted(kind: &Kind, object: &Value) -> Value {
+pub(super) fn converted(kind: &Kind, object: &Value) -> Value {
     if kind.is("events.k8s.io", "events") {
         return events::from_core(object);
     }
@@ -62,9 +112,9 @@ pub(super) fn one(kind: &Kind, object: &Object, format: Format, now: jiff::Times
     match format {
         Format::Object => in_version(kind, object),
         Format::Metadata => Bytes::from(metadata_only(object).to_string()),
-        Format::Table => {
+        Format::Table(rows) => {
             let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-            Bytes::from(table::table(kind, std::slice::from_ref(object), metadata, true, now).to_string())
+            Bytes::from(table::table(kind, std::slice::from_ref(object), metadata, rows, now).to_string())
         }
     }
 }
@@ -73,7 +123,7 @@ pub(super) fn one(kind: &Kind, object: &Object, format: Format, now: jiff::Times
 pub(super) fn list(kind: &Kind, page: &Page, format: Format, now: jiff::Timestamp) -> Bytes {
     let metadata = list_metadata(page);
     match format {
-        Format::Table => Bytes::from(table::table(kind, &page.objects, metadata, true, now).to_string()),
+        Format::Table(rows) => Bytes::from(table::table(kind, &page.objects, metadata, rows, now).to_string()),
         Format::Metadata => {
             let items: Value = page.objects.iter().map(|o| metadata_only(o)).collect();
             let list = json!({
@@ -121,15 +171,26 @@ mod tests {
 
     #[test]
     fn accepts() {
+        let of = |accept: &str| Format::of_request(accept, "").unwrap();
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(Format::of_accept(table), Format::Table);
-        assert_eq!(Format::of_accept("application/json"), Format::Object);
-        assert_eq!(Format::of_accept(""), Format::Object);
+        assert_eq!(of(table), Format::table(RowObject::Metadata));
+        assert_eq!(of("application/json"), Format::Object);
+        assert_eq!(of(""), Format::Object);
+        assert_eq!(of("application/vnd.kubernetes.protobuf"), Format::Object);
         let metadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-        assert_eq!(Format::of_accept(metadata), Format::Metadata);
+        assert_eq!(of(metadata), Format::Metadata);
         assert_eq!(
-            Format::of_accept("application/vnd.kubernetes.protobuf, application/json;as=Table"),
-            Format::Table
+            of("application/vnd.kubernetes.protobuf, application/json;as=Table"),
+            Format::table(RowObject::Metadata)
         );
+        assert_eq!(Format::of_request("text/csv", "").unwrap_err().code, 406);
+    }
+
+    #[test]
+    fn rows_carry_what_include_object_says() {
+        let of = |include: &str| Format::of_request("application/json;as=Table", include);
+        assert_eq!(of("Object").unwrap(), Format::table(RowObject::Whole));
+        assert_eq!(of("None").unwrap(), Format::table(RowObject::None));
+        assert_eq!(of("Half").unwrap_err().code, 400);
     }
 }

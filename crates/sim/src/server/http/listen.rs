@@ -1,6 +1,8 @@
 //! The server on a port: plain HTTP, one task per connection, until it is stopped.
 
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -10,6 +12,10 @@ use tokio::sync::watch;
 use super::service::Service;
 use crate::Error;
 use crate::server::Server;
+
+/// The first pause after a connection could not be accepted, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A server on a port. Stops when dropped.
 #[derive(Debug)]
@@ -60,16 +66,33 @@ pub(crate) async fn listen(server: Server, address: SocketAddr) -> Result<Listen
     Ok(Listening { addr, stopped })
 }
 
+/// The next connection. What fails is tried again after a pause that grows: a process that has no file descriptors left
+/// waits until some are closed, and neither spins nor stops serving.
+async fn accept_one<S, A>(mut accept: impl FnMut() -> A) -> S
+where
+    A: Future<Output = io::Result<(S, SocketAddr)>>,
+{
+    let mut pause = PAUSE_MIN;
+    loop {
+        match accept().await {
+            Ok((stream, _)) => return stream,
+            // The client went away between connecting and here.
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
+            Err(error) => {
+                tracing::warn!(%error, ?pause, "the embedded API server can't accept connections and tries again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
 async fn accept(listener: TcpListener, server: Server, mut stop: watch::Receiver<bool>) {
     loop {
         let stream = tokio::select! {
             // Changed or dropped: both mean stop.
             _ = stop.changed() => return,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                // The client went away between connecting and here.
-                Err(_) => continue,
-            },
+            stream = accept_one(|| listener.accept()) => stream,
         };
         // Small answers must not wait for more to send.
         let _ = stream.set_nodelay(true);
@@ -84,5 +107,37 @@ async fn accept(listener: TcpListener, server: Server, mut stop: watch::Receiver
                 },
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn without_file_descriptors_it_waits_and_goes_on() {
+        let (calls, begun) = (Cell::new(0), Instant::now());
+        let accepted = accept_one(|| {
+            calls.set(calls.get() + 1);
+            // EMFILE for a minute, then a connection.
+            let answer = if begun.elapsed() < Duration::from_secs(60) {
+                Err(io::Error::from_raw_os_error(24))
+            } else {
+                Ok(("stream", "127.0.0.1:1".parse().unwrap()))
+            };
+            std::future::ready(answer)
+        });
+        assert_eq!(accepted.await, "stream");
+        assert!(calls.get() < 100, "{} attempts in a minute", calls.get());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_went_away_costs_no_pause() {
+        let (mut answers, begun) = (vec![Ok(("stream", "127.0.0.1:1".parse().unwrap()))], Instant::now());
+        answers.extend((0..3).map(|_| Err(io::Error::from(ErrorKind::ConnectionAborted))));
+        let stream = accept_one(|| std::future::ready(answers.pop().unwrap())).await;
+        assert_eq!((stream, begun.elapsed()), ("stream", Duration::ZERO));
     }
 }

@@ -2,7 +2,9 @@
 //! store's.
 
 mod discovery;
+mod field_validation;
 mod format;
+mod json;
 mod listen;
 mod openapi;
 mod protobuf;
@@ -11,7 +13,10 @@ mod request;
 mod resources;
 mod reviews;
 mod route;
+mod scale;
+mod schemas;
 mod service;
+mod simulated;
 mod table;
 mod watching;
 mod writes;
@@ -48,6 +53,14 @@ fn json_answer(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
 
 fn value_answer(value: &Value) -> Response<Body> {
     json_answer(StatusCode::OK, value.to_string())
+}
+
+/// An answer that there is nothing to add to.
+fn success(code: StatusCode) -> Response<Body> {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16()
+    });
+    json_answer(code, status.to_string())
 }
 
 fn text_answer(text: impl Into<Bytes>) -> Response<Body> {

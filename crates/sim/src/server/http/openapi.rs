@@ -1,13 +1,32 @@
-//! Just enough OpenAPI for stock clients: which kinds there are and that writes take `fieldValidation`. Their schemas are
-//! open, so that no client refuses an object before the server has seen it.
+//! OpenAPI for stock clients: which kinds there are, that writes take `fieldValidation`, and what `kubectl explain` shows.
+//! In version 2 there are no schemas, so that no old client refuses an object before the server has seen it.
 
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value, json};
 
+use super::schemas::Schemas;
+use super::{Body, json_answer, value_answer};
 use crate::server::kinds::{Kind, Kinds, api_version};
+use crate::server::object::field_mut;
 use crate::server::refusal::Refusal;
 
-pub(super) fn version2() -> Value {
-    json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "embedded"}, "paths": {}, "definitions": {}})
+/// The form of version 2 that kubectl asks for when version 3 does not know a kind.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// Version 2, in the form that the client accepts.
+pub(super) fn version2(accept: &str) -> Response<Body> {
+    if !accept.contains("proto-openapi") {
+        return value_answer(&json!({
+            "swagger": "2.0", "info": {"title": "Kubernetes", "version": "embedded"}, "paths": {}, "definitions": {}
+        }));
+    }
+    // The same as a protobuf message: field 1 is the version, field 2 title and version of the document.
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
+    let info = [field(1, b"Kubernetes"), field(2, b"embedded")].concat();
+    let mut response = json_answer(StatusCode::OK, [field(1, b"2.0"), field(2, &info)].concat());
+    let content_type = HeaderValue::from_static(PROTOBUF);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
 }
 
 /// The index, or the document of one group and version.
@@ -33,11 +52,24 @@ pub(super) fn version3(kinds: &Kinds, path: &str) -> Result<Value, Refusal> {
         .find(|(group, version)| group_path(group, version) == path);
     let (group, version) = found.ok_or_else(Refusal::no_such_path)?;
     let of_group = kinds.iter().filter(|k| k.group == group && k.version == version);
-    let (mut paths, mut schemas) = (Map::new(), Map::new());
+    let (mut paths, mut schemas, mut customs) = (Map::new(), Schemas::new(), Map::new());
+    let mut named = Vec::new();
     for kind in of_group {
-        let name = schema_name(kind);
-        schemas.insert(name.clone(), schema(kind));
+        let name = schemas.add(kind).unwrap_or_else(|| {
+            let name = schema_name(kind);
+            let metadata = schemas.add_metadata();
+            customs.insert(name.clone(), custom_schema(kind, &metadata));
+            name
+        });
         paths.extend(kind_paths(kind, &name));
+        named.push((name, group_version_kind(kind)));
+    }
+    let mut schemas = schemas.done();
+    schemas.append(&mut customs);
+    for (name, kind) in named {
+        if let Some(schema) = schemas.get_mut(&name) {
+            schema["x-kubernetes-group-version-kind"] = json!([kind]);
+        }
     }
     Ok(json!({
         "openapi": "3.0.0",
@@ -64,13 +96,18 @@ fn group_version_kind(kind: &Kind) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
-fn schema(kind: &Kind) -> Value {
-    let custom = kind.custom.as_ref().and_then(|c| c.schema.as_deref().cloned());
-    let mut schema = custom.unwrap_or_else(|| {
-        let text = json!({"type": "string"});
-        json!({"type": "object", "properties": {"apiVersion": text, "kind": text, "metadata": {"type": "object"}}})
-    });
-    schema["x-kubernetes-group-version-kind"] = json!([group_version_kind(kind)]);
+fn custom_schema(kind: &Kind, metadata: &str) -> Value {
+    let schema = kind.custom.as_ref().and_then(|custom| custom.schema.as_deref());
+    let mut schema = schema.cloned().unwrap_or_else(|| json!({"type": "object"}));
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let properties = field_mut(&mut schema, "properties");
+    properties.insert(
+        "apiVersion".to_owned(),
+        text("The group and version of the object's schema."),
+    );
+    properties.insert("kind".to_owned(), text("The kind of the object."));
+    let metadata = json!({"allOf": [{"$ref": format!("#/components/schemas/{metadata}")}]});
+    properties.insert("metadata".to_owned(), metadata);
     schema
 }
 

@@ -1,34 +1,18 @@
 //! Request bodies in Kubernetes' protobuf form, into JSON: `kubectl create` and `kubectl drain` send nothing else. Driven
-//! by a table of the API types that stock tools write. Answers are always JSON, which the same tools read.
-
-use std::collections::HashMap;
-use std::sync::OnceLock;
+//! by the table of the API's types. Answers are always JSON, which the same tools read.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::server::refusal::Refusal;
+use crate::server::types::{Form, is_empty, types};
 
 /// Four bytes before every message.
 const MAGIC: &[u8] = b"k8s\0";
-/// Written by a program from Kubernetes' API types; its first lines say what the lines mean.
-const TABLE: &str = include_str!("protobuf.txt");
 /// Messages within messages; JSON schemas in definitions are the deepest and stay far below.
 const DEPTH_MAX: usize = 64;
-
-struct Types {
-    /// Message by `apiVersion` and `kind`.
-    kinds: HashMap<(&'static str, &'static str), &'static str>,
-    messages: HashMap<&'static str, HashMap<u64, Field>>,
-}
-
-#[derive(Clone, Copy)]
-struct Field {
-    /// `=` if its fields belong to the message around it.
-    name: &'static str,
-    of_type: &'static str,
-}
+const SCHEMA: &str = "apiextensions.v1.JSONSchemaProps";
 
 /// One field of a message as it is on the wire.
 enum Wire<'a> {
@@ -62,8 +46,8 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, Refusal> {
         )
     };
     // Options of a deletion come in the version of whatever is deleted.
-    let known = types().kinds.get(&(&*api_version, &*kind)).copied();
-    let message = known
+    let message = types()
+        .of_kind(&api_version, &kind)
         .or_else(|| (kind == "DeleteOptions").then_some("meta.v1.DeleteOptions"))
         .ok_or_else(unknown)?;
     let mut object = Map::new();
@@ -73,67 +57,39 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, Refusal> {
     Ok(Value::Object(object))
 }
 
-fn types() -> &'static Types {
-    static TYPES: OnceLock<Types> = OnceLock::new();
-    TYPES.get_or_init(|| {
-        let mut types = Types {
-            kinds: HashMap::new(),
-            messages: HashMap::new(),
-        };
-        let mut message = "";
-        for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
-            match line.split(' ').collect::<Vec<_>>().as_slice() {
-                [":", api_version, kind, message] => {
-                    types.kinds.insert((api_version, kind), message);
-                }
-                [number, name, of_type] => {
-                    let number = number.parse().expect("the table's numbers are numbers");
-                    types
-                        .messages
-                        .entry(message)
-                        .or_default()
-                        .insert(number, Field { name, of_type });
-                }
-                [name] => {
-                    message = name;
-                    types.messages.entry(name).or_default();
-                }
-                _ => unreachable!("the table has lines of one, three and four words"),
-            }
-        }
-        types
-    })
-}
-
 fn read_message(bytes: &[u8], message: &str, object: &mut Map<String, Value>, depth: usize) -> Option<()> {
     if depth > DEPTH_MAX {
         return None;
     }
-    let known = types().messages.get(message)?;
+    let known = types().get(message)?;
     for (number, wire) in fields(bytes)? {
-        let Some(field) = known.get(&number) else { continue };
+        let Some(field) = known.by_number(number) else { continue };
+        let base = field.of.base;
         if field.name == "=" {
             let Wire::Bytes(bytes) = wire else { return None };
-            read_message(bytes, field.of_type.trim_start_matches('*'), object, depth + 1)?;
-        } else if let Some(item) = field.of_type.strip_prefix("[]") {
-            let value = read_value(&wire, item.trim_start_matches('*'), depth)?;
-            if let Value::Array(list) = object.entry(field.name).or_insert(json!([])) {
-                list.push(value);
+            read_message(bytes, base, object, depth + 1)?;
+            continue;
+        }
+        match field.of.form {
+            Form::List => {
+                let value = read_value(&wire, base, depth)?;
+                if let Value::Array(list) = object.entry(field.name).or_insert(json!([])) {
+                    list.push(value);
+                }
             }
-        } else if let Some(item) = field.of_type.strip_prefix("{}") {
-            let Wire::Bytes(entry) = wire else { return None };
-            let (key, value) = read_entry(entry, item, depth)?;
-            if let Value::Object(map) = object.entry(field.name).or_insert(json!({})) {
-                map.insert(key, value);
+            Form::Map => {
+                let Wire::Bytes(entry) = wire else { return None };
+                let (key, value) = read_entry(entry, base, depth)?;
+                if let Value::Object(map) = object.entry(field.name).or_insert(json!({})) {
+                    map.insert(key, value);
+                }
             }
-        } else {
-            let (pointer, of_type) = match field.of_type.strip_prefix('*') {
-                Some(of_type) => (true, of_type),
-                None => (false, field.of_type),
-            };
-            let value = read_value(&wire, of_type, depth)?;
-            if pointer || !is_zero(&value) {
-                object.insert(field.name.to_owned(), value);
+            Form::One => {
+                let value = read_value(&wire, base, depth)?;
+                // Go writes every field that is no pointer, empty or not.
+                if field.of.pointer || !is_empty(&value) {
+                    object.insert(field.name.to_owned(), value);
+                }
             }
         }
     }
@@ -155,13 +111,18 @@ fn read_value(wire: &Wire<'_>, of_type: &str, depth: usize) -> Option<Value> {
     match (of_type, wire) {
         ("bool", Wire::Number(number)) => Some(json!(*number != 0)),
         // Negative numbers are sent as their two's complement.
-        ("int", Wire::Number(number)) => Some(json!(*number as i64)),
-        ("float", Wire::Number(bits)) => Some(json!(f64::from_bits(*bits))),
+        ("int" | "int32" | "int64", Wire::Number(number)) => Some(json!(*number as i64)),
+        ("float64", Wire::Number(bits)) => Some(json!(f64::from_bits(*bits))),
         ("string", Wire::Bytes(bytes)) => Some(json!(String::from_utf8_lossy(bytes))),
         ("bytes", Wire::Bytes(bytes)) => Some(json!(STANDARD.encode(bytes))),
-        ("time", Wire::Bytes(bytes)) => Some(read_time(bytes)?),
+        ("time" | "microtime", Wire::Bytes(bytes)) => read_time(bytes),
         ("quantity", Wire::Bytes(bytes)) => Some(first_text(bytes)?),
         ("intstr", Wire::Bytes(bytes)) => read_int_or_string(bytes),
+        ("duration", Wire::Bytes(bytes)) => read_duration(bytes),
+        ("strings", Wire::Bytes(bytes)) => Some(texts(bytes)?.into_iter().map(Value::String).collect()),
+        ("schema-or-list" | "schema-or-bool" | "schema-or-strings", Wire::Bytes(bytes)) => {
+            read_schema_or(bytes, of_type, depth)
+        }
         ("raw", Wire::Bytes(bytes)) => match fields(bytes)?.first() {
             Some((_, Wire::Bytes(raw))) => Some(serde_json::from_slice(raw).unwrap_or_default()),
             _ => Some(Value::Null),
@@ -205,24 +166,46 @@ fn read_int_or_string(bytes: &[u8]) -> Option<Value> {
     Some(if is_text { json!(text) } else { json!(number) })
 }
 
-fn first_text(bytes: &[u8]) -> Option<Value> {
-    let found = fields(bytes)?.into_iter().find_map(|(_, wire)| match wire {
-        Wire::Bytes(text) => Some(json!(String::from_utf8_lossy(text))),
-        Wire::Number(_) => None,
-    });
-    Some(found.unwrap_or_else(|| json!("")))
+/// A JSON schema or something else, which has the second number.
+fn read_schema_or(bytes: &[u8], of_type: &str, depth: usize) -> Option<Value> {
+    let (mut schema, mut others) = (None, Vec::new());
+    let mut allows = false;
+    for (number, wire) in fields(bytes)? {
+        match (of_type, number, &wire) {
+            ("schema-or-bool", 1, Wire::Number(number)) => allows = *number != 0,
+            ("schema-or-bool", 2, wire) | ("schema-or-list" | "schema-or-strings", 1, wire) => {
+                schema = Some(read_value(wire, SCHEMA, depth + 1)?);
+            }
+            ("schema-or-list", 2, wire) => others.push(read_value(wire, SCHEMA, depth + 1)?),
+            ("schema-or-strings", 2, wire) => others.push(read_value(wire, "string", depth + 1)?),
+            _ => {}
+        }
+    }
+    Some(match (schema, of_type) {
+        (Some(schema), _) => schema,
+        (None, "schema-or-bool") => json!(allows),
+        (None, _) => Value::Array(others),
+    })
 }
 
-/// What Go leaves out of JSON.
-fn is_zero(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(truth) => !truth,
-        Value::Number(number) => number.as_f64() == Some(0.0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-    }
+fn read_duration(bytes: &[u8]) -> Option<Value> {
+    let nanos = fields(bytes)?.into_iter().find_map(|(_, wire)| match wire {
+        Wire::Number(nanos) => Some(nanos as i64),
+        Wire::Bytes(_) => None,
+    });
+    Some(json!(format!("{}ns", nanos.unwrap_or(0))))
+}
+
+fn texts(bytes: &[u8]) -> Option<Vec<String>> {
+    let texts = fields(bytes)?.into_iter().filter_map(|(_, wire)| match wire {
+        Wire::Bytes(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Wire::Number(_) => None,
+    });
+    Some(texts.collect())
+}
+
+fn first_text(bytes: &[u8]) -> Option<Value> {
+    Some(json!(texts(bytes)?.into_iter().next().unwrap_or_default()))
 }
 
 /// The fields of a message; `None` if it is cut off or uses a form that Kubernetes does not.
@@ -293,24 +276,24 @@ mod tests {
     }
 
     #[test]
-    fn every_type_in_the_table_is_known() {
-        let simple = [
-            "string", "bool", "int", "float", "bytes", "time", "quantity", "intstr", "raw",
-        ];
-        for (message, fields) in &types().messages {
-            for field in fields.values() {
-                let of_type = field.of_type.trim_start_matches(['[', ']', '{', '}', '*']);
-                assert!(
-                    simple.contains(&of_type) || types().messages.contains_key(of_type),
-                    "{message}: {of_type}"
-                );
-            }
-        }
-        assert!(
-            types()
-                .kinds
-                .values()
-                .all(|message| types().messages.contains_key(message))
-        );
+    fn a_definition_with_its_schemas() {
+        // spec.versions[0].schema.openAPIV3Schema: {additionalProperties: {type: string}, items: [{type: integer}]}
+        let text = field(5, b"string");
+        let rest = [vec![0x08, 1], field(2, &text)].concat();
+        let items = field(2, &field(5, b"integer"));
+        // Numbers above 15 have tags of two bytes.
+        let schema = [
+            vec![0xf2, 0x01, rest.len() as u8],
+            rest,
+            vec![0xc2, 0x01, items.len() as u8],
+            items,
+        ]
+        .concat();
+        let version = field(4, &field(1, &schema));
+        let raw = field(2, &field(7, &version));
+        let read = decode(&envelope("apiextensions.k8s.io/v1", "CustomResourceDefinition", &raw)).unwrap();
+        let schema = &read["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let expect = json!({"additionalProperties": {"type": "string"}, "items": [{"type": "integer"}]});
+        assert_eq!(*schema, expect);
     }
 }

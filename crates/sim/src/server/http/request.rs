@@ -1,22 +1,28 @@
 //! A request after reading: who, what, how, with which body. Built from HTTP parts; knows no store.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::format::Format;
+use super::json::{self, Parsed};
 use super::protobuf;
 use super::query::Query;
 use super::route::{Route, Target};
 use crate::server::faults::RequestInfo;
-use crate::server::refusal::Refusal;
+use crate::server::patch::apply::MANAGER_LEN_MAX;
+use crate::server::refusal::{Cause, Refusal};
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) groups: Vec<String>,
+    /// What else is known about the user, such as the claims of a token.
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
@@ -35,11 +41,45 @@ impl User {
         Self {
             name: name.to_owned(),
             groups,
+            extra: BTreeMap::new(),
         }
     }
 
     pub(crate) fn json(&self) -> Value {
-        serde_json::json!({"username": self.name, "groups": self.groups})
+        let mut user = serde_json::json!({"username": self.name, "groups": self.groups});
+        if !self.extra.is_empty() {
+            user["extra"] = serde_json::json!(self.extra);
+        }
+        user
+    }
+}
+
+/// So much of a body that can't be read is shown.
+const SHOWN_BYTES: usize = 30;
+
+/// The refusal of a body that is no JSON.
+fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> Refusal {
+    let problem = if problem.is_eof() {
+        "unexpected end of JSON input".to_owned()
+    } else {
+        problem.to_string()
+    };
+    let shown = shown(body);
+    Refusal::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: \
+         {problem} ({shown})"
+    ))
+}
+
+/// The beginning of a body, for messages about it.
+pub(super) fn shown(body: &[u8]) -> String {
+    match std::str::from_utf8(body) {
+        Ok("") => "<empty>".to_owned(),
+        Ok(text) if text.chars().count() > SHOWN_BYTES => {
+            format!("{} ...", text.chars().take(SHOWN_BYTES).collect::<String>())
+        }
+        Ok(text) => text.to_owned(),
+        Err(_) => "binary".to_owned(),
     }
 }
 
@@ -50,7 +90,7 @@ pub(super) struct ApiRequest {
     pub(super) path: String,
     pub(super) route: Route,
     pub(super) query: Query,
-    pub(super) format: Format,
+    pub(super) accept: String,
     pub(super) content_type: String,
     pub(super) user_agent: String,
     pub(super) user: User,
@@ -72,12 +112,17 @@ impl ApiRequest {
             path: parts.uri.path().to_owned(),
             route: Route::of(parts.uri.path()),
             query: Query::parse(parts.uri.query().unwrap_or("")),
-            format: Format::of_accept(&header_text(header::ACCEPT)),
+            accept: header_text(header::ACCEPT),
             content_type: header_text(header::CONTENT_TYPE),
             user_agent: header_text(header::USER_AGENT),
             user,
             body,
         }
+    }
+
+    /// The form of the answer that the request asks for.
+    pub(super) fn format(&self) -> Result<Format, Refusal> {
+        Format::of_request(&self.accept, self.query.text("includeObject"))
     }
 
     /// The verb in Kubernetes' words.
@@ -118,25 +163,46 @@ impl ApiRequest {
         }
     }
 
-    /// The body as JSON. YAML is read too, whatever the content type says: it is a superset.
+    /// The body as JSON.
     pub(super) fn value(&self) -> Result<Value, Refusal> {
+        self.parsed().map(|parsed| parsed.value)
+    }
+
+    /// The body as JSON, with the fields that it has twice. YAML is read if the content type says so.
+    pub(super) fn parsed(&self) -> Result<Parsed, Refusal> {
+        self.parsed_as("Status")
+    }
+
+    /// The same, for a body that has to be an object of this kind.
+    pub(super) fn parsed_as(&self, kind: &str) -> Result<Parsed, Refusal> {
+        let once = |value| Parsed {
+            value,
+            duplicates: Vec::new(),
+        };
         if self.content_type.contains("protobuf") {
-            return protobuf::decode(&self.body);
+            return protobuf::decode(&self.body).map(once);
         }
-        if let Ok(value) = serde_json::from_slice(&self.body) {
-            return Ok(value);
+        let problem = match json::parse(&self.body) {
+            Ok(parsed) => return Ok(parsed),
+            Err(problem) => problem,
+        };
+        if !self.content_type.contains("yaml") {
+            return Err(unrecognized(kind, &self.body, &problem));
         }
-        let yaml = self.content_type.contains("yaml");
         let text = std::str::from_utf8(&self.body).map_err(|e| Refusal::bad_request(e.to_string()))?;
-        if !yaml {
-            let problem = serde_json::from_str::<Value>(text)
-                .err()
-                .map_or_else(String::new, |e| e.to_string());
-            return Err(Refusal::bad_request(format!(
-                "the object provided is unrecognized: {problem}"
-            )));
-        }
-        serde_saphyr::from_str(text).map_err(|e| Refusal::bad_request(format!("error decoding YAML: {e}")))
+        // The first line of the reader's message says what is wrong, the rest is for programmers.
+        let first_line = |e: serde_saphyr::Error| {
+            let message = e.to_string();
+            let line = message.lines().next().unwrap_or("");
+            line.split(", set ")
+                .next()
+                .unwrap_or("")
+                .trim_start_matches("error: ")
+                .to_owned()
+        };
+        serde_saphyr::from_str(text)
+            .map(once)
+            .map_err(|e| Refusal::bad_request(format!("error decoding YAML: {}", first_line(e))))
     }
 
     /// The name under which a write is booked.
@@ -157,9 +223,33 @@ impl ApiRequest {
         match self.query.text("dryRun") {
             "" => Ok(false),
             "All" => Ok(true),
-            other => Err(Refusal::bad_request(format!(
-                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-            ))),
+            other => Err(self.bad_option(Cause::unsupported("dryRun", &json!([other]), &["All"]))),
         }
+    }
+
+    /// The refusal of an option of this request.
+    pub(super) fn bad_option(&self, cause: Cause) -> Refusal {
+        let options = match self.method {
+            Method::POST => "CreateOptions",
+            Method::PUT => "UpdateOptions",
+            Method::PATCH => "PatchOptions",
+            Method::DELETE => "DeleteOptions",
+            _ => "ListOptions",
+        };
+        Refusal::invalid_options(options, cause)
+    }
+
+    /// Refuses options of a write that contradict its kind.
+    pub(super) fn check_write_options(&self) -> Result<(), Refusal> {
+        let applies = self.content_type.starts_with("application/apply-patch");
+        let manager = self.query.text("fieldManager");
+        let cause = if manager.len() > MANAGER_LEN_MAX {
+            Cause::too_long("fieldManager", MANAGER_LEN_MAX)
+        } else if !applies && self.query.flag("force") {
+            Cause::forbidden("force", "may not be specified for non-apply patch")
+        } else {
+            return self.dry_run().map(|_| ());
+        };
+        Err(self.bad_option(cause))
     }
 }

@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use super::request::ApiRequest;
 use super::route::{Route, Target};
-use super::{Body, discovery, format, json_answer, openapi, reviews, text_answer, value_answer, watching, writes};
+use super::{
+    Body, discovery, format, json_answer, openapi, reviews, scale, simulated, text_answer, value_answer, watching,
+    writes,
+};
 use crate::server::Server;
 use crate::server::kinds::Kind;
 use crate::server::object::Key;
-use crate::server::refusal::Refusal;
+use crate::server::refusal::{Cause, Refusal};
 use crate::server::selector::Selector;
 use crate::server::store::{Paging, Position, too_large};
 
@@ -54,15 +57,31 @@ pub(super) async fn answer(
         Route::Root => Ok(value_answer(&discovery::paths(&server.lock().kinds))),
         Route::CoreVersions => Ok(value_answer(&discovery::core_versions())),
         Route::Groups => Ok(value_answer(&discovery::groups(&server.lock().kinds))),
-        Route::Group(group) => discovery::group(&server.lock().kinds, group).map(|g| value_answer(&g)),
+        Route::Group(group) => {
+            let found = discovery::group(&server.lock().kinds, group);
+            Ok(found.map_or_else(page_not_found, |group| value_answer(&group)))
+        }
+        Route::Resources { group, .. } if !discovery::has_group(&server.lock().kinds, group) => Ok(page_not_found()),
+        Route::Resources { group, version } if group == simulated::METRICS_GROUP => {
+            simulated::metrics_resources(version)
+        }
         Route::Resources { group, version } => {
             discovery::resources(&server.lock().kinds, group, version).map(|r| value_answer(&r))
         }
-        Route::OpenApi2 => Ok(value_answer(&openapi::version2())),
+        Route::OpenApi2 => Ok(openapi::version2(&request.accept)),
         Route::OpenApi3(path) => openapi::version3(&server.lock().kinds, path).map(|o| value_answer(&o)),
+        Route::Resource(target) if !discovery::has_group(&server.lock().kinds, &target.group) => Ok(page_not_found()),
+        Route::Resource(target) if target.group == simulated::METRICS_GROUP => simulated::metrics(request, target),
         Route::Resource(target) => resource(server, request, target, warnings).await,
-        Route::Unknown => Err(Refusal::no_such_path()),
+        Route::Unknown => Ok(page_not_found()),
     }
+}
+
+/// The answer to a path outside the API, as Go's HTTP servers give it.
+fn page_not_found() -> Response<Body> {
+    let mut response = text_answer("404 page not found\n");
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
 }
 
 async fn resource(
@@ -88,6 +107,12 @@ async fn resource(
         target,
         kind,
     };
+    if let Some(answer) = simulated::answer(&subject) {
+        return answer;
+    }
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        request.check_write_options()?;
+    }
     match (&request.method, one) {
         (&Method::GET | &Method::HEAD, _) if request.query.flag("watch") => watching::watch(&subject),
         (&Method::GET | &Method::HEAD, true) => get(&subject),
@@ -97,10 +122,7 @@ async fn resource(
         (&Method::PATCH, true) => writes::patch(&subject, warnings).await,
         (&Method::DELETE, true) => writes::delete(&subject, warnings).await,
         (&Method::DELETE, false) => writes::delete_collection(&subject, warnings).await,
-        _ => Err(Refusal::of_code(
-            405,
-            "the server does not allow this method on the requested resource",
-        )),
+        _ => Err(Refusal::no_such_method()),
     }
 }
 
@@ -132,16 +154,13 @@ fn get(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
         "" => {}
         "status" if subject.kind.status => {}
         "scale" if subject.kind.scale.is_some() => {
-            return Ok(value_answer(&writes::scale_of(&subject.kind, &object)));
-        }
-        "log" if subject.kind.is("", "pods") => {
-            return Ok(text_answer("this pod runs on a simulated node and writes no log\n"));
+            return scale::read(&subject.kind, &object).map(|scale| value_answer(&scale));
         }
         _ => return Err(Refusal::no_such_path()),
     }
     Ok(json_answer(
         StatusCode::OK,
-        format::one(&subject.kind, &object, subject.request.format, now),
+        format::one(&subject.kind, &object, subject.request.format()?, now),
     ))
 }
 
@@ -158,11 +177,15 @@ fn list(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
         "" => None,
         text => Some(parse_continue(text)?),
     };
+    if !query.text("resourceVersionMatch").is_empty() && query.text("resourceVersion").is_empty() {
+        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+        return Err(Refusal::invalid_options(
+            "ListOptions",
+            Cause::forbidden("resourceVersionMatch", why),
+        ));
+    }
     let paging = Paging {
-        limit: query
-            .number("limit")
-            .filter(|limit| *limit > 0)
-            .map(|limit| limit as usize),
+        limit: limit_of(query.text("limit"))?,
         from,
         exactly_at: exact.then_some(asked),
     };
@@ -171,16 +194,33 @@ fn list(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
     drop(store);
     Ok(json_answer(
         StatusCode::OK,
-        format::list(&subject.kind, &page, subject.request.format, now),
+        format::list(&subject.kind, &page, subject.request.format()?, now),
     ))
 }
 
-pub(super) fn parse_revision(text: &str) -> Result<u64, Refusal> {
+fn limit_of(text: &str) -> Result<Option<usize>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let limit: i64 = text
+        .parse()
+        .map_err(|_| Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))?;
+    Ok(usize::try_from(limit).ok().filter(|limit| *limit > 0))
+}
+
+/// The revision that a list is asked to be at least as new as.
+fn parse_revision(text: &str) -> Result<u64, Refusal> {
+    revision_of(text).map_err(|why| Refusal::bad_request(format!("invalid resource version: {why}")))
+}
+
+/// A revision as clients write it; none is 0.
+pub(super) fn revision_of(text: &str) -> Result<u64, String> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse()
-        .map_err(|_| Refusal::bad_request(format!("Invalid value: {text:?}: resourceVersion must be a number")))
+    let why =
+        |_| format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax");
+    text.parse().map_err(why)
 }
 
 /// A position as clients carry it around.
@@ -190,7 +230,7 @@ pub(super) fn continue_text(position: &Position) -> String {
 }
 
 fn parse_continue(text: &str) -> Result<Position, Refusal> {
-    let bad = || Refusal::bad_request("continue key is not valid");
+    let bad = || Refusal::bad_request("invalid continue token: continue key is not valid");
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| bad())?;
     let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
     let (Some(revision), Some(namespace), Some(name)) = (value[0].as_u64(), value[1].as_str(), value[2].as_str())

@@ -1,12 +1,13 @@
 //! The tower service: reads a request, consults the faults, answers. Thin.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::request::{ApiRequest, User};
 use super::{Body, refusal_answer, resources};
@@ -28,6 +29,8 @@ pub struct Service {
     server: Server,
     /// Who asks, for a client in this process; `None` on a port, where the request says who.
     user: Option<String>,
+    /// What its token claims.
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 impl Service {
@@ -35,11 +38,22 @@ impl Service {
         Self {
             server,
             user: Some(user.to_owned()),
+            extra: BTreeMap::new(),
         }
     }
 
+    /// The same user with a token that claims this, as `authentication.kubernetes.io/node-name`.
+    pub fn claiming(mut self, claim: &str, value: &str) -> Self {
+        self.extra.insert(claim.to_owned(), vec![value.to_owned()]);
+        self
+    }
+
     pub(super) fn on_port(server: Server) -> Self {
-        Self { server, user: None }
+        Self {
+            server,
+            user: None,
+            extra: BTreeMap::new(),
+        }
     }
 
     async fn answer<B>(self, request: Request<B>) -> Result<Response<Body>, ConnectionLost>
@@ -54,11 +68,13 @@ impl Service {
         };
         let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
             Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => {
+                let message = format!("Request entity too large: limit is {BODY_BYTES_MAX}");
+                return Ok(refusal_answer(&Refusal::of_code(413, message)));
+            }
             Err(error) => {
-                return Ok(refusal_answer(&Refusal::of_code(
-                    413,
-                    format!("reading the body: {error}"),
-                )));
+                let message = format!("reading the body: {error}");
+                return Ok(refusal_answer(&Refusal::bad_request(message)));
             }
         };
         let request = ApiRequest::new(&parts, user, body);
@@ -75,7 +91,8 @@ impl Service {
         }
         let mut response = answer.unwrap_or_else(|refusal| refusal_answer(&refusal));
         for warning in warnings {
-            let quoted = format!("299 - \"{}\"", warning.replace(['"', '\\', '\n'], " "));
+            let escaped = warning.replace('\n', " ").replace('\\', "\\\\").replace('"', "\\\"");
+            let quoted = format!("299 - \"{escaped}\"");
             if let Ok(value) = HeaderValue::from_str(&quoted) {
                 response.headers_mut().append(header::WARNING, value);
             }
@@ -92,7 +109,10 @@ impl Service {
         // Everybody may impersonate: there is no RBAC here.
         let impersonated = text("impersonate-user");
         if impersonated.is_empty() {
-            return Ok(User::named(&name));
+            return Ok(User {
+                extra: self.extra.clone(),
+                ..User::named(&name)
+            });
         }
         let mut user = User::named(impersonated);
         let groups = headers

@@ -3,25 +3,31 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::format::metadata_only;
+use super::format::{RowObject, Rows, converted, metadata_only};
+use super::scale::selector_text;
 use crate::server::kinds::{Custom, Kind};
 use crate::server::object::Object;
 
-/// Objects as a table; with its columns if `headed`.
-pub(super) fn table(kind: &Kind, objects: &[Object], metadata: Value, headed: bool, now: Timestamp) -> Value {
+/// Objects as a table.
+pub(super) fn table(kind: &Kind, objects: &[Object], metadata: Value, rows: Rows, now: Timestamp) -> Value {
     let columns = columns_of(kind);
     let row = |object: &Object| {
         let cells: Vec<Value> = columns.iter().map(|column| (column.cell)(object, now)).collect();
-        json!({"cells": cells, "object": metadata_only(object)})
+        let shown = match rows.object {
+            RowObject::None => Value::Null,
+            RowObject::Metadata => metadata_only(object),
+            RowObject::Whole => converted(kind, object),
+        };
+        json!({"cells": cells, "object": shown})
     };
-    let rows: Vec<Value> = objects.iter().map(row).collect();
-    let definitions: Vec<Value> = columns.iter().filter(|_| headed).map(Column::definition).collect();
+    let made: Vec<Value> = objects.iter().map(row).collect();
+    let definitions: Vec<Value> = columns.iter().filter(|_| rows.headed).map(Column::definition).collect();
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata,
         "columnDefinitions": definitions,
-        "rows": rows,
+        "rows": made,
     })
 }
 
@@ -156,12 +162,18 @@ fn columns_of(kind: &Kind) -> Vec<Column<'_>> {
             number("Up-to-date", "/status/updatedReplicas"),
             number("Available", "/status/availableReplicas"),
             age("Age", created),
+            wide("Containers", |set| json!(containers_of(set, "name"))),
+            wide("Images", |set| json!(containers_of(set, "image"))),
+            wide("Selector", |set| json!(selector_text(&set["spec"]["selector"]))),
         ]),
         ("apps", "replicasets") => columns.extend([
             number("Desired", "/spec/replicas"),
             number("Current", "/status/replicas"),
             number("Ready", "/status/readyReplicas"),
             age("Age", created),
+            wide("Containers", |set| json!(containers_of(set, "name"))),
+            wide("Images", |set| json!(containers_of(set, "image"))),
+            wide("Selector", |set| json!(selector_text(&set["spec"]["selector"]))),
         ]),
         ("apps", "statefulsets") => columns.extend([
             column("Ready", |s| {
@@ -194,9 +206,10 @@ fn columns_of(kind: &Kind) -> Vec<Column<'_>> {
         }
         ("scheduling.k8s.io", "priorityclasses") => columns.extend([
             number("Value", "/value"),
-            column("Global-Default", |class| {
-                json!((class["globalDefault"] == true).to_string())
-            }),
+            Column {
+                of_type: "boolean".to_owned(),
+                ..column("Global-Default", |class| json!(class["globalDefault"] == true))
+            },
             age("Age", created),
             at("PreemptionPolicy", "/preemptionPolicy"),
         ]),
@@ -295,7 +308,7 @@ fn count<'k>(name: &str, paths: &'k [&'k str]) -> Column<'k> {
                 .and_then(Value::as_object)
                 .map_or(0, serde_json::Map::len)
         });
-        json!(sizes.sum::<usize>().to_string())
+        json!(sizes.sum::<usize>())
     };
     column(name, cell)
 }
@@ -338,6 +351,16 @@ fn since(moment: &Value, now: Timestamp) -> String {
         _ if days < 730 => format!("{days}d"),
         _ => two(days / 365, "y", days % 365, "d"),
     }
+}
+
+/// A field of every container of a pod template.
+fn containers_of(object: &Value, field: &str) -> String {
+    let containers = object["spec"]["template"]["spec"]["containers"].as_array();
+    let texts = containers
+        .into_iter()
+        .flatten()
+        .map(|container| shown(&container[field]));
+    texts.collect::<Vec<_>>().join(",")
 }
 
 fn pod_ready(pod: &Value) -> Value {
@@ -518,6 +541,74 @@ mod tests {
     }
 
     #[test]
+    fn columns_of_our_kinds_come_from_their_definitions() {
+        let now = "2026-01-01T00:00:05Z".parse().unwrap();
+        let row = |kind: &str, object: Value| -> Vec<String> {
+            let definition = api::crd::crds()
+                .into_iter()
+                .find(|crd| crd["spec"]["names"]["kind"] == kind)
+                .unwrap();
+            let columns = definition["spec"]["versions"][0]["additionalPrinterColumns"].clone();
+            let custom = Custom {
+                schema: None,
+                columns: columns.as_array().unwrap().clone(),
+                selectable: Vec::new(),
+            };
+            let shown = custom_columns(&custom).filter(|column| column.priority == 0);
+            shown
+                .map(|column| format!("{}={}", column.name, (column.cell)(&object, now)))
+                .collect()
+        };
+        let created = json!({"creationTimestamp": "2026-01-01T00:00:00Z"});
+        assert_eq!(
+            row(
+                "PodGroup",
+                json!({"metadata": created, "spec": {"queue": "q", "minMember": 4},
+                "status": {"running": 3, "pending": 1, "phase": "Running"}})
+            ),
+            [
+                "Queue=\"q\"",
+                "Minimum=4",
+                "Running=3",
+                "Pending=1",
+                "Phase=\"Running\"",
+                "Age=\"5s\""
+            ]
+        );
+        assert_eq!(
+            row(
+                "Queue",
+                json!({"spec": {"priority": 100, "resources": {"gpu": {"quota": 8}}},
+                "status": {"fairShare": {"nvidia.com/gpu": "3"}, "allocated": {"nvidia.com/gpu": "1500m"}, "requested": {"nvidia.com/gpu": "2"}}})
+            ),
+            [
+                "Priority=\"100\"",
+                "Parent=null",
+                "Children=null",
+                "DisplayName=null",
+                "GPU-Quota=8",
+                "GPU-Fair-Share=\"3\"",
+                "GPU-Used=\"1500m\"",
+                "GPU-Requested=\"2\""
+            ]
+        );
+        assert_eq!(
+            row(
+                "BindRequest",
+                json!({"metadata": created, "spec": {"podName": "p", "selectedNode": "n"},
+                "status": {"phase": "Pending"}})
+            ),
+            [
+                "Pod=\"p\"",
+                "Node=\"n\"",
+                "Phase=\"Pending\"",
+                "Failed=null",
+                "Age=\"5s\""
+            ]
+        );
+    }
+
+    #[test]
     fn a_pod_in_a_row() {
         let pods = Kinds::built_in().get("", "v1", "pods").unwrap();
         let pod = json!({
@@ -526,7 +617,11 @@ mod tests {
             "status": {"phase": "Running", "containerStatuses": [{"ready": true, "restartCount": 2, "state": {"running": {}}}]},
         });
         let now = "2026-01-01T00:00:05Z".parse().unwrap();
-        let table = table(&pods, &[Object::new(pod)], json!({}), true, now);
+        let rows = Rows {
+            headed: true,
+            object: RowObject::Metadata,
+        };
+        let table = table(&pods, &[Object::new(pod)], json!({}), rows, now);
         let cells = json!(["a", "1/1", "Running", "2", "5s", "<none>", "n", "<none>", "<none>"]);
         assert_eq!(table["rows"][0]["cells"], cells);
         assert_eq!(table["columnDefinitions"][1]["name"], "Ready");

@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use super::Body;
 use super::format::{self, Format};
-use super::resources::{Subject, parse_revision};
+use super::resources::{Subject, revision_of};
 use super::table;
 use crate::server::Server;
 use crate::server::faults::{RequestInfo, WatchFault};
 use crate::server::kinds::Kind;
-use crate::server::refusal::Refusal;
+use crate::server::refusal::{Cause, Refusal};
 use crate::server::store::{Cursor, EventType, Paging, WatchEvent};
 
 /// A watch that names no end ends after this time; clients are used to it.
@@ -51,12 +51,12 @@ pub(super) fn watch(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
     let selector = subject.selector()?;
     let query = &subject.request.query;
     let asked = query.text("resourceVersion");
-    let since = parse_revision(asked)?;
+    let since = revision_of(asked).map_err(|why| Refusal::unexplained(500, why))?;
     let initial = query.flag("sendInitialEvents");
     if initial && query.text("resourceVersionMatch") != "NotOlderThan" {
-        return Err(Refusal::bad_request(
-            "sendInitialEvents requires resourceVersionMatch to be NotOlderThan",
-        ));
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        let cause = Cause::forbidden("resourceVersionMatch", why);
+        return Err(Refusal::invalid_options("ListOptions", cause));
     }
     let seconds = query
         .number("timeoutSeconds")
@@ -76,7 +76,7 @@ pub(super) fn watch(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
         server: subject.server.clone(),
         kind: subject.kind.clone(),
         info: subject.request.info(),
-        format: subject.request.format,
+        format: subject.request.format()?,
         cursor,
         frames: VecDeque::new(),
         bookmarks,
@@ -182,11 +182,11 @@ impl Watching {
         let object = match self.format {
             Format::Object => format::in_version(&self.kind, &event.object),
             Format::Metadata => Bytes::from(format::metadata_only(&event.object).to_string()),
-            Format::Table => {
+            Format::Table(rows) => {
                 let now = self.server.clock().now();
                 let metadata = json!({"resourceVersion": event.object["metadata"]["resourceVersion"]});
-                let rows = std::slice::from_ref(&event.object);
-                let table = table::table(&self.kind, rows, metadata, !self.headed, now);
+                let objects = std::slice::from_ref(&event.object);
+                let table = table::table(&self.kind, objects, metadata, rows.headed(!self.headed), now);
                 self.headed = true;
                 Bytes::from(table.to_string())
             }
@@ -204,7 +204,9 @@ impl Watching {
                 json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
             }
             Format::Metadata => format::metadata_only(&json!({"metadata": metadata})),
-            Format::Table => table::table(&self.kind, &[], metadata, false, self.server.clock().now()),
+            Format::Table(rows) => {
+                table::table(&self.kind, &[], metadata, rows.headed(false), self.server.clock().now())
+            }
         };
         self.frames.push_back(frame("BOOKMARK", object.to_string().as_bytes()));
     }

@@ -3,19 +3,31 @@
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::field_validation::{FieldValidation, problems};
+use super::json::Parsed;
+use super::request::shown;
 use super::resources::Subject;
-use super::{Body, format, json_answer, value_answer};
+use super::{Body, format, json_answer, scale, success, value_answer};
 use crate::server::admission::{Attempt, Operation, admit};
 use crate::server::kinds::Kind;
-use crate::server::object::{Key, Object, map_mut, meta_text};
+use crate::server::object::{Object, meta_text};
 use crate::server::patch::Patch;
-use crate::server::patch::patched;
-use crate::server::patch::shape::Shape;
-use crate::server::refusal::Refusal;
-use crate::server::store::{Author, DeleteOptions, Deleted, Part, Planned, Propagation, Writing};
+use crate::server::refusal::{Cause, Refusal};
+use crate::server::store::{
+    Author, DeleteOptions, Deleted, Part, Planned, Propagation, Writing, undecodable, unpatchable,
+};
+use crate::server::types;
 
 /// Attempts of a write that somebody else outran, as many as Kubernetes makes.
 const ATTEMPTS: usize = 5;
+
+/// The forms in which an object can be sent; clients that name none send JSON.
+const MEDIA: [&str; 4] = [
+    "",
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+];
 
 pub(super) async fn post(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
     let target = subject.target;
@@ -23,20 +35,14 @@ pub(super) async fn post(subject: &Subject<'_>, warnings: &mut Vec<String>) -> R
         return match (subject.kind.is("", "pods"), target.subresource.as_str()) {
             (true, "binding") => bind(subject, warnings).await,
             (true, "eviction") => evict(subject, warnings).await,
-            _ => Err(Refusal::of_code(
-                405,
-                "the server does not allow this method on the requested resource",
-            )),
+            _ => Err(Refusal::no_such_method()),
         };
     }
     if subject.kind.namespaced() && target.namespace.is_empty() {
-        return Err(Refusal::of_code(
-            405,
-            "the server does not allow this method on the requested resource",
-        ));
+        return Err(Refusal::no_such_method());
     }
-    let body = subject.request.value()?;
     let writing = writing(subject)?;
+    let body = decoded(subject, warnings)?;
     let new = subject
         .server
         .lock()
@@ -58,17 +64,19 @@ async fn create(
 }
 
 pub(super) async fn put(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let body = subject.request.value()?;
     let writing = writing(subject)?;
     if subject.target.subresource == "scale" {
-        let object = write(subject, &writing, warnings, |subject| {
-            let old = subject.server.lock().get(&subject.kind, &subject.key())?;
-            rescaled(subject, &old, &body)
-        });
-        let object = object.await?;
-        return Ok(value_answer(&scale_of(&subject.kind, &object)));
+        return scale::put(subject, &writing, warnings).await;
     }
-    let object = write(subject, &writing, warnings, |subject| {
+    let body = decoded(subject, warnings)?;
+    if meta_text(&body, "name").is_empty() {
+        let message = format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            subject.target.name
+        );
+        return Err(Refusal::bad_request(message));
+    }
+    let object = write(subject, &writing, warnings, |subject, _| {
         subject
             .server
             .lock()
@@ -79,16 +87,11 @@ pub(super) async fn put(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Re
 }
 
 pub(super) async fn patch(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let patch = patch_of(subject)?;
+    let (patch, duplicates) = patch_of(subject)?;
     let mut writing = writing(subject)?;
+    let validation = FieldValidation::of(subject.request)?;
     if subject.target.subresource == "scale" {
-        let object = write(subject, &writing, warnings, |subject| {
-            let old = subject.server.lock().get(&subject.kind, &subject.key())?;
-            let scale = patched(&scale_of(&subject.kind, &old), &patch, Shape::Untyped)?;
-            rescaled(subject, &old, &scale)
-        });
-        let object = object.await?;
-        return Ok(value_answer(&scale_of(&subject.kind, &object)));
+        return scale::patch(subject, &patch, &writing, warnings).await;
     }
     if let Patch::Apply { config, .. } = &patch {
         writing.author = Author::Apply(subject.request.query.text("fieldManager").to_owned());
@@ -102,11 +105,15 @@ pub(super) async fn patch(subject: &Subject<'_>, warnings: &mut Vec<String>) -> 
             return answer(subject, StatusCode::CREATED, &object);
         }
     }
-    let object = write(subject, &writing, warnings, |subject| {
-        subject
+    let object = write(subject, &writing, warnings, |subject, warnings| {
+        let planned = subject
             .server
             .lock()
-            .plan_patch(&subject.kind, &subject.key(), &patch, &writing)
+            .plan_patch(&subject.kind, &subject.key(), &patch, &writing)?;
+        validation
+            .judge(&problems(&duplicates, &planned.unknown), warnings)
+            .map_err(|why| unpatchable(&patch, &why))?;
+        Ok(planned)
     });
     let object = object.await?;
     answer(subject, StatusCode::OK, &object)
@@ -114,15 +121,15 @@ pub(super) async fn patch(subject: &Subject<'_>, warnings: &mut Vec<String>) -> 
 
 /// Plans, asks, commits; from the start if the object changed meanwhile. A client that named a revision then gets its
 /// conflict from the plan.
-async fn write(
+pub(super) async fn write(
     subject: &Subject<'_>,
     writing: &Writing,
     warnings: &mut Vec<String>,
-    plan: impl Fn(&Subject<'_>) -> Result<Planned, Refusal>,
+    plan: impl Fn(&Subject<'_>, &mut Vec<String>) -> Result<Planned, Refusal>,
 ) -> Result<Object, Refusal> {
     let mut outrun = None;
     for _ in 0..ATTEMPTS {
-        let Planned { old, new } = plan(subject)?;
+        let Planned { old, new, unknown } = plan(subject, warnings)?;
         let attempt = attempt(
             subject,
             Operation::Update,
@@ -132,7 +139,11 @@ async fn write(
             Some(new),
         );
         let new = admit(subject.server, attempt, warnings).await?.unwrap_or_default();
-        let planned = Planned { old: old.clone(), new };
+        let planned = Planned {
+            old: old.clone(),
+            new,
+            unknown,
+        };
         match subject.server.lock().commit_update(&subject.kind, planned, writing) {
             Err(refusal) if refusal.reason == "Conflict" => outrun = Some(refusal),
             other => return other,
@@ -142,7 +153,9 @@ async fn write(
 }
 
 async fn bind(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let binding = subject.request.value()?;
+    let binding = types::decode("core.v1.Binding", subject.request.value()?, true)
+        .map_err(|problem| undecodable("v1", "Binding", &problem))?;
+    let binding = binding.value;
     let attempt = attempt(
         subject,
         Operation::Create,
@@ -157,7 +170,7 @@ async fn bind(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Respo
         .server
         .lock()
         .bind(&subject.target.namespace, &subject.target.name, &binding, dry_run)?;
-    Ok(json_answer(StatusCode::CREATED, success(&json!({})).to_string()))
+    Ok(success(StatusCode::CREATED))
 }
 
 async fn evict(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
@@ -177,15 +190,12 @@ async fn evict(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Resp
         .server
         .lock()
         .evict(&subject.target.namespace, &subject.target.name, &options)?;
-    Ok(json_answer(StatusCode::CREATED, success(&json!({})).to_string()))
+    Ok(success(StatusCode::CREATED))
 }
 
 pub(super) async fn delete(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
     if !subject.target.subresource.is_empty() {
-        return Err(Refusal::of_code(
-            405,
-            "the server does not allow this method on the requested resource",
-        ));
+        return Err(Refusal::no_such_method());
     }
     let options = options_of(subject)?;
     let old = subject.server.lock().get(&subject.kind, &subject.key())?;
@@ -194,15 +204,31 @@ pub(super) async fn delete(subject: &Subject<'_>, warnings: &mut Vec<String>) ->
     let deleted = subject.server.lock().delete(&subject.kind, &subject.key(), &options)?;
     match deleted {
         Deleted::Going(object) => answer(subject, StatusCode::OK, &object),
-        // Pods come back whole even when they are gone, as in Kubernetes.
-        Deleted::Gone(object) if subject.kind.is("", "pods") => answer(subject, StatusCode::OK, &object),
+        Deleted::Gone(object) if comes_back_whole(&subject.kind) => answer(subject, StatusCode::OK, &object),
         Deleted::Gone(object) => {
-            let details = json!({
-                "name": object.name(), "kind": subject.kind.plural, "group": subject.kind.group, "uid": object.uid()
-            });
-            Ok(value_answer(&success(&details)))
+            let mut details = json!({"name": object.name(), "kind": subject.kind.plural, "uid": object.uid()});
+            if !subject.kind.group.is_empty() {
+                details["group"] = json!(subject.kind.group);
+            }
+            Ok(value_answer(&json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details
+            })))
         }
     }
+}
+
+/// Objects of some kinds are answered whole even when they are gone, as in Kubernetes.
+fn comes_back_whole(kind: &Kind) -> bool {
+    let core = [
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "pods",
+        "podtemplates",
+        "resourcequotas",
+        "serviceaccounts",
+        "services",
+    ];
+    kind.group == "storage.k8s.io" || kind.group.is_empty() && core.contains(&kind.plural.as_str())
 }
 
 pub(super) async fn delete_collection(
@@ -228,69 +254,8 @@ pub(super) async fn delete_collection(
     drop(store);
     Ok(json_answer(
         StatusCode::OK,
-        format::list(&subject.kind, &page, subject.request.format, now),
+        format::list(&subject.kind, &page, subject.request.format()?, now),
     ))
-}
-
-/// An object's `Scale`.
-pub(super) fn scale_of(kind: &Kind, object: &Object) -> Value {
-    let Some(scale) = &kind.scale else { return Value::Null };
-    let at = |path: &str| at_path(object, path).as_i64().unwrap_or(0);
-    let selector = match &scale.selector {
-        Some(path) => at_path(object, path).as_str().unwrap_or("").to_owned(),
-        None => selector_text(&object["spec"]["selector"]),
-    };
-    let metadata = &object["metadata"];
-    json!({
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {
-            "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
-        },
-        "spec": {"replicas": at(&scale.spec_replicas)},
-        "status": {"replicas": at(&scale.status_replicas), "selector": selector},
-    })
-}
-
-fn rescaled(subject: &Subject<'_>, old: &Object, scale: &Value) -> Result<Planned, Refusal> {
-    let Some(paths) = &subject.kind.scale else {
-        return Err(Refusal::no_such_path());
-    };
-    let Some(replicas) = scale["spec"]["replicas"].as_i64().filter(|n| *n >= 0) else {
-        return Err(Refusal::bad_request(
-            "spec.replicas must be a number that is not negative",
-        ));
-    };
-    let mut body = old.to_value();
-    let mut place = &mut body;
-    for name in paths.spec_replicas.split('.').filter(|p| !p.is_empty()) {
-        place = map_mut(place).entry(name).or_insert(Value::Null);
-    }
-    *place = json!(replicas);
-    let revision = meta_text(scale, "resourceVersion");
-    if !revision.is_empty() {
-        body["metadata"]["resourceVersion"] = json!(revision);
-    }
-    subject
-        .server
-        .lock()
-        .plan_update(&subject.kind, &Key::of(old), body, Part::Main)
-}
-
-fn at_path<'v>(object: &'v Value, path: &str) -> &'v Value {
-    path.split('.')
-        .filter(|p| !p.is_empty())
-        .fold(object, |value, name| &value[name])
-}
-
-fn selector_text(selector: &Value) -> String {
-    let labels = selector["matchLabels"].as_object().or_else(|| selector.as_object());
-    let pairs = labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(k, v)| Some(format!("{k}={}", v.as_str()?)));
-    pairs.collect::<Vec<_>>().join(",")
 }
 
 fn writing(subject: &Subject<'_>) -> Result<Writing, Refusal> {
@@ -311,10 +276,39 @@ fn writing(subject: &Subject<'_>) -> Result<Writing, Refusal> {
     Ok(writing)
 }
 
-fn patch_of(subject: &Subject<'_>) -> Result<Patch, Refusal> {
+/// The body of a request as an object, with its unknown fields seen to.
+fn decoded(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Value, Refusal> {
+    let validation = FieldValidation::of(subject.request)?;
+    let media = subject.request.content_type.split(';').next().unwrap_or("").trim();
+    if !MEDIA.contains(&media) {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            MEDIA[1..].join(", ")
+        );
+        return Err(Refusal::of_code(415, message));
+    }
+    let (kind, namespace) = (&subject.kind, &subject.target.namespace);
+    let parsed = subject.request.parsed_as(&kind.kind)?;
+    if kind.custom.is_some() && parsed.value["kind"].as_str().unwrap_or("").is_empty() {
+        let body = parsed.value.to_string();
+        return Err(Refusal::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{body}' ({})",
+            kind.kind,
+            shown(body.as_bytes())
+        )));
+    }
+    let decoded = subject.server.lock().decode(kind, namespace, parsed.value)?;
+    validation
+        .judge(&problems(&parsed.duplicates, &decoded.unknown), warnings)
+        .map_err(|why| undecodable(&kind.version, &kind.kind, &why))?;
+    Ok(decoded.value)
+}
+
+/// The patch, and the fields that its body has twice.
+fn patch_of(subject: &Subject<'_>) -> Result<(Patch, Vec<String>), Refusal> {
     let request = subject.request;
-    let value = request.value()?;
-    match request.content_type.split(';').next().unwrap_or("").trim() {
+    let Parsed { value, duplicates } = request.parsed()?;
+    let patch = match request.content_type.split(';').next().unwrap_or("").trim() {
         "application/json-patch+json" => Ok(Patch::Json(value)),
         "application/merge-patch+json" => Ok(Patch::Merge(value)),
         "application/strategic-merge-patch+json" => Ok(Patch::Strategic(value)),
@@ -322,15 +316,9 @@ fn patch_of(subject: &Subject<'_>) -> Result<Patch, Refusal> {
             config: value,
             force: request.query.flag("force"),
         }),
-        other => Err(Refusal::of_code(
-            415,
-            format!(
-                "the body of the request was in an unknown format ({other}) - accepted media types include: \
-                 application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
-                 application/apply-patch+yaml"
-            ),
-        )),
-    }
+        _ => Err(Refusal::of_code(415, "415: Unsupported Media Type").with_empty_details()),
+    };
+    patch.map(|patch| (patch, duplicates))
 }
 
 fn options_of(subject: &Subject<'_>) -> Result<DeleteOptions, Refusal> {
@@ -373,9 +361,11 @@ fn propagation(text: &str) -> Result<Propagation, Refusal> {
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
         "Orphan" => Ok(Propagation::Orphan),
-        other => Err(Refusal::bad_request(format!(
-            "propagationPolicy: Unsupported value: {other:?}"
-        ))),
+        other => {
+            let allowed = ["Foreground", "Background", "Orphan", "nil"];
+            let cause = Cause::unsupported("propagationPolicy", &json!(other), &allowed);
+            Err(Refusal::invalid_options("DeleteOptions", cause))
+        }
     }
 }
 
@@ -400,14 +390,10 @@ fn attempt<'a>(
     }
 }
 
-fn success(details: &Value) -> Value {
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
-}
-
 fn answer(subject: &Subject<'_>, code: StatusCode, object: &Object) -> Result<Response<Body>, Refusal> {
     let now = subject.server.clock().now();
     Ok(json_answer(
         code,
-        format::one(&subject.kind, object, subject.request.format, now),
+        format::one(&subject.kind, object, subject.request.format()?, now),
     ))
 }

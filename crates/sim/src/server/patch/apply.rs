@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::fields::{FieldSet, difference, item_key, path_text, value_at};
 use super::shape::{ListShape, Shape};
 use crate::server::object::metadata_mut;
-use crate::server::refusal::{About, Cause, Refusal};
+use crate::server::refusal::{Cause, Refusal};
 
 /// A name for a manager may not be longer than this, as in Kubernetes.
-const MANAGER_LEN_MAX: usize = 128;
+pub(crate) const MANAGER_LEN_MAX: usize = 128;
 
 /// Who writes.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,6 @@ pub(crate) fn apply(
     force: bool,
     author: &Author<'_>,
     shape: Shape<'_>,
-    about: About<'_>,
 ) -> Result<Value, Refusal> {
     check_manager(author.manager)?;
     if config["metadata"]
@@ -53,7 +52,7 @@ pub(crate) fn apply(
 
     let conflicts = conflicts(live, config, &wanted, &entries, shape);
     if !conflicts.is_empty() && !force {
-        return Err(conflict_refusal(about, &entries, &conflicts));
+        return Err(conflict_refusal(&entries, &conflicts));
     }
     for (at, path) in &conflicts {
         entries[*at].fields.subtract(&FieldSet::of_path(path));
@@ -156,11 +155,7 @@ fn check_manager(manager: &str) -> Result<(), Refusal> {
     let cause = if manager.is_empty() {
         Cause::required("fieldManager", "is required for apply patch")
     } else if manager.len() > MANAGER_LEN_MAX {
-        Cause::invalid(
-            "fieldManager",
-            &json!(manager),
-            format!("may not be more than {MANAGER_LEN_MAX} bytes"),
-        )
+        Cause::too_long("fieldManager", MANAGER_LEN_MAX)
     } else {
         return Ok(());
     };
@@ -185,7 +180,7 @@ fn conflicts(
     found
 }
 
-fn conflict_refusal(about: About<'_>, entries: &[Entry], conflicts: &[(usize, Vec<String>)]) -> Refusal {
+fn conflict_refusal(entries: &[Entry], conflicts: &[(usize, Vec<String>)]) -> Refusal {
     let cause = |(at, path): &(usize, Vec<String>)| {
         let entry = &entries[*at];
         let using = if entry.operation == "Update" {
@@ -202,9 +197,8 @@ fn conflict_refusal(about: About<'_>, entries: &[Entry], conflicts: &[(usize, Ve
     let causes: Vec<Cause> = conflicts.iter().map(cause).collect();
     let noun = if causes.len() == 1 { "conflict" } else { "conflicts" };
     let lines: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.message, c.field)).collect();
-    let mut refusal = Refusal::conflict(about, "").with_causes(&causes);
-    refusal.message = format!("Apply failed with {} {noun}: {}", causes.len(), lines.join("\n"));
-    refusal
+    let message = format!("Apply failed with {} {noun}: {}", causes.len(), lines.join("\n"));
+    Refusal::of_code(409, message).with_causes(&causes)
 }
 
 fn same_but_books(a: &Value, b: &Value) -> bool {
@@ -282,12 +276,6 @@ impl Entry {
 mod tests {
     use super::*;
 
-    const ABOUT: About<'_> = About {
-        group: "",
-        resource: "configmaps",
-        name: "a",
-    };
-
     fn author(manager: &str) -> Author<'_> {
         Author {
             manager,
@@ -298,7 +286,7 @@ mod tests {
     }
 
     fn applied(live: &Value, config: Value, manager: &str, force: bool) -> Result<Value, Refusal> {
-        apply(live, &config, force, &author(manager), Shape::BUILT_IN, ABOUT)
+        apply(live, &config, force, &author(manager), Shape::BUILT_IN)
     }
 
     #[test]
@@ -371,15 +359,7 @@ mod tests {
             now: "2027-01-01T00:00:00Z",
             ..author("one")
         };
-        let again = apply(
-            &live,
-            &json!({"data": {"a": "1"}}),
-            false,
-            &later,
-            Shape::BUILT_IN,
-            ABOUT,
-        )
-        .unwrap();
+        let again = apply(&live, &json!({"data": {"a": "1"}}), false, &later, Shape::BUILT_IN).unwrap();
         assert_eq!(again, live);
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod fields;
+mod json;
 pub(crate) mod shape;
 pub(crate) mod strategic;
 
@@ -34,11 +35,14 @@ pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Va
     let mut new = old.clone();
     match patch {
         Patch::Json(operations) => {
-            let operations: json_patch::Patch = serde_json::from_value(operations.clone())
-                .map_err(|e| Refusal::bad_request(format!("error decoding patch: {e}")))?;
-            json_patch::patch(&mut new, &operations).map_err(|e| Refusal::of_code(422, e.to_string()))?;
+            json::apply(&mut new, operations)?;
         }
-        Patch::Merge(merge) => json_patch::merge(&mut new, merge),
+        Patch::Merge(merge) if merge.is_object() => json_patch::merge(&mut new, merge),
+        Patch::Merge(_) => {
+            return Err(Refusal::bad_request(
+                "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
+            ));
+        }
         Patch::Strategic(merge) => strategic::merge(&mut new, merge, shape)?,
         Patch::Apply { config, .. } => return Ok(apply::merged(old, config, shape)),
     }

@@ -72,6 +72,7 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
         return Ok(());
     }
     let list = target.as_array_mut().expect("checked above");
+    let before = list.clone();
     for item in items {
         let at = match &list_shape {
             ListShape::Atomic => None,
@@ -80,9 +81,8 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
                 // The first key alone: strategic merge knows one merge key per list.
                 let key = keys.first().copied().unwrap_or_default();
                 if item[key].is_null() {
-                    return Err(Refusal::bad_request(format!(
-                        "map: {item} does not contain declared merge key: {key}"
-                    )));
+                    let message = format!("map: {item} does not contain declared merge key: {key}");
+                    return Err(Refusal::unexplained(500, message));
                 }
                 list.iter().position(|old| old[key] == item[key])
             }
@@ -101,7 +101,35 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
             (None, _, ListShape::Set | ListShape::Atomic) => list.push(item.clone()),
         }
     }
+    if let ListShape::Map(keys) = &list_shape {
+        let key = keys.first().copied().unwrap_or_default();
+        *list = interleaved(std::mem::take(list), items, &before, key);
+    }
     Ok(())
+}
+
+/// The order of Kubernetes: items of the patch in its order, the others in theirs; of two that were there before, the
+/// earlier one first, and a new item before all others that follow.
+fn interleaved(list: Vec<Value>, patch: &[Value], before: &[Value], key: &str) -> Vec<Value> {
+    let rank = |items: &[Value], item: &Value| items.iter().position(|other| other[key] == item[key]);
+    let (mut patched, mut others): (Vec<Value>, Vec<Value>) =
+        list.into_iter().partition(|item| rank(patch, item).is_some());
+    patched.sort_by_key(|item| rank(patch, item));
+    others.reverse();
+    let mut ordered = Vec::new();
+    for item in patched {
+        while let Some(other) = others.last() {
+            match (rank(before, other), rank(before, &item)) {
+                (Some(other), Some(item)) if other < item => {}
+                _ => break,
+            }
+            ordered.extend(others.pop());
+        }
+        ordered.push(item);
+    }
+    others.reverse();
+    ordered.extend(others);
+    ordered
 }
 
 fn delete_primitives(list: Option<&mut Value>, gone: &Value) {
@@ -138,7 +166,7 @@ mod tests {
             containers.clone(),
             json!({"spec": {"containers": [{"name": "a", "image": "2", "env": [{"name": "Y", "value": "2"}]}]}}),
             json!({"spec": {"containers": [
-                {"name": "a", "image": "2", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}, {"name": "b"}]}}),
+                {"name": "a", "image": "2", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]}, {"name": "b"}]}}),
         );
         check(
             containers.clone(),

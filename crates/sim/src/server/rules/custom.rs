@@ -43,10 +43,8 @@ pub(super) fn check_definition(definition: &Value) -> Vec<Cause> {
     }
     for (at, version) in versions.iter().enumerate() {
         if !version["schema"]["openAPIV3Schema"].is_object() {
-            causes.push(Cause::required(
-                format!("spec.versions[{at}].schema.openAPIV3Schema"),
-                "schemas are required",
-            ));
+            let field = format!("spec.versions[{at}].schema.openAPIV3Schema");
+            causes.push(Cause::required(field, ""));
         }
     }
     causes

@@ -40,6 +40,7 @@ pub(crate) fn from_core(event: &Value) -> Value {
     if let Some(source) = fields.remove("source") {
         fields.insert("deprecatedSource".to_owned(), source);
     }
+    fields.retain(|name, value| !(name.starts_with("reporting") && value == ""));
     fields.insert("apiVersion".to_owned(), json!("events.k8s.io/v1"));
     event
 }

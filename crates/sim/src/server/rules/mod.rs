@@ -1,9 +1,14 @@
 //! What the server knows about particular kinds: defaults, checks, and what a new object gets. One file per subject.
 
+mod checks;
+mod containers;
 pub(crate) mod custom;
 pub(crate) mod events;
+mod metadata;
 pub(crate) mod names;
+mod pod_spec;
 mod pods;
+mod references;
 mod schema;
 mod various;
 mod workloads;
@@ -14,23 +19,45 @@ use super::kinds::Kind;
 use super::object::{Object, map_mut, meta_text};
 use super::refusal::Refusal;
 use super::store::Store;
+use super::types::{self, Decoded};
+
+/// A body as an object of its kind: without what the kind does not know, nulls and what Go would not write. Says what is
+/// wrong with it if it is none.
+pub(crate) fn decode(kind: &Kind, object: Value) -> Result<Decoded, String> {
+    let Some(custom) = &kind.custom else {
+        let version = kind.stored_api_version();
+        let Some(of_type) = types::types().of_kind(&version, &kind.kind) else {
+            return Ok(Decoded::whole(object));
+        };
+        return types::decode(of_type, object, true);
+    };
+    let mut decoded = Decoded::whole(object);
+    let metadata = decoded.value.get_mut("metadata").map(Value::take).unwrap_or_default();
+    let metadata = types::decode_at("metadata", types::OBJECT_META, metadata)?;
+    decoded.unknown = metadata.unknown;
+    decoded.value["metadata"] = metadata.value;
+    if let Some(schema) = &custom.schema {
+        schema::prune(&mut decoded.value, schema, &mut decoded.unknown);
+    }
+    Ok(decoded)
+}
 
 /// Fills in what clients may leave out. Doing it twice changes nothing.
 pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
-            schema::prune(object, schema, true);
+            schema::prune(object, schema, &mut Vec::new());
             schema::fill_defaults(object, schema);
         }
         return;
     }
     match (kind.group.as_str(), kind.plural.as_str()) {
-        ("", "pods") => {
-            pods::default_spec(&mut object["spec"]);
-            pods::default_status(object);
-        }
+        ("", "pods") => pods::default_pod(object),
         ("apps" | "batch", _) => workloads::default_object(kind, object),
         _ => various::default_object(kind, object),
+    }
+    if let Some(of_type) = types::types().of_kind(&kind.stored_api_version(), &kind.kind) {
+        types::complete(of_type, object);
     }
 }
 
@@ -39,8 +66,14 @@ pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Re
     if kind.is("", "pods") {
         pods::set_priority(store, kind, object)?;
         pods::tolerate_lost_nodes(&mut object["spec"]);
+        pods::date_conditions(object, &store.clock.now_text());
     }
-    Ok(())
+    references::admit(store, kind, object)
+}
+
+/// Built-in admission of a new object as webhooks left it.
+pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Result<(), Refusal> {
+    references::check(store, kind, object)
 }
 
 /// What an object gets when it has its uid.
@@ -55,7 +88,7 @@ pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
 
 /// Whether an object may be stored.
 pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), Refusal> {
-    let mut causes = names::check_labels(new);
+    let mut causes = metadata::check(&new["metadata"]);
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
             causes.extend(schema::check(new, old.map(|o| &**o), schema));
@@ -63,7 +96,7 @@ pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<()
     } else if kind.is("", "pods") {
         causes.extend(pods::check(old.map(|o| &**o), new));
     } else {
-        causes.extend(various::check(kind, old.map(|o| &**o), new));
+        causes.extend(checks::check(kind, old.map(|o| &**o), new));
     }
     if causes.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
-//! What names and labels may look like. Pure.
+//! What names, labels and keys may look like, and what Kubernetes says about those that may not. Pure.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::server::kinds::Kind;
 use crate::server::refusal::{Cause, Refusal};
@@ -8,66 +8,127 @@ use crate::server::refusal::{Cause, Refusal};
 const SUBDOMAIN_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
 
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+                     end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+                     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const SERVICE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+                       character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for \
+                       validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
+                         must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation \
+                         is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const KEY: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric \
+                   character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+                   '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
+                     start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used \
+                     for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
+                          'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+
 /// Refuses a name that this kind may not have.
 pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), Refusal> {
-    let why = match (kind.group.as_str(), kind.plural.as_str()) {
+    let problems = match (kind.group.as_str(), kind.plural.as_str()) {
         // Names of roles and the like only have to fit a path.
         ("rbac.authorization.k8s.io", _) => {
             let bad = name == "." || name == ".." || name.contains(['/', '%']);
-            bad.then_some("may not be '.', '..' or contain '/' or '%'")
+            let why = "may not be '.', '..' or contain '/' or '%'";
+            if bad { vec![why.to_owned()] } else { Vec::new() }
         }
-        ("", "namespaces" | "services") => (!is_label(name)).then_some(
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
-             with an alphanumeric character",
-        ),
-        _ => (!is_subdomain(name)).then_some(
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start \
-             and end with an alphanumeric character",
-        ),
+        ("", "namespaces") => label(name),
+        ("", "services") => service(name),
+        _ => subdomain(name),
     };
-    let Some(why) = why else { return Ok(()) };
-    Err(Refusal::invalid(
-        &kind.kind,
-        &kind.group,
-        name,
-        &[Cause::invalid("metadata.name", &json!(name), why)],
-    ))
-}
-
-/// What is wrong with an object's labels.
-pub(super) fn check_labels(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    for field in ["labels", "annotations"] {
-        let map = &object["metadata"][field];
-        for (key, value) in map.as_object().into_iter().flatten() {
-            let path = format!("metadata.{field}");
-            if !is_qualified(key) {
-                causes.push(Cause::invalid(
-                    &*path,
-                    &json!(key),
-                    "name part must consist of alphanumeric characters, '-', '_' or '.'",
-                ));
-            }
-            match value.as_str() {
-                None => causes.push(Cause::invalid(&*path, value, "must be a string")),
-                Some(text) if field == "labels" && !is_label_value(text) => {
-                    let why =
-                        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'";
-                    causes.push(Cause::invalid(&*path, value, why));
-                }
-                Some(_) => {}
-            }
-        }
+    if problems.is_empty() {
+        return Ok(());
     }
-    causes
+    let causes: Vec<Cause> = problems
+        .iter()
+        .map(|why| Cause::invalid("metadata.name", &json!(name), why))
+        .collect();
+    Err(Refusal::invalid(&kind.kind, &kind.group, name, &causes))
 }
 
-fn is_subdomain(name: &str) -> bool {
-    !name.is_empty() && name.len() <= SUBDOMAIN_LEN_MAX && name.split('.').all(is_dns_word)
+/// What is wrong with a name that has to be a DNS subdomain.
+pub(super) fn subdomain(name: &str) -> Vec<String> {
+    let mut problems = too_long(name, SUBDOMAIN_LEN_MAX);
+    if !name.split('.').all(is_dns_word) {
+        problems.push(SUBDOMAIN.to_owned());
+    }
+    problems
 }
 
-fn is_label(name: &str) -> bool {
-    name.len() <= LABEL_LEN_MAX && is_dns_word(name)
+/// What is wrong with a name that has to be a DNS label.
+pub(super) fn label(name: &str) -> Vec<String> {
+    let mut problems = too_long(name, LABEL_LEN_MAX);
+    if !is_dns_word(name) {
+        problems.push(LABEL.to_owned());
+    }
+    problems
+}
+
+fn service(name: &str) -> Vec<String> {
+    let mut problems = too_long(name, LABEL_LEN_MAX);
+    if !is_dns_word(name) || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
+        problems.push(SERVICE.to_owned());
+    }
+    problems
+}
+
+/// What is wrong with the key of a label, of an annotation or of a resource.
+pub(super) fn qualified(key: &str) -> Vec<String> {
+    let (prefix, name) = match key.split_once('/') {
+        None => (None, key),
+        Some((_, rest)) if rest.contains('/') => {
+            let why = format!(
+                "a valid label key {KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            );
+            return vec![why];
+        }
+        Some((prefix, name)) => (Some(prefix), name),
+    };
+    let mut problems = Vec::new();
+    match prefix {
+        Some("") => problems.push("prefix part must be non-empty".to_owned()),
+        Some(prefix) => problems.extend(subdomain(prefix).iter().map(|why| format!("prefix part {why}"))),
+        None => {}
+    }
+    if name.is_empty() {
+        problems.push("name part must be non-empty".to_owned());
+    } else if name.len() > LABEL_LEN_MAX {
+        problems.push(format!("name part must be no more than {LABEL_LEN_MAX} characters"));
+    }
+    if name.is_empty() || !is_word(name) {
+        problems.push(format!("name part {KEY}"));
+    }
+    problems
+}
+
+/// What is wrong with the value of a label.
+pub(super) fn label_value(text: &str) -> Vec<String> {
+    let mut problems = too_long(text, LABEL_LEN_MAX);
+    if !is_word(text) {
+        problems.push(VALUE.to_owned());
+    }
+    problems
+}
+
+/// What is wrong with a key of a config map or secret.
+pub(super) fn config_key(key: &str) -> Vec<String> {
+    let mut problems = too_long(key, SUBDOMAIN_LEN_MAX);
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if key.is_empty() || !key.chars().all(plain) {
+        problems.push(CONFIG_KEY.to_owned());
+    }
+    problems
+}
+
+fn too_long(text: &str, max: usize) -> Vec<String> {
+    if text.len() > max {
+        vec![format!("must be no more than {max} characters")]
+    } else {
+        Vec::new()
+    }
 }
 
 fn is_dns_word(word: &str) -> bool {
@@ -77,18 +138,10 @@ fn is_dns_word(word: &str) -> bool {
     ends && bytes.iter().all(|b| plain(*b) || *b == b'-')
 }
 
-fn is_qualified(key: &str) -> bool {
-    match key.split_once('/') {
-        Some((prefix, name)) => is_subdomain(prefix) && !name.is_empty() && is_label_value(name),
-        None => !key.is_empty() && is_label_value(key),
-    }
-}
-
-fn is_label_value(text: &str) -> bool {
+fn is_word(text: &str) -> bool {
     let bytes = text.as_bytes();
     let ends = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
-    text.len() <= LABEL_LEN_MAX
-        && ends(bytes.first())
+    ends(bytes.first())
         && ends(bytes.last())
         && bytes
             .iter()
@@ -110,18 +163,28 @@ mod tests {
             ("", false),
             ("a_b", false),
         ] {
-            assert_eq!(is_subdomain(name), good, "{name}");
+            assert_eq!(subdomain(name).is_empty(), good, "{name}");
         }
-        assert!(!is_label("a.b"));
-        assert!(!is_subdomain(&"a".repeat(254)));
+        assert!(!label("a.b").is_empty());
+        assert_eq!(subdomain(&"a".repeat(254)), ["must be no more than 253 characters"]);
+        assert!(!service("1a").is_empty());
     }
 
     #[test]
-    fn labels() {
-        let causes = |labels: Value| check_labels(&json!({"metadata": {"labels": labels}})).len();
-        assert_eq!(causes(json!({"kai.scheduler/queue": "a", "x": ""})), 0);
-        assert_eq!(causes(json!({"x": "a b"})), 1);
-        assert_eq!(causes(json!({"x": 1})), 1);
-        assert_eq!(causes(json!({"a/b/c": "1"})), 1);
+    fn keys() {
+        for (key, count) in [
+            ("a", 0),
+            ("kai.scheduler/queue", 0),
+            ("a/b/c", 1),
+            ("/a", 1),
+            ("", 2),
+            ("a/", 2),
+            ("A_/x y", 2),
+        ] {
+            assert_eq!(qualified(key).len(), count, "{key:?}: {:?}", qualified(key));
+        }
+        assert!(label_value("").is_empty());
+        assert!(!label_value("a b").is_empty());
+        assert!(!config_key("a b").is_empty());
     }
 }

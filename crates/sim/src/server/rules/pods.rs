@@ -2,13 +2,38 @@
 
 use serde_json::{Map, Value, json};
 
+use super::pod_spec;
 use crate::server::kinds::Kind;
-use crate::server::object::{field_mut, map_mut, meta_text};
+use crate::server::object::{field_mut, items_mut, map_mut, meta_text};
 use crate::server::refusal::{Cause, Refusal};
 use crate::server::store::Store;
 
 /// How long a pod stays on a node that is lost, unless it says otherwise.
 const LOST_NODE_SECONDS: i64 = 300;
+
+/// Defaults of a pod.
+pub(super) fn default_pod(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    default_spec(spec);
+    map_mut(spec).entry("enableServiceLinks").or_insert(json!(true));
+    for list in ["containers", "initContainers"] {
+        for container in items_mut(spec, list) {
+            request_limits(container);
+        }
+    }
+    default_status(pod);
+}
+
+/// What is limited and not requested is requested at its limit.
+fn request_limits(container: &mut Value) {
+    let resources = field_mut(container, "resources");
+    if let Some(Value::Object(limits)) = resources.get("limits").cloned() {
+        let requests = map_mut(resources.entry("requests").or_insert(json!({})));
+        for (name, limit) in limits {
+            requests.entry(name).or_insert(limit);
+        }
+    }
+}
 
 /// Defaults of a pod's spec, which is also the spec of a pod template.
 pub(super) fn default_spec(spec: &mut Value) {
@@ -25,6 +50,9 @@ pub(super) fn default_spec(spec: &mut Value) {
         if let Some(Value::Array(containers)) = spec.get_mut(list) {
             containers.iter_mut().for_each(default_container);
         }
+    }
+    if let Some(Value::Array(volumes)) = spec.get_mut("volumes") {
+        volumes.iter_mut().for_each(default_volume);
     }
     if let Some(account) = spec.get("serviceAccountName").cloned() {
         spec.entry("serviceAccount").or_insert(account);
@@ -47,17 +75,50 @@ fn default_container(container: &mut Value) {
             map_mut(port).entry("protocol").or_insert(json!("TCP"));
         }
     }
-    // What is limited and not requested is requested at its limit.
-    let resources = map_mut(fields.entry("resources").or_insert(json!({})));
-    if let Some(Value::Object(limits)) = resources.get("limits").cloned() {
-        let requests = map_mut(resources.entry("requests").or_insert(json!({})));
-        for (name, limit) in limits {
-            requests.entry(name).or_insert(limit);
+    fields.entry("resources").or_insert(json!({}));
+    for variable in items_mut(container, "env") {
+        if variable["valueFrom"]["fieldRef"].is_object() {
+            default_field(&mut variable["valueFrom"]["fieldRef"], "apiVersion", json!("v1"));
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if container[probe].is_object() {
+            default_probe(&mut container[probe]);
         }
     }
 }
 
-pub(super) fn default_status(pod: &mut Value) {
+fn default_probe(probe: &mut Value) {
+    for (field, seconds) in [
+        ("failureThreshold", 3),
+        ("periodSeconds", 10),
+        ("successThreshold", 1),
+        ("timeoutSeconds", 1),
+    ] {
+        default_field(probe, field, json!(seconds));
+    }
+    if probe["httpGet"].is_object() {
+        default_field(&mut probe["httpGet"], "path", json!("/"));
+        default_field(&mut probe["httpGet"], "scheme", json!("HTTP"));
+    }
+}
+
+fn default_volume(volume: &mut Value) {
+    for kind in ["configMap", "secret", "projected", "downwardAPI"] {
+        if volume[kind].is_object() {
+            default_field(&mut volume[kind], "defaultMode", json!(0o644));
+        }
+    }
+    if volume["hostPath"].is_object() {
+        default_field(&mut volume["hostPath"], "type", json!(""));
+    }
+}
+
+fn default_field(object: &mut Value, field: &str, value: Value) {
+    map_mut(object).entry(field).or_insert(value);
+}
+
+fn default_status(pod: &mut Value) {
     let class = quality_of_service(&pod["spec"]);
     let gated = pod["spec"]["schedulingGates"]
         .as_array()
@@ -127,6 +188,13 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
     Ok(())
 }
 
+/// The conditions that a pod has from the start are from now.
+pub(super) fn date_conditions(pod: &mut Value, now: &str) {
+    for condition in items_mut(&mut pod["status"], "conditions") {
+        condition["lastTransitionTime"] = json!(now);
+    }
+}
+
 /// The tolerations that every pod gets.
 pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
     let list = map_mut(spec).entry("tolerations").or_insert(json!([]));
@@ -146,7 +214,12 @@ pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
 
 /// What is wrong with a pod, or with a change of one.
 pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
-    let mut causes = check_containers(&new["spec"]);
+    let mut causes = pod_spec::check(&new["spec"], "spec");
+    let gates = old.map_or_else(Vec::new, |old| pod_spec::check_new_gates(&old["spec"], &new["spec"]));
+    if !gates.is_empty() {
+        causes.extend(gates);
+        return causes;
+    }
     if let Some(old) = old
         && mutable_parts_removed(&old["spec"])
             != mutable_parts_removed(&with_allowed_changes(&old["spec"], &new["spec"]))
@@ -157,32 +230,6 @@ pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
              `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
              `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
         ));
-    }
-    causes
-}
-
-fn check_containers(spec: &Value) -> Vec<Cause> {
-    let containers = spec["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if containers.is_empty() {
-        return vec![Cause::required("spec.containers", "")];
-    }
-    let mut causes = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
-    for (at, container) in containers.iter().enumerate() {
-        let name = container["name"].as_str().unwrap_or("");
-        if name.is_empty() {
-            causes.push(Cause::required(format!("spec.containers[{at}].name"), ""));
-        } else if !seen.insert(name) {
-            let message = format!("Duplicate value: {name:?}");
-            causes.push(Cause {
-                reason: "FieldValueDuplicate",
-                message,
-                field: format!("spec.containers[{at}].name"),
-            });
-        }
-        if container["image"].as_str().unwrap_or("").is_empty() {
-            causes.push(Cause::required(format!("spec.containers[{at}].image"), ""));
-        }
     }
     causes
 }
@@ -256,8 +303,15 @@ mod tests {
         let mut spec =
             json!({"containers": [{"name": "a", "image": "x:1", "resources": {"limits": {"nvidia.com/gpu": 1}}}]});
         default_spec(&mut spec);
-        assert_eq!(spec["containers"][0]["resources"]["requests"]["nvidia.com/gpu"], 1);
-        assert_eq!(spec["containers"][0]["imagePullPolicy"], "IfNotPresent");
+        assert!(
+            spec["containers"][0]["resources"]["requests"].is_null(),
+            "of a template"
+        );
+        let mut pod = json!({"spec": spec});
+        default_pod(&mut pod);
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(container["resources"]["requests"]["nvidia.com/gpu"], 1);
+        assert_eq!(container["imagePullPolicy"], "IfNotPresent");
     }
 
     #[test]

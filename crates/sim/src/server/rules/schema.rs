@@ -10,33 +10,42 @@ use crate::server::expressions;
 use crate::server::object::map_mut;
 use crate::server::refusal::Cause;
 
-/// Drops what the schema does not know. Identity and metadata of the object itself are always known.
-pub(super) fn prune(value: &mut Value, schema: &Value, root: bool) {
+/// Drops what the schema does not know, and adds its paths to `pruned`. Identity and metadata of the object itself are
+/// always known.
+pub(super) fn prune(object: &mut Value, schema: &Value, pruned: &mut Vec<String>) {
+    prune_at(object, schema, "", pruned);
+}
+
+fn prune_at(value: &mut Value, schema: &Value, path: &str, pruned: &mut Vec<String>) {
     if schema["x-kubernetes-embedded-resource"] == true {
         return;
     }
+    let root = path.is_empty();
     match value {
         Value::Object(fields) => {
             let properties = &schema["properties"];
             let rest = schema.get("additionalProperties").filter(|a| a.is_object());
             let keep_all =
                 schema["x-kubernetes-preserve-unknown-fields"] == true || schema["additionalProperties"] == true;
-            if !keep_all && rest.is_none() {
-                let identity = |name: &str| root && matches!(name, "apiVersion" | "kind" | "metadata");
-                fields.retain(|name, _| identity(name) || properties.get(name).is_some());
-            }
-            for (name, child) in fields {
-                if root && name == "metadata" {
-                    continue;
+            let identity = |name: &str| root && matches!(name, "apiVersion" | "kind" | "metadata");
+            fields.retain(|name, _| {
+                let kept = keep_all || rest.is_some() || identity(name) || properties.get(name).is_some();
+                if !kept {
+                    pruned.push(join(path, name));
                 }
+                kept
+            });
+            for (name, child) in fields.iter_mut().filter(|(name, _)| !identity(name)) {
                 if let Some(schema) = properties.get(name).or(rest) {
-                    prune(child, schema, false);
+                    prune_at(child, schema, &join(path, name), pruned);
                 }
             }
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| prune(item, schema, false));
+                for (at, item) in items.iter_mut().enumerate() {
+                    prune_at(item, schema, &format!("{path}[{at}]"), pruned);
+                }
             }
         }
         _ => {}
@@ -82,10 +91,25 @@ pub(super) fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cau
         properties.remove("metadata");
     }
     check_value(&shown, &bare, "", &mut causes);
-    if causes.is_empty() {
+    // Rules are about values of the right form; of the wrong size they may be.
+    let blocking = causes.iter().any(|cause| cause.reason != "FieldValueInvalid");
+    if !blocking {
         check_rules(new, old, schema, "", &mut causes);
+    } else if has_rules(schema) {
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to \
+                   complete validation";
+        causes.push(Cause::invalid("<nil>", &Value::Null, why));
     }
     causes
+}
+
+/// Whether a schema has rules anywhere.
+fn has_rules(schema: &Value) -> bool {
+    match schema {
+        Value::Object(fields) => fields.contains_key("x-kubernetes-validations") || fields.values().any(has_rules),
+        Value::Array(items) => items.iter().any(has_rules),
+        _ => false,
+    }
 }
 
 fn check_value(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
@@ -95,9 +119,10 @@ fn check_value(value: &Value, schema: &Value, path: &str, causes: &mut Vec<Cause
     if !has_type(value, schema) {
         let expect = schema["type"].as_str().unwrap_or("integer or string");
         let message = format!(
-            "Invalid value: {:?}: {} in body must be of type {expect}: {value}",
+            "Invalid value: {:?}: {} in body must be of type {expect}: {:?}",
             type_name(value),
-            named(path)
+            named(path),
+            type_name(value)
         );
         causes.push(Cause {
             reason: "FieldValueTypeInvalid",
@@ -161,7 +186,10 @@ fn check_count(count: usize, schema: &Value, [min, max]: [&str; 2], path: &str, 
         causes.push(Cause::invalid(named(path), &json!(count), format!("{min} is {bound}")));
     }
     if let Some(bound) = schema[max].as_u64().filter(|bound| count as u64 > *bound) {
-        causes.push(Cause::invalid(named(path), &json!(count), format!("{max} is {bound}")));
+        causes.push(match max {
+            "maxLength" => Cause::too_long(named(path), bound as usize),
+            _ => Cause::too_many(named(path), count, bound),
+        });
     }
 }
 
@@ -252,8 +280,16 @@ fn check_rules(new: &Value, old: Option<&Value>, schema: &Value, path: &str, cau
             Ok(false) => rule_message(rule, text, &variables),
             Err(error) => format!("rule evaluation error: {error}"),
         };
-        let shown = if new.is_object() { json!("object") } else { new.clone() };
-        causes.push(Cause::invalid(named(path), &shown, problem));
+        // Kubernetes shows scalars only.
+        causes.push(if new.is_object() || new.is_array() {
+            Cause {
+                reason: "FieldValueInvalid",
+                message: format!("Invalid value: {problem}"),
+                field: named(path),
+            }
+        } else {
+            Cause::invalid(named(path), new, problem)
+        });
     }
     match new {
         Value::Object(fields) => {
@@ -361,7 +397,9 @@ mod tests {
     #[test]
     fn unknown_fields_go_and_defaults_come() {
         let mut object = json!({"apiVersion": "v", "metadata": {"name": "a"}, "bad": 1, "spec": {"size": 1, "no": 2, "free": {"any": 1}}});
-        prune(&mut object, &schema(), true);
+        let mut pruned = Vec::new();
+        prune(&mut object, &schema(), &mut pruned);
+        assert_eq!(pruned, ["bad", "spec.no"]);
         fill_defaults(&mut object, &schema());
         let expect =
             json!({"apiVersion": "v", "metadata": {"name": "a"}, "spec": {"size": 1, "name": "x", "free": {"any": 1}}});
@@ -371,7 +409,12 @@ mod tests {
     #[test]
     fn types_bounds_and_words() {
         assert!(problems(json!({"size": 3, "mode": "a", "amount": "1Gi"}), None).is_empty());
-        assert_eq!(problems(json!({}), None), ["spec.size: Required value"]);
+        let missing = problems(json!({}), None);
+        assert_eq!(missing[0], "spec.size: Required value");
+        assert!(
+            missing[1].contains("some validation rules were not checked"),
+            "{missing:?}"
+        );
         assert!(problems(json!({"size": "3"}), None)[0].contains("must be of type integer"));
         assert!(problems(json!({"size": 0}), None)[0].contains("greater than or equal to 1"));
         assert!(problems(json!({"size": 1, "mode": "c"}), None)[0].contains("supported values: \"a\", \"b\""));

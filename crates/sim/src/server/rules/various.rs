@@ -1,12 +1,11 @@
-//! Defaults and checks of the small built-in kinds.
+//! Defaults of the small built-in kinds.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::server::kinds::Kind;
-use crate::server::object::{field_mut, map_mut, meta_text, metadata_mut};
-use crate::server::refusal::Cause;
+use crate::server::object::{field_mut, items_mut, map_mut, meta_text, metadata_mut};
 use crate::server::store::Store;
 
 pub(super) fn default_object(kind: &Kind, object: &mut Value) {
@@ -17,6 +16,14 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
             let spec = field_mut(object, "spec");
             spec.entry("type").or_insert(json!("ClusterIP"));
             spec.entry("sessionAffinity").or_insert(json!("None"));
+            if spec.get("type").is_some_and(|of_type| of_type != "ExternalName") {
+                spec.entry("internalTrafficPolicy").or_insert(json!("Cluster"));
+                spec.entry("ipFamilies").or_insert(json!(["IPv4"]));
+                spec.entry("ipFamilyPolicy").or_insert(json!("SingleStack"));
+            }
+            if spec.get("clusterIP").is_some_and(|address| address == "None") {
+                spec.entry("clusterIPs").or_insert(json!(["None"]));
+            }
             for port in spec
                 .get_mut("ports")
                 .and_then(Value::as_array_mut)
@@ -40,6 +47,15 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
             spec.entry("volumeMode").or_insert(json!("Filesystem"));
             field_mut(object, "status").entry("phase").or_insert(json!("Pending"));
         }
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => {
+            for subject in items_mut(object, "subjects") {
+                if subject["kind"] != "ServiceAccount" {
+                    map_mut(subject)
+                        .entry("apiGroup")
+                        .or_insert(json!("rbac.authorization.k8s.io"));
+                }
+            }
+        }
         ("storage.k8s.io", "storageclasses") => {
             let fields = map_mut(object);
             fields.entry("reclaimPolicy").or_insert(json!("Delete"));
@@ -61,51 +77,6 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
         ("apiextensions.k8s.io", "customresourcedefinitions") => super::custom::default_definition(object),
         _ => {}
     }
-}
-
-/// What is wrong with an object of one of these kinds.
-pub(super) fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Cause> {
-    match (kind.group.as_str(), kind.plural.as_str()) {
-        ("scheduling.k8s.io", "priorityclasses") => {
-            let changed = old.is_some_and(|old| old["value"] != new["value"]);
-            changed
-                .then(|| Cause::forbidden("value", "may not be changed in an update."))
-                .into_iter()
-                .collect()
-        }
-        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") => check_selector(old, new),
-        ("", "configmaps" | "secrets") => {
-            let frozen = old.is_some_and(|old| {
-                old["immutable"] == true && (old["data"] != new["data"] || new["immutable"] != true)
-            });
-            frozen
-                .then(|| Cause::forbidden("data", "field is immutable when `immutable` is set"))
-                .into_iter()
-                .collect()
-        }
-        ("apiextensions.k8s.io", "customresourcedefinitions") => super::custom::check_definition(new),
-        _ => Vec::new(),
-    }
-}
-
-fn check_selector(old: Option<&Value>, new: &Value) -> Vec<Cause> {
-    let selector = &new["spec"]["selector"];
-    if selector.is_null() {
-        return vec![Cause::required("spec.selector", "")];
-    }
-    if old.is_some_and(|old| old["spec"]["selector"] != *selector) {
-        return vec![Cause::invalid("spec.selector", selector, "field is immutable")];
-    }
-    let labels = &new["spec"]["template"]["metadata"]["labels"];
-    let selects = crate::server::selector::Selector::of_object(selector).is_some_and(|s| s.matches_labels(labels));
-    if selects {
-        return Vec::new();
-    }
-    vec![Cause::invalid(
-        "spec.template.metadata.labels",
-        labels,
-        "`selector` does not match template `labels`",
-    )]
 }
 
 /// A service gets an address, unless it wants none.
@@ -143,7 +114,7 @@ fn default_secret(secret: &mut Value) {
 }
 
 fn default_webhooks(kind: &Kind, object: &mut Value) {
-    for webhook in object["webhooks"].as_array_mut().into_iter().flatten() {
+    for webhook in items_mut(object, "webhooks") {
         let fields = map_mut(webhook);
         fields.entry("failurePolicy").or_insert(json!("Fail"));
         fields.entry("matchPolicy").or_insert(json!("Equivalent"));
@@ -153,7 +124,7 @@ fn default_webhooks(kind: &Kind, object: &mut Value) {
         if kind.plural.starts_with("mutating") {
             fields.entry("reinvocationPolicy").or_insert(json!("Never"));
         }
-        for rule in webhook["rules"].as_array_mut().into_iter().flatten() {
+        for rule in items_mut(webhook, "rules") {
             map_mut(rule).entry("scope").or_insert(json!("*"));
         }
     }

@@ -14,6 +14,9 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
         spec.entry("suspend").or_insert(json!(false));
         spec.entry("successfulJobsHistoryLimit").or_insert(json!(3));
         spec.entry("failedJobsHistoryLimit").or_insert(json!(1));
+        if let Some(template) = object.pointer_mut("/spec/jobTemplate/spec/template/spec") {
+            pods::default_spec(template);
+        }
         return;
     }
     if kind.plural == "controllerrevisions" {
@@ -36,6 +39,8 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
             default("replicas", json!(1));
             default("revisionHistoryLimit", json!(10));
             default("podManagementPolicy", json!("OrderedReady"));
+            let kept = json!({"whenDeleted": "Retain", "whenScaled": "Retain"});
+            default("persistentVolumeClaimRetentionPolicy", kept);
             default(
                 "updateStrategy",
                 json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}),

@@ -9,7 +9,7 @@ use super::collect::Chore;
 use super::{Place, Store};
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, metadata_mut};
-use crate::server::refusal::Refusal;
+use crate::server::refusal::{About, Refusal};
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
@@ -104,7 +104,7 @@ impl Store {
         let grace = grace_seconds(kind, old, options.grace_seconds);
         if grace == 0 && finalizers(&new).is_empty() && !empties {
             let gone = self.remove(&place).unwrap_or_else(|| old.clone());
-            return Deleted::Gone(gone);
+            return Deleted::Gone(self.as_deleted(kind, gone));
         }
         self.mark(&mut new, grace);
         if kind.is("", "namespaces") {
@@ -112,6 +112,16 @@ impl Store {
         }
         let object = if new == **old { old.clone() } else { self.put(kind, new) };
         Deleted::Going(object)
+    }
+
+    /// A pod's last state as its deletion shows it: marked, though nobody else saw it so.
+    fn as_deleted(&self, kind: &Kind, gone: Object) -> Object {
+        if !kind.is("", "pods") {
+            return gone;
+        }
+        let mut last = gone.to_value();
+        self.mark(&mut last, 0);
+        Object::new(last)
     }
 
     /// Namespaces and definitions go after their contents; whether there are any.
@@ -140,7 +150,7 @@ impl Store {
         }
         metadata.insert("deletionTimestamp".to_owned(), json!(now));
         metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(grace));
-        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|_| !marked) {
             metadata.insert("generation".to_owned(), json!(generation + 1));
         }
     }
@@ -148,8 +158,16 @@ impl Store {
 
 fn check_preconditions(kind: &Kind, old: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
     let conflict = |what: &str, asked: &str, is: &str| {
-        let why = format!("the {what} in the precondition ({asked}) does not match the {what} in record ({is})");
-        Err(Refusal::conflict(kind.about(old.name()), why))
+        let why = format!(
+            "the {what} in the precondition ({asked}) does not match the {what} in record ({is}). The object might have \
+             been deleted and then recreated"
+        );
+        let about = About {
+            group: "",
+            resource: &kind.kind,
+            name: old.name(),
+        };
+        Err(Refusal::conflict(about, why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != old.uid()) {
         return conflict("UID", uid, old.uid());

@@ -1,6 +1,7 @@
 //! Every object of the cluster, its recent history, and the one counter of revisions. Synchronous: it neither waits nor
 //! calls out, so one lock around it is held for microseconds. Never knows HTTP, users or webhooks.
 
+mod body;
 mod collect;
 mod delete;
 mod pods;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use cluster::Mark;
 use serde_json::{Value, json};
 
+pub(crate) use body::{undecodable, unpatchable};
 pub(crate) use delete::Deleted;
 pub use delete::{DeleteOptions, Propagation};
 pub use read::{Page, Position};
@@ -35,6 +37,11 @@ const SYSTEM_CLASSES: [(&str, i64); 2] = [
     ("system-cluster-critical", 2_000_000_000),
     ("system-node-critical", 2_000_001_000),
 ];
+
+/// Whether a priority class is one that every cluster has.
+pub(crate) fn is_system_class(name: &str) -> bool {
+    SYSTEM_CLASSES.iter().any(|(class, _)| *class == name)
+}
 
 /// All objects.
 #[derive(Debug)]

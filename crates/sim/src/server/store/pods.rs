@@ -1,10 +1,13 @@
 //! What is done to pods by subresource: binding to a node, eviction.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{DeleteOptions, Deleted, Store, Writing};
+use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, field_mut, map_mut, metadata_mut};
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::refusal::{About, Cause, Refusal};
 use crate::server::selector::Selector;
 
 impl Store {
@@ -18,15 +21,18 @@ impl Store {
     ) -> Result<Object, Refusal> {
         let kind = self.kinds.get("", "v1", "pods").expect("a built-in kind");
         let old = self.get(&kind, &Key::new(namespace, pod))?;
-        let about = kind.about(pod);
+        let about = About {
+            resource: "pods/binding",
+            ..kind.about(pod)
+        };
         let target = binding["target"]["name"].as_str().unwrap_or("");
+        let of_kind = binding["target"]["kind"].as_str().unwrap_or("");
+        if !matches!(of_kind, "" | "Node") {
+            let cause = Cause::unsupported("target.kind", &json!(of_kind), &["Node", "<empty>"]);
+            return Err(Refusal::unexplained(500, format!("{}: {}", cause.field, cause.message)));
+        }
         if target.is_empty() {
-            return Err(Refusal::invalid(
-                "Binding",
-                "",
-                pod,
-                &[Cause::required("target.name", "")],
-            ));
+            return Err(Refusal::unexplained(500, "target.name: Required value"));
         }
         let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
         if !uid.is_empty() && uid != old.uid() {
@@ -91,7 +97,23 @@ impl Store {
         if !over && old["metadata"]["deletionTimestamp"].is_null() {
             self.check_budgets(namespace, &old)?;
         }
+        if !options.dry_run {
+            self.mark_disrupted(&kind, &old);
+        }
         self.delete(&kind, &key, options)
+    }
+
+    /// Notes on a pod that it goes because somebody evicted it.
+    fn mark_disrupted(&mut self, kind: &Arc<Kind>, pod: &Object) {
+        let mut new = pod.to_value();
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": self.clock.now_text(),
+        });
+        set_condition(&mut new, condition);
+        let writing = Writing::by("kube-apiserver").of_status();
+        self.book(kind, pod, &mut new, &writing);
+        self.put(kind, new);
     }
 
     fn check_budgets(&self, namespace: &str, pod: &Object) -> Result<(), Refusal> {
@@ -133,15 +155,16 @@ fn bound(old: &Object, binding: &Value, target: &str, now: &str) -> Value {
     let scheduled = json!({
         "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now
     });
-    let conditions = field_mut(&mut new, "status").entry("conditions").or_insert(json!([]));
-    if let Some(list) = conditions.as_array_mut() {
-        match list.iter_mut().find(|c| c["type"] == "PodScheduled") {
-            Some(condition) => *condition = scheduled,
-            None => list.push(scheduled),
-        }
-    }
-    if let Some(generation) = new["metadata"]["generation"].as_i64() {
-        metadata_mut(&mut new).insert("generation".to_owned(), json!(generation + 1));
-    }
+    set_condition(&mut new, scheduled);
     new
+}
+
+/// Puts a condition in the place of the one of its type.
+fn set_condition(pod: &mut Value, condition: Value) {
+    let conditions = field_mut(pod, "status").entry("conditions").or_insert(json!([]));
+    let Some(list) = conditions.as_array_mut() else { return };
+    match list.iter_mut().find(|c| c["type"] == condition["type"]) {
+        Some(place) => *place = condition,
+        None => list.push(condition),
+    }
 }

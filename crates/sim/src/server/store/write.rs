@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::body::{adopt, applied_config, check_body, check_size, check_typed, check_uid, undecodable, unpatchable};
 use super::delete::{finalizers, is_finished};
 use super::{Place, Store};
 use crate::server::kinds::Kind;
@@ -15,6 +16,7 @@ use crate::server::patch::shape::Shape;
 use crate::server::patch::{Patch, patched};
 use crate::server::refusal::{Cause, Refusal};
 use crate::server::rules;
+use crate::server::types::Decoded;
 
 /// Attempts at a free generated name. Names have 27^5 endings; as many collisions in a row mean something is wrong.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
@@ -77,6 +79,8 @@ impl Writing {
 pub(crate) struct Planned {
     pub(crate) old: Object,
     pub(crate) new: Value,
+    /// Fields of a patch that the kind does not have.
+    pub(crate) unknown: Vec<String>,
 }
 
 impl Store {
@@ -88,6 +92,7 @@ impl Store {
         body: Value,
         writing: &Writing,
     ) -> Result<Object, Refusal> {
+        let body = self.decode(kind, namespace, body)?.value;
         let new = self.plan_create(kind, namespace, body)?;
         self.commit_create(kind, new, writing)
     }
@@ -100,12 +105,20 @@ impl Store {
         body: Value,
         writing: &Writing,
     ) -> Result<Object, Refusal> {
+        let body = self.decode(kind, &key.namespace, body)?.value;
         let planned = self.plan_update(kind, key, body, writing.part)?;
         self.commit_update(kind, planned, writing)
     }
 
+    /// A request's body as an object of this kind, in the form in which it is stored.
+    pub(crate) fn decode(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Decoded, Refusal> {
+        rules::decode(kind, adopt(kind, namespace, body)?)
+            .map_err(|problem| undecodable(&kind.version, &kind.kind, &problem))
+    }
+
+    /// What creating an object makes of its decoded body.
     pub(crate) fn plan_create(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, Refusal> {
-        let mut new = self.adopt(kind, namespace, body)?;
+        let mut new = body;
         if kind.namespaced() {
             self.check_namespace(kind, &new, namespace)?;
         }
@@ -114,8 +127,8 @@ impl Store {
             .get("resourceVersion")
             .is_some_and(|r| r.as_str().is_some_and(|r| !r.is_empty()))
         {
-            return Err(Refusal::of_code(
-                400,
+            return Err(Refusal::unexplained(
+                500,
                 "resourceVersion should not be set on objects to be created",
             ));
         }
@@ -124,10 +137,12 @@ impl Store {
             "creationTimestamp",
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
-            "generation",
             "selfLink",
         ] {
             metadata.remove(field);
+        }
+        if kind.counts_generations() {
+            metadata.remove("generation");
         }
         if kind.status {
             map_mut(&mut new).remove("status");
@@ -146,15 +161,17 @@ impl Store {
         rules::default_object(kind, &mut new);
         self.name_it(kind, &mut new)?;
         let key = Key::of(&new);
+        rules::check(kind, None, &new)?;
+        rules::validate_create(self, kind, &new)?;
+        check_size(&new)?;
         if self.tables[kind.table].objects.contains_key(&key) {
             return Err(Refusal::already_exists(kind.about(&key.name)));
         }
-        rules::check(kind, None, &new)?;
         let (uid, now) = (self.random.uid(), self.clock.now_text());
         let metadata = metadata_mut(&mut new);
         metadata.insert("uid".to_owned(), json!(uid));
         metadata.insert("creationTimestamp".to_owned(), json!(now));
-        if kind.status || kind.custom.is_some() {
+        if kind.counts_generations() {
             metadata.insert("generation".to_owned(), json!(1));
         }
         rules::complete_new(self, kind, &mut new);
@@ -169,8 +186,8 @@ impl Store {
         Ok(object)
     }
 
+    /// What a decoded body makes of an object.
     pub(crate) fn plan_update(&self, kind: &Kind, key: &Key, body: Value, part: Part) -> Result<Planned, Refusal> {
-        let body = self.adopt(kind, &key.namespace, body)?;
         let old = self.get(kind, key)?;
         check_body(kind, &old, &body)?;
         let mut new = match part {
@@ -183,7 +200,11 @@ impl Store {
         if spec_changed && let Some(generation) = old["metadata"]["generation"].as_i64() {
             metadata_mut(&mut new).insert("generation".to_owned(), json!(generation + 1));
         }
-        Ok(Planned { old, new })
+        Ok(Planned {
+            old,
+            new,
+            unknown: Vec::new(),
+        })
     }
 
     /// What a patch makes of an object. A missing object is an error even for apply; see `plan_create`.
@@ -205,14 +226,24 @@ impl Store {
                 ));
             }
             Patch::Apply { config, force } => {
-                let config = self.applied_config(kind, key, config, writing.part)?;
+                check_typed(kind, config)?;
+                let config = applied_config(kind, key, config, writing.part)?;
                 let now = self.clock.now_text();
                 let author = book_author(kind, writing, &now);
-                apply(&old, &config, *force, &author, shape, kind.about(&key.name))?
+                apply(&old, &config, *force, &author, shape)?
             }
             Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => patched(&old, patch, shape)?,
         };
-        self.plan_update(kind, key, body, writing.part)
+        let adopted = adopt(kind, &key.namespace, body);
+        // A patch may not make another kind of an object; that is no reason to call the request malformed.
+        let adopted = adopted.map_err(|refusal| unpatchable(patch, &refusal.message))?;
+        let decoded = rules::decode(kind, adopted).map_err(|problem| unpatchable(patch, &problem))?;
+        check_uid(kind, &old, &decoded.value)?;
+        let planned = self.plan_update(kind, key, decoded.value, writing.part)?;
+        Ok(Planned {
+            unknown: decoded.unknown,
+            ..planned
+        })
     }
 
     /// The object that an apply creates.
@@ -223,18 +254,13 @@ impl Store {
         config: &Value,
         writing: &Writing,
     ) -> Result<Value, Refusal> {
-        let config = self.applied_config(kind, key, config, writing.part)?;
+        check_typed(kind, config)?;
+        let config = applied_config(kind, key, config, writing.part)?;
         let now = self.clock.now_text();
         let author = book_author(kind, writing, &now);
-        let new = apply(
-            &json!({}),
-            &config,
-            false,
-            &author,
-            shape_of(kind),
-            kind.about(&key.name),
-        )?;
-        self.plan_create(kind, &key.namespace, new)
+        let new = apply(&json!({}), &config, false, &author, shape_of(kind))?;
+        let decoded = rules::decode(kind, new).map_err(|problem| undecodable(&kind.version, &kind.kind, &problem))?;
+        self.plan_create(kind, &key.namespace, decoded.value)
     }
 
     pub(crate) fn commit_update(
@@ -243,7 +269,7 @@ impl Store {
         planned: Planned,
         writing: &Writing,
     ) -> Result<Object, Refusal> {
-        let Planned { old, mut new } = planned;
+        let Planned { old, mut new, .. } = planned;
         let key = Key::of(&old);
         if self.get(kind, &key)?.revision() != old.revision() {
             return Err(Refusal::outdated(kind.about(&key.name)));
@@ -252,6 +278,7 @@ impl Store {
             check_finalizers(kind, &old, &new)?;
         }
         rules::check(kind, Some(&old), &new)?;
+        check_size(&new)?;
         self.book(kind, &old, &mut new, writing);
         if writing.dry_run || new == *old {
             return Ok(Object::new(new));
@@ -289,71 +316,10 @@ impl Store {
         let kind = self.kinds.get("scheduling.k8s.io", "v1", "priorityclasses")?;
         let classes = &self.tables[kind.table].objects;
         if name.is_empty() {
-            return classes.values().find(|class| class["globalDefault"] == true).cloned();
+            let defaults = classes.values().filter(|class| class["globalDefault"] == true);
+            return defaults.min_by_key(|class| class["value"].as_i64()).cloned();
         }
         classes.get(&Key::new("", name)).cloned()
-    }
-
-    /// The body as an object of this kind in the form in which it is stored.
-    fn adopt(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, Refusal> {
-        let mut new = body;
-        if !new.is_object() {
-            return Err(Refusal::bad_request("the body of the request is not an object"));
-        }
-        let expect = kind.api_version();
-        let stored = kind.stored_api_version();
-        let says = |field: &str| new[field].as_str().unwrap_or("").to_owned();
-        let (version, name) = (says("apiVersion"), says("kind"));
-        let known = version.is_empty() || version == expect || version == stored;
-        if !known || (!name.is_empty() && name != kind.kind) {
-            return Err(Refusal::bad_request(format!(
-                "the API version in the data ({version}, {name}) does not match the expected API version ({expect}, {})",
-                kind.kind
-            )));
-        }
-        new["apiVersion"] = json!(stored);
-        new["kind"] = json!(kind.kind);
-        if kind.plural == "events" {
-            rules::events::to_core(&mut new);
-        }
-        let metadata = metadata_mut(&mut new);
-        let own = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
-        if kind.namespaced() {
-            if !own.is_empty() && own != namespace {
-                return Err(Refusal::bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the request",
-                ));
-            }
-            metadata.insert("namespace".to_owned(), json!(namespace));
-        } else {
-            metadata.remove("namespace");
-        }
-        Ok(new)
-    }
-
-    fn applied_config(&self, kind: &Kind, key: &Key, config: &Value, part: Part) -> Result<Value, Refusal> {
-        let mut config = self.adopt(kind, &key.namespace, config.clone())?;
-        let name = meta_text(&config, "name");
-        if !name.is_empty() && name != key.name {
-            return Err(Refusal::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                key.name
-            )));
-        }
-        metadata_mut(&mut config).insert("name".to_owned(), json!(key.name));
-        match part {
-            Part::Main if kind.status => {
-                map_mut(&mut config).remove("status");
-            }
-            Part::Main => {}
-            Part::Status => {
-                map_mut(&mut config)
-                    .retain(|field, _| matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
-                metadata_mut(&mut config)
-                    .retain(|field, _| matches!(field.as_str(), "name" | "namespace" | "resourceVersion" | "uid"));
-            }
-        }
-        Ok(config)
     }
 
     fn check_namespace(&self, kind: &Kind, new: &Value, namespace: &str) -> Result<(), Refusal> {
@@ -424,34 +390,6 @@ pub(crate) fn shape_of(kind: &Kind) -> Shape<'_> {
         None => Shape::BUILT_IN,
         Some(custom) => custom.schema.as_deref().map_or(Shape::Untyped, Shape::of_schema),
     }
-}
-
-fn check_body(kind: &Kind, old: &Object, body: &Value) -> Result<(), Refusal> {
-    let about = kind.about(old.name());
-    let name = meta_text(body, "name");
-    if !name.is_empty() && name != old.name() {
-        return Err(Refusal::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            old.name()
-        )));
-    }
-    let uid = meta_text(body, "uid");
-    if !uid.is_empty() && uid != old.uid() {
-        let why = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            old.uid()
-        );
-        return Err(Refusal::conflict(about, why));
-    }
-    let revision = meta_text(body, "resourceVersion");
-    if revision.is_empty() && kind.custom.is_some() {
-        let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(Refusal::invalid(&kind.kind, &kind.group, old.name(), &[cause]));
-    }
-    if !revision.is_empty() && revision != meta_text(old, "resourceVersion") {
-        return Err(Refusal::outdated(about));
-    }
-    Ok(())
 }
 
 fn with_old_status(kind: &Kind, old: &Object, body: Value) -> Value {
@@ -526,7 +464,15 @@ fn check_finalizers(kind: &Kind, old: &Object, new: &Value) -> Result<(), Refusa
     if !added {
         return Ok(());
     }
-    let why = "no new finalizers can be added if the object is being deleted";
+    let new: Vec<String> = finalizers(new)
+        .iter()
+        .filter(|f| !finalizers(old).contains(f))
+        .map(Value::to_string)
+        .collect();
+    let why = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        new.join(", ")
+    );
     Err(Refusal::invalid(
         &kind.kind,
         &kind.group,

@@ -1,0 +1,288 @@
+//! Which priority a pod group may claim. The webhook and the scheduler share these rules: the webhook answers at once, the scheduler
+//! also judges pod groups that are older than the rule.
+//!
+//! The priority classes `system-*` are for the system's own namespaces. A queue may set the highest priority of its pod groups, for
+//! itself and all queues below it.
+
+use std::collections::BTreeSet;
+
+use engine::model::GangSpec;
+
+use crate::keys;
+use crate::pod_group::PodGroup;
+use crate::priority_class::PriorityClasses;
+
+/// How the names of Kubernetes' own priority classes begin. The API server lets nobody else create such a class.
+const SYSTEM_CLASS_PREFIX: &str = "system-";
+/// Namespaces whose pod groups may name a system class.
+const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", keys::SYSTEM_NAMESPACE, keys::RESERVATION];
+
+/// Why a pod group may not have the priority that it claims. The texts start behind the name of the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PriorityRefusal {
+    /// A system class outside the system's namespaces.
+    #[error(
+        "priority class {class} is for the system's own namespaces, and {namespace} is none of them; name another priority class, for \
+         instance {}",
+        keys::DEFAULT_PRIORITY_CLASS
+    )]
+    SystemClass {
+        /// The class.
+        class: String,
+        /// The pod group's namespace.
+        namespace: String,
+    },
+    /// More than a queue on the path to the root allows.
+    #[error(
+        "{} has priority {priority}, and queue {queue} allows {max} at most; name a class of at most {max}, or ask an administrator to \
+         raise the queue's annotation {}",
+        class_name(.class.as_deref()),
+        keys::QUEUE_MAX_PRIORITY
+    )]
+    AboveCeiling {
+        /// The class that the pod group names.
+        class: Option<String>,
+        /// Its value.
+        priority: i32,
+        /// The queue that has the ceiling.
+        queue: String,
+        /// The ceiling.
+        max: i32,
+    },
+    /// A ceiling that can't be read allows nothing: its queue was meant to be bounded.
+    #[error(
+        "the queue's ceiling can't be read: Queue {queue}: metadata.annotations.{}: {text:?} is not a whole number; ask an administrator \
+         to write one, as in 100",
+        keys::QUEUE_MAX_PRIORITY
+    )]
+    UnreadableCeiling {
+        /// The queue that has it.
+        queue: String,
+        /// What is written.
+        text: String,
+    },
+}
+
+fn class_name(class: Option<&str>) -> String {
+    match class {
+        Some(class) => format!("priority class {class}"),
+        None => "a pod group without a priority class".to_owned(),
+    }
+}
+
+/// The highest priority in a queue, as the queue's annotation has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PriorityCeiling {
+    /// This one.
+    At(i32),
+    /// The annotation is not a whole number.
+    Unreadable(String),
+}
+
+impl PriorityCeiling {
+    /// Reads the annotation's value.
+    pub fn parse(text: &str) -> PriorityCeiling {
+        match text.trim().parse() {
+            Ok(max) => PriorityCeiling::At(max),
+            Err(_) => PriorityCeiling::Unreadable(crate::quantity::shorten(text)),
+        }
+    }
+}
+
+/// What the rules need to know of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueCeiling {
+    /// The queue above it.
+    pub parent: Option<Box<str>>,
+    /// Its own ceiling.
+    pub ceiling: Option<PriorityCeiling>,
+}
+
+/// What a pod group claims.
+#[derive(Clone, Copy, Debug)]
+pub struct PriorityClaim<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its queue.
+    pub queue: &'a str,
+    /// The class that it names.
+    pub class: Option<&'a str>,
+}
+
+impl PriorityClaim<'_> {
+    /// Why the claim is refused, if it is. `queue` looks up a queue by name.
+    pub fn refusal(
+        &self,
+        classes: &PriorityClasses,
+        queue: impl Fn(&str) -> Option<QueueCeiling>,
+    ) -> Option<PriorityRefusal> {
+        if let Some(refusal) = self.system_class() {
+            return Some(refusal);
+        }
+        let (queue, ceiling) = lowest_ceiling(self.queue, queue)?;
+        let priority = classes.priority(self.class);
+        match ceiling {
+            PriorityCeiling::Unreadable(text) => Some(PriorityRefusal::UnreadableCeiling { queue, text }),
+            PriorityCeiling::At(max) if priority > max => Some(PriorityRefusal::AboveCeiling {
+                class: self.class.map(str::to_owned),
+                priority,
+                queue,
+                max,
+            }),
+            PriorityCeiling::At(_) => None,
+        }
+    }
+
+    /// The refusal of a system class, which needs no queue to be known.
+    pub fn system_class(&self) -> Option<PriorityRefusal> {
+        let class = self.class.filter(|class| class.starts_with(SYSTEM_CLASS_PREFIX))?;
+        if SYSTEM_NAMESPACES.contains(&self.namespace) {
+            return None;
+        }
+        Some(PriorityRefusal::SystemClass {
+            class: class.to_owned(),
+            namespace: self.namespace.to_owned(),
+        })
+    }
+}
+
+impl PriorityRefusal {
+    /// The priority that running pods of the group count with meanwhile: never more than one that the group could have had.
+    pub fn granted(&self, classes: &PriorityClasses) -> i32 {
+        match self {
+            PriorityRefusal::AboveCeiling { max, .. } => *max,
+            PriorityRefusal::SystemClass { .. } | PriorityRefusal::UnreadableCeiling { .. } => classes.priority(None),
+        }
+    }
+}
+
+impl PodGroup {
+    /// Bounds its gang to a priority that it may have. What it claims beyond that keeps the gang from starting, with field and remedy.
+    pub fn bound_priority(
+        &self,
+        gang: &mut GangSpec,
+        classes: &PriorityClasses,
+        queue: impl Fn(&str) -> Option<QueueCeiling>,
+    ) {
+        let claim = PriorityClaim {
+            namespace: self.metadata.namespace(),
+            queue: self.queue(),
+            class: self.priority_class(),
+        };
+        if let Some(refusal) = claim.refusal(classes, queue) {
+            gang.priority = refusal.granted(classes);
+            gang.preemptible = self.preemptible_at(gang.priority);
+            gang.refused = Some(format!("PodGroup {}: spec.priorityClassName: {refusal}", gang.key));
+        }
+    }
+}
+
+/// The lowest ceiling from the queue up to its root, and the queue that has it. A ceiling that can't be read is the lowest.
+fn lowest_ceiling(queue: &str, look_up: impl Fn(&str) -> Option<QueueCeiling>) -> Option<(String, PriorityCeiling)> {
+    let mut lowest: Option<(String, i32)> = None;
+    let mut seen = BTreeSet::new();
+    let mut next = Some(Box::<str>::from(queue));
+    while let Some(name) = next {
+        // Queues may form a cycle while somebody rearranges them.
+        if !seen.insert(name.clone()) {
+            break;
+        }
+        let Some(found) = look_up(&name) else { break };
+        match found.ceiling {
+            Some(PriorityCeiling::At(max)) if lowest.as_ref().is_none_or(|(_, lowest)| max < *lowest) => {
+                lowest = Some((name.into(), max));
+            }
+            Some(unreadable @ PriorityCeiling::Unreadable(_)) => return Some((name.into(), unreadable)),
+            Some(PriorityCeiling::At(_)) | None => {}
+        }
+        next = found.parent;
+    }
+    lowest.map(|(name, max)| (name, PriorityCeiling::At(max)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(namespace: &str, queue: &str, class: Option<&str>) -> String {
+        let queues = |name: &str| {
+            let (parent, ceiling) = match name {
+                "root" => (None, Some("100")),
+                "team" => (Some("root"), Some("75")),
+                "loose" => (Some("team"), Some("1000")),
+                "open" => (None, None),
+                "round" => (Some("trip"), None),
+                "trip" => (Some("round"), Some("60")),
+                "odd" => (Some("root"), Some("high")),
+                "below-odd" => (Some("odd"), Some("10")),
+                _ => return None,
+            };
+            Some(QueueCeiling {
+                parent: parent.map(Into::into),
+                ceiling: ceiling.map(PriorityCeiling::parse),
+            })
+        };
+        let claim = PriorityClaim {
+            namespace,
+            queue,
+            class,
+        };
+        let refusal = claim.refusal(&PriorityClasses::installed(), queues);
+        refusal.map(|refusal| refusal.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn system_classes_are_for_system_namespaces() {
+        for class in ["system-node-critical", "system-cluster-critical", "system-anything"] {
+            let text = refusal("team-a", "open", Some(class));
+            assert_eq!(
+                text,
+                format!(
+                    "priority class {class} is for the system's own namespaces, and team-a is none of them; name another priority \
+                     class, for instance train"
+                )
+            );
+            for namespace in SYSTEM_NAMESPACES {
+                assert_eq!(refusal(namespace, "open", Some(class)), "");
+            }
+        }
+        assert_eq!(refusal("team-a", "open", Some("systematic")), "");
+    }
+
+    #[test]
+    fn the_lowest_ceiling_on_the_path_counts() {
+        assert_eq!(refusal("a", "root", Some("build")), "");
+        assert_eq!(refusal("a", "team", Some("build-preemptible")), "");
+        assert_eq!(refusal("a", "missing", Some("inference")), "");
+        for queue in ["team", "loose"] {
+            assert_eq!(
+                refusal("a", queue, Some("build")),
+                "priority class build has priority 100, and queue team allows 75 at most; name a class of at most 75, or ask an \
+                 administrator to raise the queue's annotation kai.scheduler/max-priority"
+            );
+        }
+        assert!(refusal("a", "round", Some("build")).contains("queue trip allows 60 at most"));
+    }
+
+    #[test]
+    fn the_default_priority_is_bounded_too() {
+        assert_eq!(refusal("a", "round", None), "");
+        assert!(refusal("a", "below-odd", None).contains("\"high\" is not a whole number"));
+    }
+
+    #[test]
+    fn a_refused_group_keeps_a_priority_that_it_could_have_had() {
+        let above = PriorityRefusal::AboveCeiling {
+            class: None,
+            priority: 9,
+            queue: "q".to_owned(),
+            max: 3,
+        };
+        assert_eq!(above.granted(&PriorityClasses::installed()), 3);
+        let system = PriorityRefusal::SystemClass {
+            class: "system-x".to_owned(),
+            namespace: "a".to_owned(),
+        };
+        assert_eq!(system.granted(&PriorityClasses::installed()), 50);
+    }
+}

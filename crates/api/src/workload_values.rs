@@ -1,0 +1,189 @@
+//! Labels and annotations by which pods and the workloads above them say how they are to be scheduled, and their values that mean
+//! nothing. Such a value is ignored, as in KAI; its author is told by the webhook, by an event of the pod grouper, or by a warning of
+//! `kai simulate`.
+
+use crate::duration::parse_duration;
+use crate::error::FieldError;
+use crate::pod::Pod;
+use crate::{Error, Problem, keys};
+
+const IGNORED: &str = "the value is ignored";
+
+/// The values of a workload's labels and annotations that have no effect. `has_class` says whether a priority class exists.
+pub fn ignored_values<'a>(
+    object: &str,
+    label: impl Fn(&str) -> Option<&'a str>,
+    annotation: impl Fn(&str) -> Option<&'a str>,
+    has_class: impl Fn(&str) -> bool,
+) -> Vec<Problem> {
+    let given = |text: Option<&'a str>| text.filter(|text| !text.is_empty());
+    let (label, annotation) = (|key: &str| given(label(key)), |key: &str| given(annotation(key)));
+    let mut errors = Vec::new();
+    if let Some(class) = label(keys::PRIORITY_CLASS_NAME).filter(|class| !has_class(class)) {
+        errors.push(in_labels(
+            keys::PRIORITY_CLASS_NAME,
+            Error::NoPriorityClass(class.to_owned()),
+        ));
+    }
+    if let Some(text) = label(keys::PREEMPTIBILITY)
+        && let Some(error) = wrong_preemptibility(text)
+    {
+        errors.push(in_labels(keys::PREEMPTIBILITY, error));
+    }
+    for (key, wrong) in [
+        (keys::PREEMPTION_DELAY, wrong_delay as fn(&str) -> Option<Error>),
+        (keys::STALENESS_GRACE_PERIOD, |text| parse_duration(text).err()),
+    ] {
+        errors.extend(annotation(key).and_then(wrong).map(|error| in_annotations(key, error)));
+    }
+    let levels = [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED];
+    let level = levels.into_iter().find(|key| annotation(key).is_some());
+    match (annotation(keys::TOPOLOGY), level) {
+        (Some(_), None) => errors.push(in_annotations(keys::TOPOLOGY, Error::TopologyWithoutLevel)),
+        (None, Some(level)) => errors.push(in_annotations(level, Error::LevelWithoutTopology)),
+        (Some(_), Some(_)) | (None, None) => {}
+    }
+    errors
+        .into_iter()
+        .map(|error| error.of(object.to_owned(), IGNORED))
+        .collect()
+}
+
+impl Pod {
+    /// The same of a pod.
+    pub fn ignored_values(&self, has_class: impl Fn(&str) -> bool) -> Vec<Problem> {
+        let (labels, annotations) = (&self.metadata.labels, &self.metadata.annotations);
+        ignored_values(
+            &self.named(),
+            |key| labels.text(key),
+            |key| annotations.text(key),
+            has_class,
+        )
+    }
+
+    /// The place within its gang that it asks for, if that means nothing. Among what [`Pod::read`] tells.
+    pub fn ignored_task_priority(&self) -> Option<Problem> {
+        let text = self.metadata.labels.text(keys::TASK_PRIORITY)?;
+        let error = text
+            .parse::<i64>()
+            .err()
+            .map(|_| Error::NotAnInteger(text.to_owned()))?;
+        Some(in_labels(keys::TASK_PRIORITY, error).of(self.named(), IGNORED))
+    }
+
+    fn named(&self) -> String {
+        format!("Pod {}", self.metadata.qualified_name())
+    }
+}
+
+/// What is wrong with a preemptibility.
+pub(crate) fn wrong_preemptibility(text: &str) -> Option<Error> {
+    match text {
+        keys::PREEMPTIBLE | keys::NON_PREEMPTIBLE => None,
+        other => Some(Error::Unknown {
+            text: other.to_owned(),
+            known: "preemptible and non-preemptible",
+        }),
+    }
+}
+
+/// What is wrong with a duration that can't be below zero.
+pub(crate) fn wrong_delay(text: &str) -> Option<Error> {
+    match parse_duration(text) {
+        Ok(delay) if delay.0 < 0 => Some(Error::NegativeDuration(text.to_owned())),
+        Ok(_) => None,
+        Err(error) => Some(error),
+    }
+}
+
+fn in_labels(key: &str, error: Error) -> FieldError {
+    FieldError::new(format!("metadata.labels.{key}"), error)
+}
+
+fn in_annotations(key: &str, error: Error) -> FieldError {
+    FieldError::new(format!("metadata.annotations.{key}"), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(labels: &str, annotations: &str) -> Vec<String> {
+        let text =
+            format!(r#"{{"metadata":{{"name":"p","namespace":"a","labels":{labels},"annotations":{annotations}}}}}"#);
+        let pod: Pod = serde_json::from_str(&text).unwrap();
+        let problems = pod.ignored_values(|class| class == "train").into_iter();
+        problems
+            .chain(pod.ignored_task_priority())
+            .map(|problem| problem.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn every_value_without_effect_is_told() {
+        for (labels, annotations, expect) in [
+            (
+                r#"{"priorityClassName":"hgih"}"#,
+                "{}",
+                "Pod a/p: metadata.labels.priorityClassName: there is no priority class \"hgih\"; create it, or name one that exists \
+                 (the value is ignored)",
+            ),
+            (
+                r#"{"kai.scheduler/preemptibility":"maybe"}"#,
+                "{}",
+                "Pod a/p: metadata.labels.kai.scheduler/preemptibility: \"maybe\" is unknown; known are preemptible and \
+                 non-preemptible (the value is ignored)",
+            ),
+            (
+                r#"{"kai.scheduler/task-priority":"first"}"#,
+                "{}",
+                "Pod a/p: metadata.labels.kai.scheduler/task-priority: \"first\" is not a whole number; write one, as in 3 (the value \
+                 is ignored)",
+            ),
+            (
+                "{}",
+                r#"{"kai.scheduler/preemption-delay":"soon"}"#,
+                "Pod a/p: metadata.annotations.kai.scheduler/preemption-delay: \"soon\" is not a duration; write it as in 90s, 5m or \
+                 1h30m (the value is ignored)",
+            ),
+            (
+                "{}",
+                r#"{"kai.scheduler/preemption-delay":"-5m"}"#,
+                "Pod a/p: metadata.annotations.kai.scheduler/preemption-delay: \"-5m\" is negative; write a duration of zero or more, \
+                 as in 5m (the value is ignored)",
+            ),
+            (
+                "{}",
+                r#"{"kai.scheduler/staleness-grace-period":"later"}"#,
+                "Pod a/p: metadata.annotations.kai.scheduler/staleness-grace-period: \"later\" is not a duration; write it as in 90s, \
+                 5m or 1h30m (the value is ignored)",
+            ),
+            (
+                "{}",
+                r#"{"kai.scheduler/topology":"racks"}"#,
+                "Pod a/p: metadata.annotations.kai.scheduler/topology: a topology is named without a level; name a required or a \
+                 preferred level beside it (the value is ignored)",
+            ),
+            (
+                "{}",
+                r#"{"kai.scheduler/topology-required-placement":"rack"}"#,
+                "Pod a/p: metadata.annotations.kai.scheduler/topology-required-placement: a level is named without a topology; name \
+                 the topology beside it (the value is ignored)",
+            ),
+        ] {
+            assert_eq!(told(labels, annotations), [expect]);
+        }
+    }
+
+    #[test]
+    fn values_that_mean_something_are_not() {
+        let labels = r#"{"priorityClassName":"train","kai.scheduler/preemptibility":"preemptible","kai.scheduler/task-priority":"-3"}"#;
+        let annotations = r#"{"kai.scheduler/preemption-delay":"5m","kai.scheduler/staleness-grace-period":"-1s",
+            "kai.scheduler/topology":"racks","kai.scheduler/topology-preferred-placement":"rack"}"#;
+        assert_eq!(told(labels, annotations), [""; 0]);
+        assert_eq!(
+            told(r#"{"priorityClassName":""}"#, r#"{"kai.scheduler/topology":""}"#),
+            [""; 0]
+        );
+    }
+}

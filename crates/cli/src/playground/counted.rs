@@ -1,0 +1,107 @@
+//! Whether the queues' status counts the pods that there are. It follows them after a moment, and a picture taken before is wrong.
+
+use std::time::Duration;
+
+use api::keys;
+use cluster::Key;
+use engine::model::{GpuRequest, Millis};
+
+use super::picture::amounts;
+use super::world::World;
+
+/// How long the picture waits for the queues' status, and how often it looks.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+const GLANCE: Duration = Duration::from_millis(50);
+/// Hundredths of GPUs that rounding may take.
+const ROUNDING: i64 = 5;
+
+/// Amounts of GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Gpus {
+    /// Hundredths of GPUs that are asked for.
+    asked: i64,
+    /// MiB of GPU memory that are asked for.
+    asked_mib: i64,
+    /// Hundredths of GPUs in use.
+    used: i64,
+}
+
+/// Waits until the queues' status counts the pods that there are.
+pub(super) async fn until_counted(world: &World) {
+    let counted = async {
+        while !agree(of_queues(world), of_pods(world)) {
+            tokio::time::sleep(GLANCE).await;
+        }
+    };
+    // Shown as it is then: a picture that is behind is better than none.
+    let _ = tokio::time::timeout(WAIT_MAX, counted).await;
+}
+
+fn agree(queues: Gpus, pods: Gpus) -> bool {
+    let near = |one: i64, other: i64| (one - other).abs() <= ROUNDING;
+    near(queues.asked, pods.asked) && queues.asked_mib == pods.asked_mib && near(queues.used, pods.used)
+}
+
+/// What the leaf queues have in their status.
+fn of_queues(world: &World) -> Gpus {
+    let queues = world.context.feeds.queues().all();
+    let is_parent = |queue: &api::Queue| {
+        let name = queue.metadata.plain_name();
+        queues.iter().any(|other| other.parent() == Some(name))
+    };
+    let mut gpus = Gpus::default();
+    for queue in queues.iter().filter(|queue| !is_parent(queue)) {
+        let status = queue.status();
+        let (asked, asked_mib) = amounts(&status.requested);
+        gpus.asked += asked;
+        gpus.asked_mib += asked_mib;
+        gpus.used += amounts(&status.allocated).0;
+    }
+    gpus
+}
+
+/// What the pods ask for and have.
+fn of_pods(world: &World) -> Gpus {
+    let feeds = &world.context.feeds;
+    let mut gpus = Gpus::default();
+    for pod in feeds.pods().all() {
+        if pod.scheduler_name() != keys::SCHEDULER_NAME || pod.metadata.namespace() == keys::RESERVATION {
+            continue;
+        }
+        let Ok(read) = pod.read(&api::PodIdentity::default(), Millis(0)) else {
+            continue;
+        };
+        let node = pod.node_name().and_then(|name| feeds.nodes().get(&Key::new("", name)));
+        let (asked, asked_mib) = match read.value.requests.gpu {
+            GpuRequest::None | GpuRequest::Mig { .. } => (0, 0),
+            GpuRequest::Whole { devices } => (devices * 100, 0),
+            GpuRequest::Fraction { billionths, devices } => (billionths * devices / 10_000_000, 0),
+            GpuRequest::Memory { mib, devices } => (0, mib * devices),
+        };
+        gpus.asked += asked;
+        gpus.asked_mib += asked_mib;
+        if let Some(node) = node {
+            let memory_mib = node.read().ok().and_then(|read| read.value.gpu_memory_mib);
+            gpus.used += asked + asked_mib * 100 / memory_mib.unwrap_or(i64::MAX).max(1);
+        }
+    }
+    gpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_lag_behind_are_noticed() {
+        let pods = Gpus {
+            asked: 200,
+            asked_mib: 30_720,
+            used: 224,
+        };
+        assert!(agree(Gpus { used: 225, ..pods }, pods));
+        assert!(!agree(Gpus { used: 200, ..pods }, pods));
+        assert!(!agree(Gpus { asked_mib: 0, ..pods }, pods));
+        assert!(!agree(Gpus::default(), pods));
+    }
+}

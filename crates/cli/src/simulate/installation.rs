@@ -1,0 +1,424 @@
+//! What an installation does to manifests: the default queues, admission of new pods, and the pod grouper's work. The rules are
+//! those of the roles; only their inputs come from files instead of a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use api::{Pod, Queue, keys};
+use controllers::admission::{self, Operation, Request};
+use controllers::grouper::{self, Ignored, Objects, Owner, Plan, Refusal, Stop, View as _, Workload};
+use serde_json::{Map, Value};
+use sim::scenario::{Author, Document, Installation, Manifests, is_made_up, made_up_uid};
+
+use super::files::{Files, all_of, read};
+use crate::all;
+
+/// No kind asks for more objects than its owner and one beside it.
+const READS_MAX: usize = 4;
+
+/// The roles as they are without flags.
+pub(super) struct Installed {
+    admission: admission::Settings,
+    grouper: grouper::Settings,
+}
+
+impl Installed {
+    pub(super) fn new() -> anyhow::Result<Installed> {
+        let roles = all::Settings::every_role()?;
+        Ok(Installed {
+            admission: roles.admission.unwrap_or_default(),
+            grouper: roles
+                .controllers
+                .and_then(|controllers| controllers.grouper)
+                .unwrap_or_default(),
+        })
+    }
+}
+
+impl Installation for Installed {
+    fn prepare(&self, manifests: &mut Manifests) {
+        if !manifests.documents.iter().any(|document| document.kind == "Queue") {
+            add_default_queues(&mut manifests.documents);
+        }
+        self.admit(manifests);
+        self.group(manifests);
+    }
+}
+
+impl Installed {
+    /// Takes out the pods that admission refuses. A pod that was in a cluster was admitted there.
+    fn admit(&self, manifests: &mut Manifests) {
+        let queues: Vec<Arc<Queue>> = all_of(&manifests.documents, "Queue").map(Arc::new).collect();
+        let Manifests {
+            documents,
+            warnings,
+            refused_pods,
+        } = manifests;
+        documents.retain_mut(|document| {
+            if document.kind != "Pod" || was_in_a_cluster(&document.object) {
+                return true;
+            }
+            let request = Request {
+                uid: document.name(),
+                operation: Operation::Create,
+                namespace: document.namespace().to_owned(),
+                object: document.object.clone(),
+                ..Request::default()
+            };
+            match admission::create_pod(request, &self.admission, &queues) {
+                Ok(pod) => document.object = pod,
+                Err(message) => {
+                    let told = message.lines().next().unwrap_or_default();
+                    warnings.push_about(&document.file, format_args!("{told} (admission refuses the pod)"));
+                    *refused_pods += 1;
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    /// Gives pods their pod groups.
+    fn group(&self, manifests: &mut Manifests) {
+        let Manifests {
+            documents, warnings, ..
+        } = manifests;
+        let files = Files::new(documents);
+        let mut changes: Vec<(usize, Value)> = Vec::new();
+        let mut groups: Vec<Document> = Vec::new();
+        let (mut names, mut told) = (BTreeSet::new(), BTreeSet::new());
+        let mut short_names = ShortNames::default();
+        for (at, document) in documents.iter().enumerate() {
+            let Some(pod) = self.pod_without_group(document, &files) else {
+                continue;
+            };
+            let owners = files.owners_of(&pod);
+            let (plan, ignored) = match self.plan(&pod, &owners, &files) {
+                Ok(Some((plan, ignored))) => (short_names.shortened(plan), ignored),
+                Ok(None) => continue,
+                Err(refusal) => {
+                    warnings.push_about(&document.file, format_args!("{refusal} (the pod waits)"));
+                    continue;
+                }
+            };
+            for Ignored { problem, .. } in ignored {
+                // All pods of a workload say the same of it.
+                if told.insert(problem.to_string()) {
+                    warnings.push_about(&document.file, problem);
+                }
+            }
+            changes.extend(grouper::pod_change(&plan, &pod).map(|change| (at, change)));
+            if !names.insert((plan.namespace.clone(), plan.name.clone()))
+                || files.pod_group(&plan.namespace, &plan.name).is_some()
+            {
+                continue;
+            }
+            let queue = plan.spec.queue.as_deref().unwrap_or_default();
+            if let Some(line) = files.missing_queue(queue, &pod, &owners)
+                && told.insert(line.clone())
+            {
+                warnings.push_about(&document.file, line);
+            }
+            groups.push(document.made("PodGroup", group_of(&plan, &pod)));
+        }
+        for (at, mut change) in changes {
+            // Only a guard for a patch; the pods of files keep the identity they have.
+            change["metadata"]["uid"].take();
+            merge(&mut documents[at].object, change);
+        }
+        documents.append(&mut groups);
+    }
+
+    /// The pod, if the grouper would look at it.
+    fn pod_without_group(&self, document: &Document, files: &Files<'_>) -> Option<Pod> {
+        if document.kind != "Pod" {
+            return None;
+        }
+        let mut pod: Pod = read(&document.object)?;
+        let metadata = &pod.metadata;
+        let left_alone = metadata.annotations.text(keys::SKIP_POD_GROUPER) == Some("true");
+        let named = pod.pod_group();
+        // A bare pod that names a group was put there by its author; any pod whose group is in the files has it already.
+        let has_group = named.is_some_and(|name| {
+            metadata.owner_references.is_empty() || files.pod_group(metadata.namespace(), name).is_some()
+        });
+        if pod.scheduler_name() != self.grouper.scheduler_name || left_alone || has_group {
+            return None;
+        }
+        if pod.metadata.uid.is_none() {
+            // The name of the pod group has the uid in it. Objects that were never in a cluster have none.
+            pod.metadata.uid = Some(made_up_uid(&document.name()).as_str().into());
+        }
+        Some(pod)
+    }
+
+    /// The pod group, and values that have no effect on it. `None` for a pod whose owners want no group.
+    fn plan(&self, pod: &Pod, owners: &[Owner], files: &Files<'_>) -> Result<Option<(Plan, Vec<Ignored>)>, Refusal> {
+        if owners.iter().any(Owner::opts_out) {
+            return Ok(None);
+        }
+        let mut objects = Objects::new();
+        loop {
+            let workload = Workload {
+                pod,
+                owners,
+                objects: &objects,
+                view: files,
+                rules: &self.grouper.rules,
+            };
+            match grouper::group(&workload) {
+                Ok(plan) => return Ok(Some((plan, grouper::ignored_values(&workload)))),
+                Err(Stop::Refused(refusal)) => return Err(refusal),
+                Err(Stop::Needs(reference)) => {
+                    assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
+                    let object = files.object(pod.metadata.namespace(), &reference).cloned();
+                    objects.insert(reference, object);
+                }
+            }
+        }
+    }
+}
+
+/// Names of pod groups end in the uid of their owner. One that was made up says nothing to a reader, and is left out.
+#[derive(Default)]
+struct ShortNames {
+    /// Namespace and short name, with the name that it stands for.
+    taken: BTreeMap<(String, String), String>,
+}
+
+impl ShortNames {
+    fn shortened(&mut self, mut plan: Plan) -> Plan {
+        if !is_made_up(&plan.owner.uid) {
+            return plan;
+        }
+        let short = plan.name.replace(&format!("-{}", plan.owner.uid), "");
+        let key = (plan.namespace.clone(), short.clone());
+        // A Job and a pod of one name have groups of their own.
+        if *self.taken.entry(key).or_insert_with(|| plan.name.clone()) == plan.name {
+            plan.name = short;
+        }
+        plan
+    }
+}
+
+fn add_default_queues(documents: &mut Vec<Document>) {
+    let file: Arc<Path> = Arc::from(Path::new("default queues"));
+    documents.extend(controllers::default_queues().map(|object| Document {
+        file: Arc::clone(&file),
+        kind: "Queue".to_owned(),
+        object,
+        author: Author::Controller,
+    }));
+}
+
+/// Whether an API server had the object: it gives every object a uid. A pod that runs was created before.
+fn was_in_a_cluster(pod: &Value) -> bool {
+    ["/metadata/uid", "/spec/nodeName", "/status/phase"]
+        .iter()
+        .any(|field| pod.pointer(field).is_some())
+}
+
+fn group_of(plan: &Plan, pod: &Pod) -> Value {
+    let mut group = grouper::body(plan);
+    group["metadata"]["namespace"] = plan.namespace.as_str().into();
+    if let Some(created) = pod.metadata.creation_timestamp.as_deref() {
+        group["metadata"]["creationTimestamp"] = created.into();
+    }
+    group
+}
+
+/// A merge patch that only adds; a null changes nothing.
+fn merge(into: &mut Value, change: Value) {
+    match (into, change) {
+        (_, Value::Null) => {}
+        (into @ Value::Object(_), Value::Object(change)) => {
+            for (field, value) in change {
+                merge(&mut into[field], value);
+            }
+        }
+        (into @ Value::Null, Value::Object(change)) => {
+            *into = Value::Object(Map::new());
+            merge(into, Value::Object(change));
+        }
+        (into, value) => *into = value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::scenario::{Scenario, load_manifests};
+
+    use super::*;
+
+    fn load(text: &str) -> Scenario {
+        load_manifests(Path::new("m.yaml"), text, &Installed::new().unwrap()).unwrap()
+    }
+
+    fn told(scenario: &Scenario) -> Vec<String> {
+        scenario.warnings.lines().collect()
+    }
+
+    /// Queue, minimum and number of pods of each gang.
+    fn gangs(scenario: &Scenario) -> Vec<(&str, u32, usize)> {
+        let pods = |key| {
+            scenario
+                .objects
+                .pods
+                .iter()
+                .filter(|pod| pod.gang.as_ref() == Some(key))
+                .count()
+        };
+        let gangs = scenario.objects.gangs.iter();
+        gangs
+            .map(|gang| (gang.queue.as_str(), gang.min_member, pods(&gang.key)))
+            .collect()
+    }
+
+    #[test]
+    fn a_bare_pod_gets_a_pod_group_and_the_default_queue() {
+        let scenario = load("kind: Pod\nmetadata: { name: a }\nspec: { schedulerName: kai-scheduler }\n");
+        assert_eq!(told(&scenario), Vec::<String>::new());
+        assert_eq!(gangs(&scenario), [("default-queue", 1, 1)]);
+        let gang = &scenario.objects.gangs[0];
+        assert_eq!((gang.priority, gang.preemptible), (50, true));
+        assert_eq!(scenario.objects.queues.len(), 2);
+    }
+
+    #[test]
+    fn pod_groups_are_named_after_their_workloads() {
+        let spec = "spec: { schedulerName: kai-scheduler }";
+        let scenario = load(&format!(
+            "kind: Pod\nmetadata: {{ name: x }}\n{spec}\n---\nkind: Job\nmetadata: {{ name: x }}\nspec: {{ template: {{ {spec} }} }}\n"
+        ));
+        let mut names: Vec<&str> = scenario
+            .objects
+            .gangs
+            .iter()
+            .map(|gang| gang.key.name.as_str())
+            .collect();
+        names.sort();
+        assert_eq!(names[0], "pg-x");
+        assert!(
+            names[1].starts_with("pg-x-made-up-"),
+            "two workloads, two groups: {names:?}"
+        );
+    }
+
+    #[test]
+    fn workloads_are_grouped_as_in_a_cluster() {
+        let spec = "template: { spec: { schedulerName: kai-scheduler, containers: [{ name: main }] } }";
+        let scenario = load(&format!(
+            "kind: Queue\nmetadata: {{ name: q }}\nspec: {{}}\n---\n\
+             kind: Job\nmetadata: {{ name: train, labels: {{ kai.scheduler/queue: q }}, annotations: {{ kai.scheduler/batch-min-member: '3' }} }}\n\
+             spec: {{ parallelism: 3, {spec} }}\n---\n\
+             kind: Deployment\nmetadata: {{ name: web, labels: {{ kai.scheduler/queue: q }} }}\nspec: {{ replicas: 2, {spec} }}\n"
+        ));
+        assert_eq!(told(&scenario), Vec::<String>::new());
+        // The job is one gang of three; each pod of the deployment is one of its own, of the class for inference.
+        let mut found = gangs(&scenario);
+        found.sort();
+        assert_eq!(found, [("q", 1, 1), ("q", 1, 1), ("q", 3, 3)]);
+        let priorities: Vec<i32> = scenario.objects.gangs.iter().map(|gang| gang.priority).collect();
+        assert_eq!(priorities.iter().filter(|priority| **priority == 125).count(), 2);
+    }
+
+    #[test]
+    fn a_new_pod_that_admission_refuses_takes_no_part() {
+        let pod = |metadata: &str, rest: &str| {
+            format!(
+                "kind: Pod\nmetadata: {{ name: p, namespace: ns, {metadata} }}\nspec: {{ schedulerName: kai-scheduler{rest} }}\n"
+            )
+        };
+        let refused = load(&pod("annotations: { gpu-fraction: '7' }", ""));
+        assert_eq!((refused.objects.pods.len(), refused.refused_pods), (0, 1));
+        let told = told(&refused);
+        assert!(
+            told[0].starts_with("m.yaml: Pod ns/p: metadata.annotations.gpu-fraction: ")
+                && told[0].ends_with("(admission refuses the pod)"),
+            "{told:?}"
+        );
+        // A pod that runs has the scheduler's labels, which no user may write.
+        let label = "labels: { runai-gpu-group: g }, annotations: { gpu-fraction: '0.5' }";
+        assert_eq!(load(&pod(label, "")).refused_pods, 1);
+        assert_eq!(load(&pod(label, ", nodeName: n")).refused_pods, 0);
+    }
+
+    #[test]
+    fn a_queue_that_does_not_exist_is_told_once_per_workload() {
+        let scenario = load(
+            "kind: Queue\nmetadata: { name: q }\nspec: {}\n---\n\
+             kind: Deployment\nmetadata: { name: web, labels: { kai.scheduler/queue: gone } }\n\
+             spec: { replicas: 3, template: { spec: { schedulerName: kai-scheduler } } }\n",
+        );
+        assert_eq!(
+            told(&scenario),
+            [
+                "m.yaml: Deployment default/web: metadata.labels.kai.scheduler/queue: queue \"gone\" does not exist; create it or \
+              correct the name (its pods wait)"
+            ]
+        );
+    }
+
+    #[test]
+    fn pods_of_a_cluster_that_was_written_to_files_keep_their_groups() {
+        let scenario = load(
+            "kind: Queue\nmetadata: { name: q }\nspec: {}\n---\n\
+             kind: PodGroup\nmetadata: { name: pg-train-u, namespace: ns }\nspec: { queue: q, minMember: 2 }\n---\n\
+             kind: Job\nmetadata: { name: train, namespace: ns, uid: u }\nspec: { parallelism: 2, template: { spec: { schedulerName: kai-scheduler } } }\n---\n\
+             kind: Pod\nmetadata: { name: train-x, namespace: ns, uid: v, annotations: { pod-group-name: pg-train-u }, \
+             ownerReferences: [{ apiVersion: batch/v1, kind: Job, name: train, uid: u }] }\n\
+             spec: { schedulerName: kai-scheduler, nodeName: n }\nstatus: { phase: Running }\n---\n\
+             kind: Node\nmetadata: { name: n }\n",
+        );
+        // One pod is there and one is missing; both are in the group that is there.
+        assert_eq!(gangs(&scenario), [("q", 2, 2)]);
+    }
+
+    /// As in the cluster, where the webhook and events tell it.
+    #[test]
+    fn values_without_effect_are_warned_of_in_files_too() {
+        let text = r#"
+kind: Queue
+metadata: { name: company }
+spec: { resources: { gpu: { quota: 4 } } }
+---
+kind: Queue
+metadata: { name: default-queue }
+spec: { parentQueue: company, preemptMinRuntime: -5m, resources: { gpu: { quota: 8 } } }
+---
+kind: Pod
+metadata:
+  name: p
+  labels: { priorityClassName: hgih, kai.scheduler/preemptibility: maybe, kai.scheduler/task-priority: first }
+  annotations: { kai.scheduler/preemption-delay: soon, kai.scheduler/staleness-grace-period: later, kai.scheduler/topology: racks }
+spec: { schedulerName: kai-scheduler }
+---
+kind: PodGroup
+metadata: { name: g }
+spec: { queue: default-queue, priorityClassName: lwo, topologyConstraint: { requiredTopologyLevel: rack } }
+"#;
+        let scenario = load(text);
+        let mut fields: Vec<String> = scenario
+            .warnings
+            .lines()
+            .map(|line| line.split(": ").skip(1).take(2).collect::<Vec<_>>().join(": "))
+            .collect();
+        fields.sort();
+        assert_eq!(
+            fields,
+            [
+                "Pod default/p: metadata.annotations.kai.scheduler/preemption-delay",
+                "Pod default/p: metadata.annotations.kai.scheduler/staleness-grace-period",
+                "Pod default/p: metadata.annotations.kai.scheduler/topology",
+                "Pod default/p: metadata.labels.kai.scheduler/preemptibility",
+                "Pod default/p: metadata.labels.kai.scheduler/task-priority",
+                "Pod default/p: metadata.labels.priorityClassName",
+                "PodGroup default/g: spec.priorityClassName",
+                "PodGroup default/g: spec.topologyConstraint",
+                "Queue default-queue: spec.preemptMinRuntime",
+                "Queue default-queue: spec.resources",
+            ]
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! What is printed of the runs, and the exit code that follows from them.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use sim::outcome::Outcome;
+use sim::scenario::Source;
+
+use super::junit::{Suite, Verdict};
+use super::table;
+use crate::grid::{Screen, printable};
+
+/// What became of one scenario.
+pub(super) type Run = Result<Outcome, sim::Error>;
+
+/// How the outcome is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// For a person.
+    Table,
+    /// For a program.
+    Json,
+    /// For a CI system.
+    Junit,
+}
+
+/// What the user wants of the runs together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wishes {
+    pub(super) output: Output,
+    pub(super) check: bool,
+    pub(super) fail_on_pending: bool,
+    pub(super) strict: bool,
+}
+
+/// Prints the scenarios one by one and remembers how they went.
+pub(super) struct Report {
+    wishes: Wishes,
+    screen: Screen,
+    suite: Suite,
+    passed: usize,
+    failed: usize,
+    unread: usize,
+    with_pending: usize,
+    warnings: usize,
+}
+
+impl Report {
+    pub(super) fn new(wishes: Wishes, screen: Screen) -> Report {
+        Report {
+            wishes,
+            screen,
+            suite: Suite::default(),
+            passed: 0,
+            failed: 0,
+            unread: 0,
+            with_pending: 0,
+            warnings: 0,
+        }
+    }
+
+    /// Prints one scenario.
+    pub(super) fn add(&mut self, source: &Source, run: Run) -> io::Result<()> {
+        let outcome = match run {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                let error = error.to_string();
+                eprintln!("error: {}", printable(&error));
+                self.unread += 1;
+                self.failed += 1;
+                let file = source.path().display().to_string();
+                self.suite.add(&file, &file, 0.0, Verdict::Error(error), &[]);
+                return Ok(());
+            }
+        };
+        let failures = self.failures(source, &outcome);
+        // Notes explain an outcome. One that is as expected needs no explanation.
+        if !self.wishes.check || !failures.is_empty() {
+            for note in &outcome.notes {
+                eprintln!("note: {}", printable(note));
+            }
+        }
+        let warnings: Vec<String> = outcome.warnings.lines().collect();
+        for line in &warnings {
+            eprintln!("warning: {}", printable(line));
+        }
+        self.warnings += outcome.warnings.count();
+        match self.wishes.output {
+            Output::Json => {
+                let mut out = io::BufWriter::new(io::stdout().lock());
+                serde_json::to_writer(&mut out, &outcome)?;
+                writeln!(out)?;
+                out.flush()
+            }
+            Output::Junit => {
+                let seconds = outcome.timing.cycle_ms.iter().sum::<f64>() / 1e3;
+                let verdict = match failures.is_empty() {
+                    true => Verdict::Passed,
+                    false => Verdict::Failed(failures),
+                };
+                self.suite
+                    .add(&outcome.file_names(), &outcome.id, seconds, verdict, &warnings);
+                Ok(())
+            }
+            Output::Table => {
+                let mut out = io::BufWriter::new(io::stdout().lock());
+                for failure in failures {
+                    let line = format!("{}: {failure}", source.path().display());
+                    writeln!(out, "{}", printable(&line))?;
+                }
+                if !self.wishes.check {
+                    table::write(&mut out, &outcome, self.screen)?;
+                }
+                out.flush()
+            }
+        }
+    }
+
+    /// What is wrong with the outcome, and counts it.
+    fn failures(&mut self, source: &Source, outcome: &Outcome) -> Vec<String> {
+        let mut failures = Vec::new();
+        match &outcome.differences {
+            Some(differences) if !differences.is_empty() => {
+                self.failed += 1;
+                failures.extend(differences.iter().cloned());
+            }
+            Some(_) => self.passed += 1,
+            None => {}
+        }
+        let (pending, refused) = (outcome.totals.pending, outcome.totals.refused);
+        if self.wishes.fail_on_pending && pending + refused > 0 {
+            self.with_pending += 1;
+            let told = format!("{pending} pods wait without a place, {refused} are refused");
+            eprintln!("error: {}: {told}", printable(&source.path().display().to_string()));
+            if self.wishes.output == Output::Junit {
+                failures.push(told);
+            }
+        }
+        failures
+    }
+
+    /// Prints the sum.
+    pub(super) fn finish(self) -> io::Result<ExitCode> {
+        let Wishes { output, check, .. } = self.wishes;
+        if output == Output::Junit {
+            crate::print(&self.suite.to_xml())?;
+        }
+        if check {
+            let summary = format!("{} passed, {} failed", self.passed, self.failed);
+            match output {
+                Output::Table => println!("{summary}"),
+                // Standard output is for the program that reads it.
+                Output::Json | Output::Junit => eprintln!("{summary}"),
+            }
+        }
+        let strict = self.wishes.strict && self.warnings > 0;
+        if strict {
+            let count = self.warnings;
+            eprintln!(
+                "error: {count} warning{} with --strict",
+                if count == 1 { "" } else { "s" }
+            );
+        }
+        Ok(match () {
+            () if !check && self.unread > 0 => ExitCode::from(2),
+            () if check && self.failed > 0 => ExitCode::from(1),
+            () if self.with_pending > 0 => ExitCode::from(1),
+            () if strict => ExitCode::from(2),
+            () => ExitCode::SUCCESS,
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! What none of our accounts may do, whatever rights it has by RBAC besides: change a spec, or say how a pod is doing.
+
+use api::{Node, Pod, PodGroup};
+use cluster::{Error, Part, Patch, Target};
+use serde_json::{Value, json};
+use sim::kubelet::NodeTemplate;
+
+use super::may;
+use super::tokens::{NODE_AGENT, RESERVATION_POD};
+use crate::harness::manifest::PodManifest;
+use crate::harness::user::refused;
+use crate::harness::{User, scenario};
+
+const ROLES: [&str; 5] = ["scheduler", "binder", "controllers", "admission", "kai-all"];
+
+fn accounts() -> Vec<String> {
+    let roles = ROLES.map(|role| format!("system:serviceaccount:kai-scheduler:{role}"));
+    let of_nodes = [NODE_AGENT, RESERVATION_POD].map(str::to_owned);
+    roles.into_iter().chain(of_nodes).collect()
+}
+
+/// Strategic, so that the rest of the container stays.
+fn new_image() -> Patch {
+    Patch::Strategic(json!({ "spec": { "containers": [{ "name": "main", "image": "evil" }] } }))
+}
+
+async fn annotate(user: &User, target: Target<'_>) -> Result<Value, Error> {
+    let change = json!({ "metadata": { "annotations": { "example.com/by": "an account of ours" } } });
+    user.patch_status(target, change).await
+}
+
+#[test]
+fn no_account_of_ours_changes_a_spec() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        cluster.create(PodManifest::new("whole").gpus(1).build()).await;
+        cluster.until_only_running(&["whole"]).await;
+        let pod = Target::of::<Pod>("default", "whole");
+        let node = Target::of::<Node>("", "node");
+        let group = cluster.pod("whole").unwrap().pod_group().unwrap().to_owned();
+        let group = Target::of::<PodGroup>("default", &group);
+        let spec_of =
+            async |target: Target<'_>| cluster.client.get_value(target).await.unwrap().unwrap()["spec"].clone();
+        let (pod_spec, node_spec) = (spec_of(pod).await, spec_of(node).await);
+
+        for (at, account) in accounts().into_iter().enumerate() {
+            let user = cluster.account_beyond_rbac(&account).await;
+            let attempt = |what: &str| format!("{what} by {account}");
+            // The accounts of nodes are stopped by more than one policy, and the server names any of them.
+            let of_node = [NODE_AGENT, RESERVATION_POD].contains(&account.as_str());
+            let by = |policy: &'static str| {
+                if of_node {
+                    "ValidatingAdmissionPolicy 'kai-"
+                } else {
+                    policy
+                }
+            };
+            let image = user.0.patch(pod, Part::Object, new_image()).await;
+            refused(&attempt("image"), image, by("kai-own-specs"));
+            let owner = json!({ "metadata": { "finalizers": ["example.com/for-ever"] } });
+            refused(&attempt("finalizer"), user.patch(pod, owner).await, by("kai-own-specs"));
+            let cordon = json!({ "spec": { "unschedulable": true } });
+            refused(&attempt("node"), user.patch(node, cordon).await, by("kai-own-specs"));
+            let change = json!({ "spec": { "schedulingBackoff": 10 + at } });
+            let changed = user.patch(group, change).await;
+            // The controllers make pod groups of workloads, and keep them as the workload says.
+            match account.ends_with(":controllers") || account.ends_with(":kai-all") {
+                true => drop(changed.unwrap()),
+                false => refused(&attempt("pod group"), changed, "kai-own-specs"),
+            }
+
+            let ended = json!({ "status": { "phase": "Failed" } });
+            refused(
+                &attempt("phase"),
+                user.patch_status(pod, ended).await,
+                by("kai-own-pod-status"),
+            );
+        }
+        // Through the status, which the roles may write, no spec can be written.
+        for role in ["scheduler", "binder", "controllers"] {
+            let account = format!("system:serviceaccount:kai-scheduler:{role}");
+            let user = cluster.user(&account).await;
+            annotate(&user, pod).await.unwrap();
+            user.0.patch(pod, Part::Status, new_image()).await.unwrap();
+        }
+        assert_eq!(spec_of(pod).await, pod_spec);
+        assert_eq!(spec_of(node).await, node_spec);
+    });
+}
+
+#[test]
+fn no_account_of_ours_may_patch_pods() {
+    scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
+        let Some(kube) = cluster.kube() else { return };
+        let calls = [
+            ("patch", "pods", ""),
+            ("update", "pods", ""),
+            ("patch", "pods", "ephemeralcontainers"),
+            ("patch", "pods", "resize"),
+            ("get", "secrets", ""),
+        ];
+        for account in accounts() {
+            for (verb, resource, subresource) in calls {
+                for namespace in ["default", "kai-resource-reservation", "kai-scheduler"] {
+                    let call = json!({ "verb": verb, "resource": resource, "subresource": subresource, "namespace": namespace });
+                    assert!(!may(kube, &account, call.clone()).await, "{account}: {call}");
+                }
+            }
+        }
+    });
+}

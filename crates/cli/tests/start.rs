@@ -1,0 +1,126 @@
+//! What the roles say about themselves when they start.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use sim::server::{Options, Server};
+use support::command;
+
+/// A process that ends with the test.
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts kai with these arguments on an API server of the test, and reads its log until it has all of these words.
+#[track_caller]
+fn check_log(arguments: &[&str], words: &[&str]) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = Server::new(Options::default());
+    let listening = runtime.block_on(server.listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    cli::embedded::install(&server).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, listening.kubeconfig(None)).unwrap();
+    let mut child = command(".", arguments)
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(child.stderr.take().unwrap());
+    let _process = Process(child);
+    let address = listening.url();
+    let mut missing: Vec<&str> = words.iter().copied().chain([&*address]).collect();
+    let mut seen = String::new();
+    for line in log.lines() {
+        let line = line.unwrap();
+        missing.retain(|word| !line.contains(word));
+        seen.push_str(&line);
+        seen.push('\n');
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("kai ended without saying {missing:?}\n{seen}");
+}
+
+#[test]
+fn all_roles_say_version_ports_leader_server_and_what_they_watch() {
+    check_log(
+        &[
+            "all",
+            "--no-admission",
+            "--leader-elect",
+            "--listen-address=127.0.0.1:0",
+            "--plugin-server-port=0",
+        ],
+        &[
+            concat!("version=\"", env!("CARGO_PKG_VERSION"), "\""),
+            "roles=\"scheduler, binder, controllers\"",
+            "metrics_and_health=\"127.0.0.1:",
+            "probes=\"none\"",
+            "lease=\"kai-scheduler/kai-all\"",
+            "identity=",
+            "schedulerName kai-scheduler in all namespaces",
+            "reservation pods in namespace kai-resource-reservation",
+            "the API server answers",
+            "leading",
+        ],
+    );
+}
+
+#[test]
+fn one_role_says_what_it_does_without_an_election() {
+    check_log(
+        &["binder", "--listen-address=127.0.0.1:0"],
+        &["roles=\"binder\"", "leader election is off", "watches bind requests"],
+    );
+}
+
+#[test]
+fn without_a_cluster_the_error_names_the_ways_to_one() {
+    let run = command(".", &["all"]).output().unwrap();
+    let text = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("--kubeconfig") && text.contains("kai playground"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    // Nobody listens on the port of a listener that is gone.
+    let address = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}], \
+         users: [{{name: c, user: {{}}}}], contexts: [{{name: c, context: {{cluster: c, user: c}}}}]}}"
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let mut child = command(".", &["binder", "--listen-address=127.0.0.1:0", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let _process = Process(child);
+    let told = lines.find(|line| line.as_ref().unwrap().contains("does not answer"));
+    let told = told.expect("the log goes on").unwrap();
+    assert!(
+        told.contains(&address.to_string()) && told.contains("kai playground"),
+        "{told}"
+    );
+}

@@ -1,0 +1,56 @@
+//! What webhooks know of the cluster: the queues, and the priority classes. Reading only.
+
+use std::sync::Arc;
+
+use api::PriorityClasses;
+
+/// The queues that there are, and the priority classes that their pod groups may name.
+pub trait Directory: Send + Sync {
+    /// All of them.
+    fn all(&self) -> Vec<Arc<api::Queue>>;
+
+    /// The one of this name.
+    fn named(&self, name: &str) -> Option<Arc<api::Queue>>;
+
+    /// The priority classes.
+    fn priority_classes(&self) -> PriorityClasses;
+}
+
+/// As the watches of a role see them.
+pub(super) struct Watched {
+    pub(super) queues: cluster::Feed<api::Queue>,
+    pub(super) classes: cluster::Feed<api::PriorityClass>,
+}
+
+impl Directory for Watched {
+    fn all(&self) -> Vec<Arc<api::Queue>> {
+        self.queues.all()
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
+        self.queues.get(&cluster::Key::new("", name))
+    }
+
+    fn priority_classes(&self) -> PriorityClasses {
+        let mut classes = PriorityClasses::default();
+        for class in self.classes.all() {
+            classes.insert(&class);
+        }
+        classes
+    }
+}
+
+/// A fixed list, in a cluster with the priority classes of an installation.
+impl Directory for Vec<Arc<api::Queue>> {
+    fn all(&self) -> Vec<Arc<api::Queue>> {
+        self.clone()
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
+        self.iter().find(|queue| queue.metadata.plain_name() == name).cloned()
+    }
+
+    fn priority_classes(&self) -> PriorityClasses {
+        PriorityClasses::installed()
+    }
+}

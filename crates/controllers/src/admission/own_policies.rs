@@ -1,0 +1,190 @@
+//! What our own accounts may not do, as ValidatingAdmissionPolicies: RBAC can't say "only its own node", "only its own pod" or "not the
+//! spec". A token that a kubelet mounted into a pod names the pod and its node (Kubernetes 1.30 and later, as are these policies). An
+//! account of a node is refused when its token does not say where it is: such a token was not made for a pod of ours.
+
+use api::keys;
+use serde_json::Value;
+
+use super::args::Settings;
+use super::policies::{condition, policy, refuse, rule};
+
+/// Names of the policies of this file.
+pub(super) const NAMES: [&str; 5] = [
+    "kai-own-specs",
+    "kai-own-pod-status",
+    "kai-node-agent-nodes",
+    "kai-node-agent-pods",
+    "kai-reservation-pods",
+];
+
+/// Accounts of the system's namespace that `deploy/rbac.yaml` has.
+const NODE_AGENT: &str = "kai-node-agent";
+const CONTROLLERS: [&str; 2] = ["controllers", "kai-all"];
+const ROLES: [&str; 5] = ["scheduler", "binder", "controllers", "admission", "kai-all"];
+/// The account of reservation pods, in their namespace.
+const RESERVATION_ACCOUNT: &str = keys::RESERVATION;
+
+/// Claims of a token that the kubelet asked for, as the API server passes them on.
+const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
+const POD_NAME_CLAIM: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID_CLAIM: &str = "authentication.kubernetes.io/pod-uid";
+
+/// Fields of a pod's status that its kubelet writes. Ours write conditions.
+const KUBELETS_STATUS: [&str; 11] = [
+    "phase",
+    "reason",
+    "message",
+    "hostIP",
+    "hostIPs",
+    "podIP",
+    "podIPs",
+    "startTime",
+    "containerStatuses",
+    "initContainerStatuses",
+    "ephemeralContainerStatuses",
+];
+
+const SPEC: &str = "spec: no account of the scheduler's changes it; whoever wants to uses an account of their own";
+const METADATA: &str = "metadata: no account of the scheduler's changes owner references or finalizers of pods and nodes; whoever wants \
+                        to uses an account of their own";
+const STATUS: &str =
+    "Pod: status: the scheduler's accounts write conditions, and the pod's kubelet writes the rest; leave it alone";
+const OTHER_NODE: &str = "Node: the account of the node agents writes the node that its token names (claim \
+                          authentication.kubernetes.io/node-name) and no other; use the token that the kubelet mounts into the agent's pod";
+const POD_OF_OTHER_NODE: &str = "Pod: the account of the node agents writes pods of the node that its token names (claim \
+                                 authentication.kubernetes.io/node-name) and no others; use the token that the kubelet mounts into the \
+                                 agent's pod";
+const OTHER_POD: &str = "Pod: the account of reservation pods writes the pod that its token names (claims \
+                         authentication.kubernetes.io/pod-name and pod-uid) and no other; use the token that the kubelet mounts into \
+                         the pod";
+
+/// All policies, without bindings.
+pub(super) fn policies(settings: &Settings) -> Vec<Value> {
+    let [specs, status, agent_nodes, agent_pods, reservation_pods] = NAMES;
+    let of_all = [by_one_of("ours", &all_accounts(settings))];
+    let of_agents = [by_one_of("node-agent", &[agent(settings)])];
+    let of_reservations = [by_one_of("reservation", &[reservation(settings)])];
+    let pods = [rule("", &["pods", "pods/status"], &["UPDATE"], "Namespaced")];
+    vec![
+        policy(specs, &spec_rules(), &of_all, &spec_validations(settings)),
+        policy(
+            status,
+            &[rule("", &["pods/status"], &["UPDATE"], "Namespaced")],
+            &of_all,
+            &[refuse(&unchanged_fields("status", &KUBELETS_STATUS), STATUS)],
+        ),
+        policy(
+            agent_nodes,
+            &[rule("", &["nodes", "nodes/status"], &["UPDATE"], "Cluster")],
+            &of_agents,
+            &[refuse(&claims(NODE_CLAIM, "object.metadata.name"), OTHER_NODE)],
+        ),
+        policy(
+            agent_pods,
+            &pods,
+            &of_agents,
+            &[refuse(
+                &format!(
+                    "has(oldObject.spec.nodeName) && {}",
+                    claims(NODE_CLAIM, "oldObject.spec.nodeName")
+                ),
+                POD_OF_OTHER_NODE,
+            )],
+        ),
+        policy(
+            reservation_pods,
+            &pods,
+            &of_reservations,
+            &[refuse(
+                &format!(
+                    "{} && {}",
+                    claims(POD_NAME_CLAIM, "object.metadata.name"),
+                    claims(POD_UID_CLAIM, "object.metadata.uid")
+                ),
+                OTHER_POD,
+            )],
+        ),
+    ]
+}
+
+fn account(namespace: &str, name: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{name}")
+}
+
+fn agent(settings: &Settings) -> String {
+    account(&settings.system_namespace, NODE_AGENT)
+}
+
+fn reservation(settings: &Settings) -> String {
+    account(&settings.reservation_namespace, RESERVATION_ACCOUNT)
+}
+
+fn all_accounts(settings: &Settings) -> Vec<String> {
+    let roles = ROLES.iter().map(|role| account(&settings.system_namespace, role));
+    roles.chain([agent(settings), reservation(settings)]).collect()
+}
+
+fn is_one_of(accounts: &[String]) -> String {
+    let quoted: Vec<String> = accounts.iter().map(|account| format!("'{account}'")).collect();
+    format!("request.userInfo.username in [{}]", quoted.join(", "))
+}
+
+fn by_one_of(name: &str, accounts: &[String]) -> Value {
+    condition(name, is_one_of(accounts))
+}
+
+fn spec_rules() -> [Value; 3] {
+    [
+        rule(
+            "",
+            &["pods", "pods/ephemeralcontainers", "pods/resize"],
+            &["UPDATE"],
+            "Namespaced",
+        ),
+        rule("", &["nodes"], &["UPDATE"], "Cluster"),
+        rule("scheduling.run.ai", &["podgroups"], &["UPDATE"], "Namespaced"),
+    ]
+}
+
+/// The controllers make pod groups of workloads and keep them so.
+fn spec_validations(settings: &Settings) -> Vec<Value> {
+    let controllers = CONTROLLERS.map(|role| account(&settings.system_namespace, role));
+    let by_controllers = format!(
+        "(request.resource.resource == 'podgroups' && {})",
+        is_one_of(&controllers)
+    );
+    vec![
+        refuse(&format!("{by_controllers} || ({})", unchanged("spec")), SPEC),
+        refuse(
+            &format!(
+                "request.resource.resource == 'podgroups' || ({} && {})",
+                unchanged("metadata.ownerReferences"),
+                unchanged("metadata.finalizers")
+            ),
+            METADATA,
+        ),
+    ]
+}
+
+/// Whether a field is as it was.
+pub(super) fn unchanged(field: &str) -> String {
+    format!(
+        "has(object.{field}) == has(oldObject.{field}) && (!has(object.{field}) || object.{field} == oldObject.{field})"
+    )
+}
+
+fn unchanged_fields(parent: &str, fields: &[&str]) -> String {
+    let present = format!("has(object.{parent}) == has(oldObject.{parent})");
+    let fields = fields
+        .iter()
+        .map(|field| format!("({})", unchanged(&format!("{parent}.{field}"))));
+    let fields: Vec<String> = fields.collect();
+    format!("{present} && (!has(object.{parent}) || ({}))", fields.join(" && "))
+}
+
+/// Whether the user's token has a claim with this value.
+fn claims(claim: &str, value: &str) -> String {
+    format!(
+        "has(request.userInfo.extra) && '{claim}' in request.userInfo.extra && {value} in request.userInfo.extra['{claim}']"
+    )
+}

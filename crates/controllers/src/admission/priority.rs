@@ -1,0 +1,116 @@
+//! Which priority classes pods and pod groups may name. The rules are those of the scheduler, see `api::PriorityClaim`; here they are
+//! answered at once, with the field that has to change.
+
+use api::{PriorityClaim, keys};
+use serde_json::Value;
+
+use super::directory::Directory;
+use super::review::{Finding, Request};
+use super::view::{self, Place};
+
+/// Why a pod group may not have its priority in its queue. Whoever made it: the pod grouper passes on what a tenant wrote.
+pub(super) fn pod_group(request: &Request, queues: &dyn Directory) -> Option<Finding> {
+    let named = |object| {
+        (
+            view::text(object, "/spec/queue"),
+            view::text(object, "/spec/priorityClassName"),
+        )
+    };
+    let (queue, class) = named(&request.object);
+    if (queue, class) == named(&request.old_object) {
+        return None;
+    }
+    let claim = PriorityClaim {
+        namespace: &request.namespace,
+        queue: queue.unwrap_or_default(),
+        class,
+    };
+    let ceiling = |name: &str| queues.named(name).map(|queue| queue.priority_ceiling());
+    let refusal = claim.refusal(&queues.priority_classes(), ceiling)?;
+    Some(Finding::forbidden("spec.priorityClassName", refusal.to_string()))
+}
+
+/// Why a pod may not name its class. The workload above the pod may name another one, so the queue's ceiling is not looked at.
+pub(super) fn pod(request: &Request) -> Option<Finding> {
+    let (field, class) = class_of(&request.object)?;
+    if class_of(&request.old_object).is_some_and(|(_, before)| before == class) {
+        return None;
+    }
+    let claim = PriorityClaim {
+        namespace: &request.namespace,
+        queue: "",
+        class: Some(&class),
+    };
+    Some(Finding::forbidden(field, claim.system_class()?.to_string()))
+}
+
+/// The class that a pod names, as the pod grouper looks for it.
+fn class_of(pod: &Value) -> Option<(String, String)> {
+    let label = view::entry(pod, Place::Labels, keys::PRIORITY_CLASS_NAME).filter(|class| !class.is_empty());
+    match label {
+        Some(class) => Some((
+            format!("metadata.labels.{}", keys::PRIORITY_CLASS_NAME),
+            class.into_owned(),
+        )),
+        None => {
+            let class = view::text(pod, "/spec/priorityClassName")?;
+            Some(("spec.priorityClassName".to_owned(), class.to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn queues() -> Vec<Arc<api::Queue>> {
+        let queue = |name: &str, parent: &str, max: &str| {
+            let queue = json!({"metadata": {"name": name, "annotations": {"kai.scheduler/max-priority": max}},
+                "spec": {"parentQueue": parent}});
+            Arc::new(serde_json::from_value(queue).unwrap())
+        };
+        vec![queue("top", "", "75"), queue("leaf", "top", "1000")]
+    }
+
+    fn request(object: Value, old_object: Value) -> Request {
+        Request {
+            namespace: "a".into(),
+            object,
+            old_object,
+            ..Request::default()
+        }
+    }
+
+    fn group(queue: &str, class: &str) -> Value {
+        json!({"spec": {"queue": queue, "priorityClassName": class}})
+    }
+
+    #[test]
+    fn a_pod_group_names_no_system_class_and_none_above_the_ceiling_of_its_queues() {
+        let refused = |new, old| pod_group(&request(new, old), &queues()).map(|finding| finding.text);
+        assert_eq!(refused(group("leaf", "train"), Value::Null), None);
+        let text = refused(group("leaf", "build"), Value::Null).unwrap();
+        assert!(text.contains("queue top allows 75 at most"), "{text}");
+        let text = refused(group("none", "system-node-critical"), Value::Null).unwrap();
+        assert!(text.contains("for the system's own namespaces"), "{text}");
+        // Nobody is refused for what was there before.
+        assert_eq!(refused(group("leaf", "build"), group("leaf", "build")), None);
+        assert!(refused(group("leaf", "build"), group("other", "build")).is_some());
+        assert!(refused(group("leaf", "build"), group("leaf", "train")).is_some());
+    }
+
+    #[test]
+    fn a_pod_names_no_system_class_by_label_or_spec() {
+        let refused = |pod: Value| super::pod(&request(pod, Value::Null)).map(|finding| finding.field);
+        let in_spec = json!({"spec": {"priorityClassName": "system-cluster-critical"}});
+        assert_eq!(refused(in_spec.clone()).as_deref(), Some("spec.priorityClassName"));
+        let by_label = json!({"metadata": {"labels": {"priorityClassName": "system-node-critical"}}});
+        assert_eq!(refused(by_label).as_deref(), Some("metadata.labels.priorityClassName"));
+        assert_eq!(refused(json!({"spec": {"priorityClassName": "high"}})), None);
+        assert_eq!(super::pod(&request(in_spec.clone(), in_spec)), None);
+    }
+}

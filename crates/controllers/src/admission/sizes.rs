@@ -1,0 +1,77 @@
+//! The work that reviews of the largest objects take, in steps.
+
+#![cfg(debug_assertions)]
+
+use sim::large_objects::{List, check_growth, lengths};
+
+use super::args::{Feature, Settings};
+use super::review::{Operation, Request};
+use super::server::{Rule, State};
+
+fn state() -> State {
+    let settings = Settings {
+        gpu_sharing: Feature::On,
+        block_visible_devices: Feature::On,
+        ..Settings::default()
+    };
+    State::new(settings, Vec::new(), |_| true, &cluster::Metrics::default())
+}
+
+/// The steps of all reviews of the object.
+fn steps(state: &State, list: List, length: usize) -> u64 {
+    let object = list.object(length);
+    let rules: &[Rule] = match object["kind"].as_str() {
+        Some("Pod") => &[Rule::MutatePod, Rule::ValidatePod],
+        Some("PodGroup") => &[Rule::ValidatePodGroup],
+        Some("Topology") => &[Rule::ValidateTopology],
+        other => panic!("{other:?} is reviewed by nobody"),
+    };
+    let of = |operation, old_object| Request {
+        operation,
+        namespace: "a".into(),
+        object: object.clone(),
+        old_object,
+        ..Request::default()
+    };
+    let requests = [
+        of(Operation::Create, serde_json::Value::Null),
+        of(Operation::Update, object.clone()),
+    ];
+    let ((), steps) = engine::steps::of(|| {
+        for rule in rules {
+            for request in &requests {
+                state.decide(*rule, request);
+            }
+        }
+    });
+    steps
+}
+
+#[test]
+fn reviews_of_the_largest_objects_take_steps_by_their_length() {
+    let state = state();
+    for list in List::ALL {
+        for length in lengths(list) {
+            let checked = check_growth(length, |length| steps(&state, list, length));
+            assert_eq!(checked, Ok(()), "{list:?}");
+        }
+    }
+}
+
+#[test]
+fn a_review_that_compares_entries_in_pairs_would_be_found() {
+    let in_pairs = |length: usize| {
+        let object = List::Tolerations.object(length);
+        let list = || super::view::list(&object, "/spec/tolerations");
+        let ((), steps) = engine::steps::of(|| {
+            for one in list() {
+                let same = |other: &serde_json::Value| other["key"] == one["key"];
+                assert_eq!(list().iter().filter(|other| same(other)).count(), 1);
+            }
+        });
+        steps
+    };
+    for length in [64, 512] {
+        assert!(check_growth(length, in_pairs).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! Which pods of a gang are evicted first.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{ElasticState, Progress, by_progress, elastic_state};
+use crate::ids::{GangId, PodId};
+use crate::ledger::Ledger;
+use crate::steps;
+use crate::tables::{Gang, Member, Share};
+
+/// Pods of a gang that can still be evicted: those with a place, less those already taken.
+pub(crate) struct Evictable<'a> {
+    ledger: &'a Ledger,
+    gang: &'a Gang,
+    /// Sorted.
+    taken: SmallVec<[PodId; 4]>,
+    /// How many pods of each set are left; empty if none is taken.
+    left: Vec<u32>,
+}
+
+/// Sums over the tree of a gang, by group.
+struct Sums {
+    /// Members that have their minimum.
+    satisfied: SmallVec<[usize; 2]>,
+    /// Whether the group can lose a pod or a member and keep its minimum.
+    surplus: SmallVec<[bool; 2]>,
+}
+
+impl<'a> Evictable<'a> {
+    pub(crate) fn new(ledger: &'a Ledger, gang: GangId, taken: &[PodId]) -> Evictable<'a> {
+        let mut taken = SmallVec::from_slice(taken);
+        taken.sort_unstable();
+        let mut evictable = Evictable {
+            ledger,
+            gang: ledger.gang(gang),
+            taken,
+            left: Vec::new(),
+        };
+        if !evictable.taken.is_empty() {
+            let sets = evictable.gang.pod_sets.iter();
+            evictable.left = sets
+                .map(|set| {
+                    steps::count(1 + set.pods.len());
+                    set.pods.iter().filter(|pod| evictable.is_left(**pod)).count() as u32
+                })
+                .collect();
+        }
+        evictable
+    }
+
+    fn is_left(&self, pod: PodId) -> bool {
+        self.ledger.pod(pod).place.status.is_active_allocated() && self.taken.binary_search(&pod).is_err()
+    }
+
+    pub(crate) fn count(&self, set: usize) -> u32 {
+        match self.left.get(set) {
+            Some(left) => *left,
+            None => self.gang.pod_sets[set].active_allocated(),
+        }
+    }
+
+    pub(crate) fn total(&self) -> u32 {
+        (0..self.gang.pod_sets.len()).map(|set| self.count(set)).sum()
+    }
+
+    /// What the remaining pods that really hold a place are charged.
+    pub(crate) fn allocated(&self) -> Share {
+        if self.taken.is_empty() {
+            return self.gang.allocated;
+        }
+        let mut share = [0; 3];
+        for pod in self
+            .gang
+            .pod_sets
+            .iter()
+            .flat_map(|set| &set.pods)
+            .filter(|pod| self.is_left(**pod))
+        {
+            let row = self.ledger.pod(*pod);
+            if let Some(node) = row.place.node.filter(|_| row.place.status.is_allocated()) {
+                let accepted = self.ledger.shape(row.shape).accepted(self.ledger.node(node).memory_mib);
+                crate::ledger::add(&mut share, accepted, 1);
+            }
+        }
+        share
+    }
+
+    pub(crate) fn elastic_state(&self) -> ElasticState {
+        elastic_state(self.gang, |set| self.count(set))
+    }
+
+    /// The pods that go first: one that is above the minimum, else an optional subgroup, else the whole gang.
+    pub(crate) fn unit(&self) -> Vec<PodId> {
+        let unit = self.elastic_unit(0, &self.sums());
+        if !unit.is_empty() {
+            return unit;
+        }
+        self.all_below(Member::Group(0))
+    }
+
+    /// In one pass, since children stand after their parents.
+    fn sums(&self) -> Sums {
+        let groups = &self.gang.groups;
+        steps::count(groups.len() + self.gang.pod_sets.len());
+        let mut sums = Sums {
+            satisfied: smallvec![0; groups.len()],
+            surplus: smallvec![false; groups.len()],
+        };
+        for (at, set) in self.gang.pod_sets.iter().enumerate() {
+            let (count, parent) = (self.count(at), set.parent as usize);
+            sums.satisfied[parent] += usize::from(count >= set.min);
+            sums.surplus[parent] |= count > set.min;
+        }
+        for (at, group) in groups.iter().enumerate().rev() {
+            let required = group.required_members();
+            sums.surplus[at] |= sums.satisfied[at] > required;
+            if let Some(parent) = group.parent {
+                sums.satisfied[parent as usize] += usize::from(sums.satisfied[at] >= required);
+                sums.surplus[parent as usize] |= sums.surplus[at];
+            }
+        }
+        sums
+    }
+
+    fn elastic_unit(&self, group: u32, sums: &Sums) -> Vec<PodId> {
+        let row = &self.gang.groups[group as usize];
+        let satisfied = sums.satisfied[group as usize];
+        if satisfied == 0 {
+            return Vec::new();
+        }
+        let mut members = by_progress(&row.members, |member| self.progress(member, sums));
+        members.reverse();
+        if sums.surplus[group as usize] {
+            for member in &members {
+                let unit = match member {
+                    Member::Pods(set) if self.has_surplus(*set) => self.last_of(*set).into_iter().collect(),
+                    Member::Pods(_) => Vec::new(),
+                    Member::Group(group) => self.elastic_unit(*group, sums),
+                };
+                if !unit.is_empty() {
+                    return unit;
+                }
+            }
+        }
+        if row.required_members() < satisfied {
+            let units = members.iter().map(|member| self.all_below(*member));
+            return units.into_iter().find(|unit| !unit.is_empty()).unwrap_or_default();
+        }
+        Vec::new()
+    }
+
+    fn has_surplus(&self, set: u32) -> bool {
+        self.count(set as usize) > self.gang.pod_sets[set as usize].min
+    }
+
+    fn progress(&self, member: Member, sums: &Sums) -> Progress {
+        match member {
+            Member::Pods(set) => Progress {
+                count: self.count(set as usize) as usize,
+                min: self.gang.pod_sets[set as usize].min as usize,
+            },
+            Member::Group(group) => Progress {
+                count: sums.satisfied[group as usize],
+                min: self.gang.groups[group as usize].required_members(),
+            },
+        }
+    }
+
+    /// All that are left of a member.
+    fn all_below(&self, member: Member) -> Vec<PodId> {
+        let mut sets = Vec::new();
+        match member {
+            Member::Pods(set) => sets.push(set),
+            Member::Group(group) => self.gang.sets_below(group, &mut sets),
+        }
+        sets.iter().flat_map(|set| self.left_of(*set)).collect()
+    }
+
+    /// All that are left of a set, last in task order first.
+    fn left_of(&self, set: u32) -> impl Iterator<Item = PodId> {
+        let pods = self.gang.pod_sets[set as usize].pods.iter().rev();
+        pods.copied().filter(|pod| self.is_left(*pod))
+    }
+
+    fn last_of(&self, set: u32) -> Option<PodId> {
+        self.left_of(set).next()
+    }
+}

@@ -1,0 +1,289 @@
+use super::*;
+use crate::Cluster;
+use crate::model::{
+    Config, Constraints, Event, GangKey, GangSpec, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, PodKind,
+    PodPhase, PodSpec, QueueSpec, Quota, Requests, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec,
+};
+use crate::reasons::{Reason, SubGroupExcess};
+use crate::report::Status;
+
+fn key() -> GangKey {
+    GangKey {
+        namespace: "n".into(),
+        name: "g".into(),
+    }
+}
+
+fn gang(sub_groups: Vec<SubGroupSpec>) -> GangSpec {
+    GangSpec {
+        key: key(),
+        uid: "g".into(),
+        created: Millis(0),
+        queue: "q".into(),
+        priority: 50,
+        preemptible: true,
+        min_member: 1,
+        min_sub_group: None,
+        topology: None,
+        sub_groups,
+        last_start: None,
+        last_eviction: None,
+        stale_since: None,
+        preemption_delay: Millis(0),
+        staleness_grace: None,
+        schedulable: true,
+        refused: None,
+    }
+}
+
+fn sub_group(name: &str, parent: Option<&str>, min: u32) -> SubGroupSpec {
+    SubGroupSpec {
+        name: name.to_owned(),
+        parent: parent.map(str::to_owned),
+        min_member: Some(min),
+        min_sub_group: None,
+        topology: None,
+    }
+}
+
+fn name(at: usize) -> String {
+    format!("s{at:06}")
+}
+
+/// A chain of subgroups, the deepest first in order of names, so that nothing is where a single pass would find it.
+fn chain(count: usize) -> Vec<SubGroupSpec> {
+    let parent = |at: usize| (at + 1 < count).then(|| name(at + 1));
+    (0..count)
+        .map(|at| sub_group(&name(at), parent(at).as_deref(), 1))
+        .collect()
+}
+
+fn flat(count: usize) -> Vec<SubGroupSpec> {
+    (0..count).map(|at| sub_group(&name(at), None, 1)).collect()
+}
+
+fn pod(at: usize, node: Option<&str>, sub_group: &str) -> PodSpec {
+    PodSpec {
+        uid: format!("p{at}"),
+        namespace: "n".into(),
+        name: format!("p{at}"),
+        created: Millis(0),
+        kind: PodKind::Workload,
+        gang: Some(key()),
+        sub_group: Some(sub_group.to_owned()),
+        phase: if node.is_some() {
+            PodPhase::Running
+        } else {
+            PodPhase::Pending
+        },
+        node: node.map(str::to_owned),
+        deletion: None,
+        gated: false,
+        bind_in_flight: None,
+        gpu_groups: Vec::new(),
+        requests: Requests {
+            cpu_milli: 1,
+            ..Requests::default()
+        },
+        constraints: Constraints::default(),
+        labels: Labels::new(),
+        rank: TaskRank::default(),
+        nominated_node: None,
+        refused: None,
+    }
+}
+
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.apply(Event::Queue(QueueSpec {
+        name: "q".into(),
+        display_name: String::new(),
+        parent: None,
+        created: Millis(0),
+        uid: "q".into(),
+        priority: 0,
+        quota: Quota::UNBOUNDED,
+        preempt_min_runtime: None,
+        reclaim_min_runtime: None,
+    }));
+    cluster
+}
+
+fn reason(cluster: &Cluster, uid: &str) -> Option<Reason> {
+    cluster.pods_of([uid]).pop().and_then(|view| view.reason)
+}
+
+/// The tree as text: groups with their members, in order.
+fn drawn(spec: &GangSpec) -> (String, Vec<String>) {
+    let tree = build_tree(spec);
+    let member = |member: &Member| match member {
+        Member::Pods(set) => tree.pod_sets[*set as usize].name.to_string(),
+        Member::Group(group) => format!("#{group}"),
+    };
+    let line = |(at, group): (usize, &crate::tables::SubGroup)| {
+        let members: Vec<String> = group.members.iter().map(member).collect();
+        format!("#{at} = {}", members.join(" "))
+    };
+    let groups: Vec<String> = tree.groups.iter().enumerate().map(line).collect();
+    let problem = |problem: &tree::TreeProblem| format!("{}: {}", problem.sub_group, problem.problem);
+    (groups.join("; "), tree.problems.iter().map(problem).collect())
+}
+
+#[test]
+fn a_tree_has_its_members_in_order_of_names_and_leaves_out_what_hangs_nowhere() {
+    let spec = gang(vec![
+        sub_group("z", Some("M"), 1),
+        sub_group("m", None, 0),
+        sub_group("a", Some("m"), 1),
+        sub_group("lonely", Some("nobody"), 1),
+        sub_group("x", Some("y"), 1),
+        sub_group("y", Some("x"), 1),
+        sub_group("below-x", Some("x"), 1),
+        sub_group("twice", None, 1),
+        sub_group("twice", Some("m"), 1),
+    ]);
+    let (tree, problems) = drawn(&spec);
+    assert_eq!(tree, "#0 = #1 twice; #1 = a z");
+    assert_eq!(
+        problems,
+        [
+            "below-x: it hangs in a cycle of parents or on one that does",
+            "lonely: its parent does not exist",
+            "twice: appears twice",
+            "x: it hangs in a cycle of parents or on one that does",
+            "y: it hangs in a cycle of parents or on one that does",
+        ]
+    );
+}
+
+#[test]
+fn required_pods_of_huge_minimums_do_not_wrap() {
+    let mut cluster = cluster();
+    cluster.apply(Event::Gang(gang(vec![
+        sub_group("a", None, u32::MAX),
+        sub_group("b", None, 2),
+    ])));
+    cluster.apply(Event::Pod(pod(0, None, "a")));
+    cluster.cycle(Millis(0), &Config::default());
+    let Some(Reason::GangNotReady {
+        ready,
+        required,
+        lacking,
+    }) = reason(&cluster, "p0")
+    else {
+        panic!("the gang is not ready");
+    };
+    assert_eq!((ready, required), (1, u32::MAX));
+    assert_eq!(
+        lacking.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "Waiting for 4294967295 pods for SubGroup a, currently 1 exist, 0 are gated",
+            "Waiting for 2 pods for SubGroup b, currently 0 exist, 0 are gated",
+        ]
+    );
+}
+
+#[test]
+fn a_gang_beyond_the_bounds_starts_nothing_and_says_why_and_others_go_on() {
+    for (sub_groups, excess) in [
+        (
+            flat(SUB_GROUPS_MAX + 1),
+            SubGroupExcess::Count(SUB_GROUPS_MAX as u32 + 1),
+        ),
+        (chain(SUB_GROUP_DEPTH_MAX + 1), SubGroupExcess::Depth),
+        (chain(3_000), SubGroupExcess::Depth),
+    ] {
+        let mut cluster = cluster();
+        cluster.apply(Event::Gang(gang(sub_groups)));
+        cluster.apply(Event::Pod(pod(0, None, &name(0))));
+        cluster.cycle(Millis(0), &Config::default());
+        assert_eq!(reason(&cluster, "p0"), Some(Reason::SubGroupsExceeded(excess)));
+        assert_eq!(cluster.anomalies().len(), 1);
+        // Within the bounds again, the gang is as any other.
+        cluster.apply(Event::Gang(gang(chain(SUB_GROUP_DEPTH_MAX))));
+        cluster.cycle(Millis(0), &Config::default());
+        assert!(matches!(
+            reason(&cluster, "p0"),
+            Some(Reason::NoNode(_) | Reason::GangShort { .. })
+        ));
+        assert!(cluster.anomalies().is_empty());
+    }
+}
+
+#[test]
+fn running_pods_of_a_gang_beyond_the_bounds_stay_and_are_charged() {
+    let mut cluster = cluster();
+    cluster.apply(Event::Node(NodeSpec {
+        name: "node".into(),
+        labels: Labels::new(),
+        taints: Vec::new(),
+        unschedulable: false,
+        conditions: Vec::new(),
+        cpu_milli: 10,
+        memory_bytes: 0,
+        gpus: 0,
+        pods: 10,
+        extended: Vec::new(),
+        gpu_count_label: None,
+        gpu_memory_mib: None,
+        gpu_memory_kind: MemoryKind::Dedicated,
+        mig_enabled: false,
+        mig_strategy: MigStrategy::None,
+    }));
+    for at in 0..2 {
+        cluster.apply(Event::Pod(pod(at, Some("node"), &name(at))));
+    }
+    cluster.apply(Event::Gang(gang(chain(SUB_GROUP_DEPTH_MAX + 1))));
+    let report = cluster.cycle(Millis::seconds(1), &Config::default());
+    let later = cluster.cycle(Millis::seconds(100_000), &Config::default());
+    assert_eq!((report.decisions.len(), later.decisions.len()), (0, 0));
+    let row = &cluster.ledger.gangs[0];
+    assert_eq!((row.count(Status::Running), row.allocated), (2, [2, 0, 0]));
+    assert!(row.strays.is_empty());
+}
+
+/// Chains as deep as they may be, side by side.
+fn chains(count: usize) -> Vec<SubGroupSpec> {
+    let last_of_chain = |at: usize| (at + 1).is_multiple_of(SUB_GROUP_DEPTH_MAX) || at + 1 == count;
+    let parent = |at: usize| (!last_of_chain(at)).then(|| name(at + 1));
+    (0..count)
+        .map(|at| sub_group(&name(at), parent(at).as_deref(), 0))
+        .collect()
+}
+
+/// The steps of building and rebuilding a gang with a pod per subgroup, and of looking for what to start and to evict.
+#[cfg(debug_assertions)]
+fn steps_of(sub_groups: Vec<SubGroupSpec>) -> u64 {
+    let count = sub_groups.len();
+    let mut cluster = cluster();
+    let ((), steps) = steps::of(|| {
+        for at in 0..count {
+            cluster.apply(Event::Pod(pod(at, (at % 2 == 0).then_some("node"), &name(at))));
+        }
+        cluster.apply(Event::Gang(gang(sub_groups)));
+        cluster.cycle(Millis(0), &Config::default());
+        for at in 0..count {
+            cluster.apply(Event::Pod(pod(at, None, &name(at))));
+        }
+        let id = cluster.gang_ids[&key()];
+        let taken: Vec<PodId> = (0..count / 2).map(PodId::new).collect();
+        Evictable::new(&cluster.ledger, id, &taken).unit();
+        cluster.ledger.pods_to_place(id, Candidates::Simulated, &mut Vec::new());
+    });
+    steps
+}
+
+#[cfg(debug_assertions)]
+#[test]
+fn work_on_a_gang_grows_with_its_subgroups_and_not_with_their_square() {
+    let size = SUB_GROUPS_MAX / 2;
+    for shape in [flat, chains] {
+        let (half, whole) = (steps_of(shape(size)), steps_of(shape(2 * size)));
+        // Sorts and binary searches add a little to twice as much.
+        assert!(
+            whole <= half * 5 / 2,
+            "{half} steps for {size} subgroups, {whole} for twice as many"
+        );
+        assert!(whole > size as u64, "steps are counted");
+    }
+}

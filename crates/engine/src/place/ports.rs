@@ -1,0 +1,61 @@
+//! Host ports that a pod wants, to be looked up by those that are taken on a node.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::HostPort;
+use crate::steps;
+
+/// Ports of one pod by number. Pods with many ports meet on one node: comparing them in pairs would cost their product.
+#[derive(Debug, Default)]
+pub(crate) struct Ports<'a>(FxHashMap<u16, Vec<&'a HostPort>>);
+
+impl<'a> Ports<'a> {
+    pub(crate) fn new(ports: &'a [HostPort]) -> Ports<'a> {
+        let mut by_number: FxHashMap<u16, Vec<&HostPort>> = FxHashMap::default();
+        for port in ports {
+            by_number.entry(port.port).or_default().push(port);
+        }
+        Ports(by_number)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether one of them can't be beside the one that is taken.
+    pub(crate) fn conflict(&self, taken: &HostPort) -> bool {
+        steps::count(1);
+        let same_number = self.0.get(&taken.port);
+        same_number.is_some_and(|ports| ports.iter().any(|port| port.conflicts(taken)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(ip: &str, protocol: &str, port: u16) -> HostPort {
+        HostPort {
+            ip: ip.into(),
+            protocol: protocol.into(),
+            port,
+        }
+    }
+
+    #[test]
+    fn a_port_is_found_by_number_protocol_and_address() {
+        let own = [port("10.0.0.1", "TCP", 80), port("", "UDP", 80), port("", "TCP", 443)];
+        let ports = Ports::new(&own);
+        for (taken, expect) in [
+            (port("10.0.0.1", "TCP", 80), true),
+            (port("", "TCP", 80), true),
+            (port("10.0.0.2", "TCP", 80), false),
+            (port("10.0.0.2", "UDP", 80), true),
+            (port("10.0.0.2", "TCP", 443), true),
+            (port("", "SCTP", 443), false),
+            (port("", "TCP", 8080), false),
+        ] {
+            assert_eq!(ports.conflict(&taken), expect, "{taken:?}");
+        }
+    }
+}

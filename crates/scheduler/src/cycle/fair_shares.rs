@@ -1,0 +1,101 @@
+//! The fair shares of queues on their way into the status of the queues. They move with all demand in the cluster, so each queue is
+//! written once in a while only; the metrics have every value.
+
+use std::time::Duration;
+
+use api::crd::ResourceList;
+use api::{QuantityText, keys};
+use engine::report::QueueView;
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+/// A queue is written so often at most.
+const WRITE_PERIOD: Duration = Duration::from_secs(30);
+
+/// When each queue was last written.
+#[derive(Debug, Default)]
+pub(super) struct FairShares {
+    written: FxHashMap<String, Instant>,
+}
+
+impl FairShares {
+    /// The shares that are to be written, by queue. `present` is what the status of a queue says.
+    pub(super) fn due<'q>(
+        &mut self,
+        queues: &[QueueView<'q>],
+        present: impl Fn(&str) -> Option<ResourceList>,
+        now: Instant,
+    ) -> Vec<(&'q str, ResourceList)> {
+        self.written
+            .retain(|_, at| now.saturating_duration_since(*at) < WRITE_PERIOD);
+        let mut due = Vec::new();
+        for queue in queues {
+            if self.written.contains_key(queue.name) {
+                continue;
+            }
+            // The root that stands for all is no object.
+            let Some(present) = present(queue.name) else { continue };
+            let share = shown(queue.fair_share);
+            if share != present {
+                self.written.insert(queue.name.to_owned(), now);
+                due.push((queue.name, share));
+            }
+        }
+        due
+    }
+}
+
+/// Milli-cores, bytes and millionths of a GPU as the API has them. Bytes are rounded to MiB: nobody reads more digits.
+fn shown([cpu_milli, memory_bytes, gpu_millionths]: [i64; 3]) -> ResourceList {
+    let entry = |name: &str, text: QuantityText| (name.to_owned(), text);
+    let gpu_milli = (gpu_millionths + 500).div_euclid(1_000);
+    ResourceList::from([
+        entry(keys::RESOURCE_CPU, QuantityText::of_milli(cpu_milli.into())),
+        entry(keys::RESOURCE_MEMORY, format!("{}Mi", memory_bytes >> 20).into()),
+        entry(keys::RESOURCE_GPU, QuantityText::of_milli(gpu_milli.into())),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::model::Quota;
+
+    use super::*;
+
+    fn queue(name: &'static str, gpu_millionths: i64) -> QueueView<'static> {
+        QueueView {
+            name,
+            parent: None,
+            priority: 100,
+            quota: Quota::UNBOUNDED,
+            fair_share: [1_500, 3 << 20, gpu_millionths],
+            allocated: [0; 3],
+            allocated_non_preemptible: [0; 3],
+            usage_billionths: [0; 3],
+            requested: [0; 3],
+        }
+    }
+
+    #[test]
+    fn a_share_is_written_when_it_is_another_one_and_not_too_often() {
+        let start = Instant::now();
+        let mut shares = FairShares::default();
+        let first = [queue("q", 2_500_000), queue("(root)", 1)];
+        let none = |name: &str| (name == "q").then(ResourceList::default);
+        let due = shares.due(&first, none, start);
+        let texts: Vec<(&str, &str)> = due[0].1.iter().map(|(name, text)| (&**name, text.as_str())).collect();
+        assert_eq!(due.len(), 1);
+        assert_eq!(
+            texts,
+            [("cpu", "1500m"), ("memory", "3Mi"), ("nvidia.com/gpu", "2500m")]
+        );
+        let written = due[0].1.clone();
+        let present = |_: &str| Some(written.clone());
+        let later = start + WRITE_PERIOD;
+        assert_eq!(shares.due(&first[..1], present, later), []);
+        let changed = [queue("q", 4_000_000)];
+        assert_eq!(shares.due(&changed, present, later).len(), 1);
+        assert_eq!(shares.due(&first[..1], present, later + Duration::from_secs(1)), []);
+        assert_eq!(shares.due(&changed, present, later + WRITE_PERIOD).len(), 1);
+    }
+}

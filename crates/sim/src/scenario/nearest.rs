@@ -1,0 +1,40 @@
+//! The known name that an unknown one was probably meant to be.
+
+/// More than this many changes are no slip of the pen.
+const CHANGES_MAX: usize = 3;
+
+/// The nearest of the known names, if one is near.
+pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let changes = |known: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
+    // A short name is another word after few changes.
+    let bound = CHANGES_MAX.min(name.chars().count() / 2);
+    known
+        .map(|known| (changes(known), known))
+        .filter(|(changes, _)| *changes <= bound)
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// `; did you mean quota?`, or nothing.
+pub(super) fn suggestion<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
+    nearest(name, known).map_or(String::new(), |known| format!("; did you mean {known}?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_of_the_pen_are_recognised() {
+        let check = |name: &str, expect: Option<&str>| {
+            let known = ["quota", "limit", "overQuotaWeight", "expect", "id"];
+            assert_eq!(nearest(name, known.into_iter()), expect, "{name}");
+        };
+        check("qouta", Some("quota"));
+        check("Limit", Some("limit"));
+        check("overquotaWieght", Some("overQuotaWeight"));
+        check("expects", Some("expect"));
+        check("replicas", None);
+        check("x", None);
+    }
+}

@@ -1,0 +1,130 @@
+//! The subresource `scale`: the number of replicas of an object, in a form that is the same for all kinds.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::resources::Subject;
+use super::writes::write;
+use super::{Body, value_answer};
+use crate::server::kinds::Kind;
+use crate::server::object::{Key, Object, map_mut, meta_text};
+use crate::server::patch::shape::Shape;
+use crate::server::patch::{Patch, patched};
+use crate::server::refusal::{Cause, Refusal};
+use crate::server::store::{Part, Planned, Writing, undecodable, unpatchable};
+use crate::server::types;
+
+/// The type of the subresource.
+const SCALE: &str = "autoscaling.v1.Scale";
+
+pub(super) async fn put(
+    subject: &Subject<'_>,
+    writing: &Writing,
+    warnings: &mut Vec<String>,
+) -> Result<Response<Body>, Refusal> {
+    let body =
+        types::decode(SCALE, subject.request.value()?, true).map_err(|problem| undecodable("v1", "Scale", &problem))?;
+    let object = write(subject, writing, warnings, |subject, _| {
+        let old = subject.server.lock().get(&subject.kind, &subject.key())?;
+        rescaled(subject, &old, &body.value)
+    });
+    Ok(value_answer(&scale_of(&subject.kind, &object.await?)))
+}
+
+pub(super) async fn patch(
+    subject: &Subject<'_>,
+    patch: &Patch,
+    writing: &Writing,
+    warnings: &mut Vec<String>,
+) -> Result<Response<Body>, Refusal> {
+    let object = write(subject, writing, warnings, |subject, _| {
+        let old = subject.server.lock().get(&subject.kind, &subject.key())?;
+        let scale = patched(&scale_of(&subject.kind, &old), patch, Shape::Untyped)?;
+        let scale = types::decode(SCALE, scale, true).map_err(|problem| unpatchable(patch, &problem))?;
+        rescaled(subject, &old, &scale.value)
+    });
+    Ok(value_answer(&scale_of(&subject.kind, &object.await?)))
+}
+
+/// An object's `Scale`, for reading: a custom object that does not say its replicas has none.
+pub(super) fn read(kind: &Kind, object: &Object) -> Result<Value, Refusal> {
+    let path = kind.scale.as_ref().map_or("", |scale| scale.spec_replicas.as_str());
+    if kind.custom.is_some() && at_path(object, path).is_null() {
+        let why = format!("the spec replicas field {path:?} does not exist");
+        let mut refusal = Refusal::of_code(500, format!("Internal error occurred: {why}"));
+        *refusal.details = json!({"causes": [{"message": why}]});
+        return Err(refusal);
+    }
+    Ok(scale_of(kind, object))
+}
+
+/// An object's `Scale`.
+fn scale_of(kind: &Kind, object: &Object) -> Value {
+    let Some(scale) = &kind.scale else { return Value::Null };
+    let at = |path: &str| at_path(object, path).as_i64().unwrap_or(0);
+    let selector = match &scale.selector {
+        Some(path) => at_path(object, path).as_str().unwrap_or("").to_owned(),
+        None => selector_text(&object["spec"]["selector"]),
+    };
+    let metadata = &object["metadata"];
+    let mut made = json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"], "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": {},
+        "status": {"replicas": at(&scale.status_replicas)},
+    });
+    // As Go writes it: what is empty is left out.
+    if at(&scale.spec_replicas) != 0 {
+        made["spec"]["replicas"] = json!(at(&scale.spec_replicas));
+    }
+    if !selector.is_empty() {
+        made["status"]["selector"] = json!(selector);
+    }
+    made
+}
+
+fn rescaled(subject: &Subject<'_>, old: &Object, scale: &Value) -> Result<Planned, Refusal> {
+    let Some(paths) = &subject.kind.scale else {
+        return Err(Refusal::no_such_path());
+    };
+    // Go leaves out what is zero.
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let why = "must be greater than or equal to 0";
+        let cause = Cause::invalid("spec.replicas", &json!(replicas), why);
+        return Err(Refusal::invalid("Scale", "autoscaling", old.name(), &[cause]));
+    }
+    let mut body = old.to_value();
+    let mut place = &mut body;
+    for name in paths.spec_replicas.split('.').filter(|p| !p.is_empty()) {
+        place = map_mut(place).entry(name).or_insert(Value::Null);
+    }
+    *place = json!(replicas);
+    let revision = meta_text(scale, "resourceVersion");
+    if !revision.is_empty() {
+        body["metadata"]["resourceVersion"] = json!(revision);
+    }
+    subject
+        .server
+        .lock()
+        .plan_update(&subject.kind, &Key::of(old), body, Part::Main)
+}
+
+fn at_path<'v>(object: &'v Value, path: &str) -> &'v Value {
+    path.split('.')
+        .filter(|p| !p.is_empty())
+        .fold(object, |value, name| &value[name])
+}
+
+pub(super) fn selector_text(selector: &Value) -> String {
+    let labels = selector["matchLabels"].as_object().or_else(|| selector.as_object());
+    let pairs = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(k, v)| Some(format!("{k}={}", v.as_str()?)));
+    pairs.collect::<Vec<_>>().join(",")
+}

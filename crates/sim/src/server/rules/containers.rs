@@ -1,0 +1,172 @@
+//! What is wrong with the containers of a pod: names, images, ports, environment, mounts, and what they ask for. Pure.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::names;
+use super::pod_spec::{Place, check_word, in_range, items, text};
+use crate::server::refusal::Cause;
+use crate::server::types::quantity::Quantity;
+
+/// Resources that need no domain and that a container may ask for.
+const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+const HUGE_PAGES: &str = "hugepages-";
+
+/// Whether a container is one of those that run to the end before the others begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Init,
+    Main,
+}
+
+/// All containers of a pod.
+pub(super) fn check(spec: &Value, place: &Place) -> Vec<Cause> {
+    let volumes: BTreeSet<&str> = items(&spec["volumes"]).map(|volume| text(&volume["name"])).collect();
+    let mut causes = Vec::new();
+    let mut seen = BTreeSet::new();
+    if items(&spec["containers"]).next().is_none() {
+        return vec![Cause::required(place.at("containers"), "")];
+    }
+    for (list, stage) in [("containers", Stage::Main), ("initContainers", Stage::Init)] {
+        for (at, container) in items(&spec[list]).enumerate() {
+            let place = place.at(&format!("{list}[{at}]"));
+            let name = text(&container["name"]);
+            if !name.is_empty() && !seen.insert(name) {
+                causes.push(Cause::duplicate(format!("{place}.name"), &json!(name)));
+            }
+            causes.extend(check_one(container, &Place::new(place), &volumes, stage));
+        }
+    }
+    causes
+}
+
+fn check_one(container: &Value, place: &Place, volumes: &BTreeSet<&str>, stage: Stage) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let name = text(&container["name"]);
+    if name.is_empty() {
+        causes.push(Cause::required(place.at("name"), ""));
+    } else {
+        let invalid = |why: String| Cause::invalid(place.at("name"), &json!(name), why);
+        causes.extend(names::label(name).into_iter().map(invalid));
+    }
+    let image = text(&container["image"]);
+    if image.is_empty() {
+        causes.push(Cause::required(place.at("image"), ""));
+    } else if image.trim() != image {
+        let why = "must not have leading or trailing whitespace";
+        causes.push(Cause::invalid(place.at("image"), &json!(image), why));
+    }
+    if stage == Stage::Init {
+        let allowed = ["Always", "OnFailure", "Never"];
+        causes.extend(check_word(container, place, "restartPolicy", &allowed));
+    }
+    check_ports(&container["ports"], place, &mut causes);
+    for (at, variable) in items(&container["env"]).enumerate() {
+        if text(&variable["name"]).is_empty() {
+            causes.push(Cause::required(place.at(&format!("env[{at}].name")), ""));
+        }
+    }
+    for (at, mount) in items(&container["volumeMounts"]).enumerate() {
+        check_mount(
+            mount,
+            &place.below(&format!("volumeMounts[{at}]")),
+            volumes,
+            &mut causes,
+        );
+    }
+    causes.extend(check_word(
+        container,
+        place,
+        "imagePullPolicy",
+        &["Always", "IfNotPresent", "Never"],
+    ));
+    let policies = ["FallbackToLogsOnError", "File"];
+    causes.extend(check_word(container, place, "terminationMessagePolicy", &policies));
+    check_resources(&container["resources"], &place.below("resources"), &mut causes);
+    causes
+}
+
+fn check_ports(ports: &Value, place: &Place, causes: &mut Vec<Cause>) {
+    let mut seen = BTreeSet::new();
+    for (at, port) in items(ports).enumerate() {
+        let place = place.below(&format!("ports[{at}]"));
+        let name = text(&port["name"]);
+        if !name.is_empty() && !seen.insert(name) {
+            causes.push(Cause::duplicate(place.at("name"), &json!(name)));
+        }
+        match port["containerPort"].as_i64().unwrap_or(0) {
+            0 => causes.push(Cause::required(place.at("containerPort"), "")),
+            number => causes.extend(in_range(number, 1, 65_535, place.at("containerPort"))),
+        }
+        if let Some(number) = port["hostPort"].as_i64().filter(|number| *number != 0) {
+            causes.extend(in_range(number, 1, 65_535, place.at("hostPort")));
+        }
+        causes.extend(check_word(port, &place, "protocol", &["SCTP", "TCP", "UDP"]));
+    }
+}
+
+fn check_mount(mount: &Value, place: &Place, volumes: &BTreeSet<&str>, causes: &mut Vec<Cause>) {
+    let name = text(&mount["name"]);
+    if name.is_empty() {
+        causes.push(Cause::required(place.at("name"), ""));
+    } else if !volumes.contains(name) {
+        causes.push(Cause::not_found(place.at("name"), &json!(name)));
+    }
+    if text(&mount["mountPath"]).is_empty() {
+        causes.push(Cause::required(place.at("mountPath"), ""));
+    }
+}
+
+/// What a container asks for: each amount by itself, then requests beside limits.
+fn check_resources(resources: &Value, place: &Place, causes: &mut Vec<Cause>) {
+    let empty = Map::new();
+    let (limits, requests) = (
+        resources["limits"].as_object().unwrap_or(&empty),
+        resources["requests"].as_object().unwrap_or(&empty),
+    );
+    for (field, amounts) in [("limits", limits), ("requests", requests)] {
+        for (name, amount) in amounts {
+            check_amount(name, amount, &place.at(&format!("{field}[{name}]")), causes);
+        }
+        if field == "requests" {
+            for (name, request) in requests {
+                causes.extend(check_request(name, request, limits.get(name), place));
+            }
+        }
+    }
+}
+
+fn check_amount(name: &str, amount: &Value, field: &str, causes: &mut Vec<Cause>) {
+    let invalid = |why: &str| Cause::invalid(field, &json!(name), why);
+    causes.extend(names::qualified(name).iter().map(|why| invalid(why)));
+    let standard = STANDARD.contains(&name) || name.starts_with(HUGE_PAGES);
+    if !name.contains('/') && !standard {
+        causes.push(invalid("must be a standard resource type or fully qualified"));
+        causes.push(invalid("must be a standard resource for containers"));
+    }
+    let Ok(quantity) = Quantity::parse(text(amount)) else {
+        return;
+    };
+    if quantity.is_negative() {
+        causes.push(Cause::invalid(field, amount, "must be greater than or equal to 0"));
+    } else if name.contains('/') && !quantity.is_whole() {
+        causes.push(Cause::invalid(field, amount, "must be an integer"));
+    }
+}
+
+fn check_request(name: &str, request: &Value, limit: Option<&Value>, place: &Place) -> Option<Cause> {
+    let divisible = !name.contains('/') && !name.starts_with(HUGE_PAGES);
+    let Some(limit) = limit else {
+        let why = "Limit must be set for non overcommitable resources";
+        return (!divisible).then(|| Cause::required(place.at("limits"), why));
+    };
+    let (requested, limited) = (Quantity::parse(text(request)).ok()?, Quantity::parse(text(limit)).ok()?);
+    let shown = text(limit);
+    let why = if divisible {
+        (requested.nanos() > limited.nanos()).then(|| format!("must be less than or equal to {name} limit of {shown}"))
+    } else {
+        (requested.nanos() != limited.nanos()).then(|| format!("must be equal to {name} limit of {shown}"))
+    };
+    why.map(|why| Cause::invalid(place.at("requests"), request, why))
+}
