@@ -1,7 +1,7 @@
 // Command apitypes prints the table of Kubernetes' API types that the embedded API server decodes requests with:
-// crates/sim/src/server/types/table.txt. It reads the types of the pinned version by reflection. To renew the table:
+// crates/embedded/src/server/types/table.txt. It reads the types of the pinned version by reflection. To renew the table:
 //
-//	cd .ci/kubernetes && go run ./apitypes >../../crates/sim/src/server/types/table.txt
+//	cd .ci/kubernetes && go run ./apitypes >../../crates/embedded/src/server/types/table.txt
 //
 // The table's first lines explain its form.
 package main

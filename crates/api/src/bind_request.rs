@@ -1,6 +1,6 @@
 //! BindRequests: decisions that the binder is carrying out.
 
-use engine::model::{BindInFlight, PodSpec};
+use kai_engine::model::{BindInFlight, PodSpec};
 use serde::Deserialize;
 
 use crate::metadata::Metadata;

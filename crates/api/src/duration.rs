@@ -1,6 +1,6 @@
 //! Durations as Go and Kubernetes write them: `90s`, `1h30m`, `-1s`, `1.5h`, `0`.
 
-use engine::model::Millis;
+use kai_engine::model::Millis;
 
 use crate::Error;
 use crate::decimal::read_decimal;

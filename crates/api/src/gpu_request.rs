@@ -3,7 +3,7 @@
 //! A fraction is read as an exact decimal: `0.7` is 700,000,000 billionths and never 0.6999.... Ways to ask that
 //! exclude each other are refused instead of one silently winning, because the device plugin would hand out both.
 
-use engine::model::GpuRequest;
+use kai_engine::model::GpuRequest;
 
 use crate::decimal::{read_decimal, read_exponent};
 use crate::error::FieldError;

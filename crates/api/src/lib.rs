@@ -4,6 +4,7 @@
 //! turns it into the engine's type. What is invalid becomes a [`Problem`] that names object, field and remedy; it is
 //! never a panic and never silence. No Kubernetes client lives here, and no I/O.
 
+mod backoff;
 mod bind_request;
 mod config;
 mod config_map;
@@ -18,6 +19,8 @@ mod metadata;
 mod namespace;
 mod node;
 mod object;
+mod object_key;
+mod object_reference;
 mod persistent_volume;
 mod persistent_volume_claim;
 mod pod;
@@ -37,18 +40,21 @@ mod topology;
 mod workload_name;
 mod workload_values;
 
+pub use backoff::Backoff;
 pub use bind_request::{BindPhase, BindRequest};
 pub use config::Config;
 pub use config_map::ConfigMap;
 pub use duration::parse_duration;
-pub use engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use error::{Error, Problem};
 pub use gpu_memory::normalise_gpu_memory_mib;
 pub use gpu_request::{GpuAsk, gpu_request};
+pub use kai_engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use metadata::{Metadata, OwnerReference};
 pub use namespace::Namespace;
 pub use node::Node;
 pub use object::{Object, Resource, Scope};
+pub use object_key::ObjectKey;
+pub use object_reference::ObjectReference;
 pub use persistent_volume::PersistentVolume;
 pub use persistent_volume_claim::PersistentVolumeClaim;
 pub use pod::{ConditionStatus, Pod, PodCondition, PodIdentity, VolumeClaim};

@@ -1,6 +1,6 @@
 //! Object metadata, the fields that every kind has.
 
-use engine::model::Millis;
+use kai_engine::model::Millis;
 use serde::Deserialize;
 
 use crate::error::FieldError;

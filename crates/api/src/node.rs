@@ -1,6 +1,6 @@
 //! Nodes.
 
-use engine::model::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
+use kai_engine::model::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
 use serde::Deserialize;
 
 use crate::error::FieldError;

@@ -1,6 +1,6 @@
 //! Volumes: on which nodes they can be used, and whose they are.
 
-use engine::model::NodeSelectorTerm;
+use kai_engine::model::NodeSelectorTerm;
 use serde::Deserialize;
 
 use crate::Problem;

@@ -1,7 +1,7 @@
 //! Pod groups: the gangs of the engine.
 
-use engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
-use engine::steps;
+use kai_engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
+use kai_engine::steps;
 use serde::Deserialize;
 
 use crate::crd::{PodCounts, PodGroupSpec, Preemptibility, ResourcesStatus, SchedulingCondition};

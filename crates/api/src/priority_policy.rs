@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::model::GangSpec;
+use kai_engine::model::GangSpec;
 
 use crate::keys;
 use crate::pod_group::PodGroup;

@@ -1,6 +1,6 @@
 //! Queues.
 
-use engine::model::{Gpus, Millis, QueueSpec, Quota, ResourceQuota};
+use kai_engine::model::{Gpus, Millis, QueueSpec, Quota, ResourceQuota};
 use serde::Deserialize;
 
 use crate::crd::{QueueResource, QueueResources, QueueStatus};

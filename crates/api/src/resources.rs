@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::steps;
+use kai_engine::steps;
 use serde::Deserialize;
 
 use crate::error::FieldError;

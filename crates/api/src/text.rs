@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use engine::steps;
+use kai_engine::steps;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::shared_text::shared;
@@ -143,7 +143,7 @@ impl TextMap {
     }
 
     /// As the engine keeps labels.
-    pub fn to_labels(&self) -> engine::model::Labels {
+    pub fn to_labels(&self) -> kai_engine::model::Labels {
         self.entries
             .iter()
             .map(|(key, value)| (key.to_string(), value.to_string()))

@@ -1,6 +1,6 @@
 //! Points in time, RFC 3339 as in every Kubernetes object.
 
-use engine::model::Millis;
+use kai_engine::model::Millis;
 
 use crate::Error;
 use crate::quantity::shorten;

@@ -1,6 +1,6 @@
 //! Topologies.
 
-use engine::model::{TopologyLevel, TopologySpec};
+use kai_engine::model::{TopologyLevel, TopologySpec};
 use serde::Deserialize;
 
 use crate::error::FieldError;

@@ -23,7 +23,7 @@ fn yaml(text: &str) -> Value {
 fn committed_definitions_are_fresh() {
     let directory = repository().join("deploy/crds");
     let mut expected = Vec::new();
-    for manifest in api::crd::manifests() {
+    for manifest in kai_api::crd::manifests() {
         let name = manifest.file_name;
         let committed = fs::read_to_string(directory.join(&name)).unwrap_or_default();
         assert!(
@@ -43,7 +43,7 @@ fn committed_definitions_are_fresh() {
 
 #[test]
 fn yaml_says_what_json_says() {
-    for (manifest, crd) in api::crd::manifests().iter().zip(api::crd::crds()) {
+    for (manifest, crd) in kai_api::crd::manifests().iter().zip(kai_api::crd::crds()) {
         assert_eq!(yaml(&manifest.yaml), crd, "{}", manifest.file_name);
     }
 }
@@ -60,12 +60,12 @@ fn round_trip<T: DeserializeOwned + Serialize>(name: &str) {
 
 #[test]
 fn every_field_survives() {
-    round_trip::<api::crd::BindRequest>("bind-request.yaml");
-    round_trip::<api::crd::Config>("config.yaml");
-    round_trip::<api::crd::PodGroup>("pod-group.yaml");
-    round_trip::<api::crd::Queue>("queue.yaml");
-    round_trip::<api::crd::SchedulingShard>("scheduling-shard.yaml");
-    round_trip::<api::crd::Topology>("topology.yaml");
+    round_trip::<kai_api::crd::BindRequest>("bind-request.yaml");
+    round_trip::<kai_api::crd::Config>("config.yaml");
+    round_trip::<kai_api::crd::PodGroup>("pod-group.yaml");
+    round_trip::<kai_api::crd::Queue>("queue.yaml");
+    round_trip::<kai_api::crd::SchedulingShard>("scheduling-shard.yaml");
+    round_trip::<kai_api::crd::Topology>("topology.yaml");
 }
 
 /// Every field of ours, outside the types of Kubernetes, is in an example: `every_field_survives` means every one.
@@ -73,7 +73,7 @@ fn every_field_survives() {
 fn examples_leave_nothing_out() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/examples");
     let mut left_out = Vec::new();
-    for crd in api::crd::crds() {
+    for crd in kai_api::crd::crds() {
         let example = fs::read_dir(&directory)
             .unwrap()
             .map(|entry| yaml(&fs::read_to_string(entry.unwrap().path()).unwrap()))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use api::{Object, keys};
-use cluster::{Context, Key, Subscription};
+use kai_api::{Object, ObjectKey, keys};
+use kai_cluster::{Context, Subscription};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -183,7 +183,7 @@ fn weigh(kai: Kai, pods: usize, took: Duration, before: u64) -> anyhow::Result<B
 
 /// Sees pods get their nodes.
 struct Bound {
-    pods: Subscription<api::Pod>,
+    pods: Subscription<kai_api::Pod>,
     wake: Arc<Notify>,
     expected: usize,
 }
@@ -199,7 +199,7 @@ impl Bound {
 
     /// When the first and the last of them was seen bound.
     async fn all(self) -> anyhow::Result<(Instant, Instant)> {
-        let mut bound: BTreeSet<Key> = BTreeSet::new();
+        let mut bound: BTreeSet<ObjectKey> = BTreeSet::new();
         let mut first = None;
         let seen = async {
             while bound.len() < self.expected {

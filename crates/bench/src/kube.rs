@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use api::{Object, Resource, keys};
-use cluster::{Access, Client, Clock, Context, Deletion, Part, Patch, Selection, Target};
+use kai_api::{Object, Resource, keys};
+use kai_cluster::{Access, Client, Clock, Context, Deletion, Part, Patch, Selection, Target};
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
 use tokio::task::JoinSet;
 
 /// Calls at a time, as the scheduler makes them.
@@ -47,14 +47,14 @@ impl Kube {
         let kube = Kube { client, kubeconfig };
         let namespaces = [keys::SYSTEM_NAMESPACE, keys::RESERVATION]
             .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
-        for object in namespaces.into_iter().chain(api::crd::crds()) {
+        for object in namespaces.into_iter().chain(kai_api::crd::crds()) {
             kube.apply(object).await?;
         }
         for resource in [
-            api::Queue::RESOURCE,
-            api::PodGroup::RESOURCE,
-            api::BindRequest::RESOURCE,
-            api::Topology::RESOURCE,
+            kai_api::Queue::RESOURCE,
+            kai_api::PodGroup::RESOURCE,
+            kai_api::BindRequest::RESOURCE,
+            kai_api::Topology::RESOURCE,
         ] {
             let selection = Selection::default();
             until("the definitions to be served", async || {
@@ -94,7 +94,7 @@ impl Kube {
 
     /// Adds nodes with these GPUs. Nobody plays their kubelets.
     pub(crate) async fn add_nodes(&self, name: &str, count: usize, gpus: &str) -> anyhow::Result<()> {
-        let kubelets = sim::kubelet::Kubelets::new(&self.context(), sim::kubelet::Delays::default());
+        let kubelets = kai_embedded::kubelet::Kubelets::new(&self.context(), kai_embedded::kubelet::Delays::default());
         let (name, gpus) = (name.to_owned(), gpus.to_owned());
         in_parallel(count, move |at| {
             let (kubelets, template) = (kubelets.clone(), NodeTemplate::new(&format!("{name}-{at}"), &gpus));
@@ -141,12 +141,12 @@ impl Kube {
 
     /// Removes kai's webhooks and all that a part made.
     pub(crate) async fn clean(&self) -> anyhow::Result<()> {
-        controllers::admission::uninstall(&self.client).await?;
+        kai_controllers::admission::uninstall(&self.client).await?;
         let kinds = [
-            api::Pod::RESOURCE,
-            api::BindRequest::RESOURCE,
-            api::PodGroup::RESOURCE,
-            api::Node::RESOURCE,
+            kai_api::Pod::RESOURCE,
+            kai_api::BindRequest::RESOURCE,
+            kai_api::PodGroup::RESOURCE,
+            kai_api::Node::RESOURCE,
         ];
         self.clear(&kinds).await
     }
@@ -156,7 +156,12 @@ impl Kube {
         let (client, name, scheduler) = (self.client.clone(), name.to_owned(), scheduler.to_owned());
         in_parallel(count, move |at| {
             let (client, body) = (client.clone(), one_gpu_pod(&format!("{name}-{at}"), &scheduler));
-            async move { Ok(client.create(&api::Pod::RESOURCE, NAMESPACE, body).await.map(drop)?) }
+            async move {
+                Ok(client
+                    .create(&kai_api::Pod::RESOURCE, NAMESPACE, body)
+                    .await
+                    .map(drop)?)
+            }
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! The whole system in numbers: `.ci/bench` with a real API server, or `cargo build --release && cargo run --release -p bench -- cold`
+//! The whole system in numbers: `.ci/bench` with a real API server, or `cargo build --release && cargo run --release -p kai-bench -- cold`
 //! for what needs none. `kai` runs as a process of its own, as it is released. What the figures have to be is in docs/performance.md.
 
 mod bind;
@@ -68,7 +68,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let millis = api::parse_duration(text).map_err(|error| error.to_string())?;
+    let millis = kai_api::parse_duration(text).map_err(|error| error.to_string())?;
     u64::try_from(millis.0)
         .map(Duration::from_millis)
         .map_err(|_| "it is negative".to_owned())

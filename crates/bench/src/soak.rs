@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use api::{Object, keys};
-use cluster::{Deletion, Target};
-use sim::kubelet::{Delays, Kubelets, NodeTemplate};
+use kai_api::{Object, keys};
+use kai_cluster::{Deletion, Target};
+use kai_embedded::kubelet::{Delays, Kubelets, NodeTemplate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -48,13 +48,13 @@ pub(crate) async fn run(kube: &Kube, length: Duration, table: &mut Table) -> any
         made += 1;
         lives.spawn(async move {
             let body = one_gpu_pod(&name, keys::SCHEDULER_NAME);
-            if client.create(&api::Pod::RESOURCE, NAMESPACE, body).await.is_err() {
+            if client.create(&kai_api::Pod::RESOURCE, NAMESPACE, body).await.is_err() {
                 return false;
             }
             tokio::time::sleep(LIFE).await;
-            let pod = pods.get(&cluster::Key::new(NAMESPACE, &name));
+            let pod = pods.get(&kai_api::ObjectKey::new(NAMESPACE, &name));
             let ran = pod.is_some_and(|pod| pod.node_name().is_some());
-            let target = Target::of::<api::Pod>(NAMESPACE, &name);
+            let target = Target::of::<kai_api::Pod>(NAMESPACE, &name);
             let deleted = client.delete(target, &Deletion::default()).await;
             ran && deleted.is_ok()
         });

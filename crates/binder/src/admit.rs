@@ -67,7 +67,8 @@ pub(crate) fn admit(key: &GroupKey, books: &Books, applicant: Applicant<'_>) -> 
 
 #[cfg(test)]
 mod tests {
-    use cluster::Key;
+
+    use kai_api::ObjectKey;
 
     use super::*;
     use crate::books::User;
@@ -76,7 +77,7 @@ mod tests {
 
     fn user(uid: &str, need_mib: i64) -> User {
         User {
-            pod: Key::new("ns", uid),
+            pod: ObjectKey::new("ns", uid),
             uid: uid.into(),
             groups: vec!["g".into()],
             in_order: true,

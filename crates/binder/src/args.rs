@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::keys;
-use cluster::Backoff;
+use kai_api::{Backoff, keys};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use api::{BindPhase, BindRequest, Pod, keys};
-use cluster::{Deletion, Key, Outcome, Part, Patch, Target};
+use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
+use kai_cluster::{Deletion, Outcome, Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
 use crate::GroupKey;
@@ -39,7 +39,7 @@ const TROUBLES_MAX: u32 = 6;
 
 impl Binder {
     /// One pass over a bind request.
-    pub(crate) async fn work_on(&self, key: Key) -> Outcome {
+    pub(crate) async fn work_on(&self, key: ObjectKey) -> Outcome {
         let outcome = match self.pass(&key).await {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -57,7 +57,7 @@ impl Binder {
         outcome
     }
 
-    async fn pass(&self, key: &Key) -> Result<Outcome, cluster::Error> {
+    async fn pass(&self, key: &ObjectKey) -> Result<Outcome, kai_cluster::Error> {
         let Some(request) = self.client.get::<BindRequest>(&key.namespace, &key.name).await? else {
             return Ok(Outcome::Done);
         };
@@ -96,8 +96,8 @@ impl Binder {
         }
     }
 
-    async fn stopped(&self, request: &BindRequest, pod: &Pod, stop: Stop) -> Result<Outcome, cluster::Error> {
-        let key = Key::of(request);
+    async fn stopped(&self, request: &BindRequest, pod: &Pod, stop: Stop) -> Result<Outcome, kai_cluster::Error> {
+        let key = ObjectKey::of(request);
         let reason = match stop {
             Stop::Later(pause) if self.progress.age(&key) < self.patience() => return Ok(Outcome::Again(pause)),
             Stop::Later(_) => "what it waits for does not come about".to_owned(),
@@ -113,14 +113,14 @@ impl Binder {
         self.settings.allocation_timeout * 3
     }
 
-    async fn succeed(&self, request: &BindRequest, pod: &Pod) -> Result<Outcome, cluster::Error> {
+    async fn succeed(&self, request: &BindRequest, pod: &Pod) -> Result<Outcome, kai_cluster::Error> {
         self.say_bound(request, pod).await?;
         self.metrics.bind(BindResult::Bound);
         Ok(Outcome::Done)
     }
 
     /// The attempt failed: takes back what it wrote, then says so. In this order: whoever reads `Failed` may plan the pod anew.
-    async fn fail(&self, request: &BindRequest, pod: &Pod, reason: &str) -> Result<Outcome, cluster::Error> {
+    async fn fail(&self, request: &BindRequest, pod: &Pod, reason: &str) -> Result<Outcome, kai_cluster::Error> {
         if self.roll_back(request).await? == Undone::Bound {
             return self.succeed(request, pod).await;
         }
@@ -128,7 +128,7 @@ impl Binder {
         self.say_failed(request, Some(pod), reason, attempts).await?;
         self.metrics.bind(BindResult::Failed);
         self.care_for_groups_of(request);
-        self.progress.forget(&Key::of(request));
+        self.progress.forget(&ObjectKey::of(request));
         Ok(if attempts.another {
             Outcome::Retry
         } else {
@@ -137,15 +137,20 @@ impl Binder {
     }
 
     /// There is nothing to bind and there never will be.
-    async fn give_up(&self, request: &BindRequest, pod: Option<&Pod>, reason: &str) -> Result<Outcome, cluster::Error> {
+    async fn give_up(
+        &self,
+        request: &BindRequest,
+        pod: Option<&Pod>,
+        reason: &str,
+    ) -> Result<Outcome, kai_cluster::Error> {
         self.say_failed(request, pod, reason, attempts(request, true)).await?;
         self.metrics.bind(BindResult::Failed);
         self.care_for_groups_of(request);
         Ok(Outcome::Done)
     }
 
-    async fn discard(&self, request: &BindRequest) -> Result<Outcome, cluster::Error> {
-        tracing::warn!(request = %Key::of(request), "a bind request without node or GPU group is deleted");
+    async fn discard(&self, request: &BindRequest) -> Result<Outcome, kai_cluster::Error> {
+        tracing::warn!(request = %ObjectKey::of(request), "a bind request without node or GPU group is deleted");
         let target = Target::of::<BindRequest>(request.metadata.namespace(), request.metadata.plain_name());
         let only_this = Deletion {
             uid: request.metadata.uid.as_deref().map(str::to_owned),
@@ -165,7 +170,7 @@ impl Binder {
 
     async fn bind_plain(&self, request: &BindRequest, pod: &Value) -> Result<(), Stop> {
         let node = request.selected_node();
-        let known = self.feeds.nodes().get(&Key::new("", node)).is_some();
+        let known = self.feeds.nodes().get(&ObjectKey::new("", node)).is_some();
         if !known && self.node_facts(node).await?.is_none() {
             return Err(Stop::Refused(format!("node {node} is gone")));
         }
@@ -234,7 +239,7 @@ impl Binder {
         key: &GroupKey,
         facts: &NodeFacts,
     ) -> Result<Option<Reservation>, Stop> {
-        let bind = Key::of(request);
+        let bind = ObjectKey::of(request);
         let found = self.reservation(key).await?;
         let limit = self.settings.allocation_timeout;
         let waited = found
@@ -287,12 +292,12 @@ impl Binder {
 
     /// Whether pods run on the group's GPU, so that only this very GPU will do for its reservation. The care for the group sees to that;
     /// a bind that made one would take whichever GPU comes, again and again.
-    async fn is_lost(&self, key: &GroupKey) -> Result<bool, cluster::Error> {
+    async fn is_lost(&self, key: &GroupKey) -> Result<bool, kai_cluster::Error> {
         let books = self.books(&key.node, None, &[]).await?;
         Ok(books.staying(&key.group).next().is_some())
     }
 
-    fn end_wait(&self, key: &GroupKey, bind: &Key) {
+    fn end_wait(&self, key: &GroupKey, bind: &ObjectKey) {
         let Some((took, binds)) = self.waits.end(key) else {
             return;
         };
@@ -309,7 +314,7 @@ impl Binder {
         key: &GroupKey,
         found: &Reservation,
         failure: Failure,
-        bind: &Key,
+        bind: &ObjectKey,
     ) -> Result<(), Stop> {
         let remove = match failure {
             Failure::Stuck => false,

@@ -5,9 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use api::{BindPhase, BindRequest, Pod, keys};
-use cluster::Key;
-use engine::model::{GpuRequest, PodPhase};
+use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
+use kai_engine::model::{GpuRequest, PodPhase};
 
 use crate::step::Reservation;
 
@@ -26,7 +25,7 @@ pub(crate) struct Identity<'a> {
 /// A pod that uses groups of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
-    pub(crate) pod: Key,
+    pub(crate) pod: ObjectKey,
     pub(crate) uid: String,
     pub(crate) groups: Vec<String>,
     /// Whether the groups are in the order of the GPUs, as in its request; labels have none.
@@ -50,7 +49,7 @@ pub(crate) struct Books {
     /// Reservation pods of the node.
     pub(crate) reservations: Vec<Reservation>,
     /// Requests that may still lead to a bind, with their groups.
-    pub(crate) active: Vec<(Key, Vec<String>)>,
+    pub(crate) active: Vec<(ObjectKey, Vec<String>)>,
 }
 
 /// What was read about a node.
@@ -134,7 +133,7 @@ impl Books {
     }
 
     /// Whether a request other than this one may still need the group.
-    pub(crate) fn is_awaited(&self, group: &str, except: Option<&Key>) -> bool {
+    pub(crate) fn is_awaited(&self, group: &str, except: Option<&ObjectKey>) -> bool {
         let others = self.active.iter().filter(|(key, _)| Some(key) != except);
         others
             .into_iter()
@@ -264,7 +263,7 @@ pub(crate) fn user(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) ->
         None => return None,
     };
     (!groups.is_empty()).then(|| User {
-        pod: Key::of(pod),
+        pod: ObjectKey::of(pod),
         uid: pod.metadata.uid.as_deref().unwrap_or_default().to_owned(),
         groups,
         in_order: request.is_some(),
@@ -281,8 +280,8 @@ fn announced(pod: &Pod, request: &BindRequest, memory_mib: i64) -> Option<User> 
     (!user.groups.is_empty()).then_some(user)
 }
 
-fn active(request: &BindRequest) -> (Key, Vec<String>) {
-    (Key::of(request), groups_of(request))
+fn active(request: &BindRequest) -> (ObjectKey, Vec<String>) {
+    (ObjectKey::of(request), groups_of(request))
 }
 
 pub(crate) fn groups_of(request: &BindRequest) -> Vec<String> {
@@ -391,7 +390,7 @@ mod tests {
         assert_eq!(with("").promised_mib("g", ""), 500);
         assert_eq!(with("Failed").promised_mib("g", ""), 0);
         assert!(with("").is_awaited("g", None));
-        assert!(!with("").is_awaited("g", Some(&Key::new("ns", "a"))));
+        assert!(!with("").is_awaited("g", Some(&ObjectKey::new("ns", "a"))));
         assert!(!with("Failed").is_awaited("g", None) && !with("Succeeded").is_awaited("g", None));
         let other_label = [pod("a", "", |pod| {
             pod["metadata"]["labels"] = json!({ "runai-gpu-group": "x" })

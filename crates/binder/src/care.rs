@@ -57,7 +57,8 @@ pub(crate) fn care(key: &GroupKey, found: Option<&Reservation>, books: &Books, c
 
 #[cfg(test)]
 mod tests {
-    use cluster::Key;
+
+    use kai_api::ObjectKey;
 
     use super::*;
     use crate::books::User;
@@ -65,7 +66,7 @@ mod tests {
 
     fn user(terminating: bool, gpus: &[&str]) -> User {
         User {
-            pod: Key::new("ns", "p"),
+            pod: ObjectKey::new("ns", "p"),
             uid: "u".into(),
             groups: vec!["g".into()],
             in_order: true,
@@ -91,7 +92,7 @@ mod tests {
 
     fn check(found: Option<Reservation>, bound: Vec<User>, awaited: bool, cached: bool, expect: Care) {
         let active = if awaited {
-            vec![(Key::new("ns", "q"), vec!["g".to_owned()])]
+            vec![(ObjectKey::new("ns", "q"), vec!["g".to_owned()])]
         } else {
             vec![]
         };

@@ -2,8 +2,8 @@
 //! ConfigMap of that name may be anything: the configuration of an application, or what another pod reads its GPUs from. The binder
 //! never replaces and never deletes a ConfigMap that it did not make for this very pod.
 
-use api::{ConfigMap, Object, keys};
-use cluster::{Deletion, Target};
+use kai_api::{ConfigMap, Object, keys};
+use kai_cluster::{Deletion, Target};
 use serde_json::Value;
 
 use crate::bind::{SOON, target_of};
@@ -33,7 +33,7 @@ impl Binder {
     }
 
     /// Deletes what attempts to bind this pod have left.
-    pub(crate) async fn remove_config_maps(&self, pod: &Value) -> Result<(), cluster::Error> {
+    pub(crate) async fn remove_config_maps(&self, pod: &Value) -> Result<(), kai_cluster::Error> {
         for name in config_map_names(pod).into_iter().flatten() {
             let target = Target::of::<ConfigMap>(target_of(pod).namespace, &name);
             let Some(found) = self.client.get_value(target).await? else {
@@ -58,7 +58,7 @@ fn as_read(found: &Value) -> Deletion {
 }
 
 /// Somebody changed, deleted or created the ConfigMap since it was read: the next pass reads it anew and decides again.
-fn later_on_conflict<T>(written: Result<T, cluster::Error>) -> Result<T, Stop> {
+fn later_on_conflict<T>(written: Result<T, kai_cluster::Error>) -> Result<T, Stop> {
     written.map_err(|error| match error.is_conflict() {
         true => Stop::Later(SOON),
         false => error.into(),

@@ -1,6 +1,6 @@
 //! What a node is like, as far as it decides how GPUs are held there and by which name a container asks for them. Pure.
 
-use api::{Node, keys};
+use kai_api::{Node, keys};
 use serde_json::Value;
 
 use crate::{Choice, ReservationMode, Settings, TegraMode};

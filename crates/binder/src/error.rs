@@ -21,20 +21,20 @@ pub(crate) enum Stop {
     /// This bind can't be carried out.
     Refused(String),
     /// A call failed.
-    Call(cluster::Error),
+    Call(kai_cluster::Error),
 }
 
-impl From<cluster::Error> for Stop {
-    fn from(error: cluster::Error) -> Stop {
+impl From<kai_cluster::Error> for Stop {
+    fn from(error: kai_cluster::Error) -> Stop {
         Stop::Call(error)
     }
 }
 
 /// Whether a failed call says nothing about the bind itself: the server was away, busy, or does not know us at the moment.
-pub(crate) fn is_passing(error: &cluster::Error) -> bool {
+pub(crate) fn is_passing(error: &kai_cluster::Error) -> bool {
     match error {
-        cluster::Error::NotLeader { .. } | cluster::Error::Connect { .. } => true,
-        cluster::Error::Call { code: None, .. } => true,
-        cluster::Error::Call { code: Some(code), .. } => matches!(code, 401 | 408 | 409 | 429 | 500..=599),
+        kai_cluster::Error::NotLeader { .. } | kai_cluster::Error::Connect { .. } => true,
+        kai_cluster::Error::Call { code: None, .. } => true,
+        kai_cluster::Error::Call { code: Some(code), .. } => matches!(code, 401 | 408 | 409 | 429 | 500..=599),
     }
 }

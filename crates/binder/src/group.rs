@@ -1,6 +1,6 @@
 //! GPU groups: pods that share one GPU of one node, and the name of the reservation pod that holds that GPU for them.
 
-use api::keys;
+use kai_api::keys;
 use sha2::{Digest, Sha256};
 
 /// A GPU group on a node.

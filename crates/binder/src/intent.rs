@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use api::{BindRequest, Pod, keys};
-use engine::model::PodPhase;
+use kai_api::{BindRequest, Pod, keys};
+use kai_engine::model::PodPhase;
 
 use crate::GroupKey;
 use crate::books::is_about;

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cluster::{Key, WorkQueue};
+use kai_api::ObjectKey;
+use kai_cluster::WorkQueue;
 
 use crate::GroupKey;
 
@@ -12,7 +13,7 @@ use crate::GroupKey;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Worker {
     /// The bind of this request.
-    Bind(Key),
+    Bind(ObjectKey),
     /// The care for this group.
     Care(GroupKey),
 }
@@ -22,7 +23,7 @@ pub(crate) enum Worker {
 pub(crate) struct Locks {
     /// The groups in work, and who is to be called when they are free. A plain lock: held for map operations only.
     held: Arc<Mutex<BTreeMap<GroupKey, BTreeSet<Worker>>>>,
-    binds: WorkQueue<Key>,
+    binds: WorkQueue<ObjectKey>,
     care: WorkQueue<GroupKey>,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Hold {
 }
 
 impl Locks {
-    pub(crate) fn new(binds: &WorkQueue<Key>, care: &WorkQueue<GroupKey>) -> Locks {
+    pub(crate) fn new(binds: &WorkQueue<ObjectKey>, care: &WorkQueue<GroupKey>) -> Locks {
         Locks {
             held: Arc::default(),
             binds: binds.clone(),
@@ -97,7 +98,7 @@ mod tests {
             GroupKey::new("n", "b"),
             GroupKey::new("n", "c"),
         );
-        let request = Key::new("ns", "p");
+        let request = ObjectKey::new("ns", "p");
         let held = locks.take(&[a.clone(), b.clone()], Worker::Care(a.clone())).unwrap();
         assert!(
             locks

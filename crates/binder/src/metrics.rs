@@ -54,7 +54,7 @@ const WAIT_BUCKETS_SECONDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.
 
 impl Metrics {
     /// New metrics, registered.
-    pub(crate) fn new(registered: &cluster::Metrics) -> Metrics {
+    pub(crate) fn new(registered: &kai_cluster::Metrics) -> Metrics {
         let metrics = Metrics {
             binds: Family::default(),
             reservations: Family::default(),

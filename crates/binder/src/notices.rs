@@ -1,7 +1,7 @@
 //! What is said about a bind: the request's status, the pod's condition and event. Success is said only of pods that are bound.
 
-use api::{BindRequest, Object, Pod};
-use cluster::{About, Events, Note, Part, Patch, Severity, Target};
+use kai_api::{BindRequest, Object, ObjectReference, Pod};
+use kai_cluster::{Events, Note, Part, Patch, Severity, Target};
 use serde_json::{Value, json};
 
 use crate::run::Binder;
@@ -38,7 +38,7 @@ pub(crate) fn attempts(request: &BindRequest, for_good: bool) -> Attempts {
 
 impl Binder {
     /// The pod is bound.
-    pub(crate) async fn say_bound(&self, request: &BindRequest, pod: &Pod) -> Result<(), cluster::Error> {
+    pub(crate) async fn say_bound(&self, request: &BindRequest, pod: &Pod) -> Result<(), kai_cluster::Error> {
         let message = format!("Pod bound to node {}", request.selected_node());
         self.write_status(request, json!({ "phase": "Succeeded", "reason": "" }))
             .await?;
@@ -53,11 +53,11 @@ impl Binder {
         pod: Option<&Pod>,
         reason: &str,
         attempts: Attempts,
-    ) -> Result<(), cluster::Error> {
+    ) -> Result<(), kai_cluster::Error> {
         let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
         let status = json!({ "phase": "Failed", "reason": reason, "failedAttempts": attempts.failed });
         self.write_status(request, status).await?;
-        tracing::warn!(request = %cluster::Key::of(request), node = request.selected_node(), reason, "a bind failed");
+        tracing::warn!(request = %kai_api::ObjectKey::of(request), node = request.selected_node(), reason, "a bind failed");
         if let Some(pod) = pod {
             let message = format!("Failed to bind to node {}: {reason}", request.selected_node());
             self.tell(pod, false, message).await;
@@ -65,7 +65,7 @@ impl Binder {
         Ok(())
     }
 
-    async fn write_status(&self, request: &BindRequest, status: Value) -> Result<(), cluster::Error> {
+    async fn write_status(&self, request: &BindRequest, status: Value) -> Result<(), kai_cluster::Error> {
         let target = Target::of::<BindRequest>(request.metadata.namespace(), request.metadata.plain_name());
         // The uid keeps the words off a successor of the same name.
         let body = json!({ "metadata": { "uid": request.metadata.uid.as_deref() }, "status": status });
@@ -84,7 +84,7 @@ impl Binder {
             false => ("False", "BindingError", Severity::Warning),
         };
         let condition = json!({
-            "type": api::PodCondition::BOUND, "status": status, "reason": reason, "message": message,
+            "type": kai_api::PodCondition::BOUND, "status": status, "reason": reason, "message": message,
             "lastTransitionTime": self.clock.now_text(),
         });
         let body =
@@ -105,7 +105,7 @@ impl Binder {
     }
 
     /// Warns the pods of a group that its GPU is not held for them.
-    pub(crate) async fn warn(events: &Events, pod: About, message: String) {
+    pub(crate) async fn warn(events: &Events, pod: ObjectReference, message: String) {
         let note = Note {
             about: pod,
             severity: Severity::Warning,
@@ -117,8 +117,8 @@ impl Binder {
     }
 }
 
-pub(crate) fn about(pod: &Pod) -> About {
-    About {
+pub(crate) fn about(pod: &Pod) -> ObjectReference {
+    ObjectReference {
         api_version: Pod::RESOURCE.api_version(),
         kind: Pod::RESOURCE.kind.to_string(),
         namespace: pod.metadata.namespace().to_owned(),

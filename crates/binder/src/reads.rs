@@ -1,7 +1,7 @@
 //! Fresh reads: what binds and care decide on. Watches are asked nothing here, except where it is said.
 
-use api::{BindRequest, Node, Object, Pod, PodCondition, keys};
-use cluster::{Selection, Target};
+use kai_api::{BindRequest, Node, Object, Pod, PodCondition, keys};
+use kai_cluster::{Selection, Target};
 use tokio::time::Instant;
 
 use crate::books::{Books, Reading, is_active, is_reservation};
@@ -17,14 +17,14 @@ const POLICY_SECONDS_MAX: u64 = 60;
 
 impl Binder {
     /// The group's reservation pod.
-    pub(crate) async fn reservation(&self, key: &GroupKey) -> Result<Option<Reservation>, cluster::Error> {
+    pub(crate) async fn reservation(&self, key: &GroupKey) -> Result<Option<Reservation>, kai_cluster::Error> {
         let name = reservation_name(key);
         let target = Target::of::<Pod>(&self.settings.reservation_namespace, &name);
         Ok(self.client.get_value(target).await?.as_ref().map(Reservation::read))
     }
 
     /// What the node is like; `None` if it is gone.
-    pub(crate) async fn node_facts(&self, node: &str) -> Result<Option<NodeFacts>, cluster::Error> {
+    pub(crate) async fn node_facts(&self, node: &str) -> Result<Option<NodeFacts>, kai_cluster::Error> {
         let node = self.client.get_value(Target::of::<Node>("", node)).await?;
         Ok(node.as_ref().map(NodeFacts::of))
     }
@@ -37,7 +37,7 @@ impl Binder {
         node: &str,
         memory_mib: Option<i64>,
         about: &[GroupKey],
-    ) -> Result<Books, cluster::Error> {
+    ) -> Result<Books, kai_cluster::Error> {
         let mut of_node = Selection::default();
         if node.len() <= LABEL_VALUE_BYTES_MAX {
             of_node.labels = format!("{}={node}", keys::SELECTED_NODE);
@@ -63,7 +63,7 @@ impl Binder {
     }
 
     /// Pods with the group's label. Nobody is asked unless two requests are about the group: there is none to find.
-    async fn labelled(&self, key: &GroupKey, requests: &[BindRequest]) -> Result<Vec<Pod>, cluster::Error> {
+    async fn labelled(&self, key: &GroupKey, requests: &[BindRequest]) -> Result<Vec<Pod>, kai_cluster::Error> {
         let names = |request: &&BindRequest| {
             is_active(request)
                 && request.selected_node() == &*key.node
@@ -90,7 +90,7 @@ impl Binder {
     }
 
     /// Groups of reservation pods that have ended.
-    pub(crate) async fn ended_reservations(&self) -> Result<Vec<GroupKey>, cluster::Error> {
+    pub(crate) async fn ended_reservations(&self) -> Result<Vec<GroupKey>, kai_cluster::Error> {
         let selection = Selection {
             namespace: Some(self.settings.reservation_namespace.clone()),
             fields: "status.phase!=Pending,status.phase!=Running".to_owned(),
@@ -114,7 +114,7 @@ impl Binder {
 
     /// Whether a cluster autoscaler was asked for a node and has not brought it yet: a reservation made now may take the GPU that the
     /// asking pod waits for.
-    pub(crate) async fn is_scaling_up(&self) -> Result<bool, cluster::Error> {
+    pub(crate) async fn is_scaling_up(&self) -> Result<bool, kai_cluster::Error> {
         let selection = Selection {
             namespace: Some(self.settings.scale_adjust_namespace.clone()),
             ..Selection::default()
@@ -125,7 +125,7 @@ impl Binder {
     }
 
     /// Whether the GPU operator's plugin names CDI devices. Its absence is fine.
-    pub(crate) async fn operator_cdi(&self, facts: &NodeFacts) -> Result<bool, cluster::Error> {
+    pub(crate) async fn operator_cdi(&self, facts: &NodeFacts) -> Result<bool, kai_cluster::Error> {
         if facts.agent || self.settings.cdi != Choice::Auto {
             return Ok(false);
         }

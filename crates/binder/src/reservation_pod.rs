@@ -3,7 +3,7 @@
 //! Where our agent serves the node the pod only sleeps: no privileges, no token, no driver. Elsewhere it finds its GPU itself, and on
 //! Jetsons it needs the driver's libraries and device nodes for that.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Map, Value, json};
 
 use crate::devices::NodeFacts;

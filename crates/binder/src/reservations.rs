@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::{Object, Pod};
-use cluster::{Deletion, Target};
+use kai_api::{Object, Pod};
+use kai_cluster::{Deletion, Target};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -59,7 +59,7 @@ impl Binder {
         key: &GroupKey,
         mut pod: Value,
         deed: Deed,
-    ) -> Result<String, cluster::Error> {
+    ) -> Result<String, kai_cluster::Error> {
         let mut created = self.create_pod(pod.clone()).await;
         let class = pod["spec"]
             .as_object_mut()
@@ -85,13 +85,13 @@ impl Binder {
         }
     }
 
-    async fn create_pod(&self, pod: Value) -> Result<Value, cluster::Error> {
+    async fn create_pod(&self, pod: Value) -> Result<Value, kai_cluster::Error> {
         let namespace = &self.settings.reservation_namespace;
         self.client.create(&Pod::RESOURCE, namespace, pod).await
     }
 
     /// Removes a reservation pod as it was read: a successor, or one that was marked since, stays.
-    pub(crate) async fn remove_reservation(&self, found: &Reservation) -> Result<(), cluster::Error> {
+    pub(crate) async fn remove_reservation(&self, found: &Reservation) -> Result<(), kai_cluster::Error> {
         let target = Target::of::<Pod>(&self.settings.reservation_namespace, &found.name);
         let only_this = Deletion {
             uid: Some(found.uid.clone()),

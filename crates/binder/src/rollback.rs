@@ -1,8 +1,8 @@
 //! Taking back what an attempt to bind has written, so that nothing of it is left: labels, annotations, ConfigMaps. Reservations are
 //! taken back by the care for their group, which knows who else uses them.
 
-use api::{BindRequest, Pod, keys};
-use cluster::{Part, Patch, Target};
+use kai_api::{BindRequest, Pod, keys};
+use kai_cluster::{Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
 use crate::books::is_about;
@@ -41,7 +41,7 @@ pub(crate) fn undo(pod: &Value) -> Option<Value> {
 impl Binder {
     /// Takes back what was written to the request's pod. The pod is changed only as it was read: a binding that was sent and never
     /// answered either shows now or can't come true any more.
-    pub(crate) async fn roll_back(&self, request: &BindRequest) -> Result<Undone, cluster::Error> {
+    pub(crate) async fn roll_back(&self, request: &BindRequest) -> Result<Undone, kai_cluster::Error> {
         let target = Target::of::<Pod>(request.metadata.namespace(), request.pod_name());
         let mut tries = 0;
         loop {

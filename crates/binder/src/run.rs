@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::{Client, Clock, Context, Events, Feeds, Health, Key, WorkQueue};
+use kai_api::ObjectKey;
+use kai_cluster::{Client, Clock, Context, Events, Feeds, Health, WorkQueue};
 use tokio::time::Instant;
 
 use crate::locks::Locks;
@@ -33,7 +34,7 @@ pub(crate) struct Binder {
     pub(crate) events: Events,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
-    pub(crate) binds: WorkQueue<Key>,
+    pub(crate) binds: WorkQueue<ObjectKey>,
     pub(crate) care: WorkQueue<GroupKey>,
     pub(crate) locks: Locks,
     pub(crate) waits: Waits,
@@ -48,12 +49,12 @@ pub(crate) struct Binder {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// A plain lock: held for map operations only.
-    binds: Mutex<BTreeMap<Key, (Instant, u32)>>,
+    binds: Mutex<BTreeMap<ObjectKey, (Instant, u32)>>,
 }
 
 impl Progress {
     /// How long the bind is at it.
-    pub(crate) fn age(&self, key: &Key) -> Duration {
+    pub(crate) fn age(&self, key: &ObjectKey) -> Duration {
         self.lock()
             .entry(key.clone())
             .or_insert_with(|| (Instant::now(), 0))
@@ -62,7 +63,7 @@ impl Progress {
     }
 
     /// Counts a failed call; answers with how many there were.
-    pub(crate) fn trouble(&self, key: &Key) -> u32 {
+    pub(crate) fn trouble(&self, key: &ObjectKey) -> u32 {
         let mut binds = self.lock();
         let (_, troubles) = binds.entry(key.clone()).or_insert_with(|| (Instant::now(), 0));
         *troubles = troubles.saturating_add(1);
@@ -70,11 +71,11 @@ impl Progress {
     }
 
     /// The bind is done with, one way or the other.
-    pub(crate) fn forget(&self, key: &Key) {
+    pub(crate) fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, (Instant, u32)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, (Instant, u32)>> {
         self.binds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

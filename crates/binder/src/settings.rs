@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::Backoff;
+use kai_api::Backoff;
 use serde_json::Value;
 
 use crate::books::Identity;

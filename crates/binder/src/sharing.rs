@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 /// What the pod gets.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use api::{Pod, keys};
-use engine::model::PodPhase;
+use kai_api::{Pod, keys};
+use kai_engine::model::PodPhase;
 
 use crate::{GroupKey, reservation_name};
 
@@ -32,7 +32,7 @@ const SHORT_OF_ROOM: [&str; 2] = ["OutOfcpu", "OutOfmemory"];
 impl Reservation {
     /// What the pod says. Whether it is a reservation is known from where it was read.
     pub(crate) fn of(pod: &Pod) -> Reservation {
-        let text = |text: &Option<api::Text>| text.as_deref().unwrap_or_default().to_owned();
+        let text = |text: &Option<kai_api::Text>| text.as_deref().unwrap_or_default().to_owned();
         Reservation {
             uid: text(&pod.metadata.uid),
             resource_version: text(&pod.metadata.resource_version),

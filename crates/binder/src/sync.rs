@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use api::keys;
-use cluster::{About, Outcome};
+use kai_api::{ObjectReference, keys};
+use kai_cluster::Outcome;
 
 use crate::GroupKey;
 use crate::care::{Care, care};
@@ -35,7 +35,7 @@ impl Binder {
 
     /// Everything that leaves a group unwell ends in `Retry`, so that the pauses grow: a node that can't give the GPU back is asked
     /// once a minute in the end.
-    async fn try_care(&self, key: &GroupKey) -> Result<Outcome, cluster::Error> {
+    async fn try_care(&self, key: &GroupKey) -> Result<Outcome, kai_cluster::Error> {
         // The reservation is read before who needs it, and removed only as read: a bind marks it before it relies on it.
         let found = self.reservation(key).await?;
         let books = self.books(&key.node, None, &[]).await?;
@@ -80,7 +80,7 @@ impl Binder {
         key: &GroupKey,
         own_gpus: &[String],
         wanted: Option<&str>,
-    ) -> Result<Outcome, cluster::Error> {
+    ) -> Result<Outcome, kai_cluster::Error> {
         let Some(facts) = self.node_facts(&key.node).await? else {
             // Its pods are about to go with it.
             return Ok(Outcome::Done);
@@ -103,7 +103,7 @@ impl Binder {
         key: &GroupKey,
         facts: &NodeFacts,
         own_gpus: &[String],
-    ) -> Result<Option<Outcome>, cluster::Error> {
+    ) -> Result<Option<Outcome>, kai_cluster::Error> {
         for (number, placeholder) in (0_u32..).zip(self.placeholders.of(key)) {
             let Some(held) = self.reservation(&placeholder).await? else {
                 let pod = self.new_reservation(&placeholder, facts);
@@ -137,8 +137,8 @@ impl Binder {
         key: &GroupKey,
         found: &Reservation,
         gpu: &str,
-        pods: Vec<(About, String)>,
-    ) -> Result<Outcome, cluster::Error> {
+        pods: Vec<(ObjectReference, String)>,
+    ) -> Result<Outcome, kai_cluster::Error> {
         tracing::error!(group = %key, gpu, "the reservation made anew holds another GPU than its pods use");
         self.metrics.reservation(Deed::Mismatched);
         for (pod, own) in pods {
@@ -154,8 +154,8 @@ impl Binder {
     }
 }
 
-fn about(user: &crate::books::User) -> About {
-    About {
+fn about(user: &crate::books::User) -> ObjectReference {
+    ObjectReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
         namespace: user.pod.namespace.to_string(),

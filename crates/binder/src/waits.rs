@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::Key;
+use kai_api::ObjectKey;
 use tokio::time::Instant;
 
 use crate::GroupKey;
@@ -22,7 +22,7 @@ struct Wait {
     /// The pod that is waited for, and whether for its end.
     pod: (String, bool),
     since: Instant,
-    binds: BTreeSet<Key>,
+    binds: BTreeSet<ObjectKey>,
 }
 
 impl Waits {
@@ -34,7 +34,7 @@ impl Waits {
     }
 
     /// The bind waits for the pod, and wants to be called when something happens to it.
-    pub(crate) fn wait(&self, key: &GroupKey, uid: &str, for_its_end: bool, bind: Option<&Key>) {
+    pub(crate) fn wait(&self, key: &GroupKey, uid: &str, for_its_end: bool, bind: Option<&ObjectKey>) {
         let mut groups = self.lock();
         let new = || Wait {
             pod: (uid.to_owned(), for_its_end),
@@ -50,7 +50,7 @@ impl Waits {
     }
 
     /// Something happened to the group's reservation pod: who wanted to know?
-    pub(crate) fn call(&self, key: &GroupKey) -> BTreeSet<Key> {
+    pub(crate) fn call(&self, key: &GroupKey) -> BTreeSet<ObjectKey> {
         let mut groups = self.lock();
         groups
             .get_mut(key)
@@ -59,7 +59,7 @@ impl Waits {
     }
 
     /// The wait is over. Answers with how long it took and who waited.
-    pub(crate) fn end(&self, key: &GroupKey) -> Option<(Duration, BTreeSet<Key>)> {
+    pub(crate) fn end(&self, key: &GroupKey) -> Option<(Duration, BTreeSet<ObjectKey>)> {
         self.lock().remove(key).map(|wait| (wait.since.elapsed(), wait.binds))
     }
 
@@ -76,9 +76,9 @@ mod tests {
     async fn a_wait_is_for_one_pod() {
         let (waits, key) = (Waits::default(), GroupKey::new("n", "g"));
         assert_eq!(waits.waited(&key, "1", false), None);
-        waits.wait(&key, "1", false, Some(&Key::new("ns", "p")));
+        waits.wait(&key, "1", false, Some(&ObjectKey::new("ns", "p")));
         tokio::time::sleep(Duration::from_secs(5)).await;
-        waits.wait(&key, "1", false, Some(&Key::new("ns", "q")));
+        waits.wait(&key, "1", false, Some(&ObjectKey::new("ns", "q")));
         assert_eq!(waits.waited(&key, "1", false), Some(Duration::from_secs(5)));
         assert_eq!(waits.waited(&key, "1", true), None);
         assert_eq!(waits.waited(&key, "2", false), None);

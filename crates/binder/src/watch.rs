@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{BindRequest, Pod};
-use cluster::Key;
-use engine::model::GpuRequest;
+use kai_api::{BindRequest, ObjectKey, Pod};
+use kai_engine::model::GpuRequest;
 use tokio::sync::Notify;
 
 use crate::GroupKey;
@@ -20,10 +19,10 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(30);
 /// The groups of objects that were seen, to know them when the objects are gone.
 #[derive(Debug, Default)]
 struct Seen {
-    pods: BTreeMap<Key, (String, Vec<GroupKey>)>,
-    requests: BTreeMap<Key, (String, Vec<GroupKey>)>,
+    pods: BTreeMap<ObjectKey, (String, Vec<GroupKey>)>,
+    requests: BTreeMap<ObjectKey, (String, Vec<GroupKey>)>,
     /// The nodes of pods with whole GPUs.
-    owners: BTreeMap<Key, Box<str>>,
+    owners: BTreeMap<ObjectKey, Box<str>>,
 }
 
 impl Binder {
@@ -72,7 +71,7 @@ impl Binder {
         }
     }
 
-    fn saw_request(&self, key: Key, request: Option<&BindRequest>, seen: &mut Seen) {
+    fn saw_request(&self, key: ObjectKey, request: Option<&BindRequest>, seen: &mut Seen) {
         let now = request.map(|request| {
             let node = request.selected_node();
             let groups = request
@@ -95,7 +94,7 @@ impl Binder {
         }
     }
 
-    fn saw_pod(&self, key: Key, pod: Option<&Pod>, seen: &mut Seen) {
+    fn saw_pod(&self, key: ObjectKey, pod: Option<&Pod>, seen: &mut Seen) {
         let identity = self.settings.identity();
         let owner_on = pod
             .filter(|pod| !is_reservation(pod, identity) && has_whole_gpus(pod))
@@ -143,8 +142,8 @@ fn has_whole_gpus(pod: &Pod) -> bool {
 
 /// Remembers the groups of an object; answers with those that it does not have any more.
 fn left(
-    seen: &mut BTreeMap<Key, (String, Vec<GroupKey>)>,
-    key: &Key,
+    seen: &mut BTreeMap<ObjectKey, (String, Vec<GroupKey>)>,
+    key: &ObjectKey,
     now: Option<(String, Vec<GroupKey>)>,
 ) -> Vec<GroupKey> {
     let before = match &now {
@@ -238,7 +237,11 @@ mod tests {
     #[test]
     fn groups_that_an_object_had_are_known_when_it_is_gone() {
         let mut seen = BTreeMap::new();
-        let (key, a, b) = (Key::new("ns", "p"), GroupKey::new("n", "a"), GroupKey::new("n", "b"));
+        let (key, a, b) = (
+            ObjectKey::new("ns", "p"),
+            GroupKey::new("n", "a"),
+            GroupKey::new("n", "b"),
+        );
         let with = |uid: &str, groups: &[&GroupKey]| {
             Some((
                 uid.to_owned(),

@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use kai_embedded::server::{Fault, Patch, RequestInfo};
 use serde_json::{Value, json};
-use sim::server::{Fault, Patch, RequestInfo};
 
 use support::{NS, World};
 

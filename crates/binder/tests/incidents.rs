@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kai_embedded::server::{Fault, Patch, RequestInfo};
 use serde_json::json;
-use sim::server::{Fault, Patch, RequestInfo};
 use support::{GPU, NS, RESERVATIONS, World};
 
 #[tokio::test(start_paused = true)]

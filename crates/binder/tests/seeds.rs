@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
 use serde_json::json;
-use sim::server::{Fault, Faults, RequestInfo, WatchFault};
 use support::{NS, RESERVATIONS, World};
 
 const SEEDS: u64 = 3;

@@ -4,20 +4,20 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, anyhow};
-use cluster::Context;
+use kai_cluster::Context;
 use tokio::task::JoinSet;
 
 /// What each role does. A role that is `None` runs elsewhere, or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The scheduler.
-    pub scheduler: Option<scheduler::Settings>,
+    pub scheduler: Option<kai_scheduler::Settings>,
     /// The binder.
-    pub binder: Option<binder::Settings>,
+    pub binder: Option<kai_binder::Settings>,
     /// Pod grouper and status controllers.
-    pub controllers: Option<controllers::Settings>,
+    pub controllers: Option<kai_controllers::Settings>,
     /// Webhooks.
-    pub admission: Option<controllers::admission::Settings>,
+    pub admission: Option<kai_controllers::admission::Settings>,
     /// Where the scheduler answers questions about the cluster; a loopback address, since its answers show all of it.
     pub questions: Option<SocketAddr>,
 }
@@ -30,18 +30,18 @@ impl Settings {
 
     /// Every role with the flags that `flags` has for its name.
     pub fn of_flags(flags: impl Fn(&str) -> Vec<String>) -> anyhow::Result<Settings> {
-        let mut admission = parsed::<controllers::admission::Args>("admission", &flags)?.settings()?;
+        let mut admission = parsed::<kai_controllers::admission::Args>("admission", &flags)?.settings()?;
         // Off where nobody says otherwise, as in KAI, when the role is run alone; whoever runs all of kai wants to share GPUs.
         if !flags("admission")
             .iter()
             .any(|flag| flag.starts_with("--gpu-sharing-enabled"))
         {
-            admission.gpu_sharing = controllers::admission::Feature::On;
+            admission.gpu_sharing = kai_controllers::admission::Feature::On;
         }
         Ok(Settings {
-            scheduler: Some(parsed::<scheduler::Args>("scheduler", &flags)?.try_into()?),
-            binder: Some(parsed::<binder::Args>("binder", &flags)?.settings()?),
-            controllers: Some(parsed::<controllers::Args>("controllers", &flags)?.settings()?),
+            scheduler: Some(parsed::<kai_scheduler::Args>("scheduler", &flags)?.try_into()?),
+            binder: Some(parsed::<kai_binder::Args>("binder", &flags)?.settings()?),
+            controllers: Some(parsed::<kai_controllers::Args>("controllers", &flags)?.settings()?),
             admission: Some(admission),
             questions: None,
         })
@@ -67,15 +67,15 @@ pub async fn run(context: Context, settings: Settings) -> anyhow::Result<Infalli
         roles.spawn(async move { role.await.map(drop).context("scheduler") });
     }
     if let Some(settings) = settings.binder {
-        let role = binder::run(context.clone(), settings);
+        let role = kai_binder::run(context.clone(), settings);
         roles.spawn(async move { role.await.map(drop).context("binder") });
     }
     if let Some(settings) = settings.controllers {
-        let role = controllers::run(context.clone(), settings);
+        let role = kai_controllers::run(context.clone(), settings);
         roles.spawn(async move { role.await.map(drop).context("controllers") });
     }
     if let Some(settings) = settings.admission {
-        let role = controllers::admission::run(context.clone(), settings);
+        let role = kai_controllers::admission::run(context.clone(), settings);
         roles.spawn(async move { role.await.map(drop).context("admission") });
     }
     match roles.join_next().await {
@@ -88,10 +88,10 @@ pub async fn run(context: Context, settings: Settings) -> anyhow::Result<Infalli
 
 async fn scheduler(
     context: Context,
-    settings: scheduler::Settings,
+    settings: kai_scheduler::Settings,
     questions: Option<SocketAddr>,
 ) -> anyhow::Result<Infallible> {
-    let scheduler = scheduler::Scheduler::prepare(&context, settings);
+    let scheduler = kai_scheduler::Scheduler::prepare(&context, settings);
     let Some(address) = questions else {
         return Ok(scheduler.run(context).await?);
     };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use api::crd::{Manifest, crds, manifests};
+use kai_api::crd::{Manifest, crds, manifests};
 
 /// What `kai crds` is asked for.
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    doctor: node::doctor::Args,
+    doctor: kai_node::doctor::Args,
     /// How to print.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -24,7 +24,7 @@ enum Output {
 
 /// Looks. The exit code is 1 if something will not work.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let report = node::doctor::run(arguments.doctor)?;
+    let report = kai_node::doctor::run(arguments.doctor)?;
     let text = match arguments.output {
         Output::Table => report.table(),
         Output::Json => report.json() + "\n",

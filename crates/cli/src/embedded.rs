@@ -4,10 +4,10 @@
 use std::convert::Infallible;
 
 use anyhow::Context as _;
-use cluster::Context;
-use controllers::admission::{self, Endpoint};
+use kai_cluster::Context;
+use kai_controllers::admission::{self, Endpoint};
+use kai_embedded::server::{Backend, Server, Service};
 use serde_json::json;
-use sim::server::{Backend, Server, Service};
 
 use crate::all::{self, Settings};
 
@@ -22,15 +22,15 @@ const NODES: &str = "system:serviceaccount:kai-scheduler:simulated-nodes";
 /// Puts into the server what an installation puts into a cluster before the roles start.
 pub fn install(server: &Server) -> anyhow::Result<()> {
     let store = server.store();
-    let namespaces = [NAMESPACE, api::keys::RESERVATION]
+    let namespaces = [NAMESPACE, kai_api::keys::RESERVATION]
         .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
     // What most clusters have, for claims that name no class.
     let storage_class = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": sim::workloads::VOLUME_PROVISIONER,
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": kai_embedded::workloads::VOLUME_PROVISIONER,
         "metadata": { "name": "standard", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
     });
     let objects = namespaces.into_iter().chain([storage_class]);
-    for object in objects.chain(api::crd::crds()) {
+    for object in objects.chain(kai_api::crd::crds()) {
         let name = object["metadata"]["name"].clone();
         let stored = store.put(object).map_err(|refusal| anyhow::anyhow!("{refusal:?}"));
         stored.with_context(|| format!("installing {name}"))?;

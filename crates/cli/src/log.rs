@@ -12,7 +12,7 @@ const FILTER_DEFAULT: &str = "info";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Log")]
 pub(crate) struct LogArguments {
-    /// What is logged: a level, or targets with levels such as warn,node=debug.
+    /// What is logged: a level, or targets with levels such as warn,kai_node=debug.
     #[arg(long = "log", value_name = "FILTER", default_value = FILTER_DEFAULT, env = "RUST_LOG")]
     filter: String,
     /// How a line looks.

@@ -10,7 +10,7 @@ use crate::log::{self, LogArguments};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    agent: node::agent::Args,
+    agent: kai_node::agent::Args,
     /// Print what this node would be labelled, serve and inject, and end. Nothing is changed and nobody is asked.
     #[arg(long)]
     dry_run: bool,
@@ -21,10 +21,10 @@ pub(crate) struct Arguments {
 /// Runs until SIGTERM or SIGINT, which is exit code 0.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.dry_run {
-        crate::print(&node::agent::dry_run(&arguments.agent)?)?;
+        crate::print(&kai_node::agent::dry_run(&arguments.agent)?)?;
     } else {
         log::start(&arguments.log)?;
-        node::agent::run(arguments.agent)?;
+        kai_node::agent::run(arguments.agent)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use crate::log::{self, LogArguments};
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    reservation: node::reservation::Args,
+    reservation: kai_node::reservation::Args,
     #[command(flatten)]
     log: LogArguments,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
 /// Runs until SIGTERM or SIGINT. The exit code is 1 if the GPU could not be found or written down.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     log::start(&arguments.log)?;
-    if let Err(error) = node::reservation::run(arguments.reservation) {
+    if let Err(error) = kai_node::reservation::run(arguments.reservation) {
         eprintln!("error: {error}");
         return Ok(ExitCode::FAILURE);
     }

@@ -16,8 +16,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = cluster::Client::connect(&arguments.connection.access()).await?;
-        controllers::admission::uninstall(&client).await?;
+        let client = kai_cluster::Client::connect(&arguments.connection.access()).await?;
+        kai_controllers::admission::uninstall(&client).await?;
         crate::print(
             "kai's webhooks and admission policies are removed; workloads, queues and pod groups are as they were\n",
         )?;

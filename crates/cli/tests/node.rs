@@ -84,7 +84,7 @@ fn doctor_for_a_program() {
 #[test]
 fn doctor_where_the_driver_is_not_loaded() {
     let place = tempfile::tempdir().expect("a directory");
-    let library = fake_nvml::install(place.path()).expect("the fake library is built");
+    let library = kai_fake_nvml::install(place.path()).expect("the fake library is built");
     let library = library.display().to_string();
     let output = kai(&["doctor", "--host-root", "x86-server", "--nvml-library", &library]);
     insta::assert_snapshot!(output.replace(&library, "libnvidia-ml.so.1"));
@@ -94,7 +94,7 @@ fn doctor_where_the_driver_is_not_loaded() {
 #[test]
 fn a_driver_library_that_is_cut_off_is_a_problem_with_a_remedy() {
     let place = tempfile::tempdir().expect("a directory");
-    let library = fake_nvml::install(place.path()).expect("the fake library is built");
+    let library = kai_fake_nvml::install(place.path()).expect("the fake library is built");
     let file = std::fs::File::options().write(true).open(&library).expect("a file");
     file.set_len(4096 * 3).expect("it is cut");
     let library = library.display().to_string();

@@ -6,7 +6,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use sim::server::{Options, Server};
+use kai_embedded::server::{Options, Server};
 use support::command;
 
 /// A process that ends with the test.
@@ -25,7 +25,7 @@ fn check_log(arguments: &[&str], words: &[&str]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = Server::new(Options::default());
     let listening = runtime.block_on(server.listen("127.0.0.1:0".parse().unwrap())).unwrap();
-    cli::embedded::install(&server).unwrap();
+    kai_cli::embedded::install(&server).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
     std::fs::write(&kubeconfig, listening.kubeconfig(None)).unwrap();

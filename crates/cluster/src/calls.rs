@@ -1,7 +1,7 @@
 //! The calls to the API that roles make, at the level of values: read, list, create, patch, delete, bind. Each call says in its error
 //! what was attempted. Writes are refused here once the client's claim to lead has ended.
 
-use api::{Metadata, Object, Resource, Scope};
+use kai_api::{Metadata, Object, Resource, Scope};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -292,7 +292,7 @@ impl Client {
             "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         });
         let attempt = format!("binding Pod {namespace}/{name} to node {node}");
-        let target = Target::of::<api::Pod>(namespace, name);
+        let target = Target::of::<kai_api::Pod>(namespace, name);
         self.post_part::<IgnoredAny>(&attempt, target, "binding", &body)
             .await
             .map(|_| ())

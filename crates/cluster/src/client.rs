@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::Resource;
+use kai_api::Resource;
 
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Resource, Scope};
+use kai_api::{Resource, Scope};
 use serde::Deserialize;
 
 use crate::calls::Built;

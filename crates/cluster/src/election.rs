@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::{Resource, Scope};
+use kai_api::{Resource, Scope};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::{Resource, Scope};
+use kai_api::{ObjectReference, Resource, Scope};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -16,26 +16,11 @@ const REMEMBERED_MAX: usize = 16_384;
 /// The API's limit of an event's message.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// What an event is about.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct About {
-    /// apiVersion of the object.
-    pub api_version: String,
-    /// Its kind.
-    pub kind: String,
-    /// Its namespace; empty for resources without one.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its unique id.
-    pub uid: String,
-}
-
 /// Something to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// About what.
-    pub about: About,
+    /// ObjectReference what.
+    pub about: ObjectReference,
     /// How bad.
     pub severity: Severity,
     /// One word in camel case.
@@ -194,7 +179,7 @@ mod tests {
 
     fn note(uid: &str, message: &str) -> Note {
         Note {
-            about: About {
+            about: ObjectReference {
                 api_version: "v1".to_owned(),
                 kind: "Pod".to_owned(),
                 namespace: "n".to_owned(),

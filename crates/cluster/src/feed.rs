@@ -3,81 +3,17 @@
 //! Readers are told of objects, not of events. What happened to an object between two looks does not matter to any of them, so a slow
 //! reader costs one entry per object and nothing more, and nobody can miss a change. Feeds decide nothing.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use api::Object;
 use futures_util::StreamExt;
+use kai_api::{Object, ObjectKey};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::watched::Change;
 use crate::{Client, Error, Mark, Selection};
-
-/// Name of an object within its resource. Cheap to clone: many tables have it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Namespace; empty for resources without one.
-    pub namespace: Arc<str>,
-    /// Name.
-    pub name: Arc<str>,
-}
-
-impl Key {
-    /// A key.
-    pub fn new(namespace: &str, name: &str) -> Key {
-        Key {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
-    }
-
-    /// The key of this name in the same namespace.
-    pub fn beside(&self, name: &Arc<str>) -> Key {
-        Key {
-            namespace: Arc::clone(&self.namespace),
-            name: Arc::clone(name),
-        }
-    }
-
-    /// The key of an object.
-    pub fn of<T: Object>(object: &T) -> Key {
-        let metadata = object.metadata();
-        let text = |text: &Option<api::Text>| text.as_ref().map(api::Text::shared).unwrap_or_default();
-        Key {
-            namespace: text(&metadata.namespace),
-            name: text(&metadata.name),
-        }
-    }
-}
-
-impl Ord for Key {
-    fn cmp(&self, other: &Key) -> Ordering {
-        // Objects of a namespace mostly share its text, and maps of them are searched all the time.
-        let namespaces = match Arc::ptr_eq(&self.namespace, &other.namespace) {
-            true => Ordering::Equal,
-            false => self.namespace.cmp(&other.namespace),
-        };
-        namespaces.then_with(|| self.name.cmp(&other.name))
-    }
-}
-
-impl PartialOrd for Key {
-    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl std::fmt::Display for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &*self.namespace {
-            "" => f.write_str(&self.name),
-            namespace => write!(f, "{namespace}/{}", self.name),
-        }
-    }
-}
 
 /// The present state of the selected objects. Cheap to clone; the watch ends with the last clone.
 #[derive(Clone, Debug)]
@@ -98,14 +34,14 @@ struct Shared<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    objects: BTreeMap<Key, Arc<T>>,
+    objects: BTreeMap<ObjectKey, Arc<T>>,
     readers: Vec<Weak<Reader<T>>>,
 }
 
 /// What one reader has not looked at yet: the present state of what changed, `None` if it is gone.
 #[derive(Debug)]
 struct Reader<T> {
-    changed: Mutex<FxHashMap<Key, Option<Arc<T>>>>,
+    changed: Mutex<FxHashMap<ObjectKey, Option<Arc<T>>>>,
     wake: Arc<Notify>,
 }
 
@@ -168,7 +104,7 @@ impl<T: Object> Feed<T> {
     }
 
     /// The object of this key.
-    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         lock(&self.shared.state).objects.get(key).cloned()
     }
 
@@ -180,7 +116,7 @@ impl<T: Object> Feed<T> {
     /// The objects of one namespace, by name: costs what the namespace has, not what the cluster has.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
         let state = lock(&self.shared.state);
-        let from = state.objects.range(Key::new(namespace, "")..);
+        let from = state.objects.range(ObjectKey::new(namespace, "")..);
         let there = from.take_while(|(key, _)| &*key.namespace == namespace);
         there.map(|(_, object)| Arc::clone(object)).collect()
     }
@@ -216,12 +152,12 @@ impl<T: Object> Feed<T> {
 
     /// Puts an object in, as the watch does.
     pub fn put(&self, object: T) {
-        self.set(Key::of(&object), Some(object));
+        self.set(ObjectKey::of(&object), Some(object));
         self.shared.synced.raise();
     }
 
     /// Takes an object out, as the watch does.
-    pub fn remove(&self, key: &Key) {
+    pub fn remove(&self, key: &ObjectKey) {
         self.set(key.clone(), None);
     }
 
@@ -238,8 +174,14 @@ impl<T: Object> Feed<T> {
         tokio::time::sleep(settle).await;
         let again: Vec<T> = client.list(selection).await?;
         let version = |object: &T| object.metadata().resource_version.clone();
-        let before: BTreeMap<Key, T> = listed.into_iter().map(|object| (Key::of(&object), object)).collect();
-        let after: BTreeMap<Key, T> = again.into_iter().map(|object| (Key::of(&object), object)).collect();
+        let before: BTreeMap<ObjectKey, T> = listed
+            .into_iter()
+            .map(|object| (ObjectKey::of(&object), object))
+            .collect();
+        let after: BTreeMap<ObjectKey, T> = again
+            .into_iter()
+            .map(|object| (ObjectKey::of(&object), object))
+            .collect();
         let mut differences = 0;
         for (key, object) in &after {
             // Only what stood still between both lists can be judged.
@@ -257,7 +199,7 @@ impl<T: Object> Feed<T> {
             }
         }
         for kept in self.all() {
-            let key = Key::of(&*kept);
+            let key = ObjectKey::of(&*kept);
             if !after.contains_key(&key)
                 && !before.contains_key(&key)
                 && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
@@ -281,16 +223,16 @@ impl<T: Object> Feed<T> {
         self.shared.drift.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn take(&self, change: Change<T>, listed: &mut FxHashSet<Key>) {
+    fn take(&self, change: Change<T>, listed: &mut FxHashSet<ObjectKey>) {
         match change {
             Change::Restarted => listed.clear(),
             Change::Listed(object) => {
-                let key = Key::of(&object);
+                let key = ObjectKey::of(&object);
                 listed.insert(key.clone());
                 self.set(key, Some(object));
             }
             Change::Complete => {
-                let gone: Vec<Key> = {
+                let gone: Vec<ObjectKey> = {
                     let state = lock(&self.shared.state);
                     state
                         .objects
@@ -310,12 +252,12 @@ impl<T: Object> Feed<T> {
                     .filter_map(Weak::upgrade)
                     .for_each(|reader| reader.wake.notify_one());
             }
-            Change::Seen(object) => self.set(Key::of(&object), Some(object)),
-            Change::Gone(object) => self.set(Key::of(&object), None),
+            Change::Seen(object) => self.set(ObjectKey::of(&object), Some(object)),
+            Change::Gone(object) => self.set(ObjectKey::of(&object), None),
         }
     }
 
-    fn set(&self, key: Key, object: Option<T>) {
+    fn set(&self, key: ObjectKey, object: Option<T>) {
         let object = object.filter(|object| !object.is_of_no_interest());
         let object = object.map(Arc::new);
         let mut state = lock(&self.shared.state);
@@ -347,7 +289,7 @@ impl<T: Object> Feed<T> {
 
 impl<T: Object> Subscription<T> {
     /// The keys that changed since the last call, sorted; each with its object, or `None` if it is gone.
-    pub fn take(&self) -> Vec<(Key, Option<Arc<T>>)> {
+    pub fn take(&self) -> Vec<(ObjectKey, Option<Arc<T>>)> {
         let changed = std::mem::take(&mut *lock(&self.reader.changed));
         let mut changed: Vec<_> = changed.into_iter().collect();
         changed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
@@ -355,7 +297,7 @@ impl<T: Object> Subscription<T> {
     }
 
     /// Waits for changes and takes them. For readers of one feed only: others wait on their shared `wake`.
-    pub async fn changed(&self) -> Vec<(Key, Option<Arc<T>>)> {
+    pub async fn changed(&self) -> Vec<(ObjectKey, Option<Arc<T>>)> {
         loop {
             let changes = self.take();
             if !changes.is_empty() {
@@ -385,12 +327,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn queue(name: &str, version: &str) -> api::Queue {
+    fn queue(name: &str, version: &str) -> kai_api::Queue {
         let text = format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{version}"}}}}"#);
         serde_json::from_str(&text).unwrap()
     }
 
-    fn taken(subscription: &Subscription<api::Queue>) -> Vec<(String, bool)> {
+    fn taken(subscription: &Subscription<kai_api::Queue>) -> Vec<(String, bool)> {
         let changes = subscription.take().into_iter();
         changes
             .map(|(key, object)| (key.to_string(), object.is_some()))
@@ -406,12 +348,15 @@ mod tests {
         assert_eq!(taken(&reader), []);
         feed.put(queue("b", "2"));
         feed.put(queue("b", "3"));
-        feed.remove(&Key::new("", "a"));
+        feed.remove(&ObjectKey::new("", "a"));
         assert_eq!(taken(&reader), [("a".to_owned(), false), ("b".to_owned(), true)]);
-        let known = feed.get(&Key::new("", "b"));
+        let known = feed.get(&ObjectKey::new("", "b"));
         feed.put(queue("b", "3"));
         assert_eq!(taken(&reader), [], "the same version again is no change");
-        assert!(Arc::ptr_eq(&known.unwrap(), &feed.get(&Key::new("", "b")).unwrap()));
+        assert!(Arc::ptr_eq(
+            &known.unwrap(),
+            &feed.get(&ObjectKey::new("", "b")).unwrap()
+        ));
     }
 
     #[test]
@@ -419,10 +364,10 @@ mod tests {
         let feed = Feed::unconnected();
         for (namespace, name) in [("a", "z"), ("b", "x"), ("b", "y"), ("b-c", "x"), ("c", "x")] {
             let text = format!(r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}"}}}}"#);
-            feed.put(serde_json::from_str::<api::PodGroup>(&text).unwrap());
+            feed.put(serde_json::from_str::<kai_api::PodGroup>(&text).unwrap());
         }
         let read = feed.in_namespace("b");
-        let names: Vec<String> = read.iter().map(|group| Key::of(&**group).to_string()).collect();
+        let names: Vec<String> = read.iter().map(|group| ObjectKey::of(&**group).to_string()).collect();
         assert_eq!(names, ["b/x", "b/y"]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use api::Object;
+use kai_api::Object;
 
 use crate::{Client, Feed, Selection};
 
@@ -13,7 +13,7 @@ macro_rules! feeds {
         pub struct Feeds {
             client: Client,
             $($name: OnceLock<Feed<$type>>,)*
-            config_maps: OnceLock<Feed<api::ConfigMap>>,
+            config_maps: OnceLock<Feed<kai_api::ConfigMap>>,
         }
 
         impl Feeds {
@@ -40,33 +40,33 @@ macro_rules! feeds {
 
 feeds! {
     /// All pods that have not ended.
-    pods: api::Pod,
+    pods: kai_api::Pod,
     /// Nodes.
-    nodes: api::Node,
+    nodes: kai_api::Node,
     /// Queues.
-    queues: api::Queue,
+    queues: kai_api::Queue,
     /// Pod groups.
-    pod_groups: api::PodGroup,
+    pod_groups: kai_api::PodGroup,
     /// Bind requests.
-    bind_requests: api::BindRequest,
+    bind_requests: kai_api::BindRequest,
     /// Topologies.
-    topologies: api::Topology,
+    topologies: kai_api::Topology,
     /// Priority classes.
-    priority_classes: api::PriorityClass,
+    priority_classes: kai_api::PriorityClass,
     /// Runtime classes.
-    runtime_classes: api::RuntimeClass,
+    runtime_classes: kai_api::RuntimeClass,
     /// Volume claims.
-    volume_claims: api::PersistentVolumeClaim,
+    volume_claims: kai_api::PersistentVolumeClaim,
     /// Volumes.
-    volumes: api::PersistentVolume,
+    volumes: kai_api::PersistentVolume,
 }
 
 impl Feeds {
     /// ConfigMaps by name alone, without those that the binder makes: of these there are as many as pods that share GPUs. A process
     /// that may not see ConfigMaps works without them, so that they are not among the watches that have to be synced.
-    pub fn config_maps(&self) -> &Feed<api::ConfigMap> {
+    pub fn config_maps(&self) -> &Feed<kai_api::ConfigMap> {
         let others = Selection {
-            labels: format!("{}!=true", api::keys::SHARED_GPU_MARKER),
+            labels: format!("{}!=true", kai_api::keys::SHARED_GPU_MARKER),
             ..Selection::default()
         };
         self.config_maps.get_or_init(|| Feed::start(&self.client, &others))

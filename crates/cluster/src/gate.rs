@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::path::requests;
 use crate::{Client, Error};
-use api::{Resource, Scope};
+use kai_api::{Resource, Scope};
 
 const TOKEN_REVIEW: Resource = Resource::new(
     "authentication.k8s.io",

@@ -195,7 +195,7 @@ impl Client {
 }
 
 fn of_node(name: &str) -> Result<(Request, Cow<'_, str>), kube::core::request::Error> {
-    path::object(Target::of::<api::Node>("", name))
+    path::object(Target::of::<kai_api::Node>("", name))
 }
 
 /// Label keys that managers other than `ours` own, with the owner's name.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use api::{Resource, Scope};
+use kai_api::{Resource, Scope};
 use kube::core::Request;
 use kube::core::request::Error;
 
@@ -97,17 +97,17 @@ pub fn shown(text: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use api::Object;
+    use kai_api::Object;
 
     use super::*;
 
     #[test]
     fn paths_follow_group_and_scope() {
         let path = |resource: &Resource, namespace: &str| collection(resource, namespace).unwrap();
-        assert_eq!(path(&api::Pod::RESOURCE, "a"), "/api/v1/namespaces/a/pods");
-        assert_eq!(path(&api::Pod::RESOURCE, ""), "/api/v1/pods");
-        assert_eq!(path(&api::Node::RESOURCE, ""), "/api/v1/nodes");
-        assert_eq!(path(&api::Queue::RESOURCE, ""), "/apis/scheduling.run.ai/v2/queues");
+        assert_eq!(path(&kai_api::Pod::RESOURCE, "a"), "/api/v1/namespaces/a/pods");
+        assert_eq!(path(&kai_api::Pod::RESOURCE, ""), "/api/v1/pods");
+        assert_eq!(path(&kai_api::Node::RESOURCE, ""), "/api/v1/nodes");
+        assert_eq!(path(&kai_api::Queue::RESOURCE, ""), "/apis/scheduling.run.ai/v2/queues");
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
             assert!(collection(&bad, namespace).is_err(), "{bad:?} {namespace}");
         }
         let target = |name: &'static str| Target {
-            resource: const { &api::Pod::RESOURCE },
+            resource: const { &kai_api::Pod::RESOURCE },
             namespace: "a",
             name,
         };

@@ -70,7 +70,7 @@ impl Client {
         let name = &pod.name;
         let body = json!({ "metadata": { "uid": pod.uid, "annotations": { key: value } } });
         // Through the status, for which an account needs no right to change the pod's spec.
-        let request = path::object(Target::of::<api::Pod>(namespace, name)).and_then(|(requests, name)| {
+        let request = path::object(Target::of::<kai_api::Pod>(namespace, name)).and_then(|(requests, name)| {
             requests.patch_subresource("status", &name, &PatchParams::default(), &Patch::Merge(body))
         });
         self.write_only(format!("annotating pod {namespace}/{name} with {key}"), request)

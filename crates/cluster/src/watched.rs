@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use api::{Object, Scope};
 use futures_core::Stream;
 use futures_util::StreamExt;
+use kai_api::{Object, Scope};
 use kube::Api;
 use kube::core::ObjectMeta;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};

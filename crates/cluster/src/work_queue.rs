@@ -6,40 +6,13 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kai_api::Backoff;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// A first list brings all keys of a cluster at once; the room they took is given back beyond this.
 const ROOM_KEPT: usize = 1_024;
-
-/// How long to wait after failures of one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// After the first failure; doubled with each one more.
-    pub first: Duration,
-    /// Never longer than this.
-    pub longest: Duration,
-}
-
-impl Backoff {
-    /// The pause after this many failures in a row.
-    pub fn pause(&self, failures: u32) -> Duration {
-        let doubled = self
-            .first
-            .saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
-        doubled.min(self.longest)
-    }
-}
-
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff {
-            first: Duration::from_secs(1),
-            longest: Duration::from_secs(60),
-        }
-    }
-}
 
 /// How work on a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

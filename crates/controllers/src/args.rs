@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::keys;
 use clap::ArgAction::Set;
+use kai_api::keys;
 
 use crate::grouper::{self, Rules};
 use crate::{Error, status};

@@ -1,9 +1,9 @@
 //! What a fresh installation brings along, so that a first pod runs without further ado: two queues, four priority classes of
 //! workloads, and the one of reservation pods. What an administrator removed or changed stays so.
 
-use api::crd::{QueueResource, QueueResources, QueueSpec};
-use api::{Object, PriorityClass, Queue, keys};
-use cluster::{Client, Context, Key, Selection};
+use kai_api::crd::{QueueResource, QueueResources, QueueSpec};
+use kai_api::{Object, ObjectKey, PriorityClass, Queue, keys};
+use kai_cluster::{Client, Context, Selection};
 use serde_json::{Value, json};
 
 /// No quota, no limit, and an equal part of what others leave.
@@ -14,12 +14,12 @@ const SHARE: QueueResource = QueueResource {
 };
 
 /// Creates what is missing: priority classes one by one, the queues only if there is no queue at all.
-pub(crate) async fn create(context: &Context) -> Result<(), cluster::Error> {
+pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> {
     let classes = context.feeds.priority_classes();
     classes.synced().await;
     for class in priority_classes() {
         let name = class["metadata"]["name"].as_str().unwrap_or_default();
-        if classes.get(&Key::new("", name)).is_none() {
+        if classes.get(&ObjectKey::new("", name)).is_none() {
             create_one::<PriorityClass>(&context.client, class).await?;
         }
     }
@@ -69,7 +69,7 @@ fn queue(name: &str, parent: Option<&str>) -> Value {
     json!({ "metadata": { "name": name }, "spec": spec })
 }
 
-async fn create_one<T: Object>(client: &Client, body: Value) -> Result<(), cluster::Error> {
+async fn create_one<T: Object>(client: &Client, body: Value) -> Result<(), kai_cluster::Error> {
     let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     match client.create(&T::RESOURCE, "", body).await {
         Ok(_) => {
@@ -118,7 +118,7 @@ mod tests {
         let class: PriorityClass = serde_json::from_value(class.unwrap()).unwrap();
         const CRITICAL: i32 = 2_000_000_000;
         assert!(class.value < CRITICAL);
-        let mut classes = api::PriorityClasses::installed();
+        let mut classes = kai_api::PriorityClasses::installed();
         classes.insert(&class);
         assert!(!classes.contains("kai-resource-reservation"));
         assert_eq!(

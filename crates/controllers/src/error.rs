@@ -19,5 +19,5 @@ pub enum Error {
     },
     /// The API is not to be had.
     #[error(transparent)]
-    Cluster(#[from] cluster::Error),
+    Cluster(#[from] kai_cluster::Error),
 }

@@ -1,6 +1,6 @@
 //! Counts how work on objects ended, for metrics.
 
-use cluster::Metrics;
+use kai_cluster::Metrics;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::time::Duration;
 
-use cluster::Context;
+use kai_cluster::Context;
 
 use crate::{Error, Settings, defaults, grouper, status};
 

@@ -4,11 +4,11 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use api::{Resource, Scope};
-use cluster::{Client, Clock, Context, Deletion, Part, Patch, Target};
-use controllers::admission::{self, Args, Feature, Settings, State};
+use kai_api::{Resource, Scope};
+use kai_cluster::{Client, Clock, Context, Deletion, Part, Patch, Target};
+use kai_controllers::admission::{self, Args, Feature, Settings, State};
+use kai_embedded::server::{Backend, Options, Server};
 use serde_json::{Value, json};
-use sim::server::{Backend, Options, Server};
 
 const PODS: Resource = Resource::new("", "v1", "Pod", "pods", Scope::Namespaced);
 const CONFIG_MAPS: Resource = Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced);
@@ -66,7 +66,7 @@ impl Cluster {
     async fn start(change: impl FnOnce(&mut Settings)) -> Cluster {
         let server = Server::new(Options::default());
         let admin = Client::in_process(server.service());
-        for definition in api::crd::crds() {
+        for definition in kai_api::crd::crds() {
             admin.create(&DEFINITIONS, "", definition).await.unwrap();
         }
         for name in ["team-a", "kai-resource-reservation"] {
@@ -597,8 +597,8 @@ async fn bundle_names(cluster: &Cluster, replica: &str) -> bool {
 
 #[tokio::test]
 async fn the_router_serves_without_tls() {
-    let metrics = cluster::Metrics::default();
-    let queues: Vec<Arc<api::Queue>> = Vec::new();
+    let metrics = kai_cluster::Metrics::default();
+    let queues: Vec<Arc<kai_api::Queue>> = Vec::new();
     let server = Server::new(Options::default());
     let router = admission::router(State::new(Settings::default(), queues, |_| false, &metrics));
     server.route_service("kai-scheduler", "admission", Backend::service(router));

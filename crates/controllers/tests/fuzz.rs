@@ -1,13 +1,13 @@
 //! Throws mutated AdmissionReviews at every webhook. Each is answered with a verdict or with a status that says what is wrong; none ends the
-//! server. `KAI_FUZZ_SECONDS=600 cargo test -p controllers --test fuzz -- --ignored` goes on for ten minutes.
+//! server. `KAI_FUZZ_SECONDS=600 cargo test -p kai-controllers --test fuzz -- --ignored` goes on for ten minutes.
 #![allow(clippy::unwrap_used)] // It is all test.
 
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
-use controllers::admission::{self, Feature, Settings, State};
-use fuzz::Fuzz;
+use kai_controllers::admission::{self, Feature, Settings, State};
+use kai_fuzz::Fuzz;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -101,10 +101,10 @@ fn ask_all(body: &[u8]) {
     };
     let root = json!({ "metadata": { "name": "root" }, "spec": {} });
     let team = json!({ "metadata": { "name": "team" }, "spec": { "parentQueue": "root" } });
-    let queues: Vec<Arc<api::Queue>> = [root, team]
+    let queues: Vec<Arc<kai_api::Queue>> = [root, team]
         .map(|queue| Arc::new(serde_json::from_value(queue).unwrap()))
         .to_vec();
-    let router = admission::router(State::new(settings, queues, |_| true, &cluster::Metrics::default()));
+    let router = admission::router(State::new(settings, queues, |_| true, &kai_cluster::Metrics::default()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -2,10 +2,10 @@
 //! end with its namespace.
 #![allow(clippy::unwrap_used)] // It is all test; the lint knows only functions marked as such.
 
-use cluster::{Client, Part, Patch, Target};
-use controllers::admission::{self, Settings};
+use kai_cluster::{Client, Part, Patch, Target};
+use kai_controllers::admission::{self, Settings};
+use kai_embedded::server::{Options, Server};
 use serde_json::{Value, json};
-use sim::server::{Options, Server};
 
 const TENANT: &str = "system:serviceaccount:default:tenant";
 
@@ -44,7 +44,7 @@ fn pod(name: &str, scheduler: &str, node: Option<&str>, gpus: u32) -> Value {
 
 async fn say(server: &Server, user: &str, name: &str, status: Value) -> Result<(), String> {
     let client = Client::in_process(server.service_as(user));
-    let target = Target::of::<api::Pod>("default", name);
+    let target = Target::of::<kai_api::Pod>("default", name);
     let patch = Patch::Merge(json!({ "status": status }));
     let said = client.patch(target, Part::Status, patch).await;
     said.map(drop).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! How long one decision takes: `cargo bench -p engine`. The shapes and what they must take are in docs/performance.md.
+//! How long one decision takes: `cargo bench -p kai-engine`. The shapes and what they must take are in docs/performance.md.
 
 mod shapes;
 

@@ -1,4 +1,4 @@
-//! How much memory the engine keeps per node and per pod: `cargo bench -p engine --bench memory`. Bytes
+//! How much memory the engine keeps per node and per pod: `cargo bench -p kai-engine --bench memory`. Bytes
 //! alive once the cluster is built and one cycle has run are `alloc` and `grow` less `dealloc` and `shrink`; `max alloc` has
 //! the report of the cycle on top.
 

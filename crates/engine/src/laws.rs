@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use std::collections::BTreeMap;
 
-use crate as engine;
+use crate as kai_engine;
 use crate::Cluster;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::intern::fresh_group;

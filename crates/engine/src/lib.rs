@@ -8,7 +8,7 @@
 
 // Shapes of clusters are written for benchmarks, which see the crate from outside.
 #[cfg(test)]
-extern crate self as engine;
+extern crate self as kai_engine;
 
 mod actions;
 mod affinity;

@@ -4,9 +4,9 @@
 #[path = "../benches/shapes/mod.rs"]
 mod shapes;
 
-use engine::model::{Config, Millis};
-use engine::reasons::Reason;
-use engine::report::{Decision, Report, Status};
+use kai_engine::model::{Config, Millis};
+use kai_engine::reasons::Reason;
+use kai_engine::report::{Decision, Report, Status};
 use shapes::{Case, NOW, hostile};
 
 /// Cycles of a run: later ones have other work than the first.

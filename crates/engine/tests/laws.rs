@@ -1,19 +1,19 @@
 //! Laws that hold in every cluster, tried on random ones. What pods take is summed from the objects alone, never from
 //! the engine's own numbers.
 //!
-//! A run is the same every time. `PROPTEST_CASES=10000 PROPTEST_RNG_SEED=7 cargo test -p engine --release --test laws`
+//! A run is the same every time. `PROPTEST_CASES=10000 PROPTEST_RNG_SEED=7 cargo test -p kai-engine --release --test laws`
 //! looks further.
 
-extern crate engine;
+extern crate kai_engine;
 
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::Cluster;
-use engine::model::{Action, Event, GangSpec, NodeSpec, PodKind};
-use engine::reasons::EvictionReason;
-use engine::report::{Decision, PodView, Report, Status};
+use kai_engine::Cluster;
+use kai_engine::model::{Action, Event, GangSpec, NodeSpec, PodKind};
+use kai_engine::reasons::EvictionReason;
+use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
 use world::account::{
     QueueBoundKind, Seat, Seats, Stay, decided, gang_of, is_whole, node_loads, overloaded, queue_loads, queue_path,

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gpu::fake::Question;
-use gpu::sysfs_bus_id;
+use kai_gpu::fake::Question;
+use kai_gpu::sysfs_bus_id;
 use nvml_wrapper_sys::bindings::{nvmlPciInfo_t, nvmlPciInfoExt_v1_t};
 
 use crate::abi::{Buffer, InOut, Out, Text, characters, export};

@@ -13,8 +13,8 @@
 
 use std::path::{Path, PathBuf};
 
-use gpu::GpuError;
-use gpu::fake::Settings;
+use kai_gpu::GpuError;
+use kai_gpu::fake::Settings;
 
 /// Where a container finds its settings when nobody can set its environment.
 const DEFAULT_CONFIG: &str = "/etc/kai/fake-gpus.yaml";
@@ -133,11 +133,11 @@ mod tests {
             panic!("two YAML examples")
         };
         let settings = Settings::from_yaml(settings, "README").unwrap();
-        assert_eq!(gpu::fake::Machine::new(&settings).unwrap().gpus().len(), 3);
+        assert_eq!(kai_gpu::fake::Machine::new(&settings).unwrap().gpus().len(), 3);
         let indented: String = control.lines().map(|line| format!("  {line}\n")).collect();
         let both = Settings::from_yaml(&format!("control:\n{indented}"), "README").unwrap();
         assert_eq!(both.control.events.len(), 2);
-        for profile in gpu::fake::PROFILES {
+        for profile in kai_gpu::fake::PROFILES {
             assert!(
                 readme.contains(&format!("`{}`", profile.id)),
                 "{} is missing",

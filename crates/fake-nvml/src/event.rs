@@ -6,7 +6,7 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpu::fake::{ControlEvent, GpuState, Question};
+use kai_gpu::fake::{ControlEvent, GpuState, Question};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t};
 
 use crate::abi::{Out, export};

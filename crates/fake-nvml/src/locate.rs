@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
     /// It was not built, or this program does not run from cargo's target directory.
-    #[error("looking for libfake_nvml.so: it is not in {tried:?}; run cargo build -p fake-nvml")]
+    #[error("looking for libkai_fake_nvml.so: it is not in {tried:?}; run cargo build -p kai-fake-nvml")]
     NotBuilt {
         /// Where it was looked for.
         tried: Vec<PathBuf>,
     },
     /// Copying failed.
-    #[error("copying libfake_nvml.so: {0}")]
+    #[error("copying libkai_fake_nvml.so: {0}")]
     Copy(std::io::Error),
 }
 
@@ -22,7 +22,7 @@ pub fn install(dir: &Path) -> Result<PathBuf, LocateError> {
     let program = std::env::current_exe().map_err(LocateError::Copy)?;
     // A test runs in target/<profile>/deps, a program in target/<profile>.
     let near = program.ancestors().skip(1).take(2);
-    let tried: Vec<PathBuf> = near.map(|dir| dir.join("libfake_nvml.so")).collect();
+    let tried: Vec<PathBuf> = near.map(|dir| dir.join("libkai_fake_nvml.so")).collect();
     let Some(built) = tried.iter().find(|path| path.is_file()) else {
         return Err(LocateError::NotBuilt { tried });
     };

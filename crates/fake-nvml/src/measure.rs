@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
-use gpu::fake::Question;
+use kai_gpu::fake::Question;
 use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlTemperature_v1_t, nvmlUtilization_t,
 };

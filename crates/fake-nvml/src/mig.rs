@@ -2,8 +2,8 @@
 
 use std::ffi::c_uint;
 
-use gpu::MigMode;
-use gpu::fake::{MigProfile, Question};
+use kai_gpu::MigMode;
+use kai_gpu::fake::{MigProfile, Question};
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t, nvmlDeviceAttributes_t, nvmlGpuInstanceInfo_t,
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gpu::fake::{Process, ProcessKind, Question};
+use kai_gpu::fake::{Process, ProcessKind, Question};
 use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t};
 
 use crate::abi::{InOut, List, export};

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpu::fake::{Control, FakeGpu, FakeMig, GpuState, LibraryFault, Machine, Picture, Question};
+use kai_gpu::fake::{Control, FakeGpu, FakeMig, GpuState, LibraryFault, Machine, Picture, Question};
 
 use crate::code::*;
 use crate::environment::{Environment, Visible};
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn in_a_container_the_injected_nodes_are_what_is_seen() {
-        let settings = "a100-40:3".parse::<gpu::fake::Settings>().unwrap().seeded("n");
+        let settings = "a100-40:3".parse::<kai_gpu::fake::Settings>().unwrap().seeded("n");
         let machine = Machine::new(&settings).unwrap();
         let nodes = tempfile::tempdir().unwrap();
         let seen = |visible: &Visible| -> Vec<usize> {

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use gpu::PciPath;
-use gpu::fake::{PROFILES, Question};
+use kai_gpu::PciPath;
+use kai_gpu::fake::{PROFILES, Question};
 use nvml_wrapper_sys::bindings::nvmlPciInfo_t;
 
 use crate::abi::{Out, characters, export};

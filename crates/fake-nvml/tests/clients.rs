@@ -68,7 +68,7 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        fake_nvml::install(dir.path()).unwrap();
+        kai_fake_nvml::install(dir.path()).unwrap();
         std::fs::write(dir.path().join("control.yaml"), "").unwrap();
         Self { dir }
     }

@@ -107,7 +107,7 @@ fn the_list_is_not_stale() {
 #[test]
 fn every_name_is_exported() {
     let dir = tempfile::tempdir().unwrap();
-    let path = fake_nvml::install(dir.path()).unwrap();
+    let path = kai_fake_nvml::install(dir.path()).unwrap();
     // SAFETY: our own library; loading it runs no initialiser.
     let library = unsafe { libloading::Library::new(path) }.unwrap();
     for name in listed() {
@@ -120,7 +120,7 @@ fn every_name_is_exported() {
 #[test]
 fn what_is_not_implemented_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let path = fake_nvml::install(dir.path()).unwrap();
+    let path = kai_fake_nvml::install(dir.path()).unwrap();
     // SAFETY: our own library; loading it runs no initialiser.
     let library = unsafe { libloading::Library::new(path) }.unwrap();
     for name in listed().difference(&implemented()) {

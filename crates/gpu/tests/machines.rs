@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gpu::platform::{MemoryReserve, detect};
-use gpu::tegra::TegraDriver;
-use gpu::{Device, Driver, GpuError, HealthEventKind, OpenOptions, PlatformKind, Roots};
+use kai_gpu::platform::{MemoryReserve, detect};
+use kai_gpu::tegra::TegraDriver;
+use kai_gpu::{Device, Driver, GpuError, HealthEventKind, OpenOptions, PlatformKind, Roots};
 
 fn tree(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -156,12 +156,12 @@ fn open_picks_by_platform_and_a_machine_without_gpus_is_no_error() {
         ("x86-server", "nvml"),
         ("gb10-dgx-spark", "nvml"),
     ] {
-        let opened = gpu::open(options(&tree(name))).unwrap();
+        let opened = kai_gpu::open(options(&tree(name))).unwrap();
         assert_eq!(opened.driver.kind().to_string(), kind, "{name}");
     }
-    let opened = gpu::open(options(&tree("no-gpu"))).unwrap();
+    let opened = kai_gpu::open(options(&tree("no-gpu"))).unwrap();
     assert_eq!(opened.detection.platform.kind, PlatformKind::None);
-    if opened.driver.kind() == gpu::DriverKind::None {
+    if opened.driver.kind() == kai_gpu::DriverKind::None {
         let devices: Vec<Device> = opened.driver.devices().unwrap().devices;
         assert!(devices.is_empty());
     }
@@ -170,7 +170,7 @@ fn open_picks_by_platform_and_a_machine_without_gpus_is_no_error() {
 #[test]
 fn a_server_without_its_library_says_where_it_looked() {
     // The stand-in in the tree is no ELF file: found, tried, refused.
-    let opened = gpu::open(options(&tree("x86-server"))).unwrap();
+    let opened = kai_gpu::open(options(&tree("x86-server"))).unwrap();
     if let Err(error) = opened.driver.devices() {
         let text = error.to_string();
         assert!(
@@ -192,7 +192,7 @@ fn the_fake_driver_refuses_every_machine_with_a_real_one() {
         "igx-orin-dgpu",
     ] {
         let driver = "fake:t4".parse().unwrap();
-        let error = gpu::open(OpenOptions {
+        let error = kai_gpu::open(OpenOptions {
             driver,
             ..options(&tree(name))
         })
@@ -200,7 +200,7 @@ fn the_fake_driver_refuses_every_machine_with_a_real_one() {
         assert!(matches!(error, GpuError::FakeBesideReal { .. }), "{name}: {error}");
     }
     let driver = "fake:t4:2".parse().unwrap();
-    let opened = gpu::open(OpenOptions {
+    let opened = kai_gpu::open(OpenOptions {
         driver,
         ..options(&tree("no-gpu"))
     })

@@ -1,6 +1,6 @@
 //! Measures how long a health change takes from the driver to the kubelet's stream, and prints it. Not a test: machines differ.
 //! Slots for parts of GPUs are offered beside the GPUs, as on any node.
-//! `cargo run --release -p node --example latency -- <path of kai>` also prints the memory of an idle agent.
+//! `cargo run --release -p kai-node --example latency -- <path of kai>` also prints the memory of an idle agent.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu::fake::{FakeDriver, GpuState, Settings};
-use node::slots::offer::SLOTS_DEFAULT;
+use kai_gpu::fake::{FakeDriver, GpuState, Settings};
+use kai_node::slots::offer::SLOTS_DEFAULT;
 use support::api::Api;
 use support::kubelet::{Books, Kubelet, Lists};
 use support::{Agent, settings, until};

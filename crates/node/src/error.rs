@@ -16,10 +16,10 @@ pub enum Error {
     },
     /// Hardware did not answer.
     #[error("{}", .0.with_remedy())]
-    Gpu(#[from] gpu::GpuError),
+    Gpu(#[from] kai_gpu::GpuError),
     /// The Kubernetes API did not answer.
     #[error(transparent)]
-    Cluster(#[from] cluster::Error),
+    Cluster(#[from] kai_cluster::Error),
     /// Our socket could not be served.
     #[error("serving the device plugin socket {}: {source}; mount the host's device plugin directory writable", path.display())]
     Socket {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu::{Driver, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance};
+use kai_gpu::{Driver, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance};
 
 use crate::allocator::plan::Unit;
 
@@ -304,8 +304,8 @@ fn meaning(xid: u64) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use gpu::Driver;
-    use gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
 
     use super::*;
     use crate::allocator::plan::{MigStrategy, Plan, Policy, plan};

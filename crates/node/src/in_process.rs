@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use gpu::fake::{FakeDriver, Settings};
-use gpu::{Driver, HealthEvent, HealthEventKind, Inventory};
+use kai_gpu::fake::{FakeDriver, Settings};
+use kai_gpu::{Driver, HealthEvent, HealthEventKind, Inventory};
 
 use crate::Error;
 use crate::agent::report;
@@ -136,12 +136,12 @@ impl NodeGpus {
     }
 
     /// The node condition `GPUsHealthy`: status, reason, message. `None` on a node without GPUs.
-    pub fn condition(&self) -> Option<(cluster::ConditionStatus, String, String)> {
+    pub fn condition(&self) -> Option<(kai_cluster::ConditionStatus, String, String)> {
         report::condition(&self.snapshot)
     }
 
     /// The event that the agent records on the node for a change.
-    pub fn event(&self, change: &Change) -> cluster::NodeEvent {
+    pub fn event(&self, change: &Change) -> kai_cluster::NodeEvent {
         report::event(change, &self.snapshot.inventory)
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let slice = &device.mig_devices[1];
         let changes = node.report(HealthEvent {
             uuid: Some(device.uuid.clone()),
-            mig: Some(gpu::MigInstance {
+            mig: Some(kai_gpu::MigInstance {
                 gpu_instance_id: slice.gpu_instance_id,
                 compute_instance_id: slice.compute_instance_id,
             }),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpu::{Device, Inventory, MemoryKind, MigAttributes, MigDevice, MigMode, PlatformKind};
+use kai_gpu::{Device, Inventory, MemoryKind, MigAttributes, MigDevice, MigMode, PlatformKind};
 
 use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, SingleState, single_state};
 
@@ -244,8 +244,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use gpu::Driver;
-    use gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
 
     use super::*;
 
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn every_profile_has_its_labels() {
-        let all: String = gpu::fake::PROFILES
+        let all: String = kai_gpu::fake::PROFILES
             .iter()
             .map(|profile| format!("# {}\n{}\n", profile.id, check(profile.id, &Policy::default())))
             .collect();

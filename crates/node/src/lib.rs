@@ -8,7 +8,7 @@
 //! * [`in_process`] is all of that as plain calls, for simulated kubelets;
 //! * [`agent`] ties these together; [`reservation`] and [`doctor`] are programs of their own.
 //!
-//! Architecture invariants: hardware is reached only through `gpu::Driver`, Kubernetes only through the `cluster` crate. Every
+//! Architecture invariants: hardware is reached only through `kai_gpu::Driver`, Kubernetes only through the `cluster` crate. Every
 //! decision (what to offer, to label, to inject) is a pure function; one task owns the state and the rest gets values. One
 //! failing part is reported and retried, and never unregisters healthy devices.
 

@@ -11,7 +11,7 @@ use axum::extract::{ConnectInfo, State as Shared};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use gpu::{Device, Driver, Sample};
+use kai_gpu::{Device, Driver, Sample};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -41,7 +41,7 @@ pub struct Sources {
     /// Registrations the kubelet accepted.
     pub registrations: Arc<AtomicU64>,
     /// Who may read.
-    pub gate: cluster::Gate,
+    pub gate: kai_cluster::Gate,
 }
 
 const METRICS: &str = "/metrics";
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn gauges_have_the_names_that_dashboards_know() {
-        let settings = gpu::fake::Settings::of("orin-agx", 1).seeded("n1");
-        let driver = gpu::fake::FakeDriver::new(&settings).unwrap();
+        let settings = kai_gpu::fake::Settings::of("orin-agx", 1).seeded("n1");
+        let driver = kai_gpu::fake::FakeDriver::new(&settings).unwrap();
         let mut state = State::new(Policy::default(), SharedPolicy::default(), Rules::default(), None);
         state.apply(Input::Listed(Box::new(driver.devices().unwrap())));
         let snapshot = state.snapshot();

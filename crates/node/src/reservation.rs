@@ -1,8 +1,8 @@
 //! `kai resource-reservation`: runs inside a reservation pod on nodes without our agent. It finds the one GPU the pod was given, writes
 //! its UUID on the pod, and sleeps until it is ended. It never holds the GPU open, and never looks twice.
 
-use cluster::{Access, Client, PodMeta};
-use gpu::Driver;
+use kai_cluster::{Access, Client, PodMeta};
+use kai_gpu::Driver;
 
 use crate::Error;
 use crate::agent::HostArgs;
@@ -66,7 +66,7 @@ pub async fn annotate(args: &Args) -> Result<(), Error> {
         return Ok(());
     }
     tracing::info!(namespace, name, "Looking for GPU device id for pod");
-    let driver = gpu::open(args.host.open_options(&name)?)?.driver;
+    let driver = kai_gpu::open(args.host.open_options(&name)?)?.driver;
     let uuid = the_one_device(driver.as_ref())?;
     client.annotate_pod(&namespace, &pod, ANNOTATION, &uuid).await?;
     tracing::info!(namespace, name, "Pod was updated with GPU device UUID");

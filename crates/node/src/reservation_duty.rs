@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use api::keys::RESERVATION_WANTED_GPU;
-use cluster::{Client, PodChange, PodMeta};
+use kai_api::keys::RESERVATION_WANTED_GPU;
+use kai_cluster::{Client, PodChange, PodMeta};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
@@ -16,7 +16,7 @@ use crate::allocator::plan::unreplicated;
 use crate::podresources::{self, Holding};
 
 /// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
-pub const ANNOTATION: &str = api::keys::RESERVED_GPU;
+pub const ANNOTATION: &str = kai_api::keys::RESERVED_GPU;
 
 /// After this time a reservation that was lost is there again, or nobody needs it.
 const LEFT_SECONDS_MAX: Duration = Duration::from_secs(60);

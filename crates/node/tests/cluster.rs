@@ -7,8 +7,8 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpu::Driver;
-use gpu::fake::{FakeDriver, GpuState, Settings};
+use kai_gpu::Driver;
+use kai_gpu::fake::{FakeDriver, GpuState, Settings};
 use serde_json::json;
 use support::api::Api;
 use support::kubelet::{Books, Kubelet};
@@ -90,7 +90,10 @@ async fn labels_go_when_the_gpus_are_gone() {
     let mut world = api.world();
     until("labels", &mut world, |world| !world.labels.is_empty()).await;
     agent.stop().await;
-    let agent = Agent::start(settings.clone(), Arc::new(gpu::NoGpu::new(gpu::Inventory::default())));
+    let agent = Agent::start(
+        settings.clone(),
+        Arc::new(kai_gpu::NoGpu::new(kai_gpu::Inventory::default())),
+    );
     until("no labels", &mut world, |world| world.labels.is_empty()).await;
     let spec = settings.cdi_dir.join("kai.scheduler-gpu.json");
     support::within("no CDI spec", async {

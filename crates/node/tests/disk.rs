@@ -11,10 +11,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gpu::fake::{FakeDriver, Settings};
-use gpu::linker::Machine;
-use gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, PlatformKind, Sample};
-use node::kubelet::deviceplugin::ContainerAllocateResponse;
+use kai_gpu::fake::{FakeDriver, Settings};
+use kai_gpu::linker::Machine;
+use kai_gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, PlatformKind, Sample};
+use kai_node::kubelet::deviceplugin::ContainerAllocateResponse;
 use support::kubelet::{Books, Kubelet, Lists};
 use support::{Agent, names, settings, until, within};
 

@@ -8,8 +8,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use gpu::linker::Machine;
-use node::doctor::{self, Report, Verdict};
+use kai_gpu::linker::Machine;
+use kai_node::doctor::{self, Report, Verdict};
 use support::api::Api;
 
 const K3S: &str = "var/lib/rancher/k3s/agent/etc/containerd";

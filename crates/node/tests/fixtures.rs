@@ -8,15 +8,15 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpu::fake::{FakeDriver, Settings};
-use gpu::linker::Machine;
-use gpu::{Driver, Inventory, OpenOptions, PlatformKind, Roots};
-use node::allocator::plan::Policy;
-use node::doctor;
-use node::labels::labels;
-use node::volume::cdi::Spec;
-use node::volume::collect::Search;
-use node::volume::prepare::Volume;
+use kai_gpu::fake::{FakeDriver, Settings};
+use kai_gpu::linker::Machine;
+use kai_gpu::{Driver, Inventory, OpenOptions, PlatformKind, Roots};
+use kai_node::allocator::plan::Policy;
+use kai_node::doctor;
+use kai_node::labels::labels;
+use kai_node::volume::cdi::Spec;
+use kai_node::volume::collect::Search;
+use kai_node::volume::prepare::Volume;
 
 fn fixtures() -> Vec<String> {
     let names = support::names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/fixtures"));
@@ -82,7 +82,7 @@ fn inventory(name: &str, root: &Path) -> Inventory {
         tegra_nvml: false,
         ..OpenOptions::default()
     };
-    let opened = gpu::open(options).unwrap();
+    let opened = kai_gpu::open(options).unwrap();
     let fake = match name {
         "x86-server" => "a100-40:2",
         "gb10-dgx-spark" => "gb10",
@@ -152,7 +152,7 @@ fn labels_and_cdi_specs_of_every_recorded_machine() {
             Vec::<String>::new(),
             "{name}"
         );
-        let text = spec.map_or("none\n".to_owned(), |spec| node::volume::store::render(&spec));
+        let text = spec.map_or("none\n".to_owned(), |spec| kai_node::volume::store::render(&spec));
         let notes: String = prepared
             .warnings
             .iter()
@@ -186,8 +186,8 @@ fn the_doctor_on_every_recorded_machine() {
 /// On a Jetson all gauges are there without NVML: from sysfs, and memory from /proc/meminfo.
 #[test]
 fn metrics_of_every_jetson() {
-    use node::agent::state::Snapshot;
-    use node::metrics::{Reading, render};
+    use kai_node::agent::state::Snapshot;
+    use kai_node::metrics::{Reading, render};
     for name in fixtures() {
         let tree = tree(&name);
         let options = OpenOptions {
@@ -195,7 +195,7 @@ fn metrics_of_every_jetson() {
             tegra_nvml: false,
             ..OpenOptions::default()
         };
-        let opened = gpu::open(options).unwrap();
+        let opened = kai_gpu::open(options).unwrap();
         if opened.detection.platform.kind != PlatformKind::Tegra {
             continue;
         }
@@ -225,8 +225,8 @@ fn metrics_of_every_jetson() {
 
 #[test]
 fn groups_of_restricted_nodes_are_carried() {
-    use node::volume::files::{DriverFiles, Node};
-    use node::volume::spec::{Ingredients, spec};
+    use kai_node::volume::files::{DriverFiles, Node};
+    use kai_node::volume::spec::{Ingredients, spec};
     let tree = tree("jetpack6-orin-agx");
     let inventory = inventory("jetpack6-orin-agx", tree.path());
     let node = |path: &str, group| Node {
@@ -260,7 +260,7 @@ fn groups_of_restricted_nodes_are_carried() {
 /// NVML first works after a restart, then is gone again: the kubelet is offered the same id all the time.
 #[tokio::test]
 async fn an_orin_offers_the_same_id_after_every_restart() {
-    use node::agent::files::Identity;
+    use kai_node::agent::files::Identity;
     use std::sync::Arc;
     use support::kubelet::Kubelet;
     /// What NVML makes of the same GPU: another UUID, unless the driver was told the one from before.
@@ -309,19 +309,19 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
 struct Listing(Inventory);
 
 impl Driver for Listing {
-    fn kind(&self) -> gpu::DriverKind {
-        gpu::DriverKind::Tegra
+    fn kind(&self) -> kai_gpu::DriverKind {
+        kai_gpu::DriverKind::Tegra
     }
-    fn devices(&self) -> Result<Inventory, gpu::GpuError> {
+    fn devices(&self) -> Result<Inventory, kai_gpu::GpuError> {
         Ok(self.0.clone())
     }
-    fn samples(&self) -> Result<Vec<gpu::Sample>, gpu::GpuError> {
+    fn samples(&self) -> Result<Vec<kai_gpu::Sample>, kai_gpu::GpuError> {
         Ok(Vec::new())
     }
-    fn probe(&self, _uuid: &str) -> Result<(), gpu::GpuError> {
+    fn probe(&self, _uuid: &str) -> Result<(), kai_gpu::GpuError> {
         Ok(())
     }
-    fn wait_events(&self, timeout: std::time::Duration) -> Result<Vec<gpu::HealthEvent>, gpu::GpuError> {
+    fn wait_events(&self, timeout: std::time::Duration) -> Result<Vec<kai_gpu::HealthEvent>, kai_gpu::GpuError> {
         std::thread::sleep(timeout);
         Ok(Vec::new())
     }

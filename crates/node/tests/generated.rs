@@ -1,4 +1,4 @@
-//! Holds the committed gRPC code to the `.proto` files next to it. `KAI_REGENERATE=1 cargo test -p node --test generated`
+//! Holds the committed gRPC code to the `.proto` files next to it. `KAI_REGENERATE=1 cargo test -p kai-node --test generated`
 //! rewrites it. It never runs as a build script: a build needs neither protoc nor protox.
 
 use std::fs;

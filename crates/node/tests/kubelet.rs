@@ -8,8 +8,8 @@ mod support;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use gpu::fake::{FakeDriver, GpuState, LibraryFault, Settings};
-use gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, Sample};
+use kai_gpu::fake::{FakeDriver, GpuState, LibraryFault, Settings};
+use kai_gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, Sample};
 use support::kubelet::{Kubelet, Lists};
 use support::{Agent, names, settings, sockets, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,7 +34,7 @@ fn ids(lists: &Lists, resource: &str) -> Vec<String> {
 }
 
 /// Allocates until it succeeds: right after the start the driver may not have answered yet.
-async fn allocated(kubelet: &Kubelet, id: &str) -> node::kubelet::deviceplugin::ContainerAllocateResponse {
+async fn allocated(kubelet: &Kubelet, id: &str) -> kai_node::kubelet::deviceplugin::ContainerAllocateResponse {
     let attempt = async {
         loop {
             match kubelet.allocate(GPU, &[id]).await {
@@ -73,7 +73,7 @@ async fn registers_lists_and_allocates_what_the_cdi_spec_names() {
 
     let answer = allocated(&kubelet, &expected[0]).await;
     assert_eq!(answer.cdi_devices[0].name, format!("kai.scheduler/gpu={}", expected[0]));
-    let spec: node::volume::cdi::Spec =
+    let spec: kai_node::volume::cdi::Spec =
         serde_json::from_slice(&std::fs::read(settings.cdi_dir.join("kai.scheduler-gpu.json")).unwrap()).unwrap();
     assert_eq!(spec.problems(), Vec::<String>::new());
     assert!(spec.devices.iter().any(|device| device.name == expected[0]));

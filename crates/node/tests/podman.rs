@@ -9,10 +9,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use gpu::Driver;
-use gpu::fake::{FakeDriver, Settings};
-use node::volume::collect::Search;
-use node::volume::prepare::Volume;
+use kai_gpu::Driver;
+use kai_gpu::fake::{FakeDriver, Settings};
+use kai_node::volume::collect::Search;
+use kai_node::volume::prepare::Volume;
 
 #[test]
 fn podman_runs_a_container_with_a_device_from_the_spec() {
@@ -33,7 +33,7 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
     let inventory = driver.devices().unwrap();
     let volume = Volume {
         mode: Default::default(),
-        search: Search::new(gpu::Roots::under(place.path())),
+        search: Search::new(kai_gpu::Roots::under(place.path())),
         cdi_dir: "/var/run/cdi".into(),
         volume_dir: place.path().join("volumes"),
         fake: Some((

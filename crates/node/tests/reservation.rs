@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use clap::Parser;
-use node::reservation::{Args, annotate};
+use kai_node::reservation::{Args, annotate};
 use support::api::Api;
 
 #[derive(Parser)]

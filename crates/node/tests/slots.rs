@@ -8,9 +8,9 @@ mod support;
 use std::path::Path;
 use std::sync::Arc;
 
-use gpu::Driver;
-use gpu::fake::{FakeDriver, Settings};
-use node::volume::cdi::Spec;
+use kai_gpu::Driver;
+use kai_gpu::fake::{FakeDriver, Settings};
+use kai_node::volume::cdi::Spec;
 use serde_json::json;
 use support::api::Api;
 use support::kubelet::{Books, Kubelet};
@@ -24,7 +24,7 @@ struct World {
     api: Api,
     books: Books,
     kubelet: Kubelet,
-    settings: node::agent::Settings,
+    settings: kai_node::agent::Settings,
     driver: Arc<FakeDriver>,
     agent: Option<Agent>,
     _place: tempfile::TempDir,

@@ -6,22 +6,22 @@ use crate::settings::BindRequests;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Pods that ask for this scheduler are placed.
-    #[arg(long, default_value = api::keys::SCHEDULER_NAME)]
+    #[arg(long, default_value = kai_api::keys::SCHEDULER_NAME)]
     pub scheduler_name: String,
     /// How the names of all metrics begin.
     #[arg(long, default_value = "kai")]
     pub metrics_namespace: String,
     /// Value of the label app on reservation pods, and the namespace they live in.
-    #[arg(long, default_value = api::keys::RESERVATION)]
+    #[arg(long, default_value = kai_api::keys::RESERVATION)]
     pub resource_reservation_app_label: String,
     /// Keep pods with GPUs on GPU workers and pods without on CPU workers.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub restrict_node_scheduling: bool,
     /// Label of the partition.
-    #[arg(long, default_value = api::keys::NODE_POOL)]
+    #[arg(long, default_value = kai_api::keys::NODE_POOL)]
     pub nodepool_label_key: String,
     /// Label that names the queue.
-    #[arg(long, default_value = api::keys::QUEUE)]
+    #[arg(long, default_value = kai_api::keys::QUEUE)]
     pub queue_label_key: String,
     /// The partition to schedule; empty for objects without the label.
     #[arg(long, default_value = "")]
@@ -72,13 +72,13 @@ pub struct Args {
     #[arg(long, default_value = "2m")]
     pub stuck_in_releasing_threshold: String,
     /// Label of nodes for pods without GPUs.
-    #[arg(long, default_value = api::keys::NODE_CPU_WORKER)]
+    #[arg(long, default_value = kai_api::keys::NODE_CPU_WORKER)]
     pub cpu_worker_node_label_key: String,
     /// Label of nodes for pods with GPUs.
-    #[arg(long, default_value = api::keys::NODE_GPU_WORKER)]
+    #[arg(long, default_value = kai_api::keys::NODE_GPU_WORKER)]
     pub gpu_worker_node_label_key: String,
     /// Label that says whether a node has MIG on; without it, one that offers MIG slices has.
-    #[arg(long, default_value = api::keys::NODE_MIG_ENABLED)]
+    #[arg(long, default_value = kai_api::keys::NODE_MIG_ENABLED)]
     pub mig_worker_node_label_key: String,
     #[command(flatten)]
     moot: Moot,

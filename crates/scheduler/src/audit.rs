@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cluster::{Context, Error, Feed, Selection};
+use kai_cluster::{Context, Error, Feed, Selection};
 
 use crate::metrics::Metrics;
 
@@ -35,7 +35,7 @@ async fn all(context: &Context, metrics: &Metrics) -> Result<(), Error> {
     one(context, feeds.pods(), "Pod", metrics).await
 }
 
-async fn one<T: api::Object>(
+async fn one<T: kai_api::Object>(
     context: &Context,
     feed: &Feed<T>,
     kind: &'static str,

@@ -21,5 +21,5 @@ pub enum Error {
     },
     /// The API server does not know us any more. A restart brings a new token.
     #[error("the api server no longer accepts our credentials; restart to get new ones ({0})")]
-    Unauthorized(cluster::Error),
+    Unauthorized(kai_cluster::Error),
 }

@@ -1,19 +1,19 @@
 //! Telling people why their pods wait. After a cycle a bounded number of waiting pods is looked at, those that never were first; what the
-//! engine says about them becomes conditions and events if it is news. All words about reasons come from `engine::reasons`.
+//! engine says about them becomes conditions and events if it is news. All words about reasons come from `kai_engine::reasons`.
 
 mod rota;
 mod structured;
 
-use api::{Object, PodCondition};
-use cluster::{Key, Note, Severity};
-use engine::model::{GangKey, Millis};
-use engine::reasons::{Reason, not_ready};
-use engine::report::PodView;
+use kai_api::{Object, ObjectKey, ObjectReference, PodCondition};
+use kai_cluster::{Note, Severity};
+use kai_engine::model::{GangKey, Millis};
+use kai_engine::reasons::{Reason, not_ready};
+use kai_engine::report::PodView;
 
 pub(crate) use rota::Rota;
 
-use crate::mirror::{Index, about, group_key};
 use crate::writers::{Board, NotScheduled, Unschedulable};
+use kai_mirror::{ClusterMirror, group_key};
 
 /// Pods that are looked at after one cycle. Each costs some microseconds; waiting is told late rather than decided late.
 const LOOKS_PER_CYCLE_MAX: usize = 256;
@@ -25,8 +25,8 @@ pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// Looks at waiting pods and posts what is new about them.
 pub(crate) fn explain(
-    engine: &engine::Cluster,
-    index: &Index,
+    engine: &kai_engine::Cluster,
+    index: &ClusterMirror,
     rota: &mut Rota,
     board: &Board,
     pool: &str,
@@ -48,13 +48,13 @@ pub(crate) fn explain(
     }
 }
 
-fn look(view: &PodView<'_>, index: &Index, rota: &mut Rota, board: &Board, pool: &str, now: Millis) {
+fn look(view: &PodView<'_>, index: &ClusterMirror, rota: &mut Rota, board: &Board, pool: &str, now: Millis) {
     let (Some(reason), Some((key, pod))) = (&view.reason, index.pod_by_uid(view.uid)) else {
         return;
     };
     let gang = view.gang.map(group_key);
     let created = pod.metadata().creation_timestamp.as_deref();
-    let created = created.and_then(|text| api::parse_time(text).ok()).unwrap_or(now);
+    let created = created.and_then(|text| kai_api::parse_time(text).ok()).unwrap_or(now);
     match tells(reason) {
         Tells::Nothing => return,
         // Without a pod group nobody knows which partition it is for; and one of another partition is not missing.
@@ -91,19 +91,47 @@ fn look(view: &PodView<'_>, index: &Index, rota: &mut Rota, board: &Board, pool:
     }
     if let Reason::GangNotReady { lacking, .. } = reason {
         let message = format!("{} ({text})", not_ready(lacking));
-        return board.note(note(about(&**group), Severity::Normal, "NotReady", message));
+        return board.note(note(
+            ObjectReference::of(&**group),
+            Severity::Normal,
+            "NotReady",
+            message,
+        ));
     }
     let said = structured::reasons(reason, &text);
     let message = structured::message(&said);
-    board.note(note(about(&**group), Severity::Normal, UNSCHEDULABLE, message.clone()));
+    board.note(note(
+        ObjectReference::of(&**group),
+        Severity::Normal,
+        UNSCHEDULABLE,
+        message.clone(),
+    ));
     board.group(&gang, Some(Unschedulable { message, reasons: said }));
 }
 
-fn tell_pod(key: &Key, pod: &api::Pod, reason: &Reason, text: &str, since: Millis, board: &Board, marks: bool) {
+fn tell_pod(
+    key: &ObjectKey,
+    pod: &kai_api::Pod,
+    reason: &Reason,
+    text: &str,
+    since: Millis,
+    board: &Board,
+    marks: bool,
+) {
     if let Reason::WaitsForRelease { .. } = reason {
-        board.note(note(about(pod), Severity::Normal, "Pipelined", text.to_owned()));
+        board.note(note(
+            ObjectReference::of(pod),
+            Severity::Normal,
+            "Pipelined",
+            text.to_owned(),
+        ));
     } else {
-        board.note(note(about(pod), Severity::Warning, UNSCHEDULABLE, text.to_owned()));
+        board.note(note(
+            ObjectReference::of(pod),
+            Severity::Warning,
+            UNSCHEDULABLE,
+            text.to_owned(),
+        ));
     }
     let said = pod.condition(PodCondition::SCHEDULED);
     let says_so = said.is_some_and(|condition| {
@@ -123,7 +151,7 @@ fn tell_pod(key: &Key, pod: &api::Pod, reason: &Reason, text: &str, since: Milli
 }
 
 /// The engine's words, and what only the mirror knows.
-pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &Index) -> String {
+pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &ClusterMirror) -> String {
     let name = |gang: &GangKey| index.workload(gang);
     let reason = reason.told(&name);
     match index.avoided(view.uid) {
@@ -136,7 +164,7 @@ pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &Index) -> String
 }
 
 /// An event.
-pub(crate) fn note(about: cluster::About, severity: Severity, reason: &'static str, message: String) -> Note {
+pub(crate) fn note(about: kai_api::ObjectReference, severity: Severity, reason: &'static str, message: String) -> Note {
     Note {
         about,
         severity,

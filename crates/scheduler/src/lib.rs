@@ -2,11 +2,11 @@
 //! waits.
 //!
 //! ```text
-//! watches ─> mirror::Index ─> engine events ─> engine::Cluster ─> decisions ─> writers ─> API
+//! watches ─> ClusterMirror ─> engine events ─> kai_engine::Cluster ─> decisions ─> writers ─> API
 //! ```
 //!
 //! One task owns the index and the engine; writes run beside it and report back. What the engine decided counts as carried out
-//! from that moment on (`mirror::assumed`), until the cluster shows it or a write fails. It never decides anything itself: which pod
+//! from that moment on (`kai_mirror`), until the cluster shows it or a write fails. It never decides anything itself: which pod
 //! gets what is the engine's matter alone.
 
 mod args;
@@ -17,12 +17,11 @@ mod error;
 mod explain;
 mod http;
 mod metrics;
-mod mirror;
 mod settings;
 mod writers;
 
 pub use args::Args;
 pub use cycle::{Scheduler, run};
 pub use error::Error;
-pub use mirror::Partition;
-pub use settings::{BindRequests, Settings, WorkerLabels};
+pub use kai_mirror::{Partition, WorkerLabels};
+pub use settings::{BindRequests, Settings};

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::Cluster;
-use engine::model::Action;
-use engine::report::{Decision, Effort, Generator, Report, SearchEnd};
+use kai_engine::Cluster;
+use kai_engine::model::Action;
+use kai_engine::report::{Decision, Effort, Generator, NodeView, Report, SearchEnd};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -270,7 +270,7 @@ impl Metrics {
     }
 
     /// Pods of a group that were evicted.
-    pub(crate) fn evicted(&self, group: &cluster::About, pool: &str, action: &'static str, pods: u64) {
+    pub(crate) fn evicted(&self, group: &kai_api::ObjectReference, pool: &str, action: &'static str, pods: u64) {
         let of = OfGroup {
             podgroup: group.name.clone(),
             namespace: group.namespace.clone(),
@@ -318,14 +318,11 @@ impl Metrics {
     }
 
     /// Shares of queues, and the laws that are cheap to check: one look at each node and queue.
-    ///
-    /// `uncounted` says how many GPUs of a node the engine counts as held, or as not there, that the law does not: GPUs that failed under
-    /// their pods, and those of helper pods that no kubelet has given a GPU.
     pub(crate) fn look(
         &self,
         engine: &Cluster,
         display_name: impl Fn(&str) -> Option<String>,
-        uncounted: impl Fn(&str) -> i64,
+        exceeds_gpus: impl Fn(&NodeView<'_>) -> bool,
     ) {
         self.look_at_queues(engine, display_name);
         for node in engine.nodes() {
@@ -334,7 +331,7 @@ impl Metrics {
             {
                 self.broken("no GPU beyond its memory", node.name);
             }
-            if node.idle_devices < 0 && node.idle_devices.saturating_add(uncounted(node.name)) < 0 {
+            if exceeds_gpus(&node) {
                 self.broken("no node beyond its GPUs", node.name);
             }
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use engine::model::{Config, Millis};
+use kai_engine::model::{Config, Millis};
 
-use crate::mirror::Partition;
 use crate::{Args, Error, config};
+use kai_mirror::{MirrorSettings, Partition, WorkerLabels};
 
 /// Which pods are bound through a BindRequest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -58,15 +58,6 @@ pub struct Settings {
     pub status_rate: (u32, u32),
 }
 
-/// Labels that say what a node is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkerLabels {
-    /// For pods with GPUs.
-    pub gpu: String,
-    /// For pods without.
-    pub cpu: String,
-}
-
 impl TryFrom<Args> for Settings {
     type Error = Error;
 
@@ -110,6 +101,18 @@ impl TryFrom<Args> for Settings {
 }
 
 impl Settings {
+    /// The settings of the mirror.
+    pub(crate) fn mirror(&self) -> MirrorSettings {
+        MirrorSettings {
+            scheduler_name: self.scheduler_name.clone(),
+            reservation_namespace: self.reservation.clone(),
+            partition: self.partition.clone(),
+            restrict_nodes: self.restrict_nodes.clone(),
+            mig_label: self.mig_label.clone(),
+            full_hierarchy_fairness: self.full_hierarchy_fairness,
+        }
+    }
+
     /// The lease that replicas of this scheduler, for this part of the cluster, take turns in.
     pub fn lease_name(&self) -> String {
         match self.partition.parts().1 {
@@ -132,7 +135,7 @@ impl Default for Settings {
 }
 
 fn span(flag: &'static str, text: &str) -> Result<Millis, Error> {
-    api::parse_duration(text).map_err(|error| Error::Flag {
+    kai_api::parse_duration(text).map_err(|error| Error::Flag {
         flag,
         message: error.to_string(),
     })

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use http_body_util::BodyExt;
-use scheduler::{BindRequests, Partition, Settings};
+use kai_embedded::server::{Fault, RequestInfo};
+use kai_scheduler::{BindRequests, Partition, Settings};
 use serde_json::{Value, json};
-use sim::server::{Fault, RequestInfo};
 use support::World;
 use tower::ServiceExt;
 
@@ -88,7 +88,8 @@ async fn a_failed_bind_request_is_removed_and_planned_anew() {
         .until("requested", |world| world.get(REQUESTS, "p").is_some())
         .await;
     let first = world.get(REQUESTS, "p").unwrap()["metadata"]["uid"].clone();
-    let failed = sim::server::Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "no reservation" } }));
+    let failed =
+        kai_embedded::server::Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "no reservation" } }));
     world.store.patch_status(REQUESTS, "a", "p", &failed).unwrap();
     let again = |world: &World| {
         world
@@ -343,7 +344,7 @@ async fn without_credentials_it_ends() {
     world.group("g", json!({}));
     world.pod("p", "g", 1);
     let error = world.task.await.unwrap();
-    assert!(matches!(error, scheduler::Error::Unauthorized(_)), "{error}");
+    assert!(matches!(error, kai_scheduler::Error::Unauthorized(_)), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,7 +353,8 @@ async fn a_partition_labels_what_it_binds() {
         partition: Partition::new("kai.scheduler/node-pool", "big"),
         ..Settings::default()
     });
-    let label = sim::server::Patch::Merge(json!({ "metadata": { "labels": { "kai.scheduler/node-pool": "big" } } }));
+    let label =
+        kai_embedded::server::Patch::Merge(json!({ "metadata": { "labels": { "kai.scheduler/node-pool": "big" } } }));
     world.node("n1", 1);
     world.group("g", json!({}));
     world.pod("p", "g", 1);

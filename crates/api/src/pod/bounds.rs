@@ -30,7 +30,7 @@ pub(super) fn is_within(count: usize, max: usize, field: &str, errors: &mut Vec<
 
 #[cfg(test)]
 mod tests {
-    use engine::model::{AFFINITY_TERMS_MAX, Millis, PodSpec};
+    use kai_engine::model::{AFFINITY_TERMS_MAX, Millis, PodSpec};
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,10 +1,10 @@
 //! Where a pod can run: selectors, affinity, tolerations, host ports.
 
-use engine::model::{
+use kai_engine::model::{
     AFFINITY_TERMS_MAX, Affinity, Constraints, HostPort, LabelSelector, NodeSelectorTerm, Operator, PodAffinityTerm,
     Requirement, Toleration, WeightedNodeTerm, WeightedPodAffinityTerm,
 };
-use engine::steps;
+use kai_engine::steps;
 use serde::Deserialize;
 
 use super::Pod;

@@ -15,7 +15,7 @@ pub use volumes::VolumeClaim;
 
 use template::{Container, Spec};
 
-use engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
+use kai_engine::model::{GangKey, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use serde::Deserialize;
 
 use crate::error::FieldError;
@@ -297,7 +297,7 @@ const NO_CLAIMS: &str =
 
 #[cfg(test)]
 mod tests {
-    use engine::model::GpuRequest;
+    use kai_engine::model::GpuRequest;
 
     use super::*;
 

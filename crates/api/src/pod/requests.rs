@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use engine::model::{GpuRequest, Requests};
+use kai_engine::model::{GpuRequest, Requests};
 
 use super::bounds::{RESOURCE_KINDS_MAX, is_within};
 use super::{Container, Pod};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::model::GpuRequest;
+use kai_engine::model::GpuRequest;
 
 use super::Pod;
 use crate::gpu_request::{gpu_request, occupied};

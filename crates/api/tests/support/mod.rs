@@ -7,7 +7,7 @@ use regex::Regex;
 use serde_json::Value;
 
 /// Made once: the schemas are large.
-static CRDS: LazyLock<Vec<Value>> = LazyLock::new(api::crd::crds);
+static CRDS: LazyLock<Vec<Value>> = LazyLock::new(kai_api::crd::crds);
 
 /// All that is wrong with an object of one of our kinds.
 pub(crate) fn problems(object: &Value) -> Vec<String> {

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cluster::{Client, Clock, Context};
+use kai_cluster::{Client, Clock, Context};
+use kai_embedded::server::{DeleteOptions, Door, Options, Patch, Selector, Server};
 use serde_json::{Value, json};
-use sim::server::{DeleteOptions, Door, Options, Patch, Selector, Server};
 use tokio::task::JoinHandle;
 
 pub(crate) const NS: &str = "team";
@@ -59,13 +59,13 @@ impl World {
 
     pub(crate) fn with(options: Options) -> World {
         let start = "2026-01-01T00:00:00Z".parse().unwrap();
-        let clock = sim::server::Clock::starting_at(start);
+        let clock = kai_embedded::server::Clock::starting_at(start);
         let server = Server::new(Options {
             clock: Some(clock),
             ..options
         });
         let store = server.store();
-        api::crd::crds()
+        kai_api::crd::crds()
             .into_iter()
             .for_each(|crd| drop(store.create(crd).unwrap()));
         for name in [NS, RESERVATIONS, "kai-scale-adjust"] {
@@ -164,7 +164,7 @@ impl World {
         self.context = context.clone();
         let settings = settings(flags);
         self.binders.push(tokio::spawn(async move {
-            let _ = binder::run(context, settings).await;
+            let _ = kai_binder::run(context, settings).await;
         }));
     }
 
@@ -231,7 +231,7 @@ impl World {
     }
 
     pub(crate) fn reservation(&self, node: &str, group: &str) -> Option<Value> {
-        let name = binder::reservation_name(&binder::GroupKey::new(node, group));
+        let name = kai_binder::reservation_name(&kai_binder::GroupKey::new(node, group));
         self.get("pods", RESERVATIONS, &name)
     }
 
@@ -270,11 +270,11 @@ impl Drop for World {
     }
 }
 
-pub(crate) fn settings(flags: &[&str]) -> binder::Settings {
+pub(crate) fn settings(flags: &[&str]) -> kai_binder::Settings {
     #[derive(clap::Parser)]
     struct Program {
         #[command(flatten)]
-        args: binder::Args,
+        args: kai_binder::Args,
     }
     let program: Program = clap::Parser::parse_from([&["binder"], flags].concat());
     program.args.settings().unwrap()

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use api::keys;
-use cluster::Key;
-use engine::model::{GpuRequest, Millis};
+use kai_api::{ObjectKey, keys};
+use kai_engine::model::{GpuRequest, Millis};
 
 use super::picture::amounts;
 use super::world::World;
@@ -45,7 +44,7 @@ fn agree(queues: Gpus, pods: Gpus) -> bool {
 /// What the leaf queues have in their status.
 fn of_queues(world: &World) -> Gpus {
     let queues = world.context.feeds.queues().all();
-    let is_parent = |queue: &api::Queue| {
+    let is_parent = |queue: &kai_api::Queue| {
         let name = queue.metadata.plain_name();
         queues.iter().any(|other| other.parent() == Some(name))
     };
@@ -68,10 +67,12 @@ fn of_pods(world: &World) -> Gpus {
         if pod.scheduler_name() != keys::SCHEDULER_NAME || pod.metadata.namespace() == keys::RESERVATION {
             continue;
         }
-        let Ok(read) = pod.read(&api::PodIdentity::default(), Millis(0)) else {
+        let Ok(read) = pod.read(&kai_api::PodIdentity::default(), Millis(0)) else {
             continue;
         };
-        let node = pod.node_name().and_then(|name| feeds.nodes().get(&Key::new("", name)));
+        let node = pod
+            .node_name()
+            .and_then(|name| feeds.nodes().get(&ObjectKey::new("", name)));
         let (asked, asked_mib) = match read.value.requests.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => (0, 0),
             GpuRequest::Whole { devices } => (devices * 100, 0),

@@ -105,7 +105,7 @@ async fn play(arguments: &Arguments, world: &World) -> anyhow::Result<ExitCode> 
     Err(world.ended().await)
 }
 
-fn nodes(arguments: &Arguments) -> anyhow::Result<sim::kubelet::NodesFile> {
+fn nodes(arguments: &Arguments) -> anyhow::Result<kai_embedded::kubelet::NodesFile> {
     let (name, text) = match &arguments.nodes {
         Some(path) => {
             let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
@@ -113,5 +113,5 @@ fn nodes(arguments: &Arguments) -> anyhow::Result<sim::kubelet::NodesFile> {
         }
         None => ("the usual nodes".to_owned(), include_str!("nodes.yaml").to_owned()),
     };
-    sim::kubelet::NodesFile::parse(&text).map_err(|problem| anyhow::anyhow!("{name}: {problem}"))
+    kai_embedded::kubelet::NodesFile::parse(&text).map_err(|problem| anyhow::anyhow!("{name}: {problem}"))
 }

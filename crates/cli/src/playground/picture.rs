@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use api::keys;
 use comfy_table::Table;
-use engine::model::{GpuRequest, Millis};
+use kai_api::keys;
+use kai_engine::model::{GpuRequest, Millis};
 
 use super::screen::Screen;
 use super::world::World;
@@ -42,8 +42,8 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
         if pod.metadata.namespace() == keys::RESERVATION {
             continue;
         }
-        let condition = pod.condition(api::PodCondition::SCHEDULED);
-        let waits = condition.filter(|condition| condition.status == api::ConditionStatus::False);
+        let condition = pod.condition(kai_api::PodCondition::SCHEDULED);
+        let waits = condition.filter(|condition| condition.status == kai_api::ConditionStatus::False);
         let name = pod.metadata.plain_name();
         if let Some(reason) = waits.and_then(|condition| condition.message.as_deref()) {
             let waits = screen.sentence(" ", 1, &format!("{name} waits: {reason}"));
@@ -77,7 +77,7 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
 
 /// GPUs of a resource list: `2`, `1.75`, `40000 MiB`, `2 + 40000 MiB`. Whoever asks for memory of a GPU asks for no number of GPUs: how
 /// much of one it is depends on the GPU that the pod gets.
-fn gpus(list: &BTreeMap<String, api::QuantityText>) -> String {
+fn gpus(list: &BTreeMap<String, kai_api::QuantityText>) -> String {
     match amounts(list) {
         (gpus, 0) => hundredths(gpus),
         (0, mib) => format!("{mib} MiB"),
@@ -86,9 +86,11 @@ fn gpus(list: &BTreeMap<String, api::QuantityText>) -> String {
 }
 
 /// Hundredths of GPUs, and MiB of GPU memory, in a resource list.
-pub(super) fn amounts(list: &BTreeMap<String, api::QuantityText>) -> (i64, i64) {
+pub(super) fn amounts(list: &BTreeMap<String, kai_api::QuantityText>) -> (i64, i64) {
     let amount = |key: &str| {
-        let quantity = list.get(key).and_then(|text| api::Quantity::parse(text.as_str()).ok());
+        let quantity = list
+            .get(key)
+            .and_then(|text| kai_api::Quantity::parse(text.as_str()).ok());
         quantity.unwrap_or_default()
     };
     let memory = amount(keys::RESOURCE_GPU_MEMORY);
@@ -120,8 +122,8 @@ fn table(header: &[&str], width: u16) -> Table {
     table
 }
 
-fn ask(pod: &api::Pod) -> String {
-    let Ok(read) = pod.read(&api::PodIdentity::default(), Millis(0)) else {
+fn ask(pod: &kai_api::Pod) -> String {
+    let Ok(read) = pod.read(&kai_api::PodIdentity::default(), Millis(0)) else {
         return "?".to_owned();
     };
     let times = |devices: i64| {
@@ -146,7 +148,7 @@ fn ask(pod: &api::Pod) -> String {
 }
 
 /// MIG slices in use, by profile. Empty for a node without.
-fn slices(world: &World, node: &api::Node) -> String {
+fn slices(world: &World, node: &kai_api::Node) -> String {
     let name = node.metadata.plain_name();
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for pod in world
@@ -157,7 +159,7 @@ fn slices(world: &World, node: &api::Node) -> String {
         .iter()
         .filter(|pod| pod.node_name() == Some(name))
     {
-        let read = pod.read(&api::PodIdentity::default(), Millis(0));
+        let read = pod.read(&kai_api::PodIdentity::default(), Millis(0));
         if let Ok(GpuRequest::Mig { slices, .. }) = read.map(|read| read.value.requests.gpu) {
             slices
                 .into_iter()
@@ -200,7 +202,7 @@ fn memory_of(world: &World, node: &str) -> i64 {
 }
 
 /// MiB of a device that the pod, or those for whom it reserves the device, may use.
-fn held_by(pods: &[std::sync::Arc<api::Pod>], holder: &api::Pod, node: &str, memory: i64) -> i64 {
+fn held_by(pods: &[std::sync::Arc<kai_api::Pod>], holder: &kai_api::Pod, node: &str, memory: i64) -> i64 {
     let Some(group) = holder
         .metadata
         .labels
@@ -214,7 +216,7 @@ fn held_by(pods: &[std::sync::Arc<api::Pod>], holder: &api::Pod, node: &str, mem
         .filter(|pod| pod.node_name() == Some(node) && pod.metadata.namespace() != keys::RESERVATION);
     let of_group = sharers.filter(|pod| pod.gpu_groups().contains(&group));
     of_group
-        .filter_map(|pod| pod.read(&api::PodIdentity::default(), Millis(0)).ok())
+        .filter_map(|pod| pod.read(&kai_api::PodIdentity::default(), Millis(0)).ok())
         .map(|read| match read.value.requests.gpu {
             GpuRequest::Fraction { billionths, .. } => {
                 i64::try_from(i128::from(billionths) * i128::from(memory) / 1_000_000_000).unwrap_or(memory)
@@ -233,7 +235,7 @@ mod tests {
     fn a_queue_that_is_asked_for_gpu_memory_shows_it() {
         let check = |list: &[(&str, &str)], expect: &str| {
             let list = list.iter().map(|(key, text)| {
-                let quantity: api::QuantityText = serde_json::from_value((*text).into()).unwrap();
+                let quantity: kai_api::QuantityText = serde_json::from_value((*text).into()).unwrap();
                 ((*key).to_owned(), quantity)
             });
             assert_eq!(gpus(&list.collect()), expect);

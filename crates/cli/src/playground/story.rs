@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-use cluster::Key;
-use engine::model::PodPhase;
+use kai_api::ObjectKey;
+use kai_engine::model::PodPhase;
 use serde_json::Value;
 
 use super::screen::Screen;
@@ -74,7 +74,7 @@ pub(super) async fn tell(world: &World, out: &mut impl Write, screen: Screen) ->
             .context
             .feeds
             .queues()
-            .get(&Key::new("", "default-queue"))
+            .get(&ObjectKey::new("", "default-queue"))
             .is_none()
         {
             tokio::time::sleep(GLANCE).await;
@@ -139,8 +139,8 @@ async fn comes_true(world: &World, expectation: &Expect) -> bool {
     tokio::time::timeout(PATIENCE, waited).await.is_ok()
 }
 
-fn pods(world: &World, prefix: &str) -> Vec<std::sync::Arc<api::Pod>> {
-    let own = |pod: &api::Pod| {
+fn pods(world: &World, prefix: &str) -> Vec<std::sync::Arc<kai_api::Pod>> {
+    let own = |pod: &kai_api::Pod| {
         let name = pod.metadata.plain_name();
         let rest = name.strip_prefix(prefix);
         pod.metadata.namespace() == "default" && rest.is_some_and(|rest| rest.starts_with('-'))
@@ -164,7 +164,7 @@ fn running(world: &World, prefix: &str) -> usize {
 fn waiting(world: &World, prefix: &str) -> Vec<String> {
     let all = pods(world, prefix).into_iter().filter(|pod| pod.node_name().is_none());
     let reasons = all.filter_map(|pod| {
-        pod.condition(api::PodCondition::SCHEDULED)
+        pod.condition(kai_api::PodCondition::SCHEDULED)
             .and_then(|condition| condition.message.clone())
     });
     reasons.map(|reason| reason.to_string()).collect()

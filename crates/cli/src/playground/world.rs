@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use cluster::{Client, Clock, Context};
-use sim::kubelet::{Kubelets, NodesFile};
-use sim::server::{Listening, Options, Server};
-use sim::workloads::{OtherSchedulers, Workloads};
+use kai_cluster::{Client, Clock, Context};
+use kai_embedded::kubelet::{Kubelets, NodesFile};
+use kai_embedded::server::{Listening, Options, Server};
+use kai_embedded::workloads::{OtherSchedulers, Workloads};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -45,7 +45,7 @@ impl World {
             workloads.run().await;
             anyhow::anyhow!("the workload controllers ended")
         });
-        let others = OtherSchedulers::new(&context, &[api::keys::SCHEDULER_NAME]);
+        let others = OtherSchedulers::new(&context, &[kai_api::keys::SCHEDULER_NAME]);
         tasks.spawn(async move {
             others.run().await;
             anyhow::anyhow!("the watch for pods of other schedulers ended")

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use cluster::Access;
+use kai_cluster::Access;
 
 use super::serve::Readers;
 use crate::all::{ROLES, Settings};
@@ -115,7 +115,7 @@ pub(crate) struct SchedulerArguments {
     #[command(flatten)]
     pub(crate) questions: Questions,
     #[command(flatten, next_help_heading = "Role")]
-    pub(crate) role: scheduler::Args,
+    pub(crate) role: kai_scheduler::Args,
 }
 
 /// `kai binder`.
@@ -126,7 +126,7 @@ pub(crate) struct BinderArguments {
     #[command(flatten)]
     pub(crate) election: Election,
     #[command(flatten, next_help_heading = "Role")]
-    pub(crate) role: binder::Args,
+    pub(crate) role: kai_binder::Args,
     #[command(flatten)]
     _rates: IgnoredRates,
 }
@@ -139,7 +139,7 @@ pub(crate) struct ControllersArguments {
     #[command(flatten)]
     pub(crate) election: Election,
     #[command(flatten, next_help_heading = "Role")]
-    pub(crate) role: controllers::Args,
+    pub(crate) role: kai_controllers::Args,
     #[command(flatten)]
     _rates: IgnoredRates,
 }
@@ -150,7 +150,7 @@ pub(crate) struct AdmissionArguments {
     #[command(flatten)]
     pub(crate) process: Process,
     #[command(flatten, next_help_heading = "Role")]
-    pub(crate) role: controllers::admission::Args,
+    pub(crate) role: kai_controllers::admission::Args,
     #[command(flatten)]
     _rates: IgnoredRates,
     /// Every replica answers.

@@ -6,7 +6,7 @@ mod start;
 
 use std::process::ExitCode;
 
-use cluster::{Candidate, Client, Clock, Context, Times};
+use kai_cluster::{Candidate, Client, Clock, Context, Times};
 
 pub(crate) use arguments::{
     AdmissionArguments, AllArguments, BinderArguments, Connection, ControllersArguments, SchedulerArguments,
@@ -28,7 +28,7 @@ pub(crate) fn all(arguments: AllArguments) -> anyhow::Result<ExitCode> {
 
 /// `kai scheduler`.
 pub(crate) fn scheduler(arguments: SchedulerArguments) -> anyhow::Result<ExitCode> {
-    let scheduler: scheduler::Settings = arguments.role.try_into()?;
+    let scheduler: kai_scheduler::Settings = arguments.role.try_into()?;
     let lease = scheduler.lease_name();
     let settings = Settings {
         scheduler: Some(scheduler),

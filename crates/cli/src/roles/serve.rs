@@ -13,7 +13,7 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cluster::{Context, Entry, Gate};
+use kai_cluster::{Context, Entry, Gate};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
@@ -190,7 +190,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use cluster::{Client, Clock};
+    use kai_cluster::{Client, Clock};
 
     use super::*;
 
@@ -219,7 +219,7 @@ mod tests {
         let (release, held) = channel::<()>();
         let (started, start) = channel();
         let context = runtime.block_on(async {
-            let server = sim::server::Server::new(sim::server::Options::default());
+            let server = kai_embedded::server::Server::new(kai_embedded::server::Options::default());
             Context::new(Client::in_process(server.service()), Clock::System)
         });
         context.health.announce("scheduler cycle", Duration::from_secs(3_600));

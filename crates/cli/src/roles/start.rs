@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use cluster::{Candidate, Client};
+use kai_cluster::{Candidate, Client};
 
 use crate::all::Settings;
 

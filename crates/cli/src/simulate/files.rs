@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use api::{Metadata, Pod, PodGroup, PriorityClass, PriorityClasses, keys};
-use controllers::grouper::{ObjectRef, Owner, View};
+use kai_api::{Metadata, Pod, PodGroup, PriorityClass, PriorityClasses, keys};
+use kai_controllers::grouper::{ObjectRef, Owner, View};
+use kai_simulate::scenario::Document;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sim::scenario::Document;
 
 /// No real chain of owners is longer; a circle of references is.
 const OWNERS_MAX: usize = 16;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use api::{Pod, Queue, keys};
-use controllers::admission::{self, Operation, Request};
-use controllers::grouper::{self, Ignored, Objects, Owner, Plan, Refusal, Stop, View as _, Workload};
+use kai_api::{Pod, Queue, keys};
+use kai_controllers::admission::{self, Operation, Request};
+use kai_controllers::grouper::{self, Ignored, Objects, Owner, Plan, Refusal, Stop, View as _, Workload};
+use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_made_up, made_up_uid};
 use serde_json::{Map, Value};
-use sim::scenario::{Author, Document, Installation, Manifests, is_made_up, made_up_uid};
 
 use super::files::{Files, all_of, read};
 use crate::all;
@@ -204,7 +204,7 @@ impl ShortNames {
 
 fn add_default_queues(documents: &mut Vec<Document>) {
     let file: Arc<Path> = Arc::from(Path::new("default queues"));
-    documents.extend(controllers::default_queues().map(|object| Document {
+    documents.extend(kai_controllers::default_queues().map(|object| Document {
         file: Arc::clone(&file),
         kind: "Queue".to_owned(),
         object,
@@ -247,7 +247,7 @@ fn merge(into: &mut Value, change: Value) {
 
 #[cfg(test)]
 mod tests {
-    use sim::scenario::{Scenario, load_manifests};
+    use kai_simulate::scenario::{Scenario, load_manifests};
 
     use super::*;
 

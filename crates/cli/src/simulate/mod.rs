@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use engine::model::{Action, PlacementStrategy};
+use kai_engine::model::{Action, PlacementStrategy};
+use kai_simulate::run::Options;
+use kai_simulate::scenario;
 use rayon::prelude::*;
-use sim::run::Options;
-use sim::scenario;
 
 use crate::grid::{Screen, printable};
 use installation::Installed;
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for batch in sources.chunks(BATCH) {
         let runs: Vec<Run> = batch
             .par_iter()
-            .map(|source| scenario::load(source, &installed).map(|scenario| sim::run::run(scenario, &options)))
+            .map(|source| scenario::load(source, &installed).map(|scenario| kai_simulate::run::run(scenario, &options)))
             .collect();
         for (source, run) in batch.iter().zip(runs) {
             match report.add(source, run) {

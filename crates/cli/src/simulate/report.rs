@@ -4,15 +4,15 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use sim::outcome::Outcome;
-use sim::scenario::Source;
+use kai_simulate::outcome::Outcome;
+use kai_simulate::scenario::Source;
 
 use super::junit::{Suite, Verdict};
 use super::table;
 use crate::grid::{Screen, printable};
 
 /// What became of one scenario.
-pub(super) type Run = Result<Outcome, sim::Error>;
+pub(super) type Run = Result<Outcome, kai_simulate::Error>;
 
 /// How the outcome is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

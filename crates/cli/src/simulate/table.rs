@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use engine::model::Gpus;
-use engine::report::Status;
-use sim::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome};
+use kai_engine::model::Gpus;
+use kai_engine::report::Status;
+use kai_simulate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome};
 
 use crate::grid::{Align, Cell, Colour, Grid, Screen};
 

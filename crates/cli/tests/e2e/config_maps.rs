@@ -1,7 +1,7 @@
 //! Pods that name ConfigMaps.
 
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::scenario;
@@ -17,7 +17,7 @@ fn a_pod_waits_for_its_config_map_and_leaves_the_gpu_to_others() {
             .await;
         cluster.create(PodManifest::new("other").gpus(1).build()).await;
         cluster.until_only_running(&["other"]).await;
-        cluster.delete::<api::Pod>("default", "other").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "other").await.unwrap();
         cluster
             .create(json!({
                 "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "settings", "namespace": "default" },

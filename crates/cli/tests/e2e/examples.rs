@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use api::{Object as _, Pod, keys};
+use kai_api::{Object as _, Pod, keys};
+use kai_embedded::kubelet::{NodeTemplate, NodesFile};
 use serde_json::Value;
-use sim::kubelet::{NodeTemplate, NodesFile};
 
 use crate::harness::{Cluster, scenario};
 
@@ -176,7 +176,7 @@ fn example_cluster_has_the_nodes_of_the_playground() {
     scenario(&playground(), async |cluster| {
         let listed = cluster
             .client
-            .list_values(&api::Node::RESOURCE, &cluster::Selection::default())
+            .list_values(&kai_api::Node::RESOURCE, &kai_cluster::Selection::default())
             .await;
         let present = listed.unwrap();
         let written = documents(example!("cluster.yaml"));

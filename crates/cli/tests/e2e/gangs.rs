@@ -1,7 +1,7 @@
 //! Gangs start whole or not at all.
 
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::{PodManifest, pod_group};
 use crate::harness::{Cluster, scenario};
@@ -24,7 +24,7 @@ fn a_gang_waits_until_all_of_it_fits() {
         members(cluster, "gang", 4, 1).await;
         cluster.until_waiting("gang-0", "4").await;
         assert_eq!(cluster.running(), ["first"]);
-        cluster.delete::<api::Pod>("default", "first").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "first").await.unwrap();
         cluster
             .until_only_running(&["gang-0", "gang-1", "gang-2", "gang-3"])
             .await;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use api::Resource;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cli::all::Settings;
-use cluster::Target;
-use sim::kubelet::NodeTemplate;
+use kai_api::Resource;
+use kai_cli::all::Settings;
+use kai_cluster::Target;
+use kai_embedded::kubelet::NodeTemplate;
 
 use crate::harness::audit::{self, Audit, Write};
 use crate::harness::line::Line;
@@ -135,7 +135,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             // Now the other one, which is told.
             half(cluster, "e").await;
             second.line.tear();
-            cluster.delete::<api::Pod>("default", "a").await.unwrap();
+            cluster.delete::<kai_api::Pod>("default", "a").await.unwrap();
             until_leads(cluster, audit, one).await;
             cluster.until_running(4).await;
             second.line.mend();
@@ -179,7 +179,7 @@ fn what_an_old_leader_sent_in_time_may_arrive_late() {
             .filter(|write| write.resource == "leases");
         assert_eq!(leases.next_back().map(|write| write.source), Some(two.to_string()));
         first.kill().await;
-        cluster.delete::<api::Pod>("default", "pod-0").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "pod-0").await.unwrap();
         cluster.until_running(4).await;
         cluster.settle().await;
         second.kill().await;
@@ -236,7 +236,13 @@ async fn configurations(cluster: &Cluster) -> Vec<(String, BTreeSet<String>)> {
     let mut found = Vec::new();
     for (kind, plural, name) in CONFIGURATIONS {
         let target = Target {
-            resource: &Resource::new("admissionregistration.k8s.io", "v1", kind, plural, api::Scope::Cluster),
+            resource: &Resource::new(
+                "admissionregistration.k8s.io",
+                "v1",
+                kind,
+                plural,
+                kai_api::Scope::Cluster,
+            ),
             namespace: "",
             name,
         };
@@ -280,13 +286,13 @@ async fn admitted(cluster: &Cluster, kube: &Kube, rounds: &AtomicUsize) -> bool 
         );
         creations.spawn(async move {
             client
-                .create(&<api::Pod as api::Object>::RESOURCE, "default", pod)
+                .create(&<kai_api::Pod as kai_api::Object>::RESOURCE, "default", pod)
                 .await
         });
     }
     let all = creations.join_all().await.iter().all(Result::is_ok);
     for name in &names {
-        cluster.delete::<api::Pod>("default", name).await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", name).await.unwrap();
     }
     all
 }

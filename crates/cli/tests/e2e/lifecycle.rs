@@ -1,6 +1,6 @@
 //! Roles that die, webhooks that are down, and taking kai away again.
 
-use sim::kubelet::NodeTemplate;
+use kai_embedded::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::scenario;
@@ -17,7 +17,7 @@ fn roles_that_die_find_everything_as_it_was() {
         cluster.start_roles();
         cluster.until_running(3).await;
         cluster.kill_roles().await;
-        cluster.delete::<api::Pod>("default", "half-0").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "half-0").await.unwrap();
         cluster.start_roles();
         cluster.until_running(2).await;
     });
@@ -49,7 +49,7 @@ fn nothing_is_left_in_the_way_after_uninstalling() {
         cluster.create(PodManifest::new("half").fraction("0.5").build()).await;
         cluster.until_only_running(&["half"]).await;
         cluster.kill_roles().await;
-        controllers::admission::uninstall(&cluster.client).await.unwrap();
+        kai_controllers::admission::uninstall(&cluster.client).await.unwrap();
         cluster.create_soon(PodManifest::new("later").build()).await;
         cluster.settle().await;
         assert_eq!(cluster.running(), ["half"], "what runs goes on");
@@ -70,7 +70,7 @@ fn a_standby_takes_over_from_a_leader_that_died() {
         cluster.create(PodManifest::new("second").gpus(1).build()).await;
         cluster.until_waiting("second", "GPU").await;
         cluster.kill_roles().await;
-        cluster.delete::<api::Pod>("default", "first").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "first").await.unwrap();
         cluster.until_only_running(&["second"]).await;
         cluster.start_roles();
     });

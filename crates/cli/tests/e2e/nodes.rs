@@ -1,8 +1,8 @@
 //! Nodes and GPUs come and go.
 
-use api::Object;
+use kai_api::Object;
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::scenario;
@@ -36,13 +36,13 @@ fn a_cordoned_node_gets_no_pods() {
         cluster.until_only_running(&["before"]).await;
         let cordon = |on: bool| json!({ "spec": { "unschedulable": on } });
         cluster
-            .patch(&api::Node::RESOURCE, "", "node", cordon(true))
+            .patch(&kai_api::Node::RESOURCE, "", "node", cordon(true))
             .await
             .unwrap();
         cluster.create(PodManifest::new("after").gpus(1).build()).await;
         cluster.until_waiting("after", "unschedulable").await;
         cluster
-            .patch(&api::Node::RESOURCE, "", "node", cordon(false))
+            .patch(&kai_api::Node::RESOURCE, "", "node", cordon(false))
             .await
             .unwrap();
         cluster.until_only_running(&["before", "after"]).await;

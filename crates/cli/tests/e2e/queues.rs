@@ -1,9 +1,9 @@
 //! Quota, fair share, reclaim, preemption, consolidation, and queues that go away.
 
-use api::Object;
-use cli::all::Settings;
+use kai_api::Object;
+use kai_cli::all::Settings;
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::{PodManifest, pod_group, queue};
 use crate::harness::{Cluster, scenario, scenario_with};
@@ -57,7 +57,10 @@ fn a_queue_stays_within_its_limit() {
             .await;
         cluster.until_waiting("two", "limit").await;
         let large = json!({ "spec": { "resources": { "gpu": { "limit": 2 } } } });
-        cluster.patch(&api::Queue::RESOURCE, "", "small", large).await.unwrap();
+        cluster
+            .patch(&kai_api::Queue::RESOURCE, "", "small", large)
+            .await
+            .unwrap();
         cluster.until_only_running(&["one", "two"]).await;
     });
 }
@@ -92,7 +95,7 @@ fn pods_move_together_to_make_room_for_a_large_one() {
             here.collect::<Vec<_>>()
         };
         for node in ["a", "b"] {
-            cluster.delete::<api::Pod>("default", on(node)[0]).await.unwrap();
+            cluster.delete::<kai_api::Pod>("default", on(node)[0]).await.unwrap();
         }
         cluster.until_running(2).await;
         cluster.create(PodManifest::new("large").gpus(2).build()).await;
@@ -110,7 +113,7 @@ fn pods_of_a_deleted_queue_go_on_and_new_ones_wait() {
             .create(PodManifest::new("before").queue("red").gpus(1).build())
             .await;
         cluster.until_only_running(&["before"]).await;
-        cluster.delete::<api::Queue>("", "red").await.unwrap();
+        cluster.delete::<kai_api::Queue>("", "red").await.unwrap();
         cluster
             .create(PodManifest::new("after").queue("red").gpus(1).build())
             .await;
@@ -130,7 +133,7 @@ fn a_protected_queue_with_children_is_not_deleted() {
     });
     scenario_with(settings.unwrap(), &[NodeTemplate::new("node", "")], async |cluster| {
         two_teams(cluster).await;
-        let refused = cluster.delete::<api::Queue>("", "company").await.unwrap_err();
+        let refused = cluster.delete::<kai_api::Queue>("", "company").await.unwrap_err();
         assert!(refused.to_string().contains("red"), "{refused}");
     });
 }
@@ -146,7 +149,7 @@ fn the_status_of_queues_adds_up() {
         }
         cluster.until_running(2).await;
         let allocated = |cluster: &Cluster, name: &str| {
-            let queue = cluster.feeds().queues().get(&cluster::Key::new("", name));
+            let queue = cluster.feeds().queues().get(&kai_api::ObjectKey::new("", name));
             let allocated = queue.and_then(|queue| queue.status().allocated.get("nvidia.com/gpu").cloned());
             allocated.map(|quantity| quantity.to_string())
         };
@@ -169,7 +172,7 @@ fn a_parent_queue_goes_before_its_children_whose_work_waits_for_it() {
         cluster
             .until("both are known", |cluster| cluster.feeds().queues().len() >= 4)
             .await;
-        cluster.delete::<api::Queue>("", "company").await.unwrap();
+        cluster.delete::<kai_api::Queue>("", "company").await.unwrap();
         cluster
             .create(PodManifest::new("orphan").queue("team").gpus(1).build())
             .await;
@@ -193,7 +196,7 @@ fn a_queue_shows_its_fair_share() {
             .await;
         cluster.until_only_running(&["red"]).await;
         let share = |cluster: &Cluster| {
-            let queue = cluster.feeds().queues().get(&cluster::Key::new("", "red"))?;
+            let queue = cluster.feeds().queues().get(&kai_api::ObjectKey::new("", "red"))?;
             queue.status().fair_share.get("nvidia.com/gpu").map(ToString::to_string)
         };
         cluster

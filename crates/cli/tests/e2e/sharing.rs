@@ -1,6 +1,6 @@
 //! GPUs whole, in parts, by memory, as MIG slices, time-sliced, and on a Jetson.
 
-use sim::kubelet::NodeTemplate;
+use kai_embedded::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::scenario;
@@ -140,7 +140,7 @@ fn a_shared_gpu_is_free_for_a_whole_pod_once_its_sharers_are_gone() {
         cluster.until_only_running(&["half"]).await;
         cluster.create(PodManifest::new("whole").gpus(1).build()).await;
         cluster.until_waiting("whole", "GPU").await;
-        cluster.delete::<api::Pod>("default", "half").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "half").await.unwrap();
         cluster.until_only_running(&["whole"]).await;
     });
 }

@@ -1,9 +1,9 @@
 //! Workloads of Kubernetes and of common operators become gangs by themselves.
 
-use api::{Resource, Scope};
-use cluster::{Selection, Target};
+use kai_api::{Resource, Scope};
+use kai_cluster::{Selection, Target};
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::scenario;
@@ -121,7 +121,7 @@ fn a_reason_names_the_workload_that_holds_the_gpus() {
         cluster
             .until_waiting("next", "held by Deployment default/llm (1 GPU)")
             .await;
-        cluster.delete::<api::Pod>("default", "next").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "next").await.unwrap();
         cluster
             .until("it is gone", |cluster| cluster.pod("next").is_none())
             .await;
@@ -133,7 +133,7 @@ fn a_job_runs_to_its_end() {
     scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
         let template = PodManifest::new("work")
             .gpus(1)
-            .annotation(sim::kubelet::RUN_SECONDS, "3")
+            .annotation(kai_embedded::kubelet::RUN_SECONDS, "3")
             .template();
         let mut job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work", "namespace": "default" },

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kai_embedded::kubelet::NodeTemplate;
+use kai_embedded::server::{DeleteOptions, Door, Fault, Faults, Patch, RequestInfo, Selector, WatchFault};
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
-use sim::server::{DeleteOptions, Door, Fault, Faults, Patch, RequestInfo, Selector, WatchFault};
 
 use crate::harness::manifest::{PodManifest, queue};
 use crate::harness::{Choice, Cluster, scenario};
 use crate::processes::{Layout, Processes};
 use crate::trouble::{Rates, Trouble};
 
-const RESERVATIONS: &str = api::keys::RESERVATION;
+const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
 pub(crate) fn half(name: &str) -> Value {
     PodManifest::new(name).fraction("0.5").build()
@@ -70,7 +70,7 @@ fn the_group_of_a_pod_that_is_gone_is_not_made_again_and_again() {
         let late = Arc::new(LateNewsOfPods::default());
         let server = cluster.server().unwrap();
         server.set_faults(Arc::clone(&late) as Arc<dyn Faults>);
-        cluster.delete::<api::Pod>("default", "brief").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "brief").await.unwrap();
         cluster.settle().await;
         assert!(late.groups_made.load(Ordering::Relaxed) <= 1);
     });
@@ -125,7 +125,7 @@ fn a_bind_that_is_refused_for_ever_starves_nobody_and_is_never_called_bound() {
             let about = &event["involvedObject"]["name"];
             assert!(about != "doomed" || event["reason"] != "Bound", "{event:?}");
         }
-        cluster.delete::<api::Pod>("default", "doomed").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "doomed").await.unwrap();
     });
 }
 
@@ -151,7 +151,7 @@ fn a_reservation_that_is_deleted_while_a_bind_is_in_flight_under_cache_lag_harms
         cluster
             .until("the queues know of both pods", |cluster| {
                 let queues = cluster.feeds().queues().all();
-                let used = |queue: &api::Queue| queue.status().allocated.get(api::keys::RESOURCE_GPU).cloned();
+                let used = |queue: &kai_api::Queue| queue.status().allocated.get(kai_api::keys::RESOURCE_GPU).cloned();
                 queues
                     .iter()
                     .all(|queue| used(queue).is_some_and(|gpus| gpus.as_str() == "1"))
@@ -168,7 +168,7 @@ fn a_reservation_that_is_lost_under_running_pods_comes_back_and_kills_nobody() {
         cluster.until_only_running(&["a", "b"]).await;
         let before = reservations(cluster);
         cluster
-            .delete::<api::Pod>(RESERVATIONS, name_of(&before[0]))
+            .delete::<kai_api::Pod>(RESERVATIONS, name_of(&before[0]))
             .await
             .unwrap();
         cluster
@@ -178,7 +178,7 @@ fn a_reservation_that_is_lost_under_running_pods_comes_back_and_kills_nobody() {
             })
             .await;
         cluster.until_only_running(&["a", "b"]).await;
-        let gpu = |of: &Value| of["metadata"]["annotations"][api::keys::RESERVED_GPU].clone();
+        let gpu = |of: &Value| of["metadata"]["annotations"][kai_api::keys::RESERVED_GPU].clone();
         let same = |cluster: &Cluster| reservations(cluster).iter().any(|now| gpu(now) == gpu(&before[0]));
         cluster.until("it holds the same GPU", same).await;
     });
@@ -210,7 +210,7 @@ fn two_binders_and_lost_answers_make_one_reservation_for_a_group() {
             .until("all run, and no group is held twice", |cluster| {
                 let mut groups: Vec<Value> = reservations(cluster)
                     .iter()
-                    .map(|pod| pod["metadata"]["labels"][api::keys::GPU_GROUP].clone())
+                    .map(|pod| pod["metadata"]["labels"][kai_api::keys::GPU_GROUP].clone())
                     .collect();
                 let count = groups.len();
                 groups.sort_by_key(Value::to_string);
@@ -233,7 +233,7 @@ fn a_reservation_that_never_ends_terminating_blocks_its_gpu_alone() {
         let finalizers = |names: Value| Patch::Merge(json!({ "metadata": { "finalizers": names } }));
         let patch = |names: Value| store(cluster).patch("pods", RESERVATIONS, &stuck, &finalizers(names));
         patch(json!(["example.com/stuck"])).unwrap();
-        cluster.delete::<api::Pod>("default", "a").await.unwrap();
+        cluster.delete::<kai_api::Pod>("default", "a").await.unwrap();
         cluster
             .until("the reservation is on its way out", |cluster| {
                 let now = reservations(cluster);
@@ -287,7 +287,7 @@ fn the_status_of_queues_does_not_drift() {
                 cluster.start_roles();
             }
             for pod in 0..2 {
-                cluster.delete::<api::Pod>("default", &name(pod)).await.unwrap();
+                cluster.delete::<kai_api::Pod>("default", &name(pod)).await.unwrap();
             }
             cluster.until_running(0).await;
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::Object;
+use kai_api::Object;
+use kai_embedded::server::{DeleteOptions, Door, Faults, Selector};
 use serde_json::{Value, json};
-use sim::server::{DeleteOptions, Door, Faults, Selector};
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Choice, Cluster};
@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(80);
 /// Within this time somebody who fits runs.
 const SOON: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(500);
-const RESERVATIONS: &str = api::keys::RESERVATION;
+const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
 /// What a life was like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl<'a> Life<'a> {
             Step::Delete(pick) => {
                 if let Some(pod) = self.pick("default", *pick) {
                     self.excuse(&pod, "deleted by its user");
-                    let _ = self.cluster.delete::<api::Pod>("default", &pod).await;
+                    let _ = self.cluster.delete::<kai_api::Pod>("default", &pod).await;
                 }
             }
             Step::End(pick) => {
@@ -191,7 +191,7 @@ impl<'a> Life<'a> {
             }
             Step::LoseReservation(pick) => {
                 if let Some(pod) = self.pick(RESERVATIONS, *pick) {
-                    let _ = self.cluster.delete::<api::Pod>(RESERVATIONS, &pod).await;
+                    let _ = self.cluster.delete::<kai_api::Pod>(RESERVATIONS, &pod).await;
                 }
             }
             Step::EvictReservation(pick) => {
@@ -271,7 +271,7 @@ impl<'a> Life<'a> {
         let change = json!({ "spec": { "unschedulable": on } });
         let name = &self.plan.nodes[node].name;
         // It may be gone.
-        let _ = self.cluster.patch(&api::Node::RESOURCE, "", name, change).await;
+        let _ = self.cluster.patch(&kai_api::Node::RESOURCE, "", name, change).await;
     }
 
     /// What the garbage collector of pods does.
@@ -392,7 +392,7 @@ impl<'a> Life<'a> {
     /// When all users have gone, nothing of ours is left.
     async fn everybody_leaves(&mut self) -> Result<(), String> {
         for pod in self.names("default") {
-            let _ = self.cluster.delete::<api::Pod>("default", &pod).await;
+            let _ = self.cluster.delete::<kai_api::Pod>("default", &pod).await;
         }
         let gone = self
             .soon("all pods are gone, reservations too", |life| life.list().is_empty())

@@ -1,15 +1,15 @@
 //! Reservation pods that are lost under running pods, by name. Judged by the GPUs themselves: what kubelets gave, and what containers
 //! were told.
 
-use sim::kubelet::NodeTemplate;
-use sim::server::Selector;
+use kai_embedded::kubelet::NodeTemplate;
+use kai_embedded::server::Selector;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, scenario};
 use crate::incidents::{half, name_of, pass, reservations, store};
 use crate::others::OtherScheduler;
 
-const RESERVATIONS: &str = api::keys::RESERVATION;
+const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
 /// A running pod `half` with a part of a GPU; the answer is that GPU and the name of its reservation pod.
 async fn a_half(cluster: &Cluster) -> (String, String) {
@@ -55,7 +55,7 @@ fn a_node_short_of_memory_ends_its_reservations_last() {
             );
         }
         for name in ["half", "guaranteed"] {
-            cluster.delete::<api::Pod>("default", name).await.unwrap();
+            cluster.delete::<kai_api::Pod>("default", name).await.unwrap();
         }
     });
 }
@@ -74,7 +74,7 @@ fn a_reservation_that_its_kubelet_evicts_gets_its_gpu_back_before_anybody_else_g
                 .until("the GPU is held again", |cluster| is_held(cluster, &reservation, &gpu))
                 .await;
             for name in ["half", &whole] {
-                cluster.delete::<api::Pod>("default", name).await.unwrap();
+                cluster.delete::<kai_api::Pod>("default", name).await.unwrap();
             }
             cluster
                 .until("all is free", |cluster| {

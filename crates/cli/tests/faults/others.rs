@@ -8,7 +8,7 @@ use crate::harness::Cluster;
 use crate::harness::manifest::PodManifest;
 
 pub(crate) const NAME: &str = "another-scheduler";
-const RESERVATIONS: &str = api::keys::RESERVATION;
+const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 /// It waits so long for its victim to go.
 const PATIENCE: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ impl OtherScheduler {
     pub(crate) async fn preempt(&mut self, cluster: &Cluster, victim: &str) -> Option<String> {
         let reservation = reservation(cluster, victim)?;
         let node = reservation.node_name()?.to_owned();
-        cluster.delete::<api::Pod>(RESERVATIONS, victim).await.ok()?;
+        cluster.delete::<kai_api::Pod>(RESERVATIONS, victim).await.ok()?;
         let gone = async {
             let uid = reservation.metadata.uid.clone();
             while self::reservation(cluster, victim).is_some_and(|now| now.metadata.uid == uid) {
@@ -43,13 +43,13 @@ impl OtherScheduler {
     /// Its pods end.
     pub(crate) async fn leave(&mut self, cluster: &Cluster) {
         for name in self.placed.drain(..) {
-            let _ = cluster.delete::<api::Pod>("default", &name).await;
+            let _ = cluster.delete::<kai_api::Pod>("default", &name).await;
         }
     }
 }
 
-fn reservation(cluster: &Cluster, name: &str) -> Option<std::sync::Arc<api::Pod>> {
-    let key = cluster::Key::new(RESERVATIONS, name);
+fn reservation(cluster: &Cluster, name: &str) -> Option<std::sync::Arc<kai_api::Pod>> {
+    let key = kai_api::ObjectKey::new(RESERVATIONS, name);
     cluster.feeds().pods().get(&key)
 }
 

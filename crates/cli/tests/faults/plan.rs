@@ -1,7 +1,7 @@
 //! A life before it is lived: nodes, queues, what happens and how often things fail. All of it from one number.
 
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::Value;
-use sim::kubelet::NodeTemplate;
 
 use crate::dice::Dice;
 use crate::harness::manifest::queue;

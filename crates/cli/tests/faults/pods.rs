@@ -16,7 +16,7 @@ const LASTING: [&str; 2] = ["build", "inference"];
 
 /// Whether the scheduler may end the pod in favour of another.
 pub(crate) fn may_be_evicted(pod: &Value) -> bool {
-    let class = &pod["metadata"]["labels"][api::keys::PRIORITY_CLASS_NAME];
+    let class = &pod["metadata"]["labels"][kai_api::keys::PRIORITY_CLASS_NAME];
     !LASTING.iter().any(|lasting| class == lasting)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn drawn(dice: &mut Dice, number: usize) -> (String, Vec<Value>) {
         _ => pod,
     };
     let pod = match dice.percent(12) {
-        true => pod.annotation(sim::kubelet::RUN_SECONDS, &dice.roll(30).to_string()),
+        true => pod.annotation(kai_embedded::kubelet::RUN_SECONDS, &dice.roll(30).to_string()),
         false => pod,
     };
     (format!("{name}: {words} in {queue}"), vec![pod.build()])

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cli::all::Settings;
-use cli::embedded;
-use cluster::{Client, Clock, Context};
-use sim::server::Server;
+use kai_cli::all::Settings;
+use kai_cli::embedded;
+use kai_cluster::{Client, Clock, Context};
+use kai_embedded::server::Server;
 use tokio::task::JoinSet;
 
 use crate::trouble::{ACCOUNTS, Trouble};
@@ -164,8 +164,8 @@ impl Processes {
                 let running = embedded::run(server.clone(), Context::new(client, clock), settings.clone());
                 let Err(error) = running.await;
                 trouble.tell(|| format!("  process {name} ends: {error:#}"));
-                let rejected = error.downcast_ref::<scheduler::Error>();
-                if !matches!(rejected, Some(scheduler::Error::Unauthorized(_))) {
+                let rejected = error.downcast_ref::<kai_scheduler::Error>();
+                if !matches!(rejected, Some(kai_scheduler::Error::Unauthorized(_))) {
                     ended.lock().unwrap().push(format!("process {name} ended: {error:#}"));
                 }
                 tokio::time::sleep(RESTART_PAUSE).await;

@@ -111,7 +111,7 @@ fn many(first: u64, count: u64) {
     assert!(
         failed.is_empty(),
         "seeds {seeds:?} fail; this tells the story of one, with KAI_FAULT_SHRINK=1 a short one:\n\
-         KAI_FAULT_SEED={} cargo test --profile faults -p cli --test faults random_lives -- --nocapture",
+         KAI_FAULT_SEED={} cargo test --profile faults -p kai-cli --test faults random_lives -- --nocapture",
         seeds[0]
     );
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use sim::server::{Fault, Faults, RequestInfo, WatchFault};
+use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
 use tokio::time::Instant;
 
 use crate::dice::{Dice, mix};

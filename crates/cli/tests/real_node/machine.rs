@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use api::{Node, keys};
-use cluster::{Access, Client, Part, Patch, Target};
+use kai_api::{Node, keys};
+use kai_cluster::{Access, Client, Part, Patch, Target};
 use serde_json::{Value, json};
 
 use crate::process::Process;

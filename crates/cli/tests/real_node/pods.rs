@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use api::{Object, Pod, keys};
-use cluster::{Deletion, Selection, Target};
-use node::podresources;
+use kai_api::{Object, Pod, keys};
+use kai_cluster::{Deletion, Selection, Target};
+use kai_node::podresources;
 use serde_json::{Value, json};
 
 use crate::machine::Machine;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 use crate::install;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use api::keys;
 use clap::ArgAction::Set;
+use kai_api::keys;
 
 use super::trust::{NotUsers, Trusted};
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::pod_mutate::list_mut;

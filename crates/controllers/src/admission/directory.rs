@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use api::PriorityClasses;
+use kai_api::PriorityClasses;
 
 /// The queues that there are, and the priority classes that their pod groups may name.
 pub trait Directory: Send + Sync {
     /// All of them.
-    fn all(&self) -> Vec<Arc<api::Queue>>;
+    fn all(&self) -> Vec<Arc<kai_api::Queue>>;
 
     /// The one of this name.
-    fn named(&self, name: &str) -> Option<Arc<api::Queue>>;
+    fn named(&self, name: &str) -> Option<Arc<kai_api::Queue>>;
 
     /// The priority classes.
     fn priority_classes(&self) -> PriorityClasses;
@@ -18,17 +18,17 @@ pub trait Directory: Send + Sync {
 
 /// As the watches of a role see them.
 pub(super) struct Watched {
-    pub(super) queues: cluster::Feed<api::Queue>,
-    pub(super) classes: cluster::Feed<api::PriorityClass>,
+    pub(super) queues: kai_cluster::Feed<kai_api::Queue>,
+    pub(super) classes: kai_cluster::Feed<kai_api::PriorityClass>,
 }
 
 impl Directory for Watched {
-    fn all(&self) -> Vec<Arc<api::Queue>> {
+    fn all(&self) -> Vec<Arc<kai_api::Queue>> {
         self.queues.all()
     }
 
-    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
-        self.queues.get(&cluster::Key::new("", name))
+    fn named(&self, name: &str) -> Option<Arc<kai_api::Queue>> {
+        self.queues.get(&kai_api::ObjectKey::new("", name))
     }
 
     fn priority_classes(&self) -> PriorityClasses {
@@ -41,12 +41,12 @@ impl Directory for Watched {
 }
 
 /// A fixed list, in a cluster with the priority classes of an installation.
-impl Directory for Vec<Arc<api::Queue>> {
-    fn all(&self) -> Vec<Arc<api::Queue>> {
+impl Directory for Vec<Arc<kai_api::Queue>> {
+    fn all(&self) -> Vec<Arc<kai_api::Queue>> {
         self.clone()
     }
 
-    fn named(&self, name: &str) -> Option<Arc<api::Queue>> {
+    fn named(&self, name: &str) -> Option<Arc<kai_api::Queue>> {
         self.iter().find(|queue| queue.metadata.plain_name() == name).cloned()
     }
 

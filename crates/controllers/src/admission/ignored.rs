@@ -1,21 +1,21 @@
 //! Values of pods and pod groups that have no effect. KAI accepts them, and so do we; their author is warned. The rules are those of the
 //! scheduler and of `kai simulate`.
 
-use api::{Error, PriorityClasses, Problem};
-use engine::model::Millis;
+use kai_api::{Error, PriorityClasses, Problem};
+use kai_engine::model::Millis;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 /// What the author of a pod group is told.
 pub(super) fn pod_group(object: &Value, classes: &PriorityClasses) -> Vec<String> {
-    let group = api::PodGroup::deserialize(object).ok();
+    let group = kai_api::PodGroup::deserialize(object).ok();
     let read = group.and_then(|group| group.read(classes, Millis(0)).ok());
     told(read.map(|read| read.problems).unwrap_or_default(), classes)
 }
 
 /// What the author of a pod is told.
 pub(super) fn pod(object: &Value, classes: &PriorityClasses) -> Vec<String> {
-    let pod = api::Pod::deserialize(object).ok();
+    let pod = kai_api::Pod::deserialize(object).ok();
     let problems = pod.map(|pod| {
         let values = pod.ignored_values(|class| classes.contains(class)).into_iter();
         values.chain(pod.ignored_task_priority()).collect()
@@ -25,7 +25,7 @@ pub(super) fn pod(object: &Value, classes: &PriorityClasses) -> Vec<String> {
 
 /// What the author of a queue is told.
 pub(super) fn queue(object: &Value) -> Vec<String> {
-    let queue = api::Queue::deserialize(object).ok();
+    let queue = kai_api::Queue::deserialize(object).ok();
     let read = queue.and_then(|queue| queue.read(Millis(0)).ok());
     told(
         read.map(|read| read.problems).unwrap_or_default(),

@@ -67,5 +67,5 @@ pub enum Error {
     Certificate(String),
     /// The API server did not take our registration.
     #[error(transparent)]
-    Cluster(#[from] cluster::Error),
+    Cluster(#[from] kai_cluster::Error),
 }

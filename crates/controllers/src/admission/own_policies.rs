@@ -2,7 +2,7 @@
 //! spec". A token that a kubelet mounted into a pod names the pod and its node (Kubernetes 1.30 and later, as are these policies). An
 //! account of a node is refused when its token does not say where it is: such a token was not made for a pod of ours.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::Value;
 
 use super::args::Settings;

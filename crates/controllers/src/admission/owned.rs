@@ -2,7 +2,7 @@
 //! the policies that hold while the webhook is away. Architecture invariant: what stands here decides where a pod runs and what it may
 //! use, so no tenant writes it; a change of somebody else's object that leaves these keys alone is none of our business.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::Value;
 
 use super::review::{Finding, Operation, Request};

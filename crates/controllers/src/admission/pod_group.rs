@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use api::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
-use engine::steps;
+use kai_api::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
+use kai_engine::steps;
 use serde_json::Value;
 
 use super::args::Settings;

@@ -1,7 +1,7 @@
 //! How pods of ours are made to look: those that share GPUs refer to the ConfigMaps that the binder will make, and, where that is
 //! asked for, GPUs are hidden from containers that did not ask for one. Doing it twice is doing it once.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::args::{Feature, Settings};

@@ -1,8 +1,8 @@
 //! Which pods of ours are refused: wrong GPU requests, the scheduler's own keys, GPUs named by hand, queues of others. A pod that is
 //! changed is not refused for what was wrong with it before: nobody could take its finalizers away.
 
-use api::{GpuAsk, TextMap, gpu_request, keys};
-use engine::model::GpuRequest;
+use kai_api::{GpuAsk, TextMap, gpu_request, keys};
+use kai_engine::model::GpuRequest;
 use serde_json::Value;
 
 use super::args::{Feature, Settings};

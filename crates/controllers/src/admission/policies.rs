@@ -4,7 +4,7 @@
 //! The expressions keep to plain CEL (`has`, `all`, `in`), and every field is asked for before it is read: an expression that fails
 //! refuses the request, and these are about all pods of a cluster.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::args::Settings;

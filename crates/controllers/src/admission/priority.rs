@@ -1,7 +1,7 @@
-//! Which priority classes pods and pod groups may name. The rules are those of the scheduler, see `api::PriorityClaim`; here they are
+//! Which priority classes pods and pod groups may name. The rules are those of the scheduler, see `kai_api::PriorityClaim`; here they are
 //! answered at once, with the field that has to change.
 
-use api::{PriorityClaim, keys};
+use kai_api::{PriorityClaim, keys};
 use serde_json::Value;
 
 use super::directory::Directory;
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    fn queues() -> Vec<Arc<api::Queue>> {
+    fn queues() -> Vec<Arc<kai_api::Queue>> {
         let queue = |name: &str, parent: &str, max: &str| {
             let queue = json!({"metadata": {"name": name, "annotations": {"kai.scheduler/max-priority": max}},
                 "spec": {"parentQueue": parent}});

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use api::{Resource, Scope};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cluster::{Client, Deletion, Part, Patch, Target};
 use jiff::Timestamp;
+use kai_api::{Resource, Scope};
+use kai_cluster::{Client, Deletion, Part, Patch, Target};
 use serde_json::{Value, json};
 
 use super::args::Settings;
@@ -62,7 +62,7 @@ pub(crate) enum Thoroughness {
 }
 
 /// Applies all policies with their bindings. On API servers without such policies that is an error with `is_not_found`.
-pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), cluster::Error> {
+pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), kai_cluster::Error> {
     let owner = owner(client).await;
     for policy in policies::policies(settings) {
         let resource = match policy["kind"].as_str() {
@@ -84,7 +84,7 @@ pub(crate) async fn apply_webhooks(
     authorities: &Authorities,
     thoroughness: Thoroughness,
     now: Timestamp,
-) -> Result<(), cluster::Error> {
+) -> Result<(), kai_cluster::Error> {
     let owner = owner(client).await;
     for (at, (resource, name)) in webhooks::ALL.into_iter().enumerate() {
         for attempt in 1..=CONFLICTS_MAX {
@@ -116,7 +116,7 @@ pub(crate) async fn apply_webhooks(
 }
 
 /// Deletes all that was registered. From then on nothing of ours stands in anybody's way.
-pub async fn uninstall(client: &Client) -> Result<(), cluster::Error> {
+pub async fn uninstall(client: &Client) -> Result<(), kai_cluster::Error> {
     let configurations = webhooks::ALL.into_iter();
     let bindings = policies::names().map(|name| (&POLICY_BINDING, name));
     let policies = policies::names().map(|name| (&POLICY, name));
@@ -134,7 +134,7 @@ fn target<'a>(resource: &'a Resource, name: &'a str) -> Target<'a> {
     }
 }
 
-async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) -> Result<(), cluster::Error> {
+async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) -> Result<(), kai_cluster::Error> {
     let patch = Patch::Apply {
         manager: MANAGER,
         fields,

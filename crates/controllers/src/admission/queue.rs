@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::{PriorityCeiling, keys};
+use kai_api::{PriorityCeiling, keys};
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
@@ -82,7 +82,7 @@ fn content(queue: &Value) -> Vec<Finding> {
         let Some(text) = view::text(queue, &format!("/spec/{field}")) else {
             continue;
         };
-        if let Err(error) = api::parse_duration(text) {
+        if let Err(error) = kai_api::parse_duration(text) {
             findings.push(Finding::invalid(format!("spec.{field}"), error.to_string()));
         }
     }
@@ -248,7 +248,7 @@ mod tests {
             "gpu": {"quota": gpu, "limit": -1, "overQuotaWeight": 1}}}})
     }
 
-    fn directory(queues: &[Value]) -> Vec<Arc<api::Queue>> {
+    fn directory(queues: &[Value]) -> Vec<Arc<kai_api::Queue>> {
         let read = |queue: &Value| Arc::new(serde_json::from_value(queue.clone()).unwrap());
         queues.iter().map(read).collect()
     }

@@ -1,7 +1,7 @@
 //! Quotas of queues beside those of their parents and children. Quotas that do not add up are the administrator's business: they are
 //! warned of, never refused.
 
-use engine::model::{Millis, Quota, ResourceQuota};
+use kai_engine::model::{Millis, Quota, ResourceQuota};
 use serde::Deserialize as _;
 
 use super::args::{Feature, Settings};
@@ -28,7 +28,7 @@ pub(super) fn quotas(
             "spec.parentQueue: {text}; workloads of this queue wait until then"
         ));
     }
-    let own = api::Queue::deserialize(&request.object)
+    let own = kai_api::Queue::deserialize(&request.object)
         .ok()
         .and_then(|queue| quota(&queue))?;
     let limits = parent_name.zip(parent.and_then(|parent| quota(&parent)));
@@ -67,7 +67,7 @@ pub(super) fn quotas(
     None
 }
 
-fn quota(queue: &api::Queue) -> Option<Quota> {
+fn quota(queue: &kai_api::Queue) -> Option<Quota> {
     Some(queue.read(Millis(0)).ok()?.value.quota)
 }
 
@@ -76,7 +76,7 @@ fn parts(quota: &Quota) -> [(&'static str, &ResourceQuota); 3] {
 }
 
 fn single(child: &Quota, parent: &Quota, text: &str) -> Vec<String> {
-    let above = api::quotas_above_parent(child, parent).into_iter();
+    let above = kai_api::quotas_above_parent(child, parent).into_iter();
     above.map(|resource| format!("{resource} quota: {text}")).collect()
 }
 

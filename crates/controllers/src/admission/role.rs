@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
-use cluster::Context;
 use jiff::Timestamp;
+use kai_cluster::Context;
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::ServerConfig;
 use rustls::crypto::ring;

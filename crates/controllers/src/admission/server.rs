@@ -56,7 +56,7 @@ impl State {
         settings: Settings,
         queues: impl Directory + 'static,
         has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static,
-        metrics: &cluster::Metrics,
+        metrics: &kai_cluster::Metrics,
     ) -> State {
         let requests = Family::default();
         metrics.registry().register(
@@ -76,9 +76,9 @@ impl State {
     }
 
     /// In the cluster of a role.
-    pub fn of(settings: Settings, context: &cluster::Context) -> State {
+    pub fn of(settings: Settings, context: &kai_cluster::Context) -> State {
         let classes = context.feeds.runtime_classes().clone();
-        let has_runtime_class = move |name: &str| classes.get(&cluster::Key::new("", name)).is_some();
+        let has_runtime_class = move |name: &str| classes.get(&kai_api::ObjectKey::new("", name)).is_some();
         State::new(
             settings,
             Watched {
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     fn state(has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static) -> State {
-        let metrics = cluster::Metrics::default();
+        let metrics = kai_cluster::Metrics::default();
         State::new(Settings::default(), Vec::new(), has_runtime_class, &metrics)
     }
 

@@ -1,7 +1,7 @@
 //! Pods that share GPUs: whether a pod is one, which of its containers gets the share, and how its ConfigMaps are called. The binder
 //! goes by the same names.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::Value;
 
 use super::review::Finding;

@@ -2,7 +2,7 @@
 
 #![cfg(debug_assertions)]
 
-use sim::large_objects::{List, check_growth, lengths};
+use kai_embedded::large_objects::{List, check_growth, lengths};
 
 use super::args::{Feature, Settings};
 use super::review::{Operation, Request};
@@ -14,7 +14,7 @@ fn state() -> State {
         block_visible_devices: Feature::On,
         ..Settings::default()
     };
-    State::new(settings, Vec::new(), |_| true, &cluster::Metrics::default())
+    State::new(settings, Vec::new(), |_| true, &kai_cluster::Metrics::default())
 }
 
 /// The steps of all reviews of the object.
@@ -37,7 +37,7 @@ fn steps(state: &State, list: List, length: usize) -> u64 {
         of(Operation::Create, serde_json::Value::Null),
         of(Operation::Update, object.clone()),
     ];
-    let ((), steps) = engine::steps::of(|| {
+    let ((), steps) = kai_engine::steps::of(|| {
         for rule in rules {
             for request in &requests {
                 state.decide(*rule, request);
@@ -63,7 +63,7 @@ fn a_review_that_compares_entries_in_pairs_would_be_found() {
     let in_pairs = |length: usize| {
         let object = List::Tolerations.object(length);
         let list = || super::view::list(&object, "/spec/tolerations");
-        let ((), steps) = engine::steps::of(|| {
+        let ((), steps) = kai_engine::steps::of(|| {
             for one in list() {
                 let same = |other: &serde_json::Value| other["key"] == one["key"];
                 assert_eq!(list().iter().filter(|other| same(other)).count(), 1);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use api::keys;
+use kai_api::keys;
 use serde_json::Value;
 
 use super::review::{Finding, Operation, Request, Verdict};

@@ -1,9 +1,9 @@
 //! Looks into objects as they come: any field may be absent or of another shape than the API says. Reading only, and never a panic.
-//! Each look counts as a step of work (`engine::steps`).
+//! Each look counts as a step of work (`kai_engine::steps`).
 
 use std::borrow::Cow;
 
-use engine::steps;
+use kai_engine::steps;
 use serde_json::Value;
 
 /// The lists of containers that a pod can have, in the order in which a container is searched by name.

@@ -3,7 +3,7 @@
 //! Pods of other schedulers are never asked about, so they come and go while nobody serves. Our own roles are not asked about when they
 //! change pods and pod groups, so that running workloads are looked after in that time, too.
 
-use api::{Resource, Scope};
+use kai_api::{Resource, Scope};
 use serde_json::{Value, json};
 
 use super::args::{Endpoint, Feature, Settings};

@@ -1,6 +1,6 @@
 //! From a plan to the writes that bring it about. Pure: who writes is the shell.
 
-use api::{Pod, PodGroup, keys};
+use kai_api::{Pod, PodGroup, keys};
 use serde_json::{Map, Value, json};
 
 use super::plan::{OwnedBy, Plan};
@@ -111,7 +111,7 @@ fn is_owned_by(group: &PodGroup, owner: &OwnedBy) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use api::crd::{PodGroupSpec, TopologyConstraint};
+    use kai_api::crd::{PodGroupSpec, TopologyConstraint};
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::crd::{PodGroupSpec, Preemptibility};
-use api::keys;
+use kai_api::crd::{PodGroupSpec, Preemptibility};
+use kai_api::keys;
 
 use super::kind_defaults::parse_preemptibility;
 use super::plan::{OwnedBy, Plan, constraint};
@@ -112,7 +112,7 @@ fn duration(workload: &Workload<'_>, owners: &[Owner], key: &str, allowed: impl 
         .iter()
         .filter_map(|owner| owner.annotations.get(key).map(String::as_str));
     let mut said = of_owners.chain(workload.annotation(key));
-    let valid = |text: &&str| api::parse_duration(text).is_ok_and(|duration| allowed(duration.0));
+    let valid = |text: &&str| kai_api::parse_duration(text).is_ok_and(|duration| allowed(duration.0));
     said.find(valid).map(str::to_owned)
 }
 

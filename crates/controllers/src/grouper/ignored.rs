@@ -1,6 +1,6 @@
 //! Values of a pod and of the workload above it that have no effect on the pod group. Telling only; the rules are `api`'s.
 
-use api::Problem;
+use kai_api::Problem;
 
 use super::workload::{Owner, Workload};
 
@@ -20,7 +20,7 @@ pub fn ignored_values(workload: &Workload<'_>) -> Vec<Ignored> {
     for owner in workload.owners {
         let (labels, annotations) = (&owner.labels, &owner.annotations);
         let object = format!("{} {}/{}", owner.kind, workload.namespace(), owner.name);
-        let problems = api::ignored_values(
+        let problems = kai_api::ignored_values(
             &object,
             |key| labels.get(key).map(String::as_str),
             |key| annotations.get(key).map(String::as_str),

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use api::crd::Preemptibility;
-use api::keys;
+use kai_api::crd::Preemptibility;
+use kai_api::keys;
 use serde::Deserialize;
 
-/// Key of the ConfigMap.
+/// ObjectKey of the ConfigMap.
 pub const TYPES_KEY: &str = "types";
 
 /// Defaults by kind.

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use api::{Pod, keys};
+use kai_api::{Pod, keys};
 use rustc_hash::FxHasher;
 
 use super::plan::Plan;

@@ -23,8 +23,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::keys;
-use cluster::{Backoff, Context, Key, Outcome, WorkQueue};
+use kai_api::{Backoff, ObjectKey, keys};
+use kai_cluster::{Context, Outcome, WorkQueue};
 use tokio::sync::Notify;
 
 pub use apply::{body, pod_change};
@@ -91,7 +91,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 
     let grouper = Arc::new(Grouper::new(&context, settings));
     grouper.read_kind_defaults().await;
-    let queue: WorkQueue<Key> = WorkQueue::new(BACKOFF);
+    let queue: WorkQueue<ObjectKey> = WorkQueue::new(BACKOFF);
     let hand_out = async {
         loop {
             for (key, pod) in changed_pods.take() {

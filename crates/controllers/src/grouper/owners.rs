@@ -1,7 +1,7 @@
 //! The walk from a pod up to its top owner, by metadata alone.
 
-use api::{OwnerReference, Pod};
-use cluster::{Client, Target, shown};
+use kai_api::{OwnerReference, Pod};
+use kai_cluster::{Client, Target, shown};
 
 use super::workload::Owner;
 
@@ -27,7 +27,7 @@ pub(super) enum WalkError {
     #[error("Pod {pod}: metadata.ownerReferences: its owners have more than 16 owners above them")]
     Endless { pod: String },
     #[error(transparent)]
-    Cluster(#[from] cluster::Error),
+    Cluster(#[from] kai_cluster::Error),
 }
 
 /// The owners of a pod, the nearest first. It ends below an owner that we may not read.
@@ -72,7 +72,11 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
     Ok(owners)
 }
 
-async fn read(client: &Client, pod: &Pod, reference: &OwnerReference) -> Result<Option<api::Metadata>, cluster::Error> {
+async fn read(
+    client: &Client,
+    pod: &Pod,
+    reference: &OwnerReference,
+) -> Result<Option<kai_api::Metadata>, kai_cluster::Error> {
     let Some(resource) = client.resource_of(&reference.api_version, &reference.kind).await? else {
         return Ok(None);
     };

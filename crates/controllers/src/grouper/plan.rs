@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use api::crd::{PodGroupSpec, SubGroup, TopologyConstraint};
+use kai_api::crd::{PodGroupSpec, SubGroup, TopologyConstraint};
 
 /// A pod group for a pod.
 #[derive(Clone, Debug, Default, PartialEq)]

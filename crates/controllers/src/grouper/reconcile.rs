@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{ConfigMap, Object, Pod, PodGroup, keys};
-use cluster::{About, Client, Context, Events, Feeds, Key, Note, Outcome, Part, Patch, Severity, Target};
+use kai_api::{ConfigMap, Object, ObjectKey, ObjectReference, Pod, PodGroup, keys};
+use kai_cluster::{Client, Context, Events, Feeds, Note, Outcome, Part, Patch, Severity, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ignored::{Ignored, ignored_values};
@@ -33,7 +33,7 @@ pub(super) struct Grouper {
 
 #[derive(Default)]
 struct State {
-    grouped: FxHashMap<Key, Grouped>,
+    grouped: FxHashMap<ObjectKey, Grouped>,
     kind_defaults: Option<KindDefaults>,
     /// Values without effect that were told, by object.
     told: FxHashSet<(String, String)>,
@@ -53,7 +53,7 @@ enum Failure {
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
-    Cluster(#[from] cluster::Error),
+    Cluster(#[from] kai_cluster::Error),
 }
 
 impl Grouper {
@@ -73,7 +73,7 @@ impl Grouper {
     }
 
     /// Whether a pod that changed has to be looked at.
-    pub(super) fn has_work(&self, key: &Key, pod: Option<&Pod>) -> bool {
+    pub(super) fn has_work(&self, key: &ObjectKey, pod: Option<&Pod>) -> bool {
         let mut state = self.lock();
         let Some(pod) = pod else {
             state.grouped.remove(key);
@@ -84,17 +84,17 @@ impl Grouper {
     }
 
     /// The pods of groups that are gone.
-    pub(super) fn members_of(&self, groups: BTreeSet<Key>) -> Vec<Key> {
+    pub(super) fn members_of(&self, groups: BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         if groups.is_empty() {
             return Vec::new();
         }
-        let named = |pod: &Pod| Some(Key::new(pod.metadata.namespace(), pod.pod_group()?));
+        let named = |pod: &Pod| Some(ObjectKey::new(pod.metadata.namespace(), pod.pod_group()?));
         let is_member = |pod: &Arc<Pod>| {
             pod.scheduler_name() == self.settings.scheduler_name
                 && named(pod).is_some_and(|group| groups.contains(&group))
         };
         let pods = self.feeds.pods().all().into_iter().filter(is_member);
-        pods.map(|pod| Key::of(&*pod)).collect()
+        pods.map(|pod| ObjectKey::of(&*pod)).collect()
     }
 
     /// Reads the administrator's defaults, if there are any. What can't be read leaves those of before.
@@ -118,7 +118,7 @@ impl Grouper {
     }
 
     /// Gives one pod its group.
-    pub(super) async fn reconcile(&self, key: &Key) -> Outcome {
+    pub(super) async fn reconcile(&self, key: &ObjectKey) -> Outcome {
         let Some(pod) = self.feeds.pods().get(key) else {
             return Outcome::Done;
         };
@@ -135,7 +135,7 @@ impl Grouper {
                 self.reconciles.count("conflict");
                 SOON
             }
-            Err(Failure::Cluster(error @ cluster::Error::NotLeader { .. })) => {
+            Err(Failure::Cluster(error @ kai_cluster::Error::NotLeader { .. })) => {
                 tracing::debug!(%error);
                 Outcome::Retry
             }
@@ -148,7 +148,7 @@ impl Grouper {
         }
     }
 
-    async fn place(&self, key: &Key, pod: &Pod) -> Result<Done, Failure> {
+    async fn place(&self, key: &ObjectKey, pod: &Pod) -> Result<Done, Failure> {
         let plan = match self.is_left_alone(pod).await? {
             true => None,
             false => self.plan(pod).await?,
@@ -170,7 +170,7 @@ impl Grouper {
         Ok(Done::Grouped)
     }
 
-    fn remember(&self, key: &Key, grouped: Grouped) {
+    fn remember(&self, key: &ObjectKey, grouped: Grouped) {
         let mut state = self.lock();
         state.grouped.insert(key.clone(), grouped);
         // Had it gone meanwhile, nobody would tell of that again.
@@ -179,9 +179,9 @@ impl Grouper {
         }
     }
 
-    async fn is_left_alone(&self, pod: &Pod) -> Result<bool, cluster::Error> {
+    async fn is_left_alone(&self, pod: &Pod) -> Result<bool, kai_cluster::Error> {
         let metadata = &pod.metadata;
-        let labels = |wanted: &[(String, String)], labels: &api::TextMap| {
+        let labels = |wanted: &[(String, String)], labels: &kai_api::TextMap| {
             wanted
                 .iter()
                 .all(|(key, value)| labels.text(key) == Some(value.as_str()))
@@ -199,7 +199,7 @@ impl Grouper {
             let is_there = self
                 .feeds
                 .pod_groups()
-                .get(&Key::new(metadata.namespace(), name))
+                .get(&ObjectKey::new(metadata.namespace(), name))
                 .is_some();
             // The group of a pod that is gone goes with it. While our watch of pods lags, it would be made and collected without end.
             if !is_ours || is_there || !self.is_alive(metadata).await? {
@@ -209,12 +209,12 @@ impl Grouper {
         if self.settings.namespace_labels.is_empty() {
             return Ok(false);
         }
-        let namespace: Option<api::Namespace> = self.client.get("", metadata.namespace()).await?;
+        let namespace: Option<kai_api::Namespace> = self.client.get("", metadata.namespace()).await?;
         Ok(!namespace.is_some_and(|namespace| labels(&self.settings.namespace_labels, &namespace.metadata().labels)))
     }
 
     /// Whether the API server still has this very pod.
-    async fn is_alive(&self, pod: &api::Metadata) -> Result<bool, cluster::Error> {
+    async fn is_alive(&self, pod: &kai_api::Metadata) -> Result<bool, kai_cluster::Error> {
         let target = Target::of::<Pod>(pod.namespace(), pod.plain_name());
         let present = self.client.get_metadata(target).await?;
         Ok(present.is_some_and(|present| present.uid == pod.uid))
@@ -251,7 +251,7 @@ impl Grouper {
         }
     }
 
-    async fn read(&self, pod: &Pod, reference: &ObjectRef) -> Result<Option<serde_json::Value>, cluster::Error> {
+    async fn read(&self, pod: &Pod, reference: &ObjectRef) -> Result<Option<serde_json::Value>, kai_cluster::Error> {
         let resource = self.client.resource_of(&reference.api_version, &reference.kind).await?;
         let Some(resource) = resource else { return Ok(None) };
         let target = Target {
@@ -262,8 +262,8 @@ impl Grouper {
         self.client.get_value(target).await
     }
 
-    async fn write_group(&self, plan: &Plan) -> Result<(), cluster::Error> {
-        let key = Key::new(&plan.namespace, &plan.name);
+    async fn write_group(&self, plan: &Plan) -> Result<(), kai_cluster::Error> {
+        let key = ObjectKey::new(&plan.namespace, &plan.name);
         let mut present = self.feeds.pod_groups().get(&key);
         if present.is_none() {
             match self
@@ -309,7 +309,7 @@ impl Grouper {
 
     async fn record(&self, namespace: &str, about: &Owner, message: String) {
         let note = Note {
-            about: About {
+            about: ObjectReference {
                 api_version: about.api_version.clone(),
                 kind: about.kind.clone(),
                 namespace: namespace.to_owned(),

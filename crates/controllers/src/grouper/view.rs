@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use api::{Pod, PodGroup};
-use cluster::{Feeds, Key};
+use kai_api::{ObjectKey, Pod, PodGroup};
+use kai_cluster::Feeds;
 
 use super::workload::View;
 
 impl View for Feeds {
     fn has_priority_class(&self, name: &str) -> bool {
-        !name.is_empty() && self.priority_classes().get(&Key::new("", name)).is_some()
+        !name.is_empty() && self.priority_classes().get(&ObjectKey::new("", name)).is_some()
     }
 
     fn pod_group(&self, namespace: &str, name: &str) -> Option<Arc<PodGroup>> {
-        self.pod_groups().get(&Key::new(namespace, name))
+        self.pod_groups().get(&ObjectKey::new(namespace, name))
     }
 
     fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{Metadata, Pod, PodGroup, TextMap, keys};
+use kai_api::{Metadata, Pod, PodGroup, TextMap, keys};
 use serde_json::Value;
 
 use super::kind_defaults::KindDefaults;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use api::crd::ResourceList;
-use api::{Quantity, QuantityText, keys};
+use kai_api::crd::ResourceList;
+use kai_api::{Quantity, QuantityText, keys};
 
 const NANO_PER_MILLI: i128 = 1_000_000;
 /// Billionths in one unit.

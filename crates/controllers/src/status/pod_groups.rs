@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use api::crd::{PodCounts, ResourcesStatus};
-use api::{Node, Pod, PodGroup, PriorityClasses, keys};
-use cluster::{Backoff, Client, Context, Feeds, Key, Outcome, Part, Patch, Target, WorkQueue};
-use engine::model::GpuRequest;
+use kai_api::crd::{PodCounts, ResourcesStatus};
+use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PriorityClasses, keys};
+use kai_cluster::{Client, Context, Feeds, Outcome, Part, Patch, Target, WorkQueue};
+use kai_engine::model::GpuRequest;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -53,14 +53,14 @@ impl Default for Settings {
 /// Which pods are in which group, by what they say. A group is in the namespace of its pods.
 #[derive(Debug, Default)]
 struct Members {
-    group_of: BTreeMap<Key, Arc<str>>,
+    group_of: BTreeMap<ObjectKey, Arc<str>>,
     /// Names, sorted. Most groups have few.
-    pods_of: BTreeMap<Key, Vec<Arc<str>>>,
+    pods_of: BTreeMap<ObjectKey, Vec<Arc<str>>>,
 }
 
 impl Members {
     /// Takes note of a pod; answers with the groups that this changes.
-    fn note(&mut self, pod: &Key, group: Option<Arc<str>>) -> Vec<Key> {
+    fn note(&mut self, pod: &ObjectKey, group: Option<Arc<str>>) -> Vec<ObjectKey> {
         let before = match &group {
             Some(group) => self.group_of.insert(pod.clone(), Arc::clone(group)),
             None => self.group_of.remove(pod),
@@ -78,11 +78,11 @@ impl Members {
                 }
             }
         }
-        let changed: BTreeSet<Key> = before.into_iter().chain(group).collect();
+        let changed: BTreeSet<ObjectKey> = before.into_iter().chain(group).collect();
         changed.into_iter().collect()
     }
 
-    fn leave(&mut self, group: &Key, pod: &Arc<str>) {
+    fn leave(&mut self, group: &ObjectKey, pod: &Arc<str>) {
         let Some(pods) = self.pods_of.get_mut(group) else {
             return;
         };
@@ -94,7 +94,7 @@ impl Members {
         }
     }
 
-    fn of(&self, group: &Key) -> Vec<Key> {
+    fn of(&self, group: &ObjectKey) -> Vec<ObjectKey> {
         let names = self.pods_of.get(group).into_iter().flatten();
         names.map(|name| group.beside(name)).collect()
     }
@@ -121,7 +121,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     feeds.priority_classes().synced().await;
     feeds.pods().synced().await;
 
-    let queue: WorkQueue<Key> = WorkQueue::new(Backoff::default());
+    let queue: WorkQueue<ObjectKey> = WorkQueue::new(Backoff::default());
     let workers_max = settings.workers_max;
     let controller = Arc::new(Controller {
         client: context.client.clone(),
@@ -148,7 +148,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
             all |= changed.is_err();
             if all {
                 let all = context.feeds.pod_groups().all();
-                all.iter().for_each(|group| queue.add(Key::of(&**group)));
+                all.iter().for_each(|group| queue.add(ObjectKey::of(&**group)));
             }
         }
     };
@@ -169,10 +169,10 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 impl Controller {
     fn group_of(&self, pod: &Pod) -> Option<Arc<str>> {
         let ours = pod.scheduler_name() == self.settings.scheduler_name;
-        pod.pod_group_text().filter(|_| ours).map(api::Text::shared)
+        pod.pod_group_text().filter(|_| ours).map(kai_api::Text::shared)
     }
 
-    async fn reconcile(&self, key: &Key) -> Outcome {
+    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
         let Some(group) = self.feeds.pod_groups().get(key) else {
             return Outcome::Done;
         };
@@ -182,7 +182,7 @@ impl Controller {
         let gpu_memory_mib = |node: &str| {
             self.feeds
                 .nodes()
-                .get(&Key::new("", node))
+                .get(&ObjectKey::new("", node))
                 .and_then(|node| gpu_memory_mib(&node))
         };
         let status = resources_status(&pods, gpu_memory_mib, preemptible);
@@ -444,7 +444,11 @@ mod tests {
     #[test]
     fn a_pod_that_moves_changes_both_groups() {
         let mut members = Members::default();
-        let (pod, a, b) = (Key::new("n", "p"), Key::new("n", "a"), Key::new("n", "b"));
+        let (pod, a, b) = (
+            ObjectKey::new("n", "p"),
+            ObjectKey::new("n", "a"),
+            ObjectKey::new("n", "b"),
+        );
         assert_eq!(members.note(&pod, Some("a".into())), vec![a.clone()]);
         assert_eq!(members.note(&pod, Some("b".into())), [a.clone(), b.clone()]);
         assert_eq!((members.of(&a), members.of(&b)), (vec![], vec![pod.clone()]));

@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::crd::{QueueStatus, ResourcesStatus};
-use api::{PodGroup, Queue};
-use cluster::{Client, Context, Key, Part, Patch, Target};
 use futures_util::StreamExt;
+use kai_api::crd::{QueueStatus, ResourcesStatus};
+use kai_api::{ObjectKey, PodGroup, Queue};
+use kai_cluster::{Client, Context, Part, Patch, Target};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -127,7 +127,7 @@ fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> 
 #[derive(Debug, Default)]
 struct GroupUsage {
     /// As they were counted; shared with the watch.
-    groups: BTreeMap<Key, Arc<PodGroup>>,
+    groups: BTreeMap<ObjectKey, Arc<PodGroup>>,
     by_queue: BTreeMap<String, Usage>,
 }
 
@@ -146,7 +146,7 @@ pub(super) struct Sum {
 }
 
 impl GroupUsage {
-    fn note(&mut self, changes: Vec<(Key, Option<Arc<PodGroup>>)>) {
+    fn note(&mut self, changes: Vec<(ObjectKey, Option<Arc<PodGroup>>)>) {
         for (key, group) in changes {
             let before = match &group {
                 Some(group) => self.groups.insert(key, Arc::clone(group)),
@@ -261,14 +261,14 @@ mod tests {
         Arc::new(serde_json::from_value(queue).unwrap())
     }
 
-    fn group(name: &str, queue: &str, gpus: &str) -> (Key, Option<Arc<PodGroup>>) {
+    fn group(name: &str, queue: &str, gpus: &str) -> (ObjectKey, Option<Arc<PodGroup>>) {
         let group = json!({
             "metadata": { "name": name },
             "spec": { "queue": queue },
             "status": { "resourcesStatus": { "allocated": { "nvidia.com/gpu": gpus }, "requested": { "nvidia.com/gpu": "2" } } },
         });
         (
-            Key::new("ns", name),
+            ObjectKey::new("ns", name),
             Some(Arc::new(serde_json::from_value(group).unwrap())),
         )
     }
@@ -301,7 +301,7 @@ mod tests {
         let expect = json!({ "a": gpus("1", "2"), "b": gpus("500m", "2"), "empty": {}, "root": root });
         assert_eq!(statuses(&usage, &queues), expect);
 
-        usage.note(vec![(Key::new("ns", "y"), None), group("x", "b", "3")]);
+        usage.note(vec![(ObjectKey::new("ns", "y"), None), group("x", "b", "3")]);
         let mut root = gpus("3", "2");
         root["childQueues"] = json!(["a", "b"]);
         let expect = json!({ "a": {}, "b": gpus("3", "2"), "empty": {}, "root": root });
@@ -313,11 +313,11 @@ mod tests {
         let queues = [queue("a", "")];
         let mut usage = GroupUsage::default();
         usage.note(vec![group("none", "a", "0"), group("some", "a", "1")]);
-        usage.note(vec![(Key::new("ns", "some"), None)]);
+        usage.note(vec![(ObjectKey::new("ns", "some"), None)]);
         let mut fresh = GroupUsage::default();
         fresh.note(vec![group("none", "a", "0")]);
         assert_eq!(statuses(&usage, &queues), statuses(&fresh, &queues));
-        usage.note(vec![(Key::new("ns", "none"), None)]);
+        usage.note(vec![(ObjectKey::new("ns", "none"), None)]);
         assert_eq!(statuses(&usage, &queues), json!({ "a": {} }));
         assert!(usage.by_queue.is_empty());
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use controllers::{Settings, run};
+use kai_controllers::{Settings, run};
+use kai_embedded::server::{Clock, DeleteOptions, Door, Options, Patch, Server};
 use serde_json::{Value, json};
-use sim::server::{Clock, DeleteOptions, Door, Options, Patch, Server};
 use tokio::task::JoinHandle;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -13,7 +13,7 @@ const WITHIN: Duration = Duration::from_secs(180);
 
 pub(crate) struct World {
     pub(crate) store: Door,
-    pub(crate) context: cluster::Context,
+    pub(crate) context: kai_cluster::Context,
     pub(crate) task: JoinHandle<()>,
 }
 
@@ -30,14 +30,14 @@ impl World {
             ..Options::default()
         });
         let store = server.store();
-        for crd in api::crd::crds() {
+        for crd in kai_api::crd::crds() {
             store.create(crd).unwrap();
         }
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "a" } });
         store.create(namespace).unwrap();
         prepare(&store);
-        let client = cluster::Client::in_process(server.service());
-        let context = cluster::Context::new(client, cluster::Clock::runtime(start));
+        let client = kai_cluster::Client::in_process(server.service());
+        let context = kai_cluster::Context::new(client, kai_cluster::Clock::runtime(start));
         let controllers = run(context.clone(), Settings::all());
         let task = tokio::spawn(async move {
             let Err(error) = controllers.await;

@@ -1,6 +1,6 @@
 //! Clusters that are hard on a scheduler: what tenants can write to make a cycle long. Sizes are in nodes of eight GPUs.
 
-use engine::model::{
+use kai_engine::model::{
     Action, Affinity, Constraints, Event, GpuRequest, Gpus, Labels, NodeSelectorTerm, Operator, PodAffinityTerm,
     Requirement,
 };
@@ -56,7 +56,7 @@ fn not_in(key: &str, values: Vec<String>) -> Requirement {
 fn near(topology_key: &str, app: &str) -> Affinity {
     Affinity {
         required: vec![PodAffinityTerm {
-            selector: Some(engine::model::LabelSelector {
+            selector: Some(kai_engine::model::LabelSelector {
                 requirements: vec![Requirement {
                     key: "app".to_owned(),
                     operator: Operator::In,

@@ -5,8 +5,8 @@
 
 pub(crate) mod hostile;
 
-use engine::Cluster;
-use engine::model::{
+use kai_engine::Cluster;
+use kai_engine::model::{
     Action, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, Gpus, Labels, MemoryKind, MigStrategy, Millis,
     NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota, TaskRank, TopologyConstraint,
     TopologyLevel, TopologySpec,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::engine::model::{
+use super::super::kai_engine::model::{
     GangKey, GangSpec, GpuRequest, MemoryKind, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, ResourceQuota,
 };
-use super::super::engine::report::{Decision, Report, Status};
+use super::super::kai_engine::report::{Decision, Report, Status};
 use super::{MIB, World};
 
 /// A pod on a node.

@@ -9,13 +9,13 @@ pub(crate) mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::engine::Cluster;
-use super::engine::model::{
+use super::kai_engine::Cluster;
+use super::kai_engine::model::{
     BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, MemoryKind, MigStrategy, Millis,
     NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota,
     SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
-use super::engine::report::{Decision, Report};
+use super::kai_engine::report::{Decision, Report};
 use account::{Seats, fits, seats_of};
 use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, OddPod, Pace, QueuePlan, Scene, Shape, Step, TopologyPlan};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use gpu::platform::{MemoryReserve, detect};
-use gpu::tegra::TegraDriver;
-use gpu::{DeviceKind, Driver, DriverKind, GpuError, MemoryKind, OpenOptions};
+use kai_gpu::platform::{MemoryReserve, detect};
+use kai_gpu::tegra::TegraDriver;
+use kai_gpu::{DeviceKind, Driver, DriverKind, GpuError, MemoryKind, OpenOptions};
 
 use crate::stage::{expected, opened_on, say, scenario, tree, wait_for};
 
@@ -16,7 +16,7 @@ fn coherent_memory_is_the_machines() {
 #[test]
 #[ignore = "run by its parent"]
 fn child_is_a_dgx_spark() {
-    let opened = gpu::open(OpenOptions {
+    let opened = kai_gpu::open(OpenOptions {
         roots: tree("gb10-dgx-spark"),
         memory_reserve: MemoryReserve::Mib(0),
         ..OpenOptions::default()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpu::Driver;
+use kai_gpu::Driver;
 
 use crate::stage::{bare_driver, scenario};
 

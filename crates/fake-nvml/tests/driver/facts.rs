@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gpu::fake::{PROFILES, Personality};
-use gpu::{Driver, DriverKind, MemoryKind, OpenOptions};
+use kai_gpu::fake::{PROFILES, Personality};
+use kai_gpu::{Driver, DriverKind, MemoryKind, OpenOptions};
 
 use crate::stage::{bare_driver, bare_machine, driver, expected, say, scenario, stage};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpu::{Driver, HealthEvent, HealthEventKind, MigInstance, OpenOptions};
+use kai_gpu::{Driver, HealthEvent, HealthEventKind, MigInstance, OpenOptions};
 
 use crate::stage::{bare_driver, bare_machine, driver, say, scenario, wait_for, write_control};
 

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use gpu::{Driver, DriverChoice, DriverKind, GpuError, OpenOptions};
+use kai_gpu::{Driver, DriverChoice, DriverKind, GpuError, OpenOptions};
 
 use crate::stage::{bare_driver, bare_machine, driver, scenario, stage};
 
 #[test]
 fn the_library_is_found_by_the_linker_and_wrong_ones_are_explained() {
     let dir = tempfile::tempdir().unwrap();
-    fake_nvml::install(dir.path()).unwrap();
+    kai_fake_nvml::install(dir.path()).unwrap();
     let path = dir.path().to_str().unwrap();
     scenario(
         "loading::child_finds_it_by_the_linker",
@@ -30,7 +30,7 @@ fn child_finds_it_by_the_linker() {
         inventory.notes
     );
     // No file shows a GPU here, but NVML answers: it is believed, with that as the reason.
-    let opened = gpu::open(OpenOptions {
+    let opened = kai_gpu::open(OpenOptions {
         roots: bare_machine(),
         ..OpenOptions::default()
     })
@@ -47,7 +47,7 @@ fn child_finds_it_by_the_linker() {
 #[test]
 fn a_library_that_is_cut_off_is_refused_and_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
-    let library = fake_nvml::install(dir.path()).unwrap();
+    let library = kai_fake_nvml::install(dir.path()).unwrap();
     // Half of the file is not enough: with debug information, that half may hold all that is loaded.
     let file = std::fs::File::options().write(true).open(&library).unwrap();
     file.set_len(16 * 1024).unwrap();

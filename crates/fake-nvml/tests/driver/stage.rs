@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gpu::fake::{FakeDriver, Settings};
-use gpu::nvml::NvmlDriver;
-use gpu::platform::{MemoryReserve, detect};
-use gpu::{Driver, HealthEvent, OpenOptions, Opened, Roots};
+use kai_gpu::fake::{FakeDriver, Settings};
+use kai_gpu::nvml::NvmlDriver;
+use kai_gpu::platform::{MemoryReserve, detect};
+use kai_gpu::{Driver, HealthEvent, OpenOptions, Opened, Roots};
 
 const SEED: &str = "driver-test";
 
 /// Runs `child` with these GPUs; what it needs is in its environment. Returns what it printed on stderr.
 pub(crate) fn scenario(child: &str, gpus: &str, variables: &[(&str, &str)]) -> String {
     let stage = tempfile::tempdir().unwrap();
-    let library = fake_nvml::install(stage.path()).unwrap();
+    let library = kai_fake_nvml::install(stage.path()).unwrap();
     std::fs::write(stage.path().join("control.yaml"), "").unwrap();
     let mut command = this_program();
     command
@@ -114,7 +114,7 @@ pub(crate) fn driver(options: OpenOptions) -> NvmlDriver {
 
 /// What is chosen on the machine that `name` is the tree of.
 pub(crate) fn opened_on(name: &str) -> Opened {
-    gpu::open(OpenOptions {
+    kai_gpu::open(OpenOptions {
         roots: tree(name),
         ..OpenOptions::default()
     })

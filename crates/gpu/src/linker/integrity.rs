@@ -228,7 +228,7 @@ mod tests {
         assert!(matches!(defective.defect, Defect::CutOff { .. }), "{defective:?}");
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let needed = ["libc.so.6", "libnvrm_gpu.so"];
         let mut seeds: Vec<Vec<u8>> = [Machine::X86_64, Machine::Aarch64]
             .map(|machine| write_library(machine, Some("libcuda.so.1"), &needed))
@@ -250,12 +250,12 @@ mod tests {
 
     #[test]
     fn mutated_libraries_never_panic() {
-        fuzz(fuzz::Fuzz::short("ELF"));
+        fuzz(kai_fuzz::Fuzz::short("ELF"));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_libraries() {
-        fuzz(fuzz::Fuzz::long("ELF"));
+        fuzz(kai_fuzz::Fuzz::long("ELF"));
     }
 }

@@ -187,7 +187,7 @@ pub(crate) mod tests {
         assert!(entries.iter().any(|entry| entry.name == "libc.so.6"), "{entries:?}");
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let entries = [
             ("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", X86_64),
             (
@@ -206,12 +206,12 @@ pub(crate) mod tests {
 
     #[test]
     fn mutated_caches_never_panic() {
-        fuzz(fuzz::Fuzz::short("ld.so.cache"));
+        fuzz(kai_fuzz::Fuzz::short("ld.so.cache"));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_caches() {
-        fuzz(fuzz::Fuzz::long("ld.so.cache"));
+        fuzz(kai_fuzz::Fuzz::long("ld.so.cache"));
     }
 }

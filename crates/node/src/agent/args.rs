@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cluster::Access;
-use gpu::linker::Machine;
-use gpu::platform::MemoryReserve;
-use gpu::{DriverChoice, OpenOptions, Roots};
+use kai_cluster::Access;
+use kai_gpu::linker::Machine;
+use kai_gpu::platform::MemoryReserve;
+use kai_gpu::{DriverChoice, OpenOptions, Roots};
 
 use crate::Error;
 use crate::allocator::inject::Mode;
@@ -39,7 +39,7 @@ pub struct HostArgs {
     #[arg(long, default_value = CSV_DIR)]
     pub csv_dir: String,
     /// NVML library to use instead of searching for one.
-    #[arg(long, env = gpu::NVML_LIBRARY_ENV)]
+    #[arg(long, env = kai_gpu::NVML_LIBRARY_ENV)]
     pub nvml_library: Option<PathBuf>,
     /// Which driver to use: auto, nvml, tegra, or `fake:<profile>[:<count>][,...]` with the profiles t4, a100-40, a100-80, h100, h200,
     /// b200, gb200, l40s, rtx-6000-ada, orin-nano, orin-agx, thor and gb10.
@@ -103,11 +103,11 @@ impl HostArgs {
             });
         }
         let mut driver = match (&self.fake_config, self.driver.as_str()) {
-            (Some(path), "fake" | "auto") => DriverChoice::Fake(Box::new(gpu::fake::Settings::from_file(path)?)),
+            (Some(path), "fake" | "auto") => DriverChoice::Fake(Box::new(kai_gpu::fake::Settings::from_file(path)?)),
             (None, "fake") => {
                 let problem = format!(
                     "say which GPUs to make up: --driver fake:t4:2, or --fake-config with a file; the profiles are: {}",
-                    gpu::fake::profile_names()
+                    kai_gpu::fake::profile_names()
                 );
                 return Err(Error::Option {
                     option: "--driver",
@@ -416,7 +416,7 @@ mod tests {
             .open_options("seed")
             .unwrap_err()
             .to_string();
-        for profile in gpu::fake::PROFILES {
+        for profile in kai_gpu::fake::PROFILES {
             let name = profile.id;
             assert!(help.contains(name) && error.contains(name), "{name}: {help}\n{error}");
         }

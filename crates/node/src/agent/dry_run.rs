@@ -11,7 +11,7 @@ use crate::volume::{driver_volume, store};
 /// What the agent would do on this machine, as text for a person.
 pub fn dry_run(args: &Args) -> Result<String, Error> {
     let settings = args.settings()?;
-    let opened = gpu::open(super::open_options(args, &settings)?)?;
+    let opened = kai_gpu::open(super::open_options(args, &settings)?)?;
     let mut text = String::new();
     let mut line = |words: &str| {
         text.push_str(words);

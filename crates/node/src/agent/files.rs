@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use gpu::platform::detect;
-use gpu::{DeviceKind, Inventory, PlatformKind, Roots};
+use kai_gpu::platform::detect;
+use kai_gpu::{DeviceKind, Inventory, PlatformKind, Roots};
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::watch;
 
@@ -80,7 +80,7 @@ impl Identity {
     pub fn new(state_dir: &Path, roots: &Roots) -> Self {
         Self {
             path: state_dir.join("identity.json"),
-            board: gpu::tegra::board_uuid(roots, &detect(roots).platform),
+            board: kai_gpu::tegra::board_uuid(roots, &detect(roots).platform),
         }
     }
 
@@ -92,7 +92,7 @@ impl Identity {
 
     /// Keeps what is served now, on a Tegra with its own GPU; elsewhere UUIDs are the hardware's.
     pub fn save(&self, inventory: &Inventory) -> Result<(), Error> {
-        let integrated = |device: &&gpu::Device| device.kind == DeviceKind::Integrated;
+        let integrated = |device: &&kai_gpu::Device| device.kind == DeviceKind::Integrated;
         let Some(device) = inventory.devices.iter().find(integrated) else {
             return Ok(());
         };

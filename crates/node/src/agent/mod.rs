@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use cluster::Client;
-use gpu::Driver;
+use kai_cluster::Client;
+use kai_gpu::Driver;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -46,7 +46,7 @@ const RARE_CODE_STAYS: Duration = Duration::from_secs(3600);
 /// Runs the agent until SIGTERM or SIGINT.
 pub fn run(args: Args) -> Result<(), Error> {
     let settings = args.settings()?;
-    let opened = gpu::open(open_options(&args, &settings)?)?;
+    let opened = kai_gpu::open(open_options(&args, &settings)?)?;
     tracing::info!(driver = %opened.driver.kind(), platform = %opened.detection.platform.kind, "opened the GPU driver");
     // One thread is enough for a few calls a minute, and costs the least memory.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -140,7 +140,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             None => None,
         };
         let sources = Sources {
-            gate: cluster::Gate::new(client),
+            gate: kai_cluster::Gate::new(client),
             node: settings.node.clone(),
             driver,
             snapshots: seen,
@@ -163,7 +163,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
 async fn release_code() {
     tokio::time::sleep(START_TAKES).await;
     loop {
-        if let Err(error) = gpu::code_pages::release() {
+        if let Err(error) = kai_gpu::code_pages::release() {
             tracing::debug!(%error, "code that only the start needed stays in memory");
         }
         tokio::time::sleep(RARE_CODE_STAYS).await;
@@ -171,10 +171,10 @@ async fn release_code() {
 }
 
 /// How to open the driver, with the names that were served before.
-fn open_options(args: &Args, settings: &Settings) -> Result<gpu::OpenOptions, Error> {
+fn open_options(args: &Args, settings: &Settings) -> Result<kai_gpu::OpenOptions, Error> {
     let options = args.host.open_options(&settings.node)?;
     let integrated_uuid = Identity::new(&settings.state_dir, &options.roots).load();
-    Ok(gpu::OpenOptions {
+    Ok(kai_gpu::OpenOptions {
         integrated_uuid,
         ..options
     })
@@ -196,7 +196,7 @@ async fn own(
     mut state: State,
     mut inputs: mpsc::Receiver<Input>,
     snapshots: watch::Sender<Arc<Snapshot>>,
-    events: mpsc::Sender<cluster::NodeEvent>,
+    events: mpsc::Sender<kai_cluster::NodeEvent>,
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
@@ -223,7 +223,7 @@ async fn with_cluster(
     slots: Arc<Slots>,
     wishes: watch::Sender<Wishes>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
-    events: mpsc::Receiver<cluster::NodeEvent>,
+    events: mpsc::Receiver<kai_cluster::NodeEvent>,
 ) {
     let Some(access) = &settings.access else { return };
     let client = loop {
@@ -252,7 +252,7 @@ async fn with_cluster(
 
 /// Keeps the inventory for the next start, whenever the driver's own list changes.
 async fn keep_last(last: LastInventory, identity: Identity, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
-    let mut kept: Option<Arc<gpu::Inventory>> = None;
+    let mut kept: Option<Arc<kai_gpu::Inventory>> = None;
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         if snapshot.confirmed && kept.as_ref() != Some(&snapshot.inventory) {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Client, Condition, ConditionStatus, NodeEvent, Severity};
-use gpu::Inventory;
+use kai_cluster::{Client, Condition, ConditionStatus, NodeEvent, Severity};
+use kai_gpu::Inventory;
 use tokio::sync::{mpsc, watch};
 
 use super::state::Snapshot;
@@ -125,7 +125,7 @@ impl Said {
         node: &str,
         snapshot: &Snapshot,
         events: &mut VecDeque<NodeEvent>,
-    ) -> Result<(), cluster::Error> {
+    ) -> Result<(), kai_cluster::Error> {
         if let Some(labels) = snapshot
             .labels
             .as_ref()
@@ -171,8 +171,8 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpu::Driver;
-    use gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
 
     #[test]
     fn the_condition_names_what_is_wrong() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpu::{HealthEvent, HealthEventKind, Inventory};
+use kai_gpu::{HealthEvent, HealthEventKind, Inventory};
 
 use crate::allocator::inject::Injection;
 use crate::allocator::offer::{self, GpuOffer, Offer};
@@ -170,8 +170,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use gpu::Driver;
-    use gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
 
     use super::*;
     use crate::allocator::plan::GPU_RESOURCE;

@@ -122,7 +122,7 @@ pub async fn keep(
 }
 
 struct Done {
-    inventory: Arc<gpu::Inventory>,
+    inventory: Arc<kai_gpu::Inventory>,
     warnings: Vec<String>,
 }
 

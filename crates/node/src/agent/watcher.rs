@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu::{Driver, GpuError, HealthEventKind};
+use kai_gpu::{Driver, GpuError, HealthEventKind};
 use tokio::sync::mpsc;
 
 use super::state::Input;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::keys::RESOURCE_GPU_SHARE;
-use gpu::{Inventory, PlatformKind};
+use kai_api::keys::RESOURCE_GPU_SHARE;
+use kai_gpu::{Inventory, PlatformKind};
 
 use super::inject::Injection;
 use super::plan::{Resource, Unit};

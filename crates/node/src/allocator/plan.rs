@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu::{Device, Inventory, MigDevice, MigMode};
+use kai_gpu::{Device, Inventory, MigDevice, MigMode};
 
 /// The resource of a whole GPU.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
@@ -245,8 +245,8 @@ fn slice(device: &Device, mig: &MigDevice) -> Unit {
 
 #[cfg(test)]
 mod tests {
-    use gpu::Driver;
-    use gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu::{Inventory, PciPath, Peer};
+use kai_gpu::{Inventory, PciPath, Peer};
 
 use super::plan::{Resource, unreplicated};
 
@@ -226,7 +226,7 @@ fn balanced(
 mod tests {
     use super::super::plan::{GPU_RESOURCE, Policy, plan};
     use super::*;
-    use gpu::{Device, DeviceKind, MemoryKind};
+    use kai_gpu::{Device, DeviceKind, MemoryKind};
 
     /// Eight GPUs in two quads; within a quad, neighbours (0,1) (2,3) ... share a switch and NVLinks.
     fn two_quads() -> Inventory {

@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(has_key(&bytes[..4100], &["x".to_owned()]), Some(false));
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let names = ["docker.io/kai/kai:10", "docker.io/library/busybox:1"];
         let whole = database(&names);
         // Without the empty end of its page, so that mutations meet something.
@@ -95,12 +95,12 @@ mod tests {
 
     #[test]
     fn mutated_databases_never_panic() {
-        fuzz(fuzz::Fuzz::short("bolt"));
+        fuzz(kai_fuzz::Fuzz::short("bolt"));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_databases() {
-        fuzz(fuzz::Fuzz::long("bolt"));
+        fuzz(kai_fuzz::Fuzz::long("bolt"));
     }
 }

@@ -1,6 +1,6 @@
 //! Judges what was seen. Pure: the same facts give the same report. Every verdict but ok carries what to do.
 
-use gpu::{Inventory, MemoryKind, PlatformKind};
+use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 
 use super::look::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass};
 use super::report::Report;

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cluster::{Access, Client};
-use gpu::platform::Detection;
-use gpu::{Driver, Inventory, PlatformKind};
+use kai_cluster::{Access, Client};
+use kai_gpu::platform::Detection;
+use kai_gpu::{Driver, Inventory, PlatformKind};
 
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
@@ -145,7 +145,7 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
     let mut options = args.host.open_options(&seed)?;
     // Under the name that the node agent gave it, if it ran here.
     options.integrated_uuid = Identity::new(&roots.in_host(STATE_DIR), &roots).load();
-    match gpu::open(options) {
+    match kai_gpu::open(options) {
         Ok(opened) => {
             let listed = opened
                 .driver
@@ -382,7 +382,7 @@ fn look_at_cluster(args: &Args) -> ClusterView {
                 Ok(None) => RuntimeClass::Missing,
                 Err(error) => RuntimeClass::Unknown(error.to_string()),
             };
-            Ok::<_, cluster::Error>(ClusterView::Node { labels, runtime_class })
+            Ok::<_, kai_cluster::Error>(ClusterView::Node { labels, runtime_class })
         };
         match tokio::time::timeout(CLUSTER_SECONDS_MAX, asked).await {
             Ok(Ok(view)) => view,

@@ -61,7 +61,7 @@ mod tests {
         assert!(has_table(text, "runtimes.nvidia") && !has_table(text, "runtimes.kata"));
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let seeds = [
             "version = 3 # newest\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true\n",
             "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.\"nvidia\"]\n  runtime_type = \"x\"\n[[list]]\nkey = 'a=b'\n",
@@ -95,12 +95,12 @@ mod tests {
 
     #[test]
     fn mutated_configs_never_panic() {
-        fuzz(fuzz::Fuzz::short("TOML"));
+        fuzz(kai_fuzz::Fuzz::short("TOML"));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_configs() {
-        fuzz(fuzz::Fuzz::long("TOML"));
+        fuzz(kai_fuzz::Fuzz::long("TOML"));
     }
 }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use api::{Pod, keys};
-use gpu::PlatformKind;
+use kai_api::{Pod, keys};
+use kai_gpu::PlatformKind;
 
 use super::offer::KIND;
 use crate::allocator::offer::fake_visible;
@@ -216,8 +216,8 @@ pub fn spec(slot: &str, pod: &str, gpus: &[String], whole: &Spec, platform: Plat
 
 #[cfg(test)]
 mod tests {
-    use gpu::Driver;
-    use gpu::fake::{FakeDriver, Settings};
+    use kai_gpu::Driver;
+    use kai_gpu::fake::{FakeDriver, Settings};
     use serde_json::{Value, json};
 
     use super::*;

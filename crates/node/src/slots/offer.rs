@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpu::PlatformKind;
+use kai_gpu::PlatformKind;
 
 use crate::allocator::inject::CDI_ANNOTATION;
 use crate::kubelet::deviceplugin::{CdiDevice, ContainerAllocateResponse, Device, HEALTHY};

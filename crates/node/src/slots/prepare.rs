@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use api::{Pod, keys};
-use cluster::{Client, Selection};
-use gpu::PlatformKind;
+use kai_api::{Pod, keys};
+use kai_cluster::{Client, Selection};
+use kai_gpu::PlatformKind;
 use tokio::sync::Mutex;
 
 use super::decide::{self, Refusal};
@@ -88,7 +88,7 @@ impl Slots {
 
     async fn prepare_one(&self, slot: &str, platform: PlatformKind) -> Result<(), String> {
         let words = |error: crate::Error| error.to_string();
-        let unanswered = |error: cluster::Error| error.to_string();
+        let unanswered = |error: kai_cluster::Error| error.to_string();
         let refused = |refusal: Refusal| refusal.to_string();
         let Some(client) = self.client.get() else {
             return Err("the node agent has not reached the API server yet: see its log".to_owned());
@@ -109,7 +109,7 @@ impl Slots {
         Ok(())
     }
 
-    async fn reservations(&self, client: &Client) -> Result<Vec<Pod>, cluster::Error> {
+    async fn reservations(&self, client: &Client) -> Result<Vec<Pod>, kai_cluster::Error> {
         client
             .list(&Selection {
                 namespace: Some(self.reservation_namespace.clone()),

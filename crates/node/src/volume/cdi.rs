@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(bad.problems().len(), 5, "{:#?}", bad.problems());
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let mut full = spec("GPU-1");
         full.devices[0].container_edits.additional_gids.push(44);
         full.container_edits.env.push("NVIDIA_VISIBLE_DEVICES=void".into());
@@ -330,12 +330,12 @@ mod tests {
 
     #[test]
     fn mutated_specs_never_panic() {
-        fuzz(fuzz::Fuzz::short("CDI"));
+        fuzz(kai_fuzz::Fuzz::short("CDI"));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_specs() {
-        fuzz(fuzz::Fuzz::long("CDI"));
+        fuzz(kai_fuzz::Fuzz::long("CDI"));
     }
 }

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu::linker::integrity::{self, Defect};
-use gpu::linker::{Machine, elf, ldcache};
-use gpu::{Inventory, PlatformKind, Roots};
+use kai_gpu::linker::integrity::{self, Defect};
+use kai_gpu::linker::{Machine, elf, ldcache};
+use kai_gpu::{Inventory, PlatformKind, Roots};
 
 use super::files::{DriverFiles, Library, Reach};
 use super::rooted::Rooted;

@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(lines, [2, 3, 4, 5]);
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let seeds = [
             "dev, /dev/nvmap\nlib, /usr/lib/a,b.so\nsym, /usr/lib/libcuda.so\ndir, /lib/firmware/tegra23x\n",
             "dev, /dev/dri/card*\r\n\nnonsense\nlib relative\n",
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn mutated_lists_never_panic() {
-        fuzz(fuzz::Fuzz::short("CSV"));
+        fuzz(kai_fuzz::Fuzz::short("CSV"));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_lists() {
-        fuzz(fuzz::Fuzz::long("CSV"));
+        fuzz(kai_fuzz::Fuzz::long("CSV"));
     }
 }

@@ -120,7 +120,7 @@ fn volume_name(files: &DriverFiles, parts: &[Part], root: &Rooted) -> String {
         words.push(format!("{}:{}:{size}:{changed}", part.from, part.to));
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let digest = gpu::stable_uuid(&words);
+    let digest = kai_gpu::stable_uuid(&words);
     format!("{}-{}", files.version.as_deref().unwrap_or("unknown"), &digest[..8])
 }
 

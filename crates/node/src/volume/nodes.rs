@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use gpu::{Device, DeviceKind, Inventory, MigDevice, Roots};
+use kai_gpu::{Device, DeviceKind, Inventory, MigDevice, Roots};
 
 use super::files::{DriverFiles, Node};
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use gpu::{DeviceKind, Inventory, PlatformKind};
+use kai_gpu::{DeviceKind, Inventory, PlatformKind};
 
 use super::cdi::Spec;
 use super::collect::{Search, collect};
@@ -226,7 +226,7 @@ pub(crate) fn stand_in_spec(inventory: &Inventory) -> Option<Spec> {
         inventory,
         files: &DriverFiles::default(),
         nodes: &fake_nodes(inventory),
-        machine: gpu::linker::Machine::X86_64,
+        machine: kai_gpu::linker::Machine::X86_64,
         env: &[],
     })
 }

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpu::Inventory;
-use gpu::linker::Machine;
+use kai_gpu::Inventory;
+use kai_gpu::linker::Machine;
 
 use super::cdi::{self, Device, DeviceNode, Edits, Mount, Spec};
 use super::files::{DriverFiles, Node, Reach};

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use gpu::linker::elf::{self, Elf};
-use gpu::{Inventory, Roots, TegraStack};
+use kai_gpu::linker::elf::{self, Elf};
+use kai_gpu::{Inventory, Roots, TegraStack};
 
 use super::collect::{LIBRARIES, Search, binaries, file_name, is_whole, library_dirs, names};
 use super::csv::{self, BASE_FILES, Kind};
@@ -312,7 +312,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gpu::linker::Machine;
+    use kai_gpu::linker::Machine;
 
     use super::*;
     #[test]
@@ -349,9 +349,9 @@ mod tests {
         let search = Search::new(Roots::under(place.path()));
         let nodes = |stack: TegraStack| -> Vec<String> {
             let mut inventory = Inventory::default();
-            inventory.platform.tegra = Some(gpu::TegraFacts {
+            inventory.platform.tegra = Some(kai_gpu::TegraFacts {
                 stack: Some(stack),
-                ..gpu::TegraFacts::default()
+                ..kai_gpu::TegraFacts::default()
             });
             let files = collect(&search, &inventory);
             let all = files.integrated_nodes.iter().chain(&files.shared_nodes);

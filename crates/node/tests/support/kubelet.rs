@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use node::allocator::socket;
-use node::kubelet::deviceplugin::device_plugin_client::DevicePluginClient;
-use node::kubelet::deviceplugin::registration_server::{Registration, RegistrationServer};
-use node::kubelet::deviceplugin::*;
-use node::kubelet::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use node::kubelet::podresources::{
+use kai_node::allocator::socket;
+use kai_node::kubelet::deviceplugin::device_plugin_client::DevicePluginClient;
+use kai_node::kubelet::deviceplugin::registration_server::{Registration, RegistrationServer};
+use kai_node::kubelet::deviceplugin::*;
+use kai_node::kubelet::podresources::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use kai_node::kubelet::podresources::{
     ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };
 use tokio::net::UnixListener;

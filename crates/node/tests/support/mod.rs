@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpu::Driver;
-use node::agent::args::Pace;
-use node::agent::{Args, Settings};
-use node::allocator::register::Patience;
+use kai_gpu::Driver;
+use kai_node::agent::args::Pace;
+use kai_node::agent::{Args, Settings};
+use kai_node::allocator::register::Patience;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -86,7 +86,7 @@ impl Agent {
         let (stop, stopped) = watch::channel(false);
         Self {
             stop,
-            task: tokio::spawn(node::agent::serve(settings, driver, stopped)),
+            task: tokio::spawn(kai_node::agent::serve(settings, driver, stopped)),
         }
     }
 

@@ -5,7 +5,7 @@ mod search_budgets;
 
 use std::collections::BTreeMap;
 
-use engine::model::{Action, Config, Millis, MinRuntimeResolve, Placement, PlacementStrategy};
+use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, Placement, PlacementStrategy};
 use serde::Deserialize;
 
 use self::search_budgets::SearchBudgets;
@@ -201,7 +201,8 @@ impl Arguments<'_> {
 
     fn span(&self, name: &str) -> Result<Option<Millis>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        let span = api::parse_duration(&text).map_err(|error| format!("plugin {}: {name}: {error}", self.plugin))?;
+        let span =
+            kai_api::parse_duration(&text).map_err(|error| format!("plugin {}: {name}: {error}", self.plugin))?;
         Ok(Some(span.max(Millis(0))))
     }
 

@@ -54,7 +54,7 @@ impl SearchBudgets {
 
 /// `5m` is `5m0s`.
 fn is_same(value: &str, default: &str) -> bool {
-    api::parse_duration(value).is_ok_and(|value| api::parse_duration(default) == Ok(value))
+    kai_api::parse_duration(value).is_ok_and(|value| kai_api::parse_duration(default) == Ok(value))
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use api::Object;
-use cluster::{Key, Severity};
-use engine::model::{BindInFlight, GangKey, Millis};
-use engine::report::{Decision, Placed, Report};
+use kai_api::{Object, ObjectKey, ObjectReference};
+use kai_cluster::Severity;
+use kai_engine::model::{BindInFlight, GangKey, Millis};
+use kai_engine::report::{Decision, Placed, Report};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -22,8 +22,8 @@ use crate::Settings;
 use crate::explain::{Rota, explain, note};
 use crate::http::{Answer, JobOrder, Question};
 use crate::metrics::{Metrics, Parts};
-use crate::mirror::{Assumed, Index, Mark, about, group_key};
 use crate::writers::{Annotation, Bind, Board, Evict, Lanes, NotScheduled, Order, Outcome, Writer, time};
+use kai_mirror::{Assumed, ClusterMirror, Mark, group_key};
 
 /// Shares and laws are looked at so often: it costs a look at every node.
 const LOOK_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
@@ -33,15 +33,15 @@ const LOOK_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
 const TAKE_IN_PERIOD: std::time::Duration = std::time::Duration::from_millis(4);
 
 pub(super) struct Driver {
-    context: cluster::Context,
+    context: kai_cluster::Context,
     settings: Arc<Settings>,
     metrics: Arc<Metrics>,
     board: Board,
     writer: Writer,
     wake: Arc<Notify>,
     sources: Sources,
-    index: Index,
-    engine: engine::Cluster,
+    index: ClusterMirror,
+    engine: kai_engine::Cluster,
     rota: Rota,
     orders: JoinSet<Outcome>,
     asked: Vec<Question>,
@@ -51,7 +51,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(
-        context: &cluster::Context,
+        context: &kai_cluster::Context,
         settings: &Arc<Settings>,
         metrics: &Arc<Metrics>,
         board: &Board,
@@ -60,14 +60,14 @@ impl Driver {
         let wake = Arc::default();
         Driver {
             sources: Sources::new(context, &wake),
-            index: Index::new(settings),
+            index: ClusterMirror::new(&settings.mirror()),
             writer: Writer::new(context, settings, lanes),
             context: context.clone(),
             settings: Arc::clone(settings),
             metrics: Arc::clone(metrics),
             board: board.clone(),
             wake,
-            engine: engine::Cluster::new(),
+            engine: kai_engine::Cluster::new(),
             rota: Rota::default(),
             orders: JoinSet::new(),
             asked: Vec::new(),
@@ -77,7 +77,7 @@ impl Driver {
     }
 
     /// Runs until our credentials are refused.
-    pub(super) async fn run(mut self, questions: &mut mpsc::Receiver<Question>) -> cluster::Error {
+    pub(super) async fn run(mut self, questions: &mut mpsc::Receiver<Question>) -> kai_cluster::Error {
         self.sources.synced().await;
         self.index.tick(self.now());
         apart(|| self.sources.take_into(&mut self.index, &mut self.engine));
@@ -93,7 +93,11 @@ impl Driver {
     }
 
     /// Until the next turn is due: the period is over, something changed, or somebody asks.
-    async fn wait(&mut self, mut due: Instant, questions: &mut mpsc::Receiver<Question>) -> Result<(), cluster::Error> {
+    async fn wait(
+        &mut self,
+        mut due: Instant,
+        questions: &mut mpsc::Receiver<Question>,
+    ) -> Result<(), kai_cluster::Error> {
         let mut changed = false;
         let mut take_in: Option<Instant> = None;
         loop {
@@ -238,7 +242,7 @@ impl Driver {
         };
         let key = key.clone();
         let created = pod.metadata().creation_timestamp.as_deref();
-        if let Some(created) = created.and_then(|text| api::parse_time(text).ok()) {
+        if let Some(created) = created.and_then(|text| kai_api::parse_time(text).ok()) {
             self.metrics.decided_after((now - created).0);
         }
         let bind = BindInFlight {
@@ -255,11 +259,11 @@ impl Driver {
         }));
     }
 
-    fn mark(&mut self, gang: &Key, mark: Mark) {
+    fn mark(&mut self, gang: &ObjectKey, mark: Mark) {
         let (key, value) = match mark {
-            Mark::Started(at) => (api::keys::LAST_START, Some(at)),
-            Mark::Evicted(at) => (api::keys::LAST_EVICTION, Some(at)),
-            Mark::Stale(since) => (api::keys::STALE_SINCE, since),
+            Mark::Started(at) => (kai_api::keys::LAST_START, Some(at)),
+            Mark::Evicted(at) => (kai_api::keys::LAST_EVICTION, Some(at)),
+            Mark::Stale(since) => (kai_api::keys::STALE_SINCE, since),
         };
         if !self.index.note(gang, mark) {
             return;
@@ -268,8 +272,12 @@ impl Driver {
         self.board.annotate(gang, Annotation { key, value });
         if let (Mark::Stale(Some(_)), Some(group)) = (mark, self.index.group(gang)) {
             let message = "the gang runs below its minimum; it is evicted unless it recovers".to_owned();
-            self.board
-                .note(note(about(&**group), Severity::Normal, "StaleJob", message));
+            self.board.note(note(
+                ObjectReference::of(&**group),
+                Severity::Normal,
+                "StaleJob",
+                message,
+            ));
         }
     }
 
@@ -278,7 +286,7 @@ impl Driver {
     }
 
     /// Learns what came of an order; whether it failed, so that something has to be decided anew.
-    fn absorb(&mut self, outcome: Outcome) -> Result<bool, cluster::Error> {
+    fn absorb(&mut self, outcome: Outcome) -> Result<bool, kai_cluster::Error> {
         let Outcome { order, result } = outcome;
         let error = match result {
             Ok(()) => {
@@ -324,8 +332,12 @@ impl Driver {
                         "{} is assigned to node {} of node pool {pool}",
                         bind.pod, bind.placed.node
                     );
-                    self.board
-                        .note(note(about(&**pod), Severity::Normal, "Scheduled", message));
+                    self.board.note(note(
+                        ObjectReference::of(&**pod),
+                        Severity::Normal,
+                        "Scheduled",
+                        message,
+                    ));
                 }
             }
             Order::Evict(evict) => {
@@ -336,10 +348,15 @@ impl Driver {
         }
     }
 
-    fn tell_failed_binding(&self, bind: &Bind, error: &cluster::Error) {
+    fn tell_failed_binding(&self, bind: &Bind, error: &kai_cluster::Error) {
         let Some(pod) = self.index.pod(&bind.pod) else { return };
         let message = format!("{} could not be bound to node {}: {error}", bind.pod, bind.placed.node);
-        let event = note(about(&**pod), Severity::Warning, "FailedBinding", message.clone());
+        let event = note(
+            ObjectReference::of(&**pod),
+            Severity::Warning,
+            "FailedBinding",
+            message.clone(),
+        );
         self.board.note(event);
         let condition = NotScheduled {
             uid: bind.placed.pod.to_string(),
@@ -379,13 +396,13 @@ impl Driver {
         self.looked = Some(Instant::now());
         let queues = self.context.feeds.queues();
         let display_name = |name: &str| {
-            let queue = queues.get(&Key::new("", name))?;
+            let queue = queues.get(&ObjectKey::new("", name))?;
             queue.own_display_name().map(str::to_owned)
         };
-        let uncounted = |node: &str| self.index.uncounted_gpus(node);
-        self.metrics.look(&self.engine, display_name, uncounted);
+        self.metrics
+            .look(&self.engine, display_name, |node| self.index.exceeds_gpus(node));
         let present = |name: &str| {
-            let queue = queues.get(&Key::new("", name))?;
+            let queue = queues.get(&ObjectKey::new("", name))?;
             Some(queue.status().fair_share.clone())
         };
         for (queue, share) in self.fair_shares.due(&self.engine.queues(), present, Instant::now()) {

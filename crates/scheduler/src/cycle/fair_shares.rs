@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use api::crd::ResourceList;
-use api::{QuantityText, keys};
-use engine::report::QueueView;
+use kai_api::crd::ResourceList;
+use kai_api::{QuantityText, keys};
+use kai_engine::report::QueueView;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
@@ -58,7 +58,7 @@ fn shown([cpu_milli, memory_bytes, gpu_millionths]: [i64; 3]) -> ResourceList {
 
 #[cfg(test)]
 mod tests {
-    use engine::model::Quota;
+    use kai_engine::model::Quota;
 
     use super::*;
 

@@ -33,12 +33,12 @@ pub struct Scheduler {
     ask: mpsc::Sender<Question>,
     /// Held for as long as the scheduler runs.
     questions: Mutex<mpsc::Receiver<Question>>,
-    client: cluster::Client,
+    client: kai_cluster::Client,
 }
 
 impl Scheduler {
     /// Prepares to run.
-    pub fn prepare(context: &cluster::Context, settings: Settings) -> Scheduler {
+    pub fn prepare(context: &kai_cluster::Context, settings: Settings) -> Scheduler {
         let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
         for remark in &settings.remarks {
             tracing::warn!("{remark}");
@@ -60,7 +60,7 @@ impl Scheduler {
     }
 
     /// Schedules until it is dropped or can't go on.
-    pub async fn run(&self, context: cluster::Context) -> Result<Infallible, Error> {
+    pub async fn run(&self, context: kai_cluster::Context) -> Result<Infallible, Error> {
         let mut questions = self.questions.lock().await;
         context.health.announce(HEALTH_NAME, SILENCE_MAX);
         let board = Board::new();
@@ -77,6 +77,6 @@ impl Scheduler {
 }
 
 /// Schedules until it is dropped or can't go on, without anything over HTTP.
-pub async fn run(context: cluster::Context, settings: Settings) -> Result<Infallible, Error> {
+pub async fn run(context: kai_cluster::Context, settings: Settings) -> Result<Infallible, Error> {
     Scheduler::prepare(&context, settings).run(context.clone()).await
 }

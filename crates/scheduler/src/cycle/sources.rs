@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{Context, Subscription};
+use kai_cluster::{Context, Subscription};
 use tokio::sync::Notify;
 
-use crate::mirror::Index;
+use kai_mirror::ClusterMirror;
 
 /// Pods with volume claims wait for these watches; a cluster without volumes, or without the right to see them, must not. The same holds
 /// for ConfigMaps.
@@ -14,16 +14,16 @@ const VOLUMES_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is read.
 pub(super) struct Sources {
-    pods: Subscription<api::Pod>,
-    nodes: Subscription<api::Node>,
-    queues: Subscription<api::Queue>,
-    groups: Subscription<api::PodGroup>,
-    requests: Subscription<api::BindRequest>,
-    topologies: Subscription<api::Topology>,
-    classes: Subscription<api::PriorityClass>,
-    claims: Subscription<api::PersistentVolumeClaim>,
-    volumes: Subscription<api::PersistentVolume>,
-    config_maps: Subscription<api::ConfigMap>,
+    pods: Subscription<kai_api::Pod>,
+    nodes: Subscription<kai_api::Node>,
+    queues: Subscription<kai_api::Queue>,
+    groups: Subscription<kai_api::PodGroup>,
+    requests: Subscription<kai_api::BindRequest>,
+    topologies: Subscription<kai_api::Topology>,
+    classes: Subscription<kai_api::PriorityClass>,
+    claims: Subscription<kai_api::PersistentVolumeClaim>,
+    volumes: Subscription<kai_api::PersistentVolume>,
+    config_maps: Subscription<kai_api::ConfigMap>,
 }
 
 impl Sources {
@@ -69,7 +69,7 @@ impl Sources {
     }
 
     /// Takes in all that changed; what others refer to comes first. Of many changes the engine learns on the way.
-    pub(super) fn take_into(&self, index: &mut Index, engine: &mut engine::Cluster) {
+    pub(super) fn take_into(&self, index: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
         for (key, class) in self.classes.take() {
             match class {
                 Some(class) => index.apply_priority_class(&class),
@@ -118,8 +118,8 @@ impl Sources {
         self.take_workloads(index, engine);
     }
 
-    fn take_workloads(&self, index: &mut Index, engine: &mut engine::Cluster) {
-        let mut hand_over = |index: &mut Index| index.hand_over(|event| engine.apply(event));
+    fn take_workloads(&self, index: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
+        let mut hand_over = |index: &mut ClusterMirror| index.hand_over(|event| engine.apply(event));
         for (key, group) in self.groups.take() {
             match group {
                 Some(group) => index.apply_group(&key, &group),

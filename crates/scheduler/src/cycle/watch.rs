@@ -1,7 +1,7 @@
 //! Takes the times that the engine, which has no clock, can't take itself.
 
-use engine::model::Action;
-use engine::report::Moment;
+use kai_engine::model::Action;
+use kai_engine::report::Moment;
 use tokio::time::Instant;
 
 use crate::metrics::Searched;

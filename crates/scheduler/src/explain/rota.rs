@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, BuildHasherDefault};
 
-use cluster::Key;
-use engine::model::Millis;
+use kai_api::ObjectKey;
+use kai_engine::model::Millis;
 use rustc_hash::{FxHashMap, FxHasher};
 
 /// A waiting pod is looked at again after this time. Reasons count nodes, and those counts change all the time; people don't read
@@ -16,7 +16,7 @@ const LOOK_AGAIN: Millis = Millis::seconds(5);
 pub(crate) struct Rota {
     by_time: BTreeSet<(Millis, Box<str>)>,
     pods: FxHashMap<Box<str>, Look>,
-    gangs: FxHashMap<Key, Spoken>,
+    gangs: FxHashMap<ObjectKey, Spoken>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ impl Rota {
     }
 
     /// Notes what is told about a gang on account of a pod of it; whether it is news.
-    pub(crate) fn tell_gang(&mut self, gang: &Key, uid: &str, text: &str) -> bool {
+    pub(crate) fn tell_gang(&mut self, gang: &ObjectKey, uid: &str, text: &str) -> bool {
         let hash = hash(text);
         if let Some(spoken) = self.gangs.get(gang) {
             let another_speaks = *spoken.speaker != *uid && self.pods.contains_key(&spoken.speaker);
@@ -97,7 +97,7 @@ impl Rota {
     }
 
     /// Nothing of the gang waits any more, or it is gone.
-    pub(crate) fn forget_gang(&mut self, gang: &Key) {
+    pub(crate) fn forget_gang(&mut self, gang: &ObjectKey) {
         self.gangs.remove(gang);
     }
 
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn one_pod_speaks_for_its_gang() {
         let mut rota = Rota::default();
-        let gang = Key::new("a", "g");
+        let gang = ObjectKey::new("a", "g");
         ["a", "b"].into_iter().for_each(|uid| rota.add(uid));
         assert!(rota.tell_gang(&gang, "a", "full"));
         assert!(!rota.tell_gang(&gang, "b", "bad claim"));

@@ -1,8 +1,8 @@
 //! A gang's reason in the form that programs read: KAI's reason words, with the numbers of the queue that stands in the way.
 
-use api::QuantityText;
-use api::crd::{QueueDetails, ReasonDetails, ResourceList, UnschedulableReason};
-use engine::reasons::{QueueBound, Reason, Resource};
+use kai_api::QuantityText;
+use kai_api::crd::{QueueDetails, ReasonDetails, ResourceList, UnschedulableReason};
+use kai_engine::reasons::{QueueBound, Reason, Resource};
 
 /// Reason of an entry per topology domain that is too small.
 const DOMAIN_TOO_SMALL: &str = "Not enough resources for the workload";
@@ -94,11 +94,11 @@ fn details(queue: QueueDetails) -> ReasonDetails {
 /// In the units of the API.
 fn amount(resource: Resource, amount: i64) -> ResourceList {
     let (name, text) = match resource {
-        Resource::Cpu => (api::keys::RESOURCE_CPU, QuantityText::of_milli(amount.into())),
-        Resource::Memory => (api::keys::RESOURCE_MEMORY, amount.to_string().into()),
+        Resource::Cpu => (kai_api::keys::RESOURCE_CPU, QuantityText::of_milli(amount.into())),
+        Resource::Memory => (kai_api::keys::RESOURCE_MEMORY, amount.to_string().into()),
         Resource::Gpu => {
             let milli = (amount + 500).div_euclid(1_000);
-            (api::keys::RESOURCE_GPU, QuantityText::of_milli(milli.into()))
+            (kai_api::keys::RESOURCE_GPU, QuantityText::of_milli(milli.into()))
         }
     };
     ResourceList::from([(name.to_owned(), text)])

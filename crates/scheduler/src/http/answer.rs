@@ -1,11 +1,11 @@
 //! What is said about one pod, for programs.
 
-use cluster::Key;
-use engine::Cluster;
+use kai_api::ObjectKey;
+use kai_engine::Cluster;
 use serde::Serialize;
 
 use crate::explain::text;
-use crate::mirror::{Index, group_key};
+use kai_mirror::{ClusterMirror, group_key};
 
 /// How a pod stands and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn about(pod: &Key, engine: &Cluster, index: &Index, uid: &str) -> Answer {
+    pub(crate) fn about(pod: &ObjectKey, engine: &Cluster, index: &ClusterMirror, uid: &str) -> Answer {
         let mut answer = Answer {
             namespace: pod.namespace.to_string(),
             name: pod.name.to_string(),

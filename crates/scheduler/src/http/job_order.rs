@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::report::Waiting;
+use kai_engine::report::Waiting;
 use serde::Serialize;
 
 /// The order over all queues, and within each.

@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use cluster::Key;
+use kai_api::ObjectKey;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,19 +25,19 @@ use crate::Settings;
 #[derive(Debug)]
 pub(crate) enum Question {
     /// Why does this pod wait?
-    Pod(Key, oneshot::Sender<Option<Answer>>),
+    Pod(ObjectKey, oneshot::Sender<Option<Answer>>),
     /// Who is served next?
     JobOrder(oneshot::Sender<JobOrder>),
 }
 
 #[derive(Clone)]
 struct Shared {
-    client: cluster::Client,
+    client: kai_cluster::Client,
     settings: Arc<Settings>,
     ask: mpsc::Sender<Question>,
 }
 
-pub(crate) fn router(client: cluster::Client, settings: Arc<Settings>, ask: mpsc::Sender<Question>) -> Router {
+pub(crate) fn router(client: kai_cluster::Client, settings: Arc<Settings>, ask: mpsc::Sender<Question>) -> Router {
     let shared = Shared { client, settings, ask };
     Router::new()
         .route("/get-snapshot", get(get_snapshot))
@@ -68,7 +68,7 @@ async fn explain(State(shared): State<Shared>, Query(which): Query<Which>) -> Re
     let Some((namespace, name)) = which.pod.split_once('/') else {
         return (StatusCode::BAD_REQUEST, "write the pod as namespace/name").into_response();
     };
-    let pod = Key::new(namespace, name);
+    let pod = ObjectKey::new(namespace, name);
     match shared.asked(|reply| Question::Pod(pod, reply)).await {
         Some(Some(answer)) => axum::Json(answer).into_response(),
         Some(None) => (StatusCode::NOT_FOUND, "there is no such pod, or it has ended").into_response(),

@@ -3,14 +3,14 @@
 
 use std::io::{Cursor, Write};
 
-use api::{BindRequest, Metadata, Node, Object, Pod, PodGroup, PriorityClass, Queue, Resource, Topology};
-use cluster::{Client, Selection};
+use kai_api::{BindRequest, Metadata, Node, Object, Pod, PodGroup, PriorityClass, Queue, Resource, Topology};
+use kai_cluster::{Client, Selection};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use zip::write::SimpleFileOptions;
 
 use crate::Settings;
-use crate::mirror::Partition;
+use kai_mirror::Partition;
 
 /// Kinds that are in KAI's snapshots and not read here.
 const NOT_READ: [&str; 9] = [
@@ -40,8 +40,8 @@ pub(super) async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>
         "bindRequests": list(&BindRequest::RESOURCE).await?,
         "priorityClasses": list(&PriorityClass::RESOURCE).await?,
         "topologies": list(&Topology::RESOURCE).await?,
-        "persistentVolumes": list(&api::PersistentVolume::RESOURCE).await.unwrap_or_default(),
-        "persistentVolumeClaims": list(&api::PersistentVolumeClaim::RESOURCE).await.unwrap_or_default(),
+        "persistentVolumes": list(&kai_api::PersistentVolume::RESOURCE).await.unwrap_or_default(),
+        "persistentVolumeClaims": list(&kai_api::PersistentVolumeClaim::RESOURCE).await.unwrap_or_default(),
     });
     for kind in NOT_READ {
         objects[kind] = Value::Null;
@@ -136,7 +136,7 @@ mod tests {
         );
     }
 
-    fn fuzz(fuzz: fuzz::Fuzz) {
+    fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let pod = json!({
             "metadata": { "name": "p", "namespace": "ns", "labels": { "pool": "x" }, "managedFields": [{}] },
             "spec": { "nodeName": "n0" }, "status": { "phase": "Running" },
@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn snapshots_of_mutated_objects_never_panic() {
-        fuzz(fuzz::Fuzz::short("snapshot").at_most(300));
+        fuzz(kai_fuzz::Fuzz::short("snapshot").at_most(300));
     }
 
     #[test]
     #[ignore = "runs for KAI_FUZZ_SECONDS"]
     fn long_run_of_snapshots() {
-        fuzz(fuzz::Fuzz::long("snapshot"));
+        fuzz(kai_fuzz::Fuzz::long("snapshot"));
     }
 }

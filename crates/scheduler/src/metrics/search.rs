@@ -1,7 +1,7 @@
 //! Metrics of the search for victims. Budgets are counted in simulations here, so there are none in seconds.
 
-use engine::model::Action;
-use engine::report::{Effort, Generator, SearchEnd};
+use kai_engine::model::Action;
+use kai_engine::report::{Effort, Generator, SearchEnd};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -1,8 +1,8 @@
 //! Binding: plain pods directly, others by a BindRequest that the binder carries out. Both can be repeated without harm.
 
-use api::{BindRequest, Object, keys};
-use cluster::{Deletion, Error, Part, Patch, Target};
-use engine::report::{Placed, Received};
+use kai_api::{BindRequest, Object, keys};
+use kai_cluster::{Deletion, Error, Part, Patch, Target};
+use kai_engine::report::{Placed, Received};
 use serde_json::{Value, json};
 
 use super::{Bind, Writer};
@@ -25,7 +25,7 @@ impl Writer {
         let (namespace, name, uid) = (&bind.pod.namespace, &bind.pod.name, &*bind.placed.pod);
         if let Some((key, value)) = &self.rules.label {
             let body = json!({ "metadata": { "uid": uid, "labels": { key: value } } });
-            let target = Target::of::<api::Pod>(namespace, name);
+            let target = Target::of::<kai_api::Pod>(namespace, name);
             self.client.patch(target, Part::Status, Patch::Merge(body)).await?;
         }
         match self.client.bind(namespace, name, uid, &bind.placed.node).await {
@@ -36,7 +36,7 @@ impl Writer {
 
     /// A binding that timed out may have taken effect; the second one then conflicts with the first.
     async fn is_bound_so(&self, bind: &Bind, conflict: Error) -> Result<(), Error> {
-        let pod: Option<api::Pod> = self.client.get(&bind.pod.namespace, &bind.pod.name).await?;
+        let pod: Option<kai_api::Pod> = self.client.get(&bind.pod.namespace, &bind.pod.name).await?;
         let same = pod.is_some_and(|pod| {
             pod.metadata().uid.as_deref() == Some(&bind.placed.pod) && pod.node_name() == Some(&bind.placed.node)
         });

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::crd::ResourceList;
-use cluster::{Backoff, Key, Note, WorkQueue};
-use engine::model::Millis;
+use kai_api::crd::ResourceList;
+use kai_api::{Backoff, ObjectKey};
+use kai_cluster::{Note, WorkQueue};
+use kai_engine::model::Millis;
 use rustc_hash::FxHashMap;
 
 /// So many objects may wait for a write. A large cluster's waiting pods fit in; what is beyond is looked at again later anyway.
@@ -15,11 +16,11 @@ const WAITING_MAX: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// Annotations of a pod group. First in order, since decisions depend on them.
-    Marks(Key),
+    Marks(ObjectKey),
     /// Conditions of a pod group.
-    Group(Key),
+    Group(ObjectKey),
     /// The condition of a pod.
-    Pod(Key),
+    Pod(ObjectKey),
     /// An event: uid of the object, reason.
     Event(String, &'static str),
     /// The fair share of a queue, by name. Last in order: nothing depends on it.
@@ -46,7 +47,7 @@ pub(crate) struct Annotation {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Unschedulable {
     pub(crate) message: String,
-    pub(crate) reasons: Vec<api::crd::UnschedulableReason>,
+    pub(crate) reasons: Vec<kai_api::crd::UnschedulableReason>,
 }
 
 /// A pod's condition that says that it has no node.
@@ -76,7 +77,7 @@ impl Board {
     }
 
     /// Annotations of a pod group. Others that wait to be written are kept.
-    pub(crate) fn annotate(&self, group: &Key, annotation: Annotation) {
+    pub(crate) fn annotate(&self, group: &ObjectKey, annotation: Annotation) {
         let subject = Subject::Marks(group.clone());
         let mut wanted = self.lock();
         match wanted.get_mut(&subject) {
@@ -93,17 +94,17 @@ impl Board {
     }
 
     /// The scheduling condition of a pod group; `None` if it shall have none.
-    pub(crate) fn group(&self, group: &Key, condition: Option<Unschedulable>) {
+    pub(crate) fn group(&self, group: &ObjectKey, condition: Option<Unschedulable>) {
         self.post(Subject::Group(group.clone()), Wanted::Group(condition));
     }
 
     /// The condition of a pod without a node.
-    pub(crate) fn pod(&self, pod: &Key, condition: NotScheduled) {
+    pub(crate) fn pod(&self, pod: &ObjectKey, condition: NotScheduled) {
         self.post(Subject::Pod(pod.clone()), Wanted::Pod(condition));
     }
 
     /// The pod got its place, or is gone: nothing is to be said about its waiting.
-    pub(crate) fn retract_pod(&self, pod: &Key) {
+    pub(crate) fn retract_pod(&self, pod: &ObjectKey) {
         self.lock().remove(&Subject::Pod(pod.clone()));
     }
 
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn the_newest_text_replaces_older_ones_and_annotations_add_up() {
         let board = Board::new();
-        let key = Key::new("a", "p");
+        let key = ObjectKey::new("a", "p");
         let say = |message: &str| NotScheduled {
             uid: "u".to_owned(),
             reason: "Unschedulable",
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn what_failed_does_not_replace_what_came_since() {
         let board = Board::new();
-        let key = Key::new("a", "g");
+        let key = ObjectKey::new("a", "g");
         let subject = Subject::Group(key.clone());
         board.group(&key, None);
         let taken = board.take(&subject).unwrap();

@@ -1,7 +1,7 @@
 //! Eviction: the pod is deleted, with its own grace period. Only this very pod: a successor of the same name is left alone.
 
-use api::{Pod, PodCondition};
-use cluster::{Deletion, Error, Part, Patch, Target};
+use kai_api::{Pod, PodCondition};
+use kai_cluster::{Deletion, Error, Part, Patch, Target};
 use serde_json::json;
 
 use super::{Evict, Writer};

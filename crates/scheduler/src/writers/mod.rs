@@ -11,15 +11,16 @@ mod status;
 
 use std::sync::Arc;
 
-use cluster::{Client, Deletion, Error, Key, Target};
-use engine::report::Placed;
+use kai_api::ObjectKey;
+use kai_cluster::{Client, Deletion, Error, Target};
+use kai_engine::report::Placed;
 
 pub(crate) use board::{Annotation, Board, NotScheduled, Unschedulable};
 pub(crate) use lanes::Lanes;
 pub(crate) use status::{time, write_board};
 
-use crate::mirror::StaleRequest;
 use crate::settings::BindRequests;
+use kai_mirror::StaleRequest;
 
 /// Something to carry out.
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ pub(crate) enum Order {
 /// A pod to bind.
 #[derive(Clone, Debug)]
 pub(crate) struct Bind {
-    pub(crate) pod: Key,
+    pub(crate) pod: ObjectKey,
     pub(crate) placed: Placed,
     /// Decided then; how long the write took is measured from here.
     pub(crate) decided: tokio::time::Instant,
@@ -44,7 +45,7 @@ pub(crate) struct Bind {
 /// A pod to evict.
 #[derive(Clone, Debug)]
 pub(crate) struct Evict {
-    pub(crate) pod: Key,
+    pub(crate) pod: ObjectKey,
     pub(crate) uid: String,
     /// Why, for the pod's condition.
     pub(crate) message: String,
@@ -71,11 +72,11 @@ struct Rules {
     /// The label of the partition, for pods and bind requests.
     label: Option<(String, String)>,
     eviction_condition: bool,
-    clock: cluster::Clock,
+    clock: kai_cluster::Clock,
 }
 
 impl Writer {
-    pub(crate) fn new(context: &cluster::Context, settings: &crate::Settings, lanes: &Arc<Lanes>) -> Writer {
+    pub(crate) fn new(context: &kai_cluster::Context, settings: &crate::Settings, lanes: &Arc<Lanes>) -> Writer {
         let label = settings.partition.label();
         Writer {
             client: context.client.clone(),
@@ -105,7 +106,7 @@ impl Writer {
             uid: Some(request.uid.clone()).filter(|uid| !uid.is_empty()),
             ..Deletion::default()
         };
-        let target = Target::of::<api::BindRequest>(&request.key.namespace, &request.key.name);
+        let target = Target::of::<kai_api::BindRequest>(&request.key.namespace, &request.key.name);
         match self.client.delete(target, &deletion).await {
             // Another one of the same name is there by now.
             Err(error) if error.is_conflict() => Ok(()),

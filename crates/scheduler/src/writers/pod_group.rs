@@ -1,6 +1,6 @@
 //! The scheduling conditions of a pod group: what the list shall be next. Pure.
 
-use api::crd::SchedulingCondition;
+use kai_api::crd::SchedulingCondition;
 use serde_json::json;
 
 use super::Unschedulable;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use api::crd::ResourceList;
-use api::{PodCondition, PodGroup};
-use cluster::{Client, Clock, Error, Events, Feed, Key, Outcome, Part, Patch, Target};
-use engine::model::Millis;
+use kai_api::crd::ResourceList;
+use kai_api::{ObjectKey, PodCondition, PodGroup};
+use kai_cluster::{Client, Clock, Error, Events, Feed, Outcome, Part, Patch, Target};
+use kai_engine::model::Millis;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
@@ -22,7 +22,7 @@ struct StatusWriter {
     client: Client,
     clock: Clock,
     events: Events,
-    pods: Feed<api::Pod>,
+    pods: Feed<kai_api::Pod>,
     groups: Feed<PodGroup>,
     pool: Arc<str>,
     rate: Arc<Rate>,
@@ -31,7 +31,7 @@ struct StatusWriter {
 
 /// Writes what is on the board, for ever. Ends only if our credentials are no longer good.
 pub(crate) async fn write_board(
-    context: &cluster::Context,
+    context: &kai_cluster::Context,
     settings: &Settings,
     board: &Board,
     lanes: &Arc<Lanes>,
@@ -74,8 +74,8 @@ pub(crate) async fn write_board(
 
 /// Events name their source for as long as the process runs; there is one name per process.
 fn component(scheduler: &str) -> &'static str {
-    if scheduler == api::keys::SCHEDULER_NAME {
-        return api::keys::SCHEDULER_NAME;
+    if scheduler == kai_api::keys::SCHEDULER_NAME {
+        return kai_api::keys::SCHEDULER_NAME;
     }
     Box::leak(scheduler.to_owned().into_boxed_str())
 }
@@ -115,7 +115,7 @@ impl StatusWriter {
         }
     }
 
-    async fn pod(&self, key: &Key, condition: &NotScheduled) -> Result<(), Error> {
+    async fn pod(&self, key: &ObjectKey, condition: &NotScheduled) -> Result<(), Error> {
         // The API server says of a bound pod that it is scheduled; that must stand.
         if self.pods.get(key).is_none_or(|pod| pod.node_name().is_some()) {
             return Ok(());
@@ -130,7 +130,7 @@ impl StatusWriter {
                 "lastTransitionTime": time(condition.since),
             }] },
         });
-        let target = Target::of::<api::Pod>(&key.namespace, &key.name);
+        let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         match self.client.patch(target, Part::Status, Patch::Strategic(body)).await {
             // A successor has the name. Other conflicts are tried again.
             Err(error) if error.is_conflict() && !self.is_present(key, &condition.uid) => Ok(()),
@@ -139,13 +139,13 @@ impl StatusWriter {
     }
 
     /// Whether the pod of this name is still the one that is meant.
-    fn is_present(&self, key: &Key, uid: &str) -> bool {
+    fn is_present(&self, key: &ObjectKey, uid: &str) -> bool {
         let pod = self.pods.get(key);
         pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(uid))
     }
 
     /// Written from the present list and only onto it: schedulers of other node pools write the same list.
-    async fn group(&self, key: &Key, wanted: Option<&Unschedulable>) -> Result<(), Error> {
+    async fn group(&self, key: &ObjectKey, wanted: Option<&Unschedulable>) -> Result<(), Error> {
         let Some(group) = self.groups.get(key) else {
             return Ok(());
         };
@@ -167,14 +167,14 @@ impl StatusWriter {
 
     async fn fair_share(&self, queue: &str, share: &ResourceList) -> Result<(), Error> {
         let body = json!({ "status": { "fairShare": share } });
-        let target = Target::of::<api::Queue>("", queue);
+        let target = Target::of::<kai_api::Queue>("", queue);
         self.client
             .patch(target, Part::Status, Patch::Merge(body))
             .await
             .map(|_| ())
     }
 
-    async fn marks(&self, key: &Key, marks: &[Annotation]) -> Result<(), Error> {
+    async fn marks(&self, key: &ObjectKey, marks: &[Annotation]) -> Result<(), Error> {
         let annotations: Map<String, Value> = marks
             .iter()
             .map(|mark| {
@@ -196,5 +196,5 @@ impl StatusWriter {
 /// As most fields of the API have it.
 pub(crate) fn time(at: Millis) -> String {
     let time = jiff::Timestamp::from_millisecond(at.0).unwrap_or_default();
-    cluster::whole_seconds(time)
+    kai_cluster::whole_seconds(time)
 }

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use scheduler::{Error, Scheduler, Settings};
+use kai_embedded::server::{Clock, DeleteOptions, Door, Faults, Options, Patch, Server};
+use kai_scheduler::{Error, Scheduler, Settings};
 use serde_json::{Value, json};
-use sim::server::{Clock, DeleteOptions, Door, Faults, Options, Patch, Server};
 use tokio::task::JoinHandle;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -19,7 +19,7 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) store: Door,
     pub(crate) scheduler: Arc<Scheduler>,
-    pub(crate) context: cluster::Context,
+    pub(crate) context: kai_cluster::Context,
     pub(crate) task: JoinHandle<Error>,
 }
 
@@ -35,14 +35,14 @@ impl World {
             ..Options::default()
         });
         let store = server.store();
-        for crd in api::crd::crds() {
+        for crd in kai_api::crd::crds() {
             store.create(crd).unwrap();
         }
         store
             .create(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "a" } }))
             .unwrap();
-        let client = cluster::Client::in_process(server.service());
-        let context = cluster::Context::new(client, cluster::Clock::runtime(start));
+        let client = kai_cluster::Client::in_process(server.service());
+        let context = kai_cluster::Context::new(client, kai_cluster::Clock::runtime(start));
         let scheduler = Arc::new(Scheduler::prepare(&context, settings));
         let (running, with) = (Arc::clone(&scheduler), context.clone());
         let task = tokio::spawn(async move {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use cli::all::Settings;
-use cli::embedded;
-use cluster::{Client, Clock, Context};
-use sim::server::{Options, Server};
+use kai_cli::all::Settings;
+use kai_cli::embedded;
+use kai_cluster::{Client, Clock, Context};
+use kai_embedded::server::{Options, Server};
 use tokio::runtime::{Builder, Runtime};
 
 use super::kube::Kube;
@@ -55,7 +55,7 @@ impl Choice {
             Choice::Embedded => {
                 let start = START.parse().unwrap();
                 let server = Server::new(Options {
-                    clock: Some(sim::server::Clock::starting_at(start)),
+                    clock: Some(kai_embedded::server::Clock::starting_at(start)),
                     ..Options::default()
                 });
                 embedded::install(&server).unwrap();
@@ -109,7 +109,7 @@ impl Backend {
     }
 
     /// The API for an account with the token that a kubelet mounts into this pod: it names the pod and its node.
-    pub(crate) async fn client_in_pod(&self, account: &str, pod: &api::Pod) -> Client {
+    pub(crate) async fn client_in_pod(&self, account: &str, pod: &kai_api::Pod) -> Client {
         match self {
             Backend::Embedded { server, .. } => {
                 let claims = [

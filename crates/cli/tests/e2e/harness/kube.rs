@@ -5,10 +5,10 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use api::{Object, Resource, Scope, keys};
-use cli::all::{self, Settings};
-use cluster::{Access, Candidate, Client, Clock, Context, Deletion, Part, Patch, Selection, Target, Times};
-use controllers::admission::Endpoint;
+use kai_api::{Object, Resource, Scope, keys};
+use kai_cli::all::{self, Settings};
+use kai_cluster::{Access, Candidate, Client, Clock, Context, Deletion, Part, Patch, Selection, Target, Times};
+use kai_controllers::admission::Endpoint;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
@@ -69,16 +69,16 @@ impl Kube {
         let objects = namespaces
             .into_iter()
             .chain([runtime_class])
-            .chain(api::crd::crds())
+            .chain(kai_api::crd::crds())
             .chain(permissions);
         for object in objects.filter(|object| !object.is_null()) {
             self.apply(object).await;
         }
         for resource in [
-            api::Queue::RESOURCE,
-            api::PodGroup::RESOURCE,
-            api::BindRequest::RESOURCE,
-            api::Topology::RESOURCE,
+            kai_api::Queue::RESOURCE,
+            kai_api::PodGroup::RESOURCE,
+            kai_api::BindRequest::RESOURCE,
+            kai_api::Topology::RESOURCE,
         ] {
             // A definition is served a moment after it was accepted.
             let served = async {
@@ -111,7 +111,7 @@ impl Kube {
 
     /// Deletes all that scenarios make, in an order in which nobody makes it again.
     async fn clean(&self) {
-        controllers::admission::uninstall(&self.client).await.unwrap();
+        kai_controllers::admission::uninstall(&self.client).await.unwrap();
         let apps =
             |plural: &'static str, kind: &'static str| Resource::new("apps", "v1", kind, plural, Scope::Namespaced);
         let kinds = [
@@ -126,14 +126,14 @@ impl Kube {
             apps("replicasets", "ReplicaSet"),
             apps("statefulsets", "StatefulSet"),
             Resource::new("batch", "v1", "Job", "jobs", Scope::Namespaced),
-            api::Pod::RESOURCE,
-            api::BindRequest::RESOURCE,
-            api::PodGroup::RESOURCE,
-            api::Topology::RESOURCE,
-            api::Node::RESOURCE,
-            api::PriorityClass::RESOURCE,
+            kai_api::Pod::RESOURCE,
+            kai_api::BindRequest::RESOURCE,
+            kai_api::PodGroup::RESOURCE,
+            kai_api::Topology::RESOURCE,
+            kai_api::Node::RESOURCE,
+            kai_api::PriorityClass::RESOURCE,
             Resource::new("", "v1", "ConfigMap", "configmaps", Scope::Namespaced),
-            api::Queue::RESOURCE,
+            kai_api::Queue::RESOURCE,
             Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced),
         ];
         let cleaned = async {
@@ -189,7 +189,7 @@ impl Kube {
             webhooks.endpoint = Endpoint::Url(format!("https://{address}"));
             let context = self.context_of("admission").await;
             roles.spawn(async move {
-                let ended = controllers::admission::serve(context, webhooks, listener).await;
+                let ended = kai_controllers::admission::serve(context, webhooks, listener).await;
                 ended.map(|never| match never {}).map_err(anyhow::Error::from)
             });
         }
@@ -225,7 +225,7 @@ impl Kube {
     }
 
     /// A client with a token as a kubelet asks for it: bound to a pod.
-    pub(crate) async fn client_in_pod(&self, account: &str, pod: &api::Pod) -> Client {
+    pub(crate) async fn client_in_pod(&self, account: &str, pod: &kai_api::Pod) -> Client {
         let uid = pod.metadata.uid.as_deref().unwrap();
         let bound = [
             "--bound-object-kind=Pod",
@@ -323,7 +323,11 @@ impl Kube {
                 (probe(Some("forged"), "0.5"), "kai-pods"),
             ] {
                 loop {
-                    match self.client.create(&api::Pod::RESOURCE, "default", pod.clone()).await {
+                    match self
+                        .client
+                        .create(&kai_api::Pod::RESOURCE, "default", pod.clone())
+                        .await
+                    {
                         Err(error)
                             if error.to_string().contains(by) && !error.to_string().contains("failed calling") =>
                         {
@@ -335,7 +339,7 @@ impl Kube {
                                 grace_seconds: Some(0),
                                 ..Deletion::default()
                             };
-                            let target = Target::of::<api::Pod>("default", "probe");
+                            let target = Target::of::<kai_api::Pod>("default", "probe");
                             let _ = self.client.delete(target, &now).await;
                         }
                     }

@@ -1,6 +1,6 @@
 //! The objects that scenarios create, as a user would write them.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 /// A pod of our scheduler in namespace `default`.

@@ -12,14 +12,14 @@ pub(crate) mod user;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Object, Resource};
-use cli::all::Settings;
-use cluster::{Client, Context, Key, Selection, Target};
-use engine::model::PodPhase;
+use kai_api::{Object, ObjectKey, Resource};
+use kai_cli::all::Settings;
+use kai_cluster::{Client, Context, Selection, Target};
+use kai_embedded::invariants::Watcher;
+use kai_embedded::kubelet::{Delays, Kubelets, NodeTemplate};
+use kai_embedded::workloads::Workloads;
+use kai_engine::model::PodPhase;
 use serde_json::Value;
-use sim::invariants::Watcher;
-use sim::kubelet::{Delays, Kubelets, NodeTemplate};
-use sim::workloads::Workloads;
 use tokio::task::JoinSet;
 
 use backend::Backend;
@@ -147,7 +147,7 @@ impl Cluster {
     }
 
     /// An account with the token that a kubelet mounts into this pod.
-    pub(crate) async fn account_in_pod(&self, account: &str, pod: &api::Pod) -> User {
+    pub(crate) async fn account_in_pod(&self, account: &str, pod: &kai_api::Pod) -> User {
         User(self.backend.client_in_pod(account, pod).await)
     }
 
@@ -226,12 +226,12 @@ impl Cluster {
     }
 
     /// The time of day in the cluster.
-    pub(crate) fn clock(&self) -> cluster::Clock {
+    pub(crate) fn clock(&self) -> kai_cluster::Clock {
         self.context.clock
     }
 
     /// The API server within the test, if it is one.
-    pub(crate) fn server(&self) -> Option<&sim::server::Server> {
+    pub(crate) fn server(&self) -> Option<&kai_embedded::server::Server> {
         self.backend.server()
     }
 
@@ -270,7 +270,7 @@ impl Cluster {
     }
 
     /// Creates an object, or is refused.
-    pub(crate) async fn try_create(&self, object: Value) -> Result<Value, cluster::Error> {
+    pub(crate) async fn try_create(&self, object: Value) -> Result<Value, kai_cluster::Error> {
         self.admin().create(object).await
     }
 
@@ -281,7 +281,7 @@ impl Cluster {
         namespace: &str,
         name: &str,
         change: Value,
-    ) -> Result<Value, cluster::Error> {
+    ) -> Result<Value, kai_cluster::Error> {
         let target = Target {
             resource,
             namespace,
@@ -291,23 +291,23 @@ impl Cluster {
     }
 
     /// Deletes an object.
-    pub(crate) async fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), cluster::Error> {
+    pub(crate) async fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), kai_cluster::Error> {
         self.admin().delete::<T>(namespace, name).await
     }
 
     /// The pods of our scheduler in namespace `default`, by name.
-    pub(crate) fn pods(&self) -> Vec<Arc<api::Pod>> {
+    pub(crate) fn pods(&self) -> Vec<Arc<kai_api::Pod>> {
         let all = self.context.feeds.pods().all().into_iter();
         all.filter(|pod| pod.metadata.namespace() == "default").collect()
     }
 
     /// A pod of namespace `default`.
-    pub(crate) fn pod(&self, name: &str) -> Option<Arc<api::Pod>> {
-        self.context.feeds.pods().get(&Key::new("default", name))
+    pub(crate) fn pod(&self, name: &str) -> Option<Arc<kai_api::Pod>> {
+        self.context.feeds.pods().get(&ObjectKey::new("default", name))
     }
 
     /// The watches of the scenario.
-    pub(crate) fn feeds(&self) -> &cluster::Feeds {
+    pub(crate) fn feeds(&self) -> &kai_cluster::Feeds {
         &self.context.feeds
     }
 
@@ -330,8 +330,8 @@ impl Cluster {
     /// Why a pod waits, as its condition says.
     pub(crate) fn reason(&self, name: &str) -> Option<String> {
         let pod = self.pod(name)?;
-        let condition = pod.condition(api::PodCondition::SCHEDULED)?;
-        let waits = condition.status == api::ConditionStatus::False;
+        let condition = pod.condition(kai_api::PodCondition::SCHEDULED)?;
+        let waits = condition.status == kai_api::ConditionStatus::False;
         condition.message.as_deref().filter(|_| waits).map(str::to_owned)
     }
 
@@ -380,7 +380,7 @@ impl Cluster {
         let state = || {
             let feeds = &self.context.feeds;
             let version =
-                |metadata: &api::Metadata| metadata.resource_version.as_deref().unwrap_or_default().to_owned();
+                |metadata: &kai_api::Metadata| metadata.resource_version.as_deref().unwrap_or_default().to_owned();
             let pods = feeds.pods().all().into_iter().map(|pod| version(&pod.metadata));
             let requests = feeds
                 .bind_requests()
@@ -409,7 +409,7 @@ impl Cluster {
     pub(crate) fn picture(&self) -> String {
         let mut lines = Vec::new();
         for pod in self.context.feeds.pods().all() {
-            let condition = pod.condition(api::PodCondition::SCHEDULED);
+            let condition = pod.condition(kai_api::PodCondition::SCHEDULED);
             let reason = condition
                 .and_then(|condition| condition.message.as_deref())
                 .unwrap_or_default();
@@ -441,6 +441,6 @@ impl Cluster {
     }
 }
 
-fn is_running(pod: &api::Pod) -> bool {
+fn is_running(pod: &kai_api::Pod) -> bool {
     pod.phase() == PodPhase::Running && !pod.is_terminating()
 }

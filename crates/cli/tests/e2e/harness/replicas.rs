@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-use cli::all::Settings;
-use cluster::{Access, Context, Times};
-use controllers::admission::Endpoint;
+use kai_cli::all::Settings;
+use kai_cluster::{Access, Context, Times};
+use kai_controllers::admission::Endpoint;
 use tokio::task::JoinSet;
 
 use super::kube::{Kube, first_end};
@@ -80,7 +80,7 @@ impl Kube {
         let served = context.clone();
         let mut serving = JoinSet::new();
         serving.spawn(async move {
-            let ended = controllers::admission::serve(served, settings, listener).await;
+            let ended = kai_controllers::admission::serve(served, settings, listener).await;
             panic!("webhooks ended: {ended:?}")
         });
         Webhooks { context, serving }

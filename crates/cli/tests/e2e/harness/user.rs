@@ -1,7 +1,7 @@
 //! Somebody who uses the cluster, with the rights that this user has.
 
-use api::Object;
-use cluster::{Client, Deletion, Error, Part, Patch, Target};
+use kai_api::Object;
+use kai_cluster::{Client, Deletion, Error, Part, Patch, Target};
 use serde_json::Value;
 
 /// A user.
@@ -25,12 +25,12 @@ impl User {
 
     /// Changes a pod of namespace `default`.
     pub(crate) async fn patch_pod(&self, name: &str, change: Value) -> Result<Value, Error> {
-        self.patch(Target::of::<api::Pod>("default", name), change).await
+        self.patch(Target::of::<kai_api::Pod>("default", name), change).await
     }
 
     /// Changes a subresource of a pod of namespace `default`.
     pub(crate) async fn patch_pod_part(&self, name: &str, part: &'static str, change: Value) -> Result<Value, Error> {
-        let target = Target::of::<api::Pod>("default", name);
+        let target = Target::of::<kai_api::Pod>("default", name);
         self.0
             .patch(target, Part::Subresource(part), Patch::Merge(change))
             .await
@@ -51,7 +51,7 @@ impl User {
     ) -> Result<Value, Error> {
         body["apiVersion"] = "v1".into();
         body["kind"] = kind.into();
-        let target = Target::of::<api::Pod>("default", pod);
+        let target = Target::of::<kai_api::Pod>("default", pod);
         self.0.post_to(target, part, &body).await
     }
 

@@ -1,9 +1,9 @@
 //! What none of our accounts may do, whatever rights it has by RBAC besides: change a spec, or say how a pod is doing.
 
-use api::{Node, Pod, PodGroup};
-use cluster::{Error, Part, Patch, Target};
+use kai_api::{Node, Pod, PodGroup};
+use kai_cluster::{Error, Part, Patch, Target};
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
 
 use super::may;
 use super::tokens::{NODE_AGENT, RESERVATION_POD};

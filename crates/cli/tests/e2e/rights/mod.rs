@@ -12,16 +12,16 @@ use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use api::keys;
-use cluster::{NodeEvent, PodChange, Severity, Target};
+use kai_api::keys;
+use kai_cluster::{NodeEvent, PodChange, Severity, Target};
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
 use tokio_stream::StreamExt;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Kube, User, scenario};
 
-/// All calls that `node::agent` makes, each as it makes it. What the manifests do not allow fails.
+/// All calls that `kai_node::agent` makes, each as it makes it. What the manifests do not allow fails.
 #[test]
 fn the_node_agent_may_do_what_it_does_and_no_more() {
     scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
@@ -97,12 +97,12 @@ fn the_node_agent_may_do_what_it_does_and_no_more() {
 
 /// Whether RBAC lets an account make a call. Nobody makes it: one that is refused would be taken for a call that the manifests lack.
 async fn may(kube: &Kube, account: &str, call: Value) -> bool {
-    let resource = api::Resource::new(
+    let resource = kai_api::Resource::new(
         "authorization.k8s.io",
         "v1",
         "SubjectAccessReview",
         "subjectaccessreviews",
-        api::Scope::Cluster,
+        kai_api::Scope::Cluster,
     );
     let review = json!({ "spec": { "user": account, "resourceAttributes": call } });
     kube.client.create(&resource, "", review).await.unwrap()["status"]["allowed"] == true
@@ -179,7 +179,13 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
         .await;
         // The roles of the scenario make place: this one leads, or it would have no answers.
         cluster.kill_roles().await;
-        let lease = api::Resource::new("coordination.k8s.io", "v1", "Lease", "leases", api::Scope::Namespaced);
+        let lease = kai_api::Resource::new(
+            "coordination.k8s.io",
+            "v1",
+            "Lease",
+            "leases",
+            kai_api::Scope::Namespaced,
+        );
         let target = Target {
             resource: &lease,
             namespace: "kai-scheduler",
@@ -187,7 +193,7 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
         };
         cluster
             .client
-            .delete(target, &cluster::Deletion::default())
+            .delete(target, &kai_cluster::Deletion::default())
             .await
             .unwrap();
         let (metrics, questions) = (free_port(), free_port());

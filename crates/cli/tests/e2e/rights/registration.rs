@@ -2,14 +2,14 @@
 
 use std::net::TcpListener;
 
-use api::{Resource, Scope, keys};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cli::all::Settings;
-use cluster::{Deletion, Target};
-use controllers::admission::{self, CertificateSource, Endpoint};
+use kai_api::{Resource, Scope, keys};
+use kai_cli::all::Settings;
+use kai_cluster::{Deletion, Target};
+use kai_controllers::admission::{self, CertificateSource, Endpoint};
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::scenario;

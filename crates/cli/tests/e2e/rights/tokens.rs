@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::keys;
-use cluster::{Condition, ConditionStatus, Error, PodMeta};
+use kai_api::keys;
+use kai_cluster::{Condition, ConditionStatus, Error, PodMeta};
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::user::refused;
@@ -27,12 +27,12 @@ pub(super) async fn agent_of(cluster: &Cluster, node: &str) -> User {
         },
     });
     cluster.create(manifest).await;
-    let pod: api::Pod = cluster.client.get("kai-scheduler", &name).await.unwrap().unwrap();
+    let pod: kai_api::Pod = cluster.client.get("kai-scheduler", &name).await.unwrap().unwrap();
     cluster.account_in_pod(NODE_AGENT, &pod).await
 }
 
 /// The reservation pod on a node, once it has its GPU.
-async fn reservation_on(cluster: &Cluster, node: &str) -> Arc<api::Pod> {
+async fn reservation_on(cluster: &Cluster, node: &str) -> Arc<kai_api::Pod> {
     let find = |cluster: &Cluster| {
         let mut pods = cluster.feeds().pods().all().into_iter();
         pods.find(|pod| pod.metadata.namespace() == keys::RESERVATION && pod.node_name() == Some(node))
@@ -46,7 +46,7 @@ async fn reservation_on(cluster: &Cluster, node: &str) -> Arc<api::Pod> {
     find(cluster).unwrap()
 }
 
-async fn say_gpu(user: &User, pod: &api::Pod) -> Result<(), Error> {
+async fn say_gpu(user: &User, pod: &kai_api::Pod) -> Result<(), Error> {
     let gpu = pod.metadata.annotations.text(keys::RESERVED_GPU).unwrap_or_default();
     let meta = PodMeta {
         name: pod.metadata.plain_name().to_owned(),

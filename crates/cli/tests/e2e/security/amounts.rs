@@ -1,6 +1,6 @@
 //! Amounts of GPUs that make no sense.
 
-use api::keys;
+use kai_api::keys;
 
 use super::{node, tenant};
 use crate::harness::manifest::PodManifest;
@@ -72,7 +72,7 @@ fn odd_amounts_are_refused_and_huge_ones_wait() {
             .await;
         for pod in cluster.pods() {
             tenant
-                .delete::<api::Pod>("default", pod.metadata.plain_name())
+                .delete::<kai_api::Pod>("default", pod.metadata.plain_name())
                 .await
                 .unwrap();
         }

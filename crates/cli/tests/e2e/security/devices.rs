@@ -1,6 +1,6 @@
 //! GPUs named by hand, with webhooks that hide them.
 
-use cli::all::Settings;
+use kai_cli::all::Settings;
 use serde_json::{Value, json};
 
 use super::{node, tenant, tenants_config_map};

@@ -1,7 +1,7 @@
 //! The keys that only the scheduler writes, and what only the cluster says of a pod.
 
-use api::keys;
-use cluster::Target;
+use kai_api::keys;
+use kai_cluster::Target;
 use serde_json::{Value, json};
 
 use super::{node, tenant, tenant_with};
@@ -43,7 +43,7 @@ async fn forge(tenant: &User, victim: &str) {
         assert!(ours.is_err(), "{attempt}: {ours:?}");
         let edit = json!({ "metadata": { place: { key: value } } });
         refused(&attempt, tenant.patch_pod(victim, edit.clone()).await, by);
-        let target = Target::of::<api::Pod>("default", victim);
+        let target = Target::of::<kai_api::Pod>("default", victim);
         refused(&attempt, tenant.patch_status(target, edit).await, by);
     }
     for (place, key) in [
@@ -152,7 +152,7 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
                 .post_to_pod("half", "binding", "Binding", binding(json!({})))
                 .await;
             refused("a binding", plain, "only schedulers of the whole cluster");
-            let target = Target::of::<api::Pod>("default", "whole");
+            let target = Target::of::<kai_api::Pod>("default", "whole");
             for phase in ["Succeeded", "Failed"] {
                 let ended = tenant
                     .patch_status(target, json!({ "status": { "phase": phase } }))
@@ -167,17 +167,17 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
                 .until("the node runs it", |cluster| {
                     cluster
                         .pod("foreign")
-                        .is_some_and(|pod| pod.phase() == engine::model::PodPhase::Running)
+                        .is_some_and(|pod| pod.phase() == kai_engine::model::PodPhase::Running)
                 })
                 .await;
             for phase in ["Succeeded", "Failed"] {
-                let other = Target::of::<api::Pod>("default", "foreign");
+                let other = Target::of::<kai_api::Pod>("default", "foreign");
                 let ended = tenant
                     .patch_status(other, json!({ "status": { "phase": phase } }))
                     .await;
                 refused(phase, ended, "status.phase");
             }
-            tenant.delete::<api::Pod>("default", "foreign").await.unwrap();
+            tenant.delete::<kai_api::Pod>("default", "foreign").await.unwrap();
             // A gate of readiness is the tenant's business.
             let condition = json!({ "type": "example.com/ready", "status": "True" });
             let conditions = cluster.client.get_value(target).await.unwrap().unwrap()["status"]["conditions"].clone();
@@ -190,6 +190,6 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
         }
         cluster.settle().await;
         assert_eq!(cluster.running(), ["whole"]);
-        tenant.delete::<api::Pod>("default", "half").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "half").await.unwrap();
     });
 }

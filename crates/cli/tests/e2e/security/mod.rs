@@ -11,10 +11,10 @@ mod queues;
 mod shares;
 mod sizes;
 
-use api::Object;
-use cluster::Selection;
+use kai_api::Object;
+use kai_cluster::Selection;
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, User};
@@ -67,7 +67,7 @@ async fn user(cluster: &Cluster, name: &str) -> User {
     };
     cluster
         .until_async("the tenant has its rights", async || {
-            user.0.list_values(&api::Pod::RESOURCE, &own).await.is_ok()
+            user.0.list_values(&kai_api::Pod::RESOURCE, &own).await.is_ok()
         })
         .await;
     user

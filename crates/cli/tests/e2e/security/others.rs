@@ -1,7 +1,7 @@
 //! Objects that are the scheduler's, the administrator's or other tenants', and pods that look like them.
 
-use api::keys;
-use cluster::Target;
+use kai_api::keys;
+use kai_cluster::Target;
 use serde_json::json;
 
 use super::{NAMESAKE, node, tenant, tenant_with, user};
@@ -53,7 +53,7 @@ fn nobody_passes_for_a_helper_of_ours() {
         cluster.until_only_running(&["gpu-reservation-node-abcde"]).await;
         tenant.create(PodManifest::new("second").gpus(1).build()).await.unwrap();
         cluster.until_waiting("second", "GPU").await;
-        tenant.delete::<api::Pod>("default", "second").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "second").await.unwrap();
     });
 }
 
@@ -69,19 +69,19 @@ fn bind_requests_queues_and_what_others_own_are_not_the_tenants() {
                       "receivedGPU": { "count": 1, "portion": "0.5" }, "selectedGPUGroups": ["g"] },
         });
         refused("a bind request", tenant.create(request).await, by);
-        let target = Target::of::<api::BindRequest>("default", "half");
+        let target = Target::of::<kai_api::BindRequest>("default", "half");
         let change = json!({ "spec": { "selectedGPUGroups": ["other"] } });
         refused("a change of one", tenant.patch(target, change).await, by);
         let status = json!({ "status": { "phase": "Failed" } });
         refused("its status", tenant.patch_status(target, status).await, by);
         refused(
             "its end",
-            tenant.delete::<api::BindRequest>("default", "half").await,
+            tenant.delete::<kai_api::BindRequest>("default", "half").await,
             by,
         );
 
         tenant.create(pod_group("own", keys::DEFAULT_QUEUE, 1)).await.unwrap();
-        let target = Target::of::<api::PodGroup>("default", "own");
+        let target = Target::of::<kai_api::PodGroup>("default", "own");
         for key in [keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE] {
             let note = json!({ "metadata": { "annotations": { key: "2020-01-01T00:00:00Z" } } });
             refused(key, tenant.patch(target, note).await, "kai-pod-groups");
@@ -92,7 +92,7 @@ fn bind_requests_queues_and_what_others_own_are_not_the_tenants() {
             tenant.patch_status(target, status).await,
             "kai-pod-groups",
         );
-        tenant.delete::<api::PodGroup>("default", "own").await.unwrap();
+        tenant.delete::<kai_api::PodGroup>("default", "own").await.unwrap();
 
         if cluster.kube().is_some() {
             let mut theirs = pod_group("theirs", keys::DEFAULT_QUEUE, 1);
@@ -103,7 +103,7 @@ fn bind_requests_queues_and_what_others_own_are_not_the_tenants() {
                 tenant.create(queue("mine", None, -1.0, -1.0)).await,
                 "cannot create",
             );
-            let target = Target::of::<api::Queue>("", keys::DEFAULT_QUEUE);
+            let target = Target::of::<kai_api::Queue>("", keys::DEFAULT_QUEUE);
             let change = json!({ "spec": { "priority": 1000 } });
             refused(
                 "a change of a queue",
@@ -112,10 +112,10 @@ fn bind_requests_queues_and_what_others_own_are_not_the_tenants() {
             );
             refused(
                 "the end of a queue",
-                tenant.delete::<api::Queue>("", keys::DEFAULT_QUEUE).await,
+                tenant.delete::<kai_api::Queue>("", keys::DEFAULT_QUEUE).await,
                 "cannot delete",
             );
-            let target = Target::of::<api::Node>("", "node");
+            let target = Target::of::<kai_api::Node>("", "node");
             let label = json!({ "metadata": { "labels": { keys::NODE_GPU_MEMORY: "1000000" } } });
             refused("a node's label", tenant.patch(target, label).await, "cannot patch");
         }

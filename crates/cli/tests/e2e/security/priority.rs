@@ -1,8 +1,8 @@
 //! Priorities that a tenant may not claim.
 
-use api::{Object, keys};
-use cli::all::Settings;
-use cluster::Target;
+use kai_api::{Object, keys};
+use kai_cli::all::Settings;
+use kai_cluster::Target;
 use serde_json::{Value, json};
 
 use super::{node, tenant};
@@ -22,7 +22,7 @@ async fn system_class(cluster: &Cluster) {
     let _ = cluster.try_create(class).await;
     cluster
         .until_async("the class is there", async || {
-            let target = Target::of::<api::PriorityClass>("", SYSTEM_CLASS);
+            let target = Target::of::<kai_api::PriorityClass>("", SYSTEM_CLASS);
             cluster.client.get_value(target).await.unwrap().is_some()
         })
         .await;
@@ -56,7 +56,7 @@ fn a_system_priority_class_is_refused_in_a_tenants_namespace() {
         let attempt = tenant.create(group("attack", keys::DEFAULT_QUEUE, SYSTEM_CLASS)).await;
         refused("a pod group", attempt, IS_FOR_THE_SYSTEM);
         tenant.create(pod_group("later", keys::DEFAULT_QUEUE, 1)).await.unwrap();
-        let target = Target::of::<api::PodGroup>("default", "later");
+        let target = Target::of::<kai_api::PodGroup>("default", "later");
         let change = json!({ "spec": { "priorityClassName": SYSTEM_CLASS } });
         refused(
             "a pod group's class",
@@ -87,7 +87,7 @@ fn a_system_priority_class_evicts_nobody_where_no_webhook_refuses_it() {
         cluster.until_waiting("attacker", IS_FOR_THE_SYSTEM).await;
         cluster.settle().await;
         assert_eq!(cluster.running(), ["neighbour"], "{}", cluster.picture());
-        tenant.delete::<api::Pod>("default", "attacker").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "attacker").await.unwrap();
     });
 }
 
@@ -107,7 +107,7 @@ fn a_queue_bounds_the_priority_of_pod_groups_below_it() {
         cluster
             .until_async("the queue is known", async || {
                 tenant.create(group("probe", "team", "build")).await.is_err() || {
-                    tenant.delete::<api::PodGroup>("default", "probe").await.unwrap();
+                    tenant.delete::<kai_api::PodGroup>("default", "probe").await.unwrap();
                     false
                 }
             })
@@ -116,11 +116,11 @@ fn a_queue_bounds_the_priority_of_pod_groups_below_it() {
         tenant.create(group("low", "team", "build-preemptible")).await.unwrap();
         tenant.create(member("low", "low")).await.unwrap();
         cluster.until_only_running(&["low"]).await;
-        tenant.delete::<api::Pod>("default", "low").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "low").await.unwrap();
 
         let raised = json!({ "metadata": { "annotations": { keys::QUEUE_MAX_PRIORITY: "100" } } });
         cluster
-            .patch(&api::Queue::RESOURCE, "", "company", raised)
+            .patch(&kai_api::Queue::RESOURCE, "", "company", raised)
             .await
             .unwrap();
         cluster.until_only_running(&["early"]).await;

@@ -1,9 +1,9 @@
 //! Queues and nodes of other teams.
 
-use api::keys;
-use cluster::Target;
+use kai_api::keys;
+use kai_cluster::Target;
+use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
-use sim::kubelet::NodeTemplate;
 
 use super::{node, tenant};
 use crate::harness::manifest::{PodManifest, pod_group, queue};
@@ -36,7 +36,7 @@ fn another_teams_queue_serves_its_own_namespaces() {
         cluster
             .until_async("the queue is known", async || {
                 tenant.create(pod("probe").build()).await.is_err() || {
-                    tenant.delete::<api::Pod>("default", "probe").await.unwrap();
+                    tenant.delete::<kai_api::Pod>("default", "probe").await.unwrap();
                     false
                 }
             })
@@ -48,11 +48,11 @@ fn another_teams_queue_serves_its_own_namespaces() {
         let label = json!({ "metadata": { "labels": { keys::QUEUE: "blue" } } });
         refused("a pod's label", tenant.patch_pod("own", label).await, by);
         tenant.create(pod_group("later", keys::DEFAULT_QUEUE, 1)).await.unwrap();
-        let target = Target::of::<api::PodGroup>("default", "later");
+        let target = Target::of::<kai_api::PodGroup>("default", "later");
         let change = json!({ "spec": { "queue": "blue" } });
         refused("a pod group's queue", tenant.patch(target, change).await, by);
 
-        tenant.delete::<api::Pod>("default", "early").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "early").await.unwrap();
         cluster
             .until("only own is left", |cluster| cluster.pods().len() == 1)
             .await;
@@ -82,11 +82,11 @@ fn a_workload_does_not_bring_its_pods_into_another_teams_queue() {
         cluster.settle().await;
         assert!(cluster.running().is_empty(), "{}", cluster.picture());
         let target = Target {
-            resource: &api::Resource::new("batch", "v1", "Job", "jobs", api::Scope::Namespaced),
+            resource: &kai_api::Resource::new("batch", "v1", "Job", "jobs", kai_api::Scope::Namespaced),
             namespace: "default",
             name: "job",
         };
-        let deletion = cluster::Deletion::default();
+        let deletion = kai_cluster::Deletion::default();
         cluster.client.delete(target, &deletion).await.unwrap();
         cluster
             .until("its pod is gone", |cluster| cluster.pods().is_empty())
@@ -118,7 +118,7 @@ fn another_teams_nodes_run_its_own_pods() {
         cluster.settle().await;
         assert!(cluster.running().is_empty(), "{}", cluster.picture());
         for pod in ["chosen", "labelled"] {
-            tenant.delete::<api::Pod>("default", pod).await.unwrap();
+            tenant.delete::<kai_api::Pod>("default", pod).await.unwrap();
         }
     });
 }

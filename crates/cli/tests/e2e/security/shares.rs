@@ -1,7 +1,7 @@
 //! The ConfigMaps that name a pod's GPUs.
 
-use api::{ConfigMap, keys};
-use cluster::Target;
+use kai_api::{ConfigMap, keys};
+use kai_cluster::Target;
 use serde_json::{Value, json};
 
 use super::{node, tenant, tenant_with, tenants_config_map};
@@ -54,7 +54,7 @@ fn the_config_map_that_names_a_pods_gpu_is_not_the_tenants() {
 /// Whether the pod's last bind failed with these words.
 fn bind_failed(cluster: &Cluster, pod: &str, words: &str) -> bool {
     let Some(pod) = cluster.pod(pod) else { return false };
-    let bound = pod.condition(api::PodCondition::BOUND);
+    let bound = pod.condition(kai_api::PodCondition::BOUND);
     bound
         .and_then(|condition| condition.message.as_deref())
         .is_some_and(|text| text.contains(words))
@@ -83,7 +83,7 @@ fn a_config_map_that_is_not_ours_is_left_alone_and_its_pod_waits() {
             let whole = PodManifest::new("whole").gpus(1);
             tenant.create(whole.build()).await.unwrap();
             cluster.until_only_running(&["whole"]).await;
-            tenant.delete::<api::Pod>("default", "whole").await.unwrap();
+            tenant.delete::<kai_api::Pod>("default", "whole").await.unwrap();
             tenant.delete::<ConfigMap>("default", taken).await.unwrap();
             cluster.until_only_running(&["early"]).await;
             let map = config_map(cluster, &format!("{prefix}-0")).await;
@@ -102,7 +102,7 @@ fn a_config_map_that_is_not_ours_is_left_alone_and_its_pod_waits() {
                 );
                 assert_ne!(map["data"]["NVIDIA_VISIBLE_DEVICES"], "all");
             }
-            tenant.delete::<api::Pod>("default", "early").await.unwrap();
+            tenant.delete::<kai_api::Pod>("default", "early").await.unwrap();
             cluster
                 .until("the pod is gone", |cluster| cluster.pod("early").is_none())
                 .await;
@@ -127,7 +127,7 @@ fn a_pod_does_not_take_over_the_config_map_of_another() {
             .await;
         assert_eq!(config_map(cluster, &name).await, before);
         assert_eq!(cluster.running(), ["large"]);
-        tenant.delete::<api::Pod>("default", "thief").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "thief").await.unwrap();
         cluster
             .until("the thief is gone", |cluster| cluster.pod("thief").is_none())
             .await;

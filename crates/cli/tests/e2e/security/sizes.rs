@@ -1,6 +1,6 @@
 //! Objects that are large for no reason.
 
-use api::keys;
+use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::{node, tenant};
@@ -37,7 +37,7 @@ fn thousands_of_subgroups_or_tolerations_stall_nobody() {
         cluster
             .until_waiting("many", "entries are more than the 128 that are scheduled")
             .await;
-        tenant.delete::<api::Pod>("default", "many").await.unwrap();
+        tenant.delete::<kai_api::Pod>("default", "many").await.unwrap();
         cluster.until_only_running(&["plain"]).await;
     });
 }

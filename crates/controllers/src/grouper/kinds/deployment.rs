@@ -1,6 +1,6 @@
 //! Deployments: each pod serves on its own, so each is a group of its own that ends with the pod.
 
-use api::keys;
+use kai_api::keys;
 
 use super::super::base;
 use super::super::plan::Plan;

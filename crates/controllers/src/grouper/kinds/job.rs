@@ -1,7 +1,7 @@
 //! Jobs and cron jobs: one group per Job. How many pods have to start together, an annotation says; a single one otherwise, since
 //! the pods of a Job need not run at the same time.
 
-use api::keys;
+use kai_api::keys;
 
 use super::super::base;
 use super::super::plan::Plan;

@@ -1,8 +1,8 @@
 //! Job sets: a subgroup per replicated job, and in it one per replica, whose pods start together. If the jobs start in order, one
 //! subgroup is enough to begin.
 
-use api::crd::{SubGroup, TopologyConstraint};
-use api::keys;
+use kai_api::crd::{SubGroup, TopologyConstraint};
+use kai_api::keys;
 
 use super::super::base;
 use super::super::field::Field;

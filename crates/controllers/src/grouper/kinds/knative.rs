@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use api::crd::PodGroupSpec;
-use api::keys;
+use kai_api::crd::PodGroupSpec;
+use kai_api::keys;
 
 use super::super::base;
 use super::super::plan::Plan;

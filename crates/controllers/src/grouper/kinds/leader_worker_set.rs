@@ -1,8 +1,8 @@
 //! Leader-worker sets: each replica of the set is a group of a leader and its workers, which may be cut into segments that each stay
 //! close together.
 
-use api::crd::{SubGroup, TopologyConstraint};
-use api::keys;
+use kai_api::crd::{SubGroup, TopologyConstraint};
+use kai_api::keys;
 
 use super::super::field::Field;
 use super::super::plan::{Plan, constraint, leaf, parent};

@@ -15,14 +15,14 @@ mod ray;
 mod run_ai;
 mod skip;
 
-use api::keys;
+use kai_api::keys;
 
 use super::base;
 use super::plan::Plan;
 use super::workload::{Owner, Stop, Workload};
 
 /// Replicas or segments that get a subgroup each. The remaining subgroups that a pod group may have are for those above them.
-pub(super) const SUB_GROUPS_MAX: i64 = api::SUB_GROUPS_MAX as i64 - 96;
+pub(super) const SUB_GROUPS_MAX: i64 = kai_api::SUB_GROUPS_MAX as i64 - 96;
 
 /// How a kind is grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! MPI jobs. A launcher that comes only when all workers are ready can't be waited for before.
 
-use api::keys;
+use kai_api::keys;
 
 use super::super::field::Field;
 use super::super::plan::Plan;

@@ -1,6 +1,6 @@
 //! Bare pods. The pods of a Spark application are bare too, and one group.
 
-use api::keys;
+use kai_api::keys;
 
 use super::super::plan::Plan;
 use super::super::workload::{Owner, Workload};

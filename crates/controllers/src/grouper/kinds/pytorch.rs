@@ -1,8 +1,8 @@
 //! PyTorch jobs: a subgroup for the master and one for the workers, which may be cut into segments that each stay close together.
 //! An elastic job starts with its minimum.
 
-use api::crd::{SubGroup, TopologyConstraint};
-use api::keys;
+use kai_api::crd::{SubGroup, TopologyConstraint};
+use kai_api::keys;
 
 use super::super::field::Field;
 use super::super::plan::{Plan, constraint, leaf, parent};

@@ -1,7 +1,7 @@
 //! Ray: a subgroup for the head and one per worker group. Jobs and services take the numbers from the cluster that they started.
 
-use api::crd::{SubGroup, TopologyConstraint};
-use api::keys;
+use kai_api::crd::{SubGroup, TopologyConstraint};
+use kai_api::keys;
 
 use super::super::field::Field;
 use super::super::plan::{Plan, constraint, leaf};

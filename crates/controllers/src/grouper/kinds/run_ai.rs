@@ -1,6 +1,6 @@
 //! Run:ai jobs: grouped by what the names of their pods begin with.
 
-use api::keys;
+use kai_api::keys;
 
 use super::super::plan::Plan;
 use super::super::workload::{Owner, Workload};

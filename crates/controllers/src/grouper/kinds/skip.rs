@@ -1,8 +1,8 @@
 //! Owners that only start other workloads, such as Argo workflows: the owner below decides, with the labels and annotations of the
 //! skipped one where it has none.
 
-use api::crd::Preemptibility;
-use api::keys;
+use kai_api::crd::Preemptibility;
+use kai_api::keys;
 
 use super::super::plan::Plan;
 use super::super::workload::{Owner, Stop, Workload};

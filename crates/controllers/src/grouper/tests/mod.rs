@@ -12,7 +12,7 @@ mod ray;
 
 use std::sync::Arc;
 
-use api::{Pod, PodGroup};
+use kai_api::{Pod, PodGroup};
 use serde_json::{Value, json};
 
 use super::{Objects, Owner, Rules, Stop, View, Workload, group};

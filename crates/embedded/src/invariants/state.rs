@@ -1,0 +1,165 @@
+//! What the laws need to know of the cluster, read once per object and kept up to date change by change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kai_api::{ObjectKey, keys};
+use kai_engine::model::{Gpus, Millis};
+
+use super::{Bound, Snapshot, Violation, node_holds, shared_gpus_hold};
+
+/// Shares are rounded to hundredths on the way.
+const ROUNDING_GPUS: f64 = 0.011;
+
+/// A node.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) node: Arc<kai_api::Node>,
+    /// Milli-cores and bytes of memory; `None` if they can't be read.
+    pub(super) room: Option<(i64, i64)>,
+    pub(super) gpu_memory_mib: Option<i64>,
+}
+
+/// A queue.
+#[derive(Debug)]
+struct Account {
+    parent: Option<String>,
+    limit_gpus: Option<f64>,
+}
+
+/// The cluster.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    bound: BTreeMap<ObjectKey, Bound>,
+    machines: BTreeMap<ObjectKey, Machine>,
+    /// The queue of each pod group.
+    groups: BTreeMap<ObjectKey, String>,
+    queues: BTreeMap<ObjectKey, Account>,
+}
+
+impl State {
+    pub(super) fn of(snapshot: &Snapshot) -> State {
+        let mut state = State::default();
+        snapshot
+            .pods
+            .iter()
+            .for_each(|pod| state.saw_pod(ObjectKey::of(&**pod), Some(pod)));
+        snapshot
+            .nodes
+            .iter()
+            .for_each(|node| state.saw_node(ObjectKey::of(&**node), Some(node)));
+        snapshot
+            .pod_groups
+            .iter()
+            .for_each(|group| state.saw_group(ObjectKey::of(&**group), Some(group)));
+        snapshot
+            .queues
+            .iter()
+            .for_each(|queue| state.saw_queue(ObjectKey::of(&**queue), Some(queue)));
+        state
+    }
+
+    pub(super) fn saw_pod(&mut self, key: ObjectKey, pod: Option<&Arc<kai_api::Pod>>) {
+        set(&mut self.bound, key, pod.and_then(|pod| Bound::of(pod)));
+    }
+
+    pub(super) fn saw_node(&mut self, key: ObjectKey, node: Option<&Arc<kai_api::Node>>) {
+        let machine = node.map(|node| Machine {
+            node: Arc::clone(node),
+            room: node
+                .read()
+                .ok()
+                .map(|read| (read.value.cpu_milli, read.value.memory_bytes)),
+            gpu_memory_mib: node
+                .metadata
+                .labels
+                .text(keys::NODE_GPU_MEMORY)
+                .and_then(|text| text.parse().ok()),
+        });
+        set(&mut self.machines, key, machine);
+    }
+
+    pub(super) fn saw_group(&mut self, key: ObjectKey, group: Option<&Arc<kai_api::PodGroup>>) {
+        set(&mut self.groups, key, group.map(|group| group.queue().to_owned()));
+    }
+
+    pub(super) fn saw_queue(&mut self, key: ObjectKey, queue: Option<&Arc<kai_api::Queue>>) {
+        let account = queue.map(|queue| {
+            let limit = queue.read(Millis(0)).ok().and_then(|read| read.value.quota.gpu.limit);
+            Account {
+                parent: queue.parent().map(str::to_owned),
+                limit_gpus: limit.map(|limit| limit as f64 / Gpus::whole(1).0 as f64),
+            }
+        });
+        set(&mut self.queues, key, account);
+    }
+
+    /// Pods with a node that have not ended.
+    pub(super) fn bound(&self) -> impl Iterator<Item = &Bound> {
+        self.bound.values()
+    }
+
+    /// The pod of this name, if it still is this one.
+    pub(super) fn pod(&self, key: &ObjectKey, uid: &str) -> Option<&Bound> {
+        self.bound.get(key).filter(|pod| pod.spec.uid == uid)
+    }
+
+    /// MiB of each GPU of a node.
+    pub(super) fn gpu_memory_mib(&self, node: &str) -> Option<i64> {
+        self.machines.get(&ObjectKey::new("", node))?.gpu_memory_mib
+    }
+
+    /// Laws of every instant that do not hold.
+    pub(super) fn violations(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let mut by_node: BTreeMap<&str, Vec<&Bound>> = BTreeMap::new();
+        for pod in self.bound.values() {
+            by_node.entry(&pod.node).or_default().push(pod);
+        }
+        for (key, machine) in &self.machines {
+            let pods = by_node.get(&*key.name).map(Vec::as_slice).unwrap_or_default();
+            node_holds(machine, pods, &mut found);
+            shared_gpus_hold(machine, pods, &mut found);
+        }
+        let used = self.gpus_by_queue(|pod| !pod.leaves);
+        for (key, account) in &self.queues {
+            let (name, Some(limit)) = (&*key.name, account.limit_gpus) else {
+                continue;
+            };
+            if let Some(used) = used.get(name).filter(|used| **used > limit + ROUNDING_GPUS) {
+                found.push(Violation(format!(
+                    "queue {name} has {used:.2} GPUs in use, its limit is {limit:.2}"
+                )));
+            }
+        }
+        found
+    }
+
+    /// GPUs of the pods of each queue, those of its children included.
+    pub(super) fn gpus_by_queue(&self, counts: impl Fn(&Bound) -> bool) -> BTreeMap<&str, f64> {
+        let mut used: BTreeMap<&str, f64> = BTreeMap::new();
+        for pod in self.bound.values().filter(|pod| counts(pod)) {
+            let Some(group) = &pod.spec.gang else { continue };
+            let machine = self.machines.get(&ObjectKey::new("", &pod.node));
+            let gpus = pod.gpus(machine.and_then(|machine| machine.gpu_memory_mib));
+            let mut queue = self.groups.get(&ObjectKey::new(&group.namespace, &group.name));
+            // A tree is never deeper than it has queues.
+            for _ in 0..=self.queues.len() {
+                let Some(name) = queue else { break };
+                *used.entry(name).or_default() += gpus;
+                queue = self
+                    .queues
+                    .get(&ObjectKey::new("", name))
+                    .and_then(|account| account.parent.as_ref());
+            }
+        }
+        used
+    }
+}
+
+fn set<T>(of: &mut BTreeMap<ObjectKey, T>, key: ObjectKey, value: Option<T>) {
+    match value {
+        Some(value) => drop(of.insert(key, value)),
+        None => drop(of.remove(&key)),
+    }
+}

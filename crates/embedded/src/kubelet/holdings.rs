@@ -1,0 +1,103 @@
+//! Which GPUs pods really have: those that a kubelet gave them, and those that their containers were told when they started. Labels and
+//! annotations have no say in it.
+
+use kai_api::{ObjectKey, keys};
+use serde_json::Value;
+
+use super::Kubelets;
+
+/// The GPUs of a pod on a simulated node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Namespace and name of the pod.
+    pub pod: ObjectKey,
+    /// Its uid.
+    pub uid: String,
+    /// Its node.
+    pub node: String,
+    /// UUIDs of the GPUs that the kubelet gave it: no other pod is given these.
+    pub gpus: Vec<String>,
+    /// UUIDs of the GPUs that its containers were told in a ConfigMap: it has a part of each.
+    pub shared: Vec<String>,
+}
+
+impl Kubelets {
+    /// The GPUs of all pods that have some.
+    pub fn holdings(&self) -> Vec<Holding> {
+        let state = self.lock();
+        let mut all: Vec<Holding> = state
+            .pods
+            .iter()
+            .filter_map(|(key, life)| {
+                let tenant = state.machines.get(&life.node)?.tenant(&life.uid)?;
+                Some(Holding {
+                    pod: key.clone(),
+                    uid: life.uid.clone(),
+                    node: life.node.clone(),
+                    gpus: tenant.gpu_uuids(),
+                    shared: tenant.shared.clone(),
+                })
+            })
+            .filter(|holding| !holding.gpus.is_empty() || !holding.shared.is_empty())
+            .collect();
+        all.sort_by(|a, b| a.pod.cmp(&b.pod));
+        all
+    }
+
+    /// UUIDs of the GPUs that the kubelet gave to a pod; empty for one that got none.
+    pub fn gpus_of(&self, namespace: &str, name: &str) -> Vec<String> {
+        let pod = ObjectKey::new(namespace, name);
+        let found = self.holdings().into_iter().find(|holding| holding.pod == pod);
+        found.map(|holding| holding.gpus).unwrap_or_default()
+    }
+
+    /// UUIDs of the GPUs that the pod's containers were told, of which it has a part.
+    pub fn shared_gpus_of(&self, namespace: &str, name: &str) -> Vec<String> {
+        let pod = ObjectKey::new(namespace, name);
+        let found = self.holdings().into_iter().find(|holding| holding.pod == pod);
+        found.map(|holding| holding.shared).unwrap_or_default()
+    }
+}
+
+/// The GPUs that a ConfigMap of this name tells the pod's containers, whichever way they are named. Only a variable of its own counts: it
+/// wins over everything that a container imports.
+pub(super) fn visible_gpus(pod: &Value, name: &str, config_map: &Value) -> Vec<String> {
+    let lists = ["containers", "initContainers"].map(|list| pod["spec"][list].as_array());
+    let containers = lists.into_iter().flatten().flatten();
+    let mut variables = containers.filter_map(|container| container["env"].as_array()).flatten();
+    let is_read = |variable: &Value| {
+        variable["name"] == keys::ENV_VISIBLE_DEVICES && variable["valueFrom"]["configMapKeyRef"]["name"] == name
+    };
+    if !variables.any(is_read) {
+        return Vec::new();
+    }
+    let text = config_map["data"][keys::ENV_VISIBLE_DEVICES]
+        .as_str()
+        .unwrap_or_default();
+    let names = text.split(',').filter(|name| !name.is_empty());
+    names
+        .map(|name| name.rsplit('=').next().unwrap_or(name).to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn gpus_are_known_by_their_uuid() {
+        let variable =
+            json!({ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": { "configMapKeyRef": { "name": "ours" } } });
+        let imported = json!([{ "configMapRef": { "name": "theirs" } }]);
+        let pod = json!({ "spec": { "containers": [{ "env": [variable], "envFrom": imported }] } });
+        let told =
+            |name: &str, text: &str| visible_gpus(&pod, name, &json!({ "data": { "NVIDIA_VISIBLE_DEVICES": text } }));
+        let both = told("ours", "kai.scheduler/gpu=GPU-1,kai.scheduler/gpu=GPU-2");
+        assert_eq!(both, ["GPU-1", "GPU-2"]);
+        assert_eq!(told("ours", "GPU-1"), ["GPU-1"]);
+        assert!(told("theirs", "all").is_empty());
+        assert!(visible_gpus(&pod, "ours", &json!({ "data": {} })).is_empty());
+    }
+}

@@ -1,0 +1,196 @@
+//! Simulated nodes as people write them in a YAML file, and the Node objects made from them.
+
+use std::collections::BTreeMap;
+
+use kai_gpu::fake::Settings;
+use kai_node::allocator::plan::{GPU_RESOURCE, MigStrategy};
+use kai_node::in_process::{NodeGpus, Setup};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A file of simulated nodes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct NodesFile {
+    /// The nodes.
+    pub nodes: Vec<NodeTemplate>,
+    /// How long pods take.
+    pub delays: Delays,
+}
+
+/// How long pods take to start and to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Delays {
+    /// From being bound to running.
+    pub start_seconds: f64,
+    /// From being asked to stop to being gone.
+    pub stop_seconds: f64,
+}
+
+impl Default for Delays {
+    fn default() -> Delays {
+        Delays {
+            start_seconds: 0.5,
+            stop_seconds: 0.5,
+        }
+    }
+}
+
+/// One simulated node, or several alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct NodeTemplate {
+    /// Name; with `count` the nodes are called `name-0`, `name-1` and so on.
+    pub name: String,
+    /// How many alike; one node without a number if it is not given.
+    pub count: Option<u32>,
+    /// GPUs by profile and count, with MIG partitions: `h100:8`, `a100-40:4/1g.5gb*7`. Nothing for a node without GPUs.
+    #[serde(default)]
+    pub gpus: String,
+    /// Cores.
+    #[serde(default = "default_cpu")]
+    pub cpu: String,
+    /// Memory.
+    #[serde(default = "default_memory")]
+    pub memory: String,
+    /// Pods that it takes.
+    #[serde(default = "default_pods")]
+    pub pods: u32,
+    /// How MIG partitions are offered: `none`, `single` or `mixed`.
+    #[serde(default)]
+    pub mig_strategy: Option<String>,
+    /// Time slicing: each GPU is offered this many times.
+    #[serde(default)]
+    pub replicas: Option<u32>,
+    /// More labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Taints as in a Node object.
+    #[serde(default)]
+    pub taints: Vec<Value>,
+}
+
+fn default_cpu() -> String {
+    "64".to_owned()
+}
+fn default_memory() -> String {
+    "512Gi".to_owned()
+}
+fn default_pods() -> u32 {
+    110
+}
+
+impl NodesFile {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<NodesFile, String> {
+        let written: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        super::nodes_file::check_numbers(&written)?;
+        let file: NodesFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        super::nodes_file::check(&file)?;
+        Ok(file)
+    }
+}
+
+impl NodeTemplate {
+    /// A node of this name with these GPUs, everything else as usual.
+    pub fn new(name: &str, gpus: &str) -> NodeTemplate {
+        NodeTemplate {
+            name: name.to_owned(),
+            count: None,
+            gpus: gpus.to_owned(),
+            cpu: default_cpu(),
+            memory: default_memory(),
+            pods: default_pods(),
+            mig_strategy: None,
+            replicas: None,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+        }
+    }
+
+    /// The names of its nodes.
+    pub fn names(&self) -> Vec<String> {
+        match self.count {
+            None => vec![self.name.clone()],
+            Some(count) => (0..count).map(|number| format!("{}-{number}", self.name)).collect(),
+        }
+    }
+
+    /// The GPUs of the node of this name; `None` if it has none.
+    pub(super) fn gpus(&self, name: &str) -> Result<Option<NodeGpus>, String> {
+        if self.gpus.is_empty() {
+            return Ok(None);
+        }
+        let refuse = |problem: String| format!("node {}: gpus {:?}: {problem}", self.name, self.gpus);
+        let settings: Settings = self.gpus.parse().map_err(|error| refuse(format!("{error}")))?;
+        let mut setup = Setup::default();
+        if let Some(strategy) = &self.mig_strategy {
+            setup.policy.mig = match strategy.as_str() {
+                "none" => MigStrategy::None,
+                "single" => MigStrategy::Single,
+                "mixed" => MigStrategy::Mixed,
+                other => return Err(refuse(format!("migStrategy {other:?} is not none, single or mixed"))),
+            };
+        }
+        if let Some(replicas) = self.replicas {
+            setup.policy.sharing.replicas.insert(GPU_RESOURCE.into(), replicas);
+        }
+        let gpus = NodeGpus::fake(&settings.seeded(name), setup).map_err(|error| refuse(format!("{error}")))?;
+        Ok(Some(gpus))
+    }
+
+    /// The Node object, without status.
+    pub(super) fn object(&self, name: &str, gpus: Option<&NodeGpus>) -> Value {
+        let mut labels: BTreeMap<String, String> = BTreeMap::new();
+        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+        labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
+        labels.extend(gpus.map(NodeGpus::labels).unwrap_or_default());
+        labels.extend(self.labels.clone());
+        let arch = match labels.get(kai_api::keys::NODE_PLATFORM).map(String::as_str) {
+            Some("tegra") => "arm64",
+            _ => "amd64",
+        };
+        labels
+            .entry("kubernetes.io/arch".to_owned())
+            .or_insert_with(|| arch.to_owned());
+        json!({ "metadata": { "name": name, "labels": labels }, "spec": { "taints": self.taints } })
+    }
+
+    /// The resources of the Node's status: capacity and allocatable.
+    pub(super) fn resources(&self, gpus: Option<&NodeGpus>) -> (Value, Value) {
+        let plain = json!({ "cpu": self.cpu, "memory": self.memory, "pods": self.pods.to_string() });
+        let (mut capacity, mut allocatable) = (plain.clone(), plain);
+        for listed in gpus.map(NodeGpus::resources).unwrap_or_default() {
+            let healthy = listed.devices.iter().filter(|device| device.health == "Healthy");
+            allocatable[&listed.resource] = healthy.count().to_string().into();
+            capacity[&listed.resource] = listed.devices.len().to_string().into();
+        }
+        (capacity, allocatable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_nodes_becomes_node_objects() {
+        let file = NodesFile::parse(
+            "nodes:\n- {name: h, count: 2, gpus: 'h100:8'}\n- {name: l, gpus: 'l40s:1', replicas: 4}\n",
+        )
+        .unwrap();
+        assert_eq!(file.nodes[0].names(), ["h-0", "h-1"]);
+        let gpus = file.nodes[1].gpus("l").unwrap();
+        let (_, allocatable) = file.nodes[1].resources(gpus.as_ref());
+        assert_eq!(allocatable["nvidia.com/gpu"], "4");
+        let object = file.nodes[1].object("l", gpus.as_ref());
+        assert_eq!(object["metadata"]["labels"]["nvidia.com/gpu.count"], "1");
+    }
+
+    #[test]
+    fn a_wrong_profile_is_named() {
+        let error = NodesFile::parse("nodes:\n- {name: x, gpus: 'voodoo:1'}\n").unwrap_err();
+        assert!(error.contains("node x") && error.contains("voodoo"), "{error}");
+    }
+}

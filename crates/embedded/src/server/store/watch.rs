@@ -1,0 +1,125 @@
+//! Watching the store. A watcher is a cursor into a table's history, so that a slow one costs no memory: when the history
+//! has moved past it, it is told so. Never pushes.
+
+use std::sync::Arc;
+
+use kai_cluster::Mark;
+use serde_json::json;
+
+use super::{Change, Store};
+use crate::server::kinds::Kind;
+use crate::server::object::{Object, metadata_mut};
+use crate::server::refusal::Refusal;
+use crate::server::selector::Selector;
+
+/// Changes handed to a watcher at a time: bounds how long the lock is held.
+const BATCH_LEN_MAX: usize = 500;
+
+/// What happened to an object, as seen through a selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventType {
+    /// It is new, or newly selected.
+    Added,
+    /// It changed.
+    Modified,
+    /// It is gone, or no longer selected.
+    Deleted,
+}
+
+impl EventType {
+    /// Kubernetes' word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One event of a watch.
+#[derive(Debug, Clone)]
+pub struct WatchEvent {
+    /// What happened.
+    pub event_type: EventType,
+    /// The object afterwards; for a deletion its last state.
+    pub object: Object,
+}
+
+/// Where a watcher is.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    pub(crate) table: usize,
+    pub(crate) namespace: String,
+    pub(crate) selector: Selector,
+    pub(crate) seen: u64,
+    pub(crate) head: Mark,
+}
+
+/// What a watcher gets at once.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) events: Vec<WatchEvent>,
+    /// Everything up to this revision has been seen.
+    pub(crate) seen: u64,
+}
+
+impl Store {
+    /// A watcher of everything after a revision.
+    pub(crate) fn cursor(&self, kind: &Kind, namespace: &str, selector: Selector, since: u64) -> Cursor {
+        Cursor {
+            table: kind.table,
+            namespace: namespace.to_owned(),
+            selector,
+            seen: since,
+            head: self.tables[kind.table].head.clone(),
+        }
+    }
+
+    /// What a watcher has not seen yet.
+    pub(crate) fn batch(&self, cursor: &Cursor) -> Result<Batch, Refusal> {
+        let table = &self.tables[cursor.table];
+        if cursor.seen < table.forgotten {
+            return Err(Refusal::expired(format!(
+                "too old resource version: {} ({})",
+                cursor.seen,
+                table.forgotten + 1
+            )));
+        }
+        let first = table.history.partition_point(|c| c.revision <= cursor.seen);
+        let changes = table.history.range(first..).take(BATCH_LEN_MAX);
+        let complete = table.history.len() - first <= BATCH_LEN_MAX;
+        let seen = if complete {
+            self.revision
+        } else {
+            changes.clone().next_back().map_or(self.revision, |c| c.revision)
+        };
+        Ok(Batch {
+            events: changes.filter_map(|c| seen_as(c, cursor)).collect(),
+            seen,
+        })
+    }
+}
+
+fn seen_as(change: &Arc<Change>, cursor: &Cursor) -> Option<WatchEvent> {
+    let object = &change.object;
+    if !cursor.namespace.is_empty() && object.namespace() != cursor.namespace {
+        return None;
+    }
+    let selected = |o: &Object| cursor.selector.is_everything() || cursor.selector.matches(o);
+    let before = change.before.as_ref().filter(|o| selected(o));
+    let now = !change.removed && selected(object);
+    let event = |event_type, object| Some(WatchEvent { event_type, object });
+    match (before, now) {
+        (None, false) => None,
+        (None, true) => event(EventType::Added, object.clone()),
+        (Some(_), true) => event(EventType::Modified, object.clone()),
+        (Some(_), false) if change.removed => event(EventType::Deleted, object.clone()),
+        // It left the selection: its last selected state, under the revision of the change.
+        (Some(before), false) => {
+            let mut value = before.to_value();
+            metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(change.revision.to_string()));
+            event(EventType::Deleted, Object::new(value))
+        }
+    }
+}

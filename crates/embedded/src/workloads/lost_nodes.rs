@@ -1,0 +1,66 @@
+//! Pods of nodes that were deleted are deleted too: no kubelet is left that would do it.
+
+use std::time::Duration;
+
+use kai_api::{Object, ObjectKey};
+use kai_cluster::{Deletion, Error, Part, Patch, Selection, Target};
+use serde_json::json;
+
+use super::shell::Again;
+use super::{Inner, Kind};
+
+/// How long a node has to be gone, as in kube-controller-manager: it may be registered again.
+const QUARANTINE: Duration = Duration::from_secs(40);
+
+impl Inner {
+    /// Has a node looked for after a while, unless it is there.
+    pub(super) fn look_for_node(&self, node: &str) {
+        let key = ObjectKey::new("", node);
+        if self.context.feeds.nodes().is_synced() && self.context.feeds.nodes().get(&key).is_none() {
+            self.queue.add_after((Kind::LostNode, key), QUARANTINE);
+        }
+    }
+
+    /// Deletes the pods of a node that is not there.
+    pub(super) async fn lost_node(&self, key: &ObjectKey) -> Result<Again, Error> {
+        let client = &self.context.client;
+        if client
+            .get_metadata(Target::of::<kai_api::Node>("", &key.name))
+            .await?
+            .is_some()
+        {
+            return Ok(None);
+        }
+        let selection = Selection {
+            fields: format!("spec.nodeName={}", key.name),
+            ..Selection::default()
+        };
+        for pod in client.list_values(&kai_api::Pod::RESOURCE, &selection).await? {
+            let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
+            let (namespace, name) = (text("namespace"), text("name"));
+            let target = Target::of::<kai_api::Pod>(namespace, name);
+            let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+            if !ended {
+                let now = self.context.clock.now_text();
+                let status = json!({ "metadata": { "uid": text("uid") }, "status": { "phase": "Failed", "conditions": [{
+                    "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
+                    "message": "PodGC: node no longer exists", "lastTransitionTime": now,
+                }] } });
+                match client.patch(target, Part::Status, Patch::Strategic(status)).await {
+                    Err(error) if !error.is_not_found() && !error.is_conflict() => return Err(error),
+                    _ => {}
+                }
+            }
+            let at_once = Deletion {
+                uid: Some(text("uid").to_owned()),
+                grace_seconds: Some(0),
+                ..Deletion::default()
+            };
+            match client.delete(target, &at_once).await {
+                Err(error) if !error.is_conflict() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,234 @@
+//! The part of kube-controller-manager that clusters without one need for trying and testing: pods of Deployments, ReplicaSets,
+//! StatefulSets, DaemonSets, Jobs and CronJobs, volumes of claims, service accounts of namespaces, and the end of pods of deleted nodes. Works through the Kubernetes API alone.
+//!
+//! What to do for an object is decided by a pure function per kind (`replica_set::plan` and so on) from the object and a fresh list of
+//! what it owns; `shell` carries it out. A fresh list instead of the watch, because a watch that lags behind our own writes would make
+//! a controller create the same pods twice.
+
+mod conditions;
+mod cron_job;
+mod daemon_set;
+mod deployment;
+pub mod expansion;
+mod job;
+mod lost_nodes;
+mod nodes;
+mod objects;
+mod other_schedulers;
+mod pods;
+mod replica_set;
+mod revisions;
+mod shell;
+mod stateful_set;
+mod volumes;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kai_api::{Backoff, Object, ObjectKey};
+use kai_cluster::{Context, Events, Feed, Outcome, Selection, Subscription, WorkQueue};
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+
+use objects::{Claim, CronJob, DaemonSet, Deployment, Job, ReplicaSet, StatefulSet, Volume};
+pub use other_schedulers::OtherSchedulers;
+pub use volumes::PROVISIONER as VOLUME_PROVISIONER;
+
+/// Objects that are worked on at a time.
+const WORKERS_MAX: usize = 8;
+
+/// What there is to work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Kind {
+    Deployment,
+    ReplicaSet,
+    StatefulSet,
+    DaemonSet,
+    Job,
+    CronJob,
+    Claim,
+    Volume,
+    Namespace,
+    /// A node that pods are on and that is not there.
+    LostNode,
+}
+
+impl Kind {
+    /// The kind of an owner of pods, replica sets or jobs.
+    fn of_owner(kind: &str) -> Option<Kind> {
+        match kind {
+            "Deployment" => Some(Kind::Deployment),
+            "ReplicaSet" => Some(Kind::ReplicaSet),
+            "StatefulSet" => Some(Kind::StatefulSet),
+            "DaemonSet" => Some(Kind::DaemonSet),
+            "Job" => Some(Kind::Job),
+            "CronJob" => Some(Kind::CronJob),
+            _ => None,
+        }
+    }
+}
+
+/// Owners of objects by the plural of their resource and their key.
+type Owners = FxHashMap<(&'static str, ObjectKey), (Kind, ObjectKey)>;
+
+/// The controllers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Workloads {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    context: Context,
+    events: Events,
+    deployments: Feed<Deployment>,
+    replica_sets: Feed<ReplicaSet>,
+    stateful_sets: Feed<StatefulSet>,
+    daemon_sets: Feed<DaemonSet>,
+    jobs: Feed<Job>,
+    cron_jobs: Feed<CronJob>,
+    claims: Feed<Claim>,
+    volumes: Feed<Volume>,
+    classes: Feed<kai_api::StorageClass>,
+    namespaces: Feed<kai_api::Namespace>,
+    queue: WorkQueue<(Kind, ObjectKey)>,
+    /// To know whom to tell when an owned object is gone. A plain lock: held for look-ups only.
+    owners: Mutex<Owners>,
+}
+
+impl Workloads {
+    /// Starts to watch workloads. Must be called within a runtime.
+    pub fn new(context: &Context) -> Workloads {
+        let everything = Selection::default();
+        let client = &context.client;
+        Workloads {
+            inner: Arc::new(Inner {
+                events: Events::new(client, "kai-controller-manager", context.clock),
+                deployments: Feed::start(client, &everything),
+                replica_sets: Feed::start(client, &everything),
+                stateful_sets: Feed::start(client, &everything),
+                daemon_sets: Feed::start(client, &everything),
+                jobs: Feed::start(client, &everything),
+                cron_jobs: Feed::start(client, &everything),
+                claims: Feed::start(client, &everything),
+                volumes: Feed::start(client, &everything),
+                classes: Feed::start(client, &everything),
+                namespaces: Feed::start(client, &everything),
+                queue: WorkQueue::new(Backoff {
+                    first: Duration::from_millis(200),
+                    longest: Duration::from_secs(10),
+                }),
+                owners: Mutex::default(),
+                context: context.clone(),
+            }),
+        }
+    }
+
+    /// Works until dropped.
+    pub async fn run(&self) {
+        let shared = Arc::clone(&self.inner);
+        let work = self.inner.queue.run(WORKERS_MAX, move |(kind, key)| {
+            let inner = Arc::clone(&shared);
+            async move {
+                match inner.reconcile(kind, &key).await {
+                    Ok(None) => Outcome::Done,
+                    Ok(Some(pause)) => Outcome::Again(pause),
+                    Err(error) => {
+                        tracing::debug!(?kind, %key, %error, "a workload controller could not write; it tries again");
+                        Outcome::Retry
+                    }
+                }
+            }
+        });
+        tokio::join!(self.inner.watch(), work);
+    }
+}
+
+impl Inner {
+    /// Turns changes of objects into work.
+    async fn watch(&self) {
+        let wake = Arc::new(Notify::new());
+        let pods = self.context.feeds.pods().subscribe(&wake);
+        let nodes = self.context.feeds.nodes().subscribe(&wake);
+        let deployments = self.deployments.subscribe(&wake);
+        let replica_sets = self.replica_sets.subscribe(&wake);
+        let stateful_sets = self.stateful_sets.subscribe(&wake);
+        let daemon_sets = self.daemon_sets.subscribe(&wake);
+        let jobs = self.jobs.subscribe(&wake);
+        let cron_jobs = self.cron_jobs.subscribe(&wake);
+        let claims = self.claims.subscribe(&wake);
+        let volumes = self.volumes.subscribe(&wake);
+        let classes = self.classes.subscribe(&wake);
+        let namespaces = self.namespaces.subscribe(&wake);
+        loop {
+            wake.notified().await;
+            self.take(&deployments, Kind::Deployment);
+            self.take(&replica_sets, Kind::ReplicaSet);
+            self.take(&stateful_sets, Kind::StatefulSet);
+            self.take(&daemon_sets, Kind::DaemonSet);
+            self.take(&jobs, Kind::Job);
+            self.take(&cron_jobs, Kind::CronJob);
+            self.take(&claims, Kind::Claim);
+            self.take(&namespaces, Kind::Namespace);
+            for (key, pod) in pods.take() {
+                self.tell_owner(&key, pod.as_deref());
+                if let Some(node) = pod.as_deref().and_then(kai_api::Pod::node_name) {
+                    self.look_for_node(node);
+                }
+            }
+            if !nodes.take().is_empty() {
+                self.add_all(&self.daemon_sets, Kind::DaemonSet);
+                for pod in self.context.feeds.pods().all() {
+                    pod.node_name().into_iter().for_each(|node| self.look_for_node(node));
+                }
+            }
+            if self.take(&volumes, Kind::Volume) | !classes.take().is_empty() {
+                self.add_all(&self.claims, Kind::Claim);
+            }
+        }
+    }
+
+    /// Adds what changed, and its owners. Answers whether there was any.
+    fn take<T: Object>(&self, changed: &Subscription<T>, kind: Kind) -> bool {
+        let changed = changed.take();
+        for (key, object) in &changed {
+            self.tell_owner(key, object.as_deref());
+            self.queue.add((kind, key.clone()));
+        }
+        !changed.is_empty()
+    }
+
+    fn add_all<T: Object>(&self, feed: &Feed<T>, kind: Kind) {
+        for object in feed.all() {
+            self.queue.add((kind, ObjectKey::of(&*object)));
+        }
+    }
+
+    /// An owned object changed: its owner has to look.
+    fn tell_owner<T: Object>(&self, key: &ObjectKey, owned: Option<&T>) {
+        let plural = match &T::RESOURCE.plural {
+            std::borrow::Cow::Borrowed(plural) => *plural,
+            std::borrow::Cow::Owned(_) => return,
+        };
+        let place = (plural, key.clone());
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = match owned {
+            Some(owned) => {
+                let references = &owned.metadata().owner_references;
+                let owner = references.iter().find_map(|owner| {
+                    let kind = Kind::of_owner(&owner.kind)?;
+                    Some((kind, ObjectKey::new(&key.namespace, &owner.name)))
+                });
+                if let Some(owner) = &owner {
+                    owners.insert(place, owner.clone());
+                }
+                owner
+            }
+            None => owners.remove(&place),
+        };
+        drop(owners);
+        if let Some(owner) = owner {
+            self.queue.add(owner);
+        }
+    }
+}

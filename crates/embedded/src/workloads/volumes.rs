@@ -1,0 +1,294 @@
+//! Volumes of claims: volumes that exist are matched to claims, and classes of the simulated provisioner get new ones. Nothing is
+//! stored anywhere. Which volume suits a claim is decided by pure functions; the rest carries it out.
+
+use kai_api::{Object, ObjectKey, VolumeBinding};
+use kai_cluster::{Error, Part, Patch, Selection, Severity, Target};
+use serde_json::{Value, json};
+
+use super::objects::{Claim, Volume, Workload};
+use super::shell::{Again, ignore_conflict};
+use super::{Inner, Kind};
+
+/// The provisioner of classes whose volumes are simulated.
+pub const PROVISIONER: &str = "sim.kai.scheduler/volumes";
+/// Annotation of a claim: the node that a scheduler chose for the pod that uses it.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Annotation of a volume: who made it.
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+
+impl Inner {
+    pub(super) async fn claim(&self, key: &ObjectKey) -> Result<Again, Error> {
+        let Some(claim) = self.claims.get(key) else {
+            // Its volume finds out that it is nobody's any more.
+            self.add_all(&self.volumes, Kind::Volume);
+            return Ok(None);
+        };
+        let claim = &claim.0;
+        if claim.metadata.is_terminating() {
+            return Ok(None);
+        }
+        let volumes = self
+            .context
+            .client
+            .list_values(&Volume::RESOURCE, &Selection::default())
+            .await?;
+        let volumes: Vec<Workload> = volumes.into_iter().filter_map(Workload::of).collect();
+        if claim.status["phase"] == "Bound" {
+            let name = claim.spec["volumeName"].as_str().unwrap_or_default();
+            if !volumes.iter().any(|volume| volume.name() == name) {
+                let status = json!({ "phase": "Lost" });
+                self.write_status(target_of(key), claim, status).await?;
+                let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+                self.warn(claim, "ClaimLost", message.to_owned()).await;
+            }
+            return Ok(None);
+        }
+        match suitable(claim, &volumes) {
+            Some(volume) => self.bind(key, claim, volume).await?,
+            None => self.provision(key, claim).await?,
+        }
+        Ok(None)
+    }
+
+    /// Says on both sides that claim and volume belong together. The volume comes first: a claim that looks elsewhere meanwhile finds
+    /// it taken.
+    async fn bind(&self, key: &ObjectKey, claim: &Workload, volume: &Workload) -> Result<(), Error> {
+        let client = &self.context.client;
+        let reference = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": key.namespace.to_string(),
+            "name": claim.name(), "uid": claim.uid(),
+        });
+        let of_volume = Target::of::<Volume>("", volume.name());
+        let version = volume.metadata.resource_version.as_deref();
+        let body = json!({ "metadata": { "resourceVersion": version }, "spec": { "claimRef": reference } });
+        client.patch(of_volume, Part::Object, Patch::Merge(body)).await?;
+        let bound = json!({ "status": { "phase": "Bound" } });
+        client.patch(of_volume, Part::Status, Patch::Merge(bound)).await?;
+        let marks = json!({ "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes" });
+        let body = json!({ "metadata": { "annotations": marks }, "spec": { "volumeName": volume.name() } });
+        client.patch(target_of(key), Part::Object, Patch::Merge(body)).await?;
+        let status = json!({
+            "phase": "Bound", "accessModes": volume.spec["accessModes"], "capacity": volume.spec["capacity"],
+        });
+        self.write_status(target_of(key), claim, status).await
+    }
+
+    /// Makes a volume for the claim, or tells its user why there is none.
+    async fn provision(&self, key: &ObjectKey, claim: &Workload) -> Result<(), Error> {
+        let Some(name) = class_name(claim) else {
+            let message = "no persistent volumes available for this claim and no storage class is set";
+            self.warn(claim, "FailedBinding", message.to_owned()).await;
+            return Ok(());
+        };
+        let Some(class) = self.classes.get(&ObjectKey::new("", name)) else {
+            let message = format!("storageclass.storage.k8s.io {name:?} not found");
+            self.warn(claim, "ProvisioningFailed", message).await;
+            return Ok(());
+        };
+        let waits = class.volume_binding() == VolumeBinding::WaitForFirstConsumer;
+        if waits && claim.metadata.annotations.text(SELECTED_NODE).is_none() {
+            let message = "waiting for first consumer to be created before binding";
+            self.tell(claim, &Claim::RESOURCE, "WaitForFirstConsumer", message.to_owned())
+                .await;
+            return Ok(());
+        }
+        match class.provisioner() {
+            Some(PROVISIONER) => {}
+            Some(other) => {
+                let message = format!(
+                    "waiting for a volume to be created by the provisioner {other:?}, which is not part of this cluster; use a \
+                     class with the provisioner {PROVISIONER}, or create a PersistentVolume"
+                );
+                self.warn(claim, "ExternalProvisioning", message).await;
+                return Ok(());
+            }
+            None => {
+                let message = "no persistent volumes available for this claim; create a PersistentVolume that fits it";
+                self.warn(claim, "FailedBinding", message.to_owned()).await;
+                return Ok(());
+            }
+        }
+        let client = &self.context.client;
+        let class = client
+            .get_value(Target::of::<kai_api::StorageClass>("", name))
+            .await?
+            .unwrap_or_default();
+        let volume = new_volume(&key.namespace, claim, &class);
+        let message = format!(
+            "Successfully provisioned volume {}",
+            volume["metadata"]["name"].as_str().unwrap_or_default()
+        );
+        ignore_conflict(client.create(&Volume::RESOURCE, "", volume).await)?;
+        // The volume's own change has the claim looked at again.
+        self.tell(claim, &Claim::RESOURCE, "ProvisioningSucceeded", message)
+            .await;
+        Ok(())
+    }
+
+    pub(super) async fn volume(&self, key: &ObjectKey) -> Result<Again, Error> {
+        let Some(volume) = self.volumes.get(key) else {
+            // Claims that were bound to it look for themselves.
+            return Ok(None);
+        };
+        let volume = &volume.0;
+        let target = Target::of::<Volume>("", &key.name);
+        let reference = &volume.spec["claimRef"];
+        let uid = reference["uid"].as_str().unwrap_or_default();
+        if uid.is_empty() {
+            let status = json!({ "phase": "Available" });
+            return self.write_status(target, volume, status).await.map(|()| None);
+        }
+        let text = |field: &str| reference[field].as_str().unwrap_or_default();
+        let claim = Target::of::<Claim>(text("namespace"), text("name"));
+        let claim = self.context.client.get_metadata(claim).await?;
+        if claim.is_some_and(|claim| claim.uid.as_deref() == Some(uid)) {
+            return Ok(None);
+        }
+        let ours = volume.metadata.annotations.text(PROVISIONED_BY) == Some(PROVISIONER);
+        if ours && volume.spec["persistentVolumeReclaimPolicy"] == "Delete" {
+            self.context
+                .client
+                .delete(target, &kai_cluster::Deletion::default())
+                .await?;
+            return Ok(None);
+        }
+        let status = json!({ "phase": "Released" });
+        self.write_status(target, volume, status).await.map(|()| None)
+    }
+
+    async fn warn(&self, claim: &Workload, reason: &'static str, message: String) {
+        self.record(claim, &Claim::RESOURCE, Severity::Warning, reason, message)
+            .await;
+    }
+}
+
+fn target_of(key: &ObjectKey) -> Target<'_> {
+    Target::of::<Claim>(&key.namespace, &key.name)
+}
+
+/// The class of a claim or volume; `None` for none.
+fn class_name(of: &Workload) -> Option<&str> {
+    of.spec["storageClassName"].as_str().filter(|name| !name.is_empty())
+}
+
+/// The smallest volume that the claim can have. One that names the claim comes before all others.
+fn suitable<'a>(claim: &Workload, volumes: &'a [Workload]) -> Option<&'a Workload> {
+    let live = volumes.iter().filter(|volume| !volume.metadata.is_terminating());
+    if let Some(name) = claim.spec["volumeName"].as_str().filter(|name| !name.is_empty()) {
+        let mut named = live.filter(|volume| volume.name() == name);
+        return named.find(|volume| is_free_for(volume, claim));
+    }
+    let fitting = live.filter(|volume| is_free_for(volume, claim) && fits(volume, claim));
+    fitting.min_by_key(|volume| (volume.spec["claimRef"].is_null(), capacity(volume), volume.name()))
+}
+
+/// Whether the volume is nobody's, or reserved for this claim.
+fn is_free_for(volume: &Workload, claim: &Workload) -> bool {
+    let reference = &volume.spec["claimRef"];
+    let uid = reference["uid"].as_str().unwrap_or_default();
+    reference.is_null()
+        || reference["name"] == claim.name()
+            && reference["namespace"] == claim.metadata.namespace()
+            && (uid.is_empty() || uid == claim.uid())
+}
+
+fn fits(volume: &Workload, claim: &Workload) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let modes = list(&volume.spec["accessModes"]);
+    let mode = |of: &Workload| of.spec["volumeMode"].as_str().unwrap_or("Filesystem").to_owned();
+    let selector = &claim.spec["selector"];
+    let labels: Value = volume
+        .metadata
+        .labels
+        .iter()
+        .map(|(key, value)| (key.to_owned(), Value::from(&**value)))
+        .collect();
+    let selected = selector.is_null()
+        || crate::server::Selector::of_object(selector).is_some_and(|selector| selector.matches_labels(&labels));
+    selected
+        && class_name(volume) == class_name(claim)
+        && mode(volume) == mode(claim)
+        && list(&claim.spec["accessModes"]).iter().all(|mode| modes.contains(mode))
+        && capacity(volume) >= quantity(&claim.spec["resources"]["requests"]["storage"])
+}
+
+fn capacity(volume: &Workload) -> i64 {
+    quantity(&volume.spec["capacity"]["storage"])
+}
+
+/// Whole bytes.
+fn quantity(value: &Value) -> i64 {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    kai_api::Quantity::parse(&text).map_or(0, kai_api::Quantity::units_up)
+}
+
+fn new_volume(namespace: &str, claim: &Workload, class: &Value) -> Value {
+    let name = format!("pvc-{}", claim.uid());
+    let reference = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim.name(), "uid": claim.uid(),
+    });
+    let reclaim = class["reclaimPolicy"].as_str().unwrap_or("Delete");
+    json!({
+        "metadata": { "name": name, "annotations": { PROVISIONED_BY: PROVISIONER } },
+        "spec": {
+            "capacity": { "storage": claim.spec["resources"]["requests"]["storage"] },
+            "accessModes": claim.spec["accessModes"],
+            "persistentVolumeReclaimPolicy": reclaim,
+            "storageClassName": class["metadata"]["name"],
+            "volumeMode": claim.spec["volumeMode"].as_str().unwrap_or("Filesystem"),
+            "claimRef": reference,
+            "hostPath": { "path": format!("/simulated/{name}") },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, spec: Value) -> Workload {
+        Workload::of(json!({ "metadata": { "name": name, "namespace": "default", "uid": name }, "spec": spec }))
+            .unwrap()
+    }
+
+    fn volume(name: &str, storage: &str, more: Value) -> Workload {
+        let mut spec =
+            json!({ "capacity": { "storage": storage }, "accessModes": ["ReadWriteOnce"], "storageClassName": "slow" });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object(name, spec)
+    }
+
+    #[test]
+    fn a_claim_gets_the_smallest_volume_that_suits_it() {
+        let volumes = [
+            volume("large", "100Gi", json!({})),
+            volume("small", "10Gi", json!({})),
+            volume("tiny", "1Gi", json!({})),
+            volume("fast", "10Gi", json!({ "storageClassName": "fast" })),
+            volume(
+                "taken",
+                "5Gi",
+                json!({ "claimRef": { "name": "other", "namespace": "default", "uid": "other" } }),
+            ),
+            volume(
+                "kept",
+                "50Gi",
+                json!({ "claimRef": { "name": "mine", "namespace": "default" }, "storageClassName": "" }),
+            ),
+        ];
+        let check = |claim: &str, more: Value, expect: Option<&str>| {
+            let mut spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "slow",
+                "resources": { "requests": { "storage": "2Gi" } } });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let claim = object(claim, spec);
+            assert_eq!(suitable(&claim, &volumes).map(Workload::name), expect, "{}", claim.spec);
+        };
+        check("c", json!({}), Some("small"));
+        check("c", json!({ "storageClassName": "fast" }), Some("fast"));
+        check("c", json!({ "accessModes": ["ReadWriteMany"] }), None);
+        check("c", json!({ "volumeName": "large" }), Some("large"));
+        check("c", json!({ "volumeName": "taken" }), None);
+        check("mine", json!({ "storageClassName": "" }), Some("kept"));
+        check("c", json!({ "storageClassName": "" }), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! Lost reservations, and the law that no node is promised beyond its GPUs.
+
+use std::sync::Arc;
+
+use kai_api::ObjectKey;
+use kai_engine::report::Status;
+use serde_json::{Value, json};
+
+use super::tests::{World, merged, reservation, slim};
+
+/// A node with so many GPUs, of which some failed.
+fn node(world: &mut World, gpus: u32, failed: u32) {
+    world.index.apply_node(&slim(json!({
+        "metadata": { "name": "n", "uid": "uid-n", "labels": { "nvidia.com/gpu.memory": "80000" } },
+        "status": {
+            "capacity": { "nvidia.com/gpu": gpus.to_string() },
+            "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": (gpus - failed).to_string() },
+            "conditions": [{ "type": "Ready", "status": "True" }],
+        },
+    })));
+}
+
+fn world(gpus: u32) -> World {
+    let mut world = World::new();
+    node(&mut world, gpus, 0);
+    world.group("g", json!({}));
+    world
+}
+
+/// The group's reservation pod, told this GPU.
+fn told(gpu: &str) -> Arc<kai_api::Pod> {
+    let mut pod = (*reservation("x")).clone();
+    pod.metadata.annotations = slim::<kai_api::Pod>(json!({
+        "metadata": { "annotations": { "run.ai/reserve_for_gpu_index": gpu } },
+    }))
+    .metadata
+    .annotations;
+    Arc::new(pod)
+}
+
+fn apply(world: &mut World, pod: &Arc<kai_api::Pod>) {
+    world.index.apply_pod(&ObjectKey::of(&**pod), pod);
+}
+
+fn running(more: Value) -> Value {
+    merged(
+        json!({ "spec": { "nodeName": "n" }, "status": { "phase": "Running" } }),
+        more,
+    )
+}
+
+/// Half of `GPU-a`, which group `x` is about.
+fn half(world: &mut World) {
+    let annotations = json!({ "gpu-fraction": "0.5", "kai.scheduler/received-gpus": "GPU-a" });
+    let labels = json!({ "runai-gpu-group": "x" });
+    let share = json!({
+        "metadata": { "annotations": annotations, "labels": labels }, "spec": { "containers": [{}] },
+    });
+    world.pod("half", running(share));
+}
+
+/// How often the law was found broken.
+fn broken(world: &mut World) -> usize {
+    world.sync();
+    let nodes = world.engine.nodes();
+    nodes.iter().filter(|node| world.index.exceeds_gpus(node)).count()
+}
+
+#[test]
+fn no_gpu_is_given_on_a_node_that_has_lost_a_reservation() {
+    let mut world = world(2);
+    half(&mut world);
+    apply(&mut world, &told("GPU-a"));
+    world.sync();
+    world.index.remove_pod(&ObjectKey::of(&*told("GPU-a")));
+    world.pod("next", json!({}));
+    assert!(world.decide().is_empty(), "the node may give it the GPU that is shared");
+    assert_eq!(
+        world.status("uid-next"),
+        Some(Status::Pipelined),
+        "it waits for that node"
+    );
+    assert_eq!(broken(&mut world), 0);
+    apply(&mut world, &reservation("x"));
+    assert!(
+        world.decide().is_empty(),
+        "nobody knows which GPU this reservation gets"
+    );
+    apply(&mut world, &told("GPU-b"));
+    assert!(world.decide().is_empty(), "it has another GPU");
+    apply(&mut world, &told("GPU-a"));
+    assert_eq!(world.decide(), ["bind uid-next n"]);
+    assert_eq!(broken(&mut world), 0);
+}
+
+#[test]
+fn a_reservation_that_stays_with_another_gpu_does_not_hold_the_node_up_for_ever() {
+    let mut world = world(2);
+    half(&mut world);
+    apply(&mut world, &told("GPU-b"));
+    world.pod("next", json!({}));
+    assert!(world.decide().is_empty(), "the binder is about to remove it");
+    assert!(world.after(59).is_empty());
+    assert_eq!(world.after(1), ["bind uid-next n"], "somebody else has the group's GPU");
+}
+
+#[test]
+fn a_node_whose_lost_group_has_no_pods_any_more_gives_all_its_gpus() {
+    let mut world = world(1);
+    half(&mut world);
+    world.pod("next", json!({}));
+    assert!(world.decide().is_empty());
+    world.index.remove_pod(&ObjectKey::new("a", "half"));
+    assert_eq!(world.decide(), ["bind uid-next n"]);
+}
+
+#[test]
+fn a_group_label_on_a_pod_without_a_part_of_a_gpu_holds_nothing_up() {
+    let mut world = world(1);
+    let labelled = json!({ "metadata": { "labels": { "runai-gpu-group": "x" } }, "spec": { "containers": [{}] } });
+    world.pod("plain", running(labelled));
+    world.pod("next", json!({}));
+    assert_eq!(world.decide(), ["bind uid-next n"]);
+}
+
+#[test]
+fn a_reservation_that_leaves_under_running_pods_counts_as_lost() {
+    let mut world = world(2);
+    half(&mut world);
+    let mut leaving = (*told("GPU-a")).clone();
+    leaving.metadata.deletion_timestamp = slim::<kai_api::Pod>(json!({
+        "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" },
+    }))
+    .metadata
+    .deletion_timestamp;
+    apply(&mut world, &Arc::new(leaving));
+    world.pod("next", json!({}));
+    assert!(world.decide().is_empty(), "its GPU is free before the pod is there");
+}
+
+#[test]
+fn a_gpu_that_was_promised_to_a_pod_that_waits_for_it_is_held_once() {
+    let mut world = world(1);
+    world.pod(
+        "old",
+        running(json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } })),
+    );
+    world.pod("next", json!({}));
+    world.decide();
+    assert_eq!(world.status("uid-next"), Some(Status::Pipelined));
+    assert_eq!(broken(&mut world), 0);
+}
+
+#[test]
+fn a_gpu_that_fails_under_its_pod_was_not_promised_too_often() {
+    let mut world = world(2);
+    world.pod("a", running(json!({})));
+    world.pod("b", running(json!({})));
+    assert_eq!(broken(&mut world), 0);
+    node(&mut world, 2, 1);
+    assert_eq!(broken(&mut world), 0);
+}
+
+#[test]
+fn a_reservation_that_is_only_presumed_holds_no_gpu_in_the_law() {
+    let mut world = world(1);
+    world.pod(
+        "half",
+        json!({ "metadata": { "annotations": { "gpu-fraction": "0.5" } }, "spec": { "containers": [{}] } }),
+    );
+    world.share_request("half", "uid-half", ("n", &["x"]), json!({}));
+    world.sync();
+    // Another scheduler took the GPU; the node refused the reservation, and the bind failed.
+    let failed = json!({ "phase": "Failed", "reason": "the node has no free GPU" });
+    world.share_request("half", "uid-half", ("n", &["x"]), failed);
+    world.pod(
+        "other",
+        running(json!({ "spec": { "schedulerName": "default-scheduler" } })),
+    );
+    assert_eq!(broken(&mut world), 0);
+    // Nor does one that no kubelet has taken in.
+    apply(&mut world, &reservation("x"));
+    assert_eq!(broken(&mut world), 0);
+    apply(&mut world, &told("GPU-a"));
+    assert_eq!(broken(&mut world), 1, "the node gave one GPU twice");
+}
+
+#[test]
+fn pods_beyond_the_gpus_of_their_node_break_the_law() {
+    let mut world = world(2);
+    half(&mut world);
+    for name in ["a", "b"] {
+        world.pod(name, running(json!({})));
+    }
+    assert_eq!(broken(&mut world), 1, "what is left of the shared GPU is no GPU");
+    world.index.remove_pod(&ObjectKey::new("a", "b"));
+    assert_eq!(broken(&mut world), 0);
+}

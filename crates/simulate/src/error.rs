@@ -1,0 +1,75 @@
+//! Errors that keep a scenario from being loaded. Each message names the file and, where there is one, the object and field.
+
+use std::path::PathBuf;
+
+/// A scenario can't be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file or folder can't be read.
+    #[error("{path}: can't be read: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Not text.
+    #[error("{path}: is not UTF-8 text; it has to be a JSON or YAML file", path = path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A folder without scenarios.
+    #[error("{path}: has no .json, .yaml or .yml file in it", path = path.display())]
+    EmptyFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Broken JSON or YAML.
+    #[error("{path}: is not valid {format}: {problem}", path = path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// JSON or YAML.
+        format: &'static str,
+        /// What the parser met, and where.
+        problem: String,
+    },
+    /// A field of a case or an object with a value of the wrong type.
+    #[error("{path}: {object}: {field}: {problem}", path = path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The object, or `case`.
+        object: String,
+        /// The field.
+        field: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Neither a case nor manifests.
+    #[error(
+        "{path}: is neither a case (no field `objects`) nor a Kubernetes manifest (no field `kind`)",
+        path = path.display()
+    )]
+    NoScenario {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Standard input can be read only once.
+    #[error("-: standard input is named twice; name it once")]
+    StandardInputTwice,
+    /// Manifests without any object that a scheduler reads.
+    #[error(
+        "{path}: has no object that takes part in a run; those are {known}, and workloads: {expanded}",
+        path = path.display()
+    )]
+    NothingKnown {
+        /// The file.
+        path: PathBuf,
+        /// The kinds that a scheduler reads.
+        known: &'static str,
+        /// The kinds that become pods.
+        expanded: &'static str,
+    },
+}

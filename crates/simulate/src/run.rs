@@ -1,0 +1,402 @@
+//! Runs a scenario through the engine and says what came out.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use kai_engine::Cluster;
+use kai_engine::model::{
+    Action, Event, GpuRequest, Gpus, Millis, NodeSpec, Placement, PlacementStrategy, PodSpec, Quota, ResourceQuota,
+};
+use kai_engine::report::{Decision, Moment, NodeView, PodView, QueueView, Report, Status};
+use rustc_hash::FxHashSet;
+
+use crate::check;
+use crate::memory::peak_rss_mib;
+use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, Timing, Totals};
+use crate::scenario::{Objects, Scenario, View, Warnings};
+use crate::world::{Fate, World, evicted_pods};
+
+/// Time between two cycles.
+const CYCLE_PERIOD: Millis = Millis::seconds(1);
+
+/// Notes beyond this say nothing new.
+const NOTES_MAX: usize = 5;
+
+/// What the user wants otherwise than the scenario says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Cycles to run.
+    pub cycles: Option<u32>,
+    /// Actions of a cycle.
+    pub actions: Option<Vec<Action>>,
+    /// Pack or spread.
+    pub placement: Option<PlacementStrategy>,
+    /// Compare with the expectation, after the settling cycles too.
+    pub check: bool,
+}
+
+/// Runs the scenario.
+pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
+    override_config(&mut scenario, options);
+    let cycles = options.cycles.unwrap_or(scenario.cycles).max(1);
+    let settle = if options.check { scenario.settle_cycles } else { 0 };
+    let started = Instant::now();
+    let mut runner = Runner::new(&mut scenario, cycles + settle > 1);
+    runner.timing.load_ms = milliseconds(scenario.load_time + started.elapsed());
+    scenario
+        .warnings
+        .extend_about(&scenario.origin, runner.overfull_nodes());
+    let mut differences = Vec::new();
+    for cycle in 0..cycles + settle {
+        let now = Millis(
+            scenario
+                .now
+                .0
+                .saturating_add(CYCLE_PERIOD.0.saturating_mul(i64::from(cycle))),
+        );
+        let report = runner.cycle(now, &scenario);
+        // The first difference tells; later cycles would repeat it.
+        if options.check && cycle + 1 >= cycles && differences.is_empty() {
+            let when = match cycle + 1 - cycles {
+                0 => String::new(),
+                1 => " (after 1 more cycle)".to_owned(),
+                settled => format!(" (after {settled} more cycles)"),
+            };
+            let found = check::differences(&runner.facts(&scenario, &report), &scenario);
+            differences.extend(found.into_iter().map(|difference| format!("{difference}{when}")));
+        }
+        if cycle == 0 {
+            for anomaly in runner.cluster.anomalies() {
+                let kai_engine::report::Anomaly { object, field, problem } = anomaly;
+                let told = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
+                scenario.warnings.push(told);
+            }
+        }
+        let last = cycle + 1 == cycles + settle;
+        if last {
+            runner.finish(&scenario, &report);
+        } else {
+            runner.world.step(&mut runner.cluster, &report, now);
+        }
+    }
+    let mut outcome = runner.outcome;
+    outcome.id = scenario.id;
+    outcome.files = scenario.files.iter().map(|file| file.display().to_string()).collect();
+    outcome.timing = runner.timing;
+    outcome.totals = runner.totals;
+    outcome.totals.refused = scenario.refused_pods;
+    outcome.peak_rss_mib = peak_rss_mib();
+    outcome.differences = options.check.then_some(differences);
+    outcome.warnings = scenario.warnings;
+    outcome
+}
+
+fn override_config(scenario: &mut Scenario, options: &Options) {
+    if let Some(strategy) = options.placement {
+        scenario.config.placement = Placement {
+            gpu: strategy,
+            cpu: strategy,
+        };
+        // Consolidation packs, which spreading is the opposite of; KAI drops it too.
+        if strategy == PlacementStrategy::Spread {
+            scenario
+                .config
+                .actions
+                .retain(|action| *action != Action::Consolidation);
+        }
+    }
+    if let Some(actions) = &options.actions {
+        scenario.config.actions.clone_from(actions);
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// The state after a cycle that a check looks at.
+pub(crate) struct Facts<'f> {
+    /// Pods with the status that the scenario's view is about.
+    pub(crate) pods: Vec<PodOutcome>,
+    /// The same pods, in the same order, as the engine sees them after its decisions.
+    pub(crate) views: Vec<PodView<'f>>,
+    pub(crate) evicted: FxHashSet<&'f str>,
+    pub(crate) nodes: Vec<NodeView<'f>>,
+    pub(crate) world: &'f World,
+    pub(crate) totals: Totals,
+}
+
+struct Runner {
+    cluster: Cluster,
+    world: World,
+    timing: Timing,
+    totals: Totals,
+    outcome: Outcome,
+}
+
+impl Runner {
+    /// Tells the engine all objects. The world keeps a copy only where there is a next cycle or a check that needs it.
+    fn new(scenario: &mut Scenario, remember: bool) -> Runner {
+        let mut world = World::new(&scenario.hold_releasing);
+        let remember = remember
+            || scenario
+                .expectation
+                .as_ref()
+                .is_some_and(|expect| !expect.nodes.is_empty());
+        let Objects {
+            nodes,
+            queues,
+            gangs,
+            pods,
+            topologies,
+            usage,
+        } = std::mem::take(&mut scenario.objects);
+        if remember {
+            gangs.iter().for_each(|gang| world.remember_gang(gang));
+            pods.iter().for_each(|pod| world.remember_pod(pod));
+        }
+        let notes = rounded_memory(&scenario.origin, &nodes, &pods);
+        // Only a check of all gangs needs them.
+        scenario.gang_minimums = gangs.iter().map(check::gang_minimum).collect();
+        let mut cluster = Cluster::new();
+        let events = topologies
+            .into_iter()
+            .map(Event::Topology)
+            .chain(queues.into_iter().map(Event::Queue));
+        let events = events
+            .chain(usage.into_iter().map(Event::Usage))
+            .chain(nodes.into_iter().map(Event::Node));
+        let events = events
+            .chain(gangs.into_iter().map(Event::Gang))
+            .chain(pods.into_iter().map(Event::Pod));
+        events.for_each(|event| cluster.apply(event));
+        Runner {
+            cluster,
+            world,
+            timing: Timing::default(),
+            totals: Totals::default(),
+            outcome: Outcome {
+                notes,
+                ..empty_outcome()
+            },
+        }
+    }
+
+    /// Nodes whose pods hold more GPUs than they have, as the files say.
+    fn overfull_nodes(&self) -> Warnings {
+        let mut warnings = Warnings::default();
+        for node in self.cluster.nodes() {
+            if node.idle_gpus < Gpus::ZERO {
+                let missing = -node.idle_gpus.as_f64();
+                warnings.push(format_args!(
+                    "Node {}: its pods hold {missing} GPUs more than it has; correct status.allocatable of the node, or \
+                     spec.nodeName or status.phase of pods",
+                    node.name
+                ));
+            }
+        }
+        warnings
+    }
+
+    fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
+        let mut marks: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
+        let started = Instant::now();
+        let report = self.cluster.cycle_observed(now, &scenario.config, &mut |moment| {
+            if let Moment::Action(action) = moment {
+                marks.push((action, Instant::now()));
+            }
+        });
+        let ended = Instant::now();
+        self.timing.cycle_ms.push(milliseconds(ended - started));
+        let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended]);
+        let mut per_action: BTreeMap<&'static str, Duration> = BTreeMap::new();
+        for ((action, from), until) in marks.iter().zip(ends) {
+            *per_action.entry(action.name()).or_default() += until - *from;
+        }
+        for (action, time) in per_action {
+            let sum = self.timing.action_ms.entry(action).or_default();
+            *sum = ((*sum + milliseconds(time)) * 1e3).round() / 1e3;
+        }
+        self.count(&report);
+        report
+    }
+
+    fn count(&mut self, report: &Report) {
+        self.totals.pipelined = 0;
+        for decision in &report.decisions {
+            match decision {
+                Decision::Bind(_) => self.totals.bound += 1,
+                Decision::Pipeline(_) => self.totals.pipelined += 1,
+                Decision::Evict { .. } => self.totals.evicted += 1,
+                Decision::Started(_) | Decision::Evicted(_) | Decision::Stale { .. } | Decision::Recovered(_) => {}
+            }
+        }
+    }
+
+    fn facts<'f>(&'f self, scenario: &Scenario, report: &'f Report) -> Facts<'f> {
+        let evicted = evicted_pods(report);
+        let views = self.cluster.pods();
+        let pods = views.iter().map(|view| {
+            let fate = self.world.fate(view, evicted.contains(view.uid));
+            pod_outcome(view, scenario.view, &fate)
+        });
+        let pods = pods.collect();
+        Facts {
+            pods,
+            views,
+            evicted,
+            nodes: self.cluster.nodes(),
+            world: &self.world,
+            totals: self.totals,
+        }
+    }
+
+    fn finish(&mut self, scenario: &Scenario, report: &Report) {
+        let facts = self.facts(scenario, report);
+        let (pods, nodes) = (facts.pods, facts.nodes.iter().map(node_outcome).collect());
+        self.totals.pending = pods.iter().filter(|pod| pod.status == Status::Pending).count() as u64;
+        self.outcome.queues = self.cluster.queues().iter().map(queue_outcome).collect();
+        self.outcome.pods = pods;
+        self.outcome.nodes = nodes;
+    }
+}
+
+/// The memory of a GPU counts in hundreds of MiB, as in KAI. Where pods ask for memory, that can be the reason why one waits.
+fn rounded_memory(origin: &Path, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
+    let asks = |pod: &PodSpec| matches!(pod.requests.gpu, GpuRequest::Memory { .. });
+    if !pods.iter().any(asks) {
+        return Vec::new();
+    }
+    let note = |node: &NodeSpec| {
+        let label = kai_api::keys::NODE_GPU_MEMORY;
+        let (written, counted) = (node.labels.get(label)?, node.gpu_memory_mib?);
+        let written: i64 = written.parse().ok()?;
+        (written != counted).then(|| {
+            format!(
+                "{}: Node {}: metadata.labels.{label}: {written} counts as {counted} MiB (whole hundreds, as in KAI)",
+                origin.display(),
+                node.name
+            )
+        })
+    };
+    nodes.iter().filter_map(note).take(NOTES_MAX).collect()
+}
+
+fn empty_outcome() -> Outcome {
+    Outcome {
+        id: String::new(),
+        files: Vec::new(),
+        notes: Vec::new(),
+        pods: Vec::new(),
+        queues: Vec::new(),
+        nodes: Vec::new(),
+        totals: Totals::default(),
+        timing: Timing::default(),
+        peak_rss_mib: None,
+        differences: None,
+        warnings: Warnings::default(),
+    }
+}
+
+fn pod_outcome(view: &PodView<'_>, moment: View, fate: &Fate) -> PodOutcome {
+    let as_decided = PodOutcome {
+        namespace: view.namespace.to_owned(),
+        name: view.name.to_owned(),
+        status: view.status,
+        node: view.node.map(str::to_owned),
+        gpu_groups: view.gpu_groups.clone(),
+        reason: view.reason.as_ref().map(ToString::to_string),
+    };
+    if moment == View::Decisions {
+        return as_decided;
+    }
+    match fate {
+        Fate::Stays if view.status == Status::Pipelined => PodOutcome {
+            status: Status::Pending,
+            node: None,
+            gpu_groups: Vec::new(),
+            ..as_decided
+        },
+        Fate::Stays => as_decided,
+        Fate::Runs => PodOutcome {
+            status: Status::Running,
+            ..as_decided
+        },
+        Fate::Returns => PodOutcome {
+            status: Status::Pending,
+            node: None,
+            gpu_groups: Vec::new(),
+            ..as_decided
+        },
+        Fate::Lingers => PodOutcome {
+            status: Status::Releasing,
+            ..as_decided
+        },
+    }
+}
+
+fn node_outcome(view: &NodeView<'_>) -> NodeOutcome {
+    let percent = |used_mib: i64| match view.gpu_memory_mib {
+        Some(memory) if memory > 0 => u8::try_from((used_mib * 100 / memory).clamp(0, 100)).unwrap_or(100),
+        // Without a label, shares are counted on a scale of 100.
+        _ => u8::try_from(used_mib.clamp(0, 100)).unwrap_or(100),
+    };
+    let whole = usize::try_from(view.whole_used).unwrap_or(0);
+    let all = usize::try_from(view.gpus).unwrap_or(0);
+    // Pods that wait for a device are counted beside those that leave it, so there can be more of both than devices.
+    let shared = view
+        .shared
+        .iter()
+        .map(|shared| Device::Shared(percent(shared.used_mib)))
+        .take(all);
+    let mut devices: Vec<Device> = shared.collect();
+    let whole = whole.min(all - devices.len());
+    devices.splice(0..0, std::iter::repeat_n(Device::Whole, whole));
+    devices.resize(all, Device::Idle);
+    NodeOutcome {
+        name: view.name.to_owned(),
+        ready: view.ready,
+        devices,
+        idle_gpus: view.idle_gpus,
+        releasing_gpus: view.releasing_gpus,
+        mig: view
+            .mig
+            .iter()
+            .map(|(name, free, all)| ((*name).to_owned(), *free, *all))
+            .collect(),
+        cpu_milli: (view.cpu_idle_milli, view.cpu_milli),
+        memory_bytes: (view.memory_idle_bytes, view.memory_bytes),
+    }
+}
+
+fn queue_outcome(view: &QueueView<'_>) -> QueueOutcome {
+    let Quota { cpu, memory, gpu } = view.quota;
+    let share = |at: usize, quota: ResourceQuota, unit: f64| {
+        let amount = |amount: i64| {
+            if amount >= i64::MAX / 2 {
+                -1.0
+            } else {
+                amount as f64 / unit
+            }
+        };
+        let bound = |bound: Option<i64>| bound.map_or(-1.0, amount);
+        ShareOutcome {
+            quota: bound(quota.deserved),
+            limit: bound(quota.limit),
+            over_quota_weight: quota.weight_millionths as f64 / 1e6,
+            fair_share: amount(view.fair_share[at]),
+            allocated: amount(view.allocated[at]),
+            allocated_non_preemptible: amount(view.allocated_non_preemptible[at]),
+            requested: amount(view.requested[at]),
+        }
+    };
+    QueueOutcome {
+        name: view.name.to_owned(),
+        parent: view.parent.map(str::to_owned),
+        priority: view.priority,
+        cpu: share(0, cpu, 1.0),
+        memory: share(1, memory, 1e6),
+        gpu: share(2, gpu, Gpus::ONE.0 as f64),
+    }
+}

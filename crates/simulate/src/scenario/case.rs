@@ -1,0 +1,199 @@
+//! Case files: a cluster, how to run it and what must come out, in one JSON or YAML document.
+
+use std::path::Path;
+use std::time::Duration;
+
+use kai_api::{Text, parse_time};
+use kai_engine::model::{Action, Config, Millis, Usage};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::expectation::{ExpectedTotals, RawExpect};
+use super::files::{Format, format_of_text};
+use super::objects::{Collector, kind_of_list};
+use super::params::Params;
+use super::tree::{documents, typed};
+use super::{Expectation, Scenario, View, Warnings, display, fields};
+use crate::Error;
+
+/// The clock of a case that states none.
+const NOW_DEFAULT: Millis = Millis(0);
+/// Benchmarks are files of 60 MB that a program wrote; the search for slips of the pen would take longer than the run.
+const CHECKED_BYTES_MAX: usize = 4 << 20;
+/// More cycles than any case needs; keeps a slip of the pen from running for ever.
+const CYCLES_MAX: u32 = 1_000_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Case {
+    id: Option<Text>,
+    group: Option<Text>,
+    now: Option<Text>,
+    actions: Option<Vec<Text>>,
+    cycles: Option<u32>,
+    settle_cycles: Option<u32>,
+    #[serde(default)]
+    params: Params,
+    hold_releasing: Option<Vec<Text>>,
+    objects: Option<Collector>,
+    expect: Option<RawExpect>,
+    expect_totals: Option<ExpectedTotals>,
+    /// For people.
+    #[serde(rename = "purpose")]
+    _purpose: Option<IgnoredAny>,
+    /// Holds YAML anchors.
+    #[serde(rename = "templates")]
+    _templates: Option<IgnoredAny>,
+    /// Where another scheduler put the pods, for comparisons.
+    #[serde(rename = "peerNodes")]
+    _peer_nodes: Option<IgnoredAny>,
+}
+
+pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
+    if format_of_text(path, text) == Format::Json {
+        // The way of nearly all cases: straight from the text, borrowing from it.
+        if let Ok(case) = serde_json::from_str::<Case>(text) {
+            let mut scenario = scenario(path, case)?;
+            if text.len() <= CHECKED_BYTES_MAX
+                && let Ok(document) = serde_json::from_str(text)
+            {
+                check_fields(&document, path, &mut scenario.warnings);
+            }
+            return Ok(scenario);
+        }
+    }
+    // Slow and with names: YAML, and JSON that failed.
+    let documents = documents(path, text)?;
+    let [document @ Value::Object(_)] = documents.as_slice() else {
+        return Err(Error::NoScenario { path: path.to_owned() });
+    };
+    let case = typed::<Case>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
+    scenario(path, case).map(|mut scenario| {
+        check_fields(document, path, &mut scenario.warnings);
+        scenario
+    })
+}
+
+/// Warns of fields that objects of the case should not have.
+fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) {
+    let mut told = Warnings::default();
+    let lists = document.get("objects").and_then(Value::as_object);
+    for (list, objects) in lists.into_iter().flatten() {
+        let Some(kind) = kind_of_list(list) else { continue };
+        for object in objects.as_array().into_iter().flatten() {
+            fields::check(kind, object, &mut told);
+        }
+    }
+    warnings.extend_about(path, told);
+}
+
+/// Turns `objects.pods[3].spec.x` into the name of the pod and the field within it.
+fn locate(path: &Path, document: &Value, field: &str, problem: String) -> Error {
+    let error = |object: String, field: &str| Error::Field {
+        path: path.to_owned(),
+        object,
+        field: if field.is_empty() {
+            ".".to_owned()
+        } else {
+            field.to_owned()
+        },
+        problem: problem.clone(),
+    };
+    let in_object = || {
+        let (list, rest) = field.strip_prefix("objects.")?.split_once('[')?;
+        let (index, rest) = rest.split_once(']')?;
+        let object = document.get("objects")?.get(list)?.get(index.parse::<usize>().ok()?)?;
+        let kind = object.get("kind").and_then(Value::as_str).or(kind_of_list(list));
+        let object = display(kind.unwrap_or(list), object);
+        Some(error(object, rest.trim_start_matches('.')))
+    };
+    in_object().unwrap_or_else(|| error("case".to_owned(), field))
+}
+
+fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
+    let Some(collector) = case.objects else {
+        return Err(Error::NoScenario { path: path.to_owned() });
+    };
+    let invalid = |field: &str, problem: String| Error::Field {
+        path: path.to_owned(),
+        object: "case".to_owned(),
+        field: field.to_owned(),
+        problem,
+    };
+    let now = match case.now.as_deref() {
+        Some(text) => parse_time(text).map_err(|error| invalid("now", error.to_string()))?,
+        None => NOW_DEFAULT,
+    };
+    let mut config = Config::default();
+    if let Some(names) = &case.actions {
+        let read = |name: &Text| {
+            Action::by_name(name).ok_or_else(|| {
+                invalid(
+                    "actions",
+                    format!("{:?} is not an action; known are {ACTIONS}", &**name),
+                )
+            })
+        };
+        config.actions = names.iter().map(read).collect::<Result<_, _>>()?;
+    }
+    let cycles = |cycles: Option<u32>, otherwise: u32, field: &str| match cycles.unwrap_or(otherwise) {
+        cycles if cycles > CYCLES_MAX => Err(invalid(field, format!("{cycles} is too many; at most {CYCLES_MAX}"))),
+        cycles => Ok(cycles),
+    };
+    let (run, settle) = (
+        cycles(case.cycles, 1, "cycles")?,
+        cycles(case.settle_cycles, 0, "settleCycles")?,
+    );
+    let (mut warnings, mut told) = (Warnings::default(), Warnings::default());
+    let mut usage: Vec<Usage> = Vec::new();
+    case.params
+        .apply(&mut config, &mut usage, &mut told)
+        .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
+    warnings.extend_about(path, told);
+    let (mut objects, told) = collector.finish(now);
+    warnings.extend_about(path, told);
+    objects.usage = usage;
+    let group = case.group.as_deref().unwrap_or_default();
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    Ok(Scenario {
+        id: case.id.map(|id| id.to_string()).or(stem).unwrap_or_default(),
+        origin: path.to_owned(),
+        now,
+        config,
+        cycles: run.max(1),
+        settle_cycles: settle,
+        view: if group.starts_with("action-") || group == "bench" {
+            View::Decisions
+        } else {
+            View::Settled
+        },
+        hold_releasing: case
+            .hold_releasing
+            .unwrap_or_default()
+            .iter()
+            .map(Text::to_string)
+            .collect(),
+        objects,
+        gang_minimums: Vec::new(),
+        expectation: expectation(case.expect, case.expect_totals),
+        warnings,
+        files: vec![path.to_owned()],
+        refused_pods: 0,
+        load_time: Duration::ZERO,
+    })
+}
+
+const ACTIONS: &str = "allocate, consolidation, reclaim, preempt and stalegangeviction";
+
+fn expectation(expect: Option<RawExpect>, totals: Option<ExpectedTotals>) -> Option<Expectation> {
+    if expect.is_none() && totals.is_none() {
+        return None;
+    }
+    let expect = expect.unwrap_or_default();
+    Some(Expectation {
+        pods: expect.pods.unwrap_or_default(),
+        nodes: expect.nodes.unwrap_or_default(),
+        totals: totals.unwrap_or_default(),
+    })
+}

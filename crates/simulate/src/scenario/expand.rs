@@ -1,0 +1,85 @@
+//! Pods of the workloads in manifests, by the rules of the workload controllers.
+//!
+//! Pods that are in the manifests already, as in a cluster that was written to files, are counted; only missing ones are made.
+
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+
+use super::{Document, Warnings};
+use kai_embedded::workloads::expansion::{self, Workload};
+
+/// The kinds that become pods here.
+pub(super) const KINDS: &str = "Deployment, ReplicaSet, StatefulSet, DaemonSet and Job";
+/// The same, each after those that make it.
+const ORDER: [&str; 5] = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"];
+/// More pods of one workload than any cluster runs; keeps a slip of the pen from filling the memory.
+const PODS_MAX: i64 = 100_000;
+
+/// Whether pods are made of this kind.
+pub(super) fn is_workload(kind: &str) -> bool {
+    ORDER.contains(&kind)
+}
+
+/// Appends the pods that the workloads lack, with their owners, so that they can be grouped as in a cluster.
+pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
+    for document in documents.iter_mut().filter(|document| is_workload(&document.kind)) {
+        give_identity(document);
+    }
+    let nodes = documents.iter().filter(|document| document.kind == "Node");
+    let nodes: Vec<Value> = nodes.map(|document| document.object.clone()).collect();
+    for kind in ORDER {
+        let mut made = Vec::new();
+        let owned = by_owner(documents);
+        for document in documents.iter().filter(|document| document.kind == kind) {
+            let Ok(workload) = Workload::read(&document.object) else {
+                continue;
+            };
+            let wanted = expansion::wanted_pods(kind, &workload);
+            if wanted > PODS_MAX {
+                let object = document.name();
+                let field = if kind == "Job" { "parallelism" } else { "replicas" };
+                warnings.push_about(
+                    &document.file,
+                    format_args!(
+                        "{object}: spec.{field}: {wanted} pods are more than any cluster runs; at most {PODS_MAX} are simulated \
+                         (it is skipped)"
+                    ),
+                );
+                continue;
+            }
+            let uid = document.object.pointer("/metadata/uid").and_then(Value::as_str);
+            let owned = uid.and_then(|uid| owned.get(uid)).map_or(&[][..], Vec::as_slice);
+            let (kind, objects) = expansion::missing(kind, &workload, owned, &nodes);
+            made.extend(objects.into_iter().map(|object| document.made(kind, object)));
+        }
+        documents.append(&mut made);
+    }
+}
+
+/// Owners are found by uid, which objects that were never in a cluster lack.
+fn give_identity(document: &mut Document) {
+    let uid = super::made_up_uid(&document.name());
+    let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    metadata.entry("uid").or_insert_with(|| uid.into());
+}
+
+/// Objects by the uid of their owner.
+fn by_owner(documents: &[Document]) -> FxHashMap<&str, Vec<&Value>> {
+    let mut owned: FxHashMap<&str, Vec<&Value>> = FxHashMap::default();
+    for document in documents {
+        let references = document
+            .object
+            .pointer("/metadata/ownerReferences")
+            .and_then(Value::as_array);
+        let uids = references
+            .into_iter()
+            .flatten()
+            .filter_map(|reference| reference.get("uid"));
+        for uid in uids.filter_map(Value::as_str) {
+            owned.entry(uid).or_default().push(&document.object);
+        }
+    }
+    owned
+}

@@ -1,0 +1,256 @@
+//! Fields that no API has: slips of the pen, which an API server with strict field validation would refuse.
+//!
+//! The known fields are those of the schemas: of our definitions for custom resources, of Kubernetes' own types otherwise.
+//! Values are not judged here; that is the business of whoever reads the object.
+
+use std::sync::LazyLock;
+
+use k8s_openapi::api::{apps, batch, core, scheduling};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kai_api::crd;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::nearest::suggestion;
+use super::{Warnings, display};
+
+/// The schema of a kind.
+struct Schema {
+    root: Value,
+    metadata: Value,
+    /// What references lead to.
+    definitions: Map<String, Value>,
+}
+
+impl Schema {
+    /// Of a kind of Kubernetes.
+    fn of<Kind: JsonSchema>() -> Schema {
+        let mut generator = SchemaSettings::draft2020_12().into_generator();
+        Schema {
+            root: generator.subschema_for::<Kind>().to_value(),
+            metadata: generator.subschema_for::<ObjectMeta>().to_value(),
+            definitions: generator.take_definitions(true),
+        }
+    }
+
+    /// Of a custom resource.
+    fn custom<Spec: JsonSchema, Status: JsonSchema>() -> Schema {
+        let mut generator = SchemaSettings::draft2020_12().into_generator();
+        let spec = generator.subschema_for::<Spec>();
+        let status = generator.subschema_for::<Status>();
+        Schema {
+            root: json!({ "properties": { "spec": spec, "status": status } }),
+            metadata: generator.subschema_for::<ObjectMeta>().to_value(),
+            definitions: generator.take_definitions(true),
+        }
+    }
+
+    fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
+        // An optional field may be a reference or null.
+        if let Some(choices) = schema.get("anyOf").and_then(Value::as_array) {
+            schema = choices
+                .iter()
+                .find(|choice| choice.get("$ref").is_some())
+                .unwrap_or(schema);
+        }
+        let reference = schema.get("$ref").and_then(Value::as_str);
+        let name = reference.and_then(|reference| reference.rsplit('/').next());
+        name.and_then(|name| self.definitions.get(name)).unwrap_or(schema)
+    }
+}
+
+/// The schema of a kind. It is made when the kind is first met: most runs have few of them.
+fn schema_of(kind: &str) -> Option<&'static Schema> {
+    static NODE: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::Node>);
+    static POD: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::Pod>);
+    static PRIORITY_CLASS: LazyLock<Schema> = LazyLock::new(Schema::of::<scheduling::v1::PriorityClass>);
+    static DEPLOYMENT: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::Deployment>);
+    static REPLICA_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::ReplicaSet>);
+    static STATEFUL_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::StatefulSet>);
+    static DAEMON_SET: LazyLock<Schema> = LazyLock::new(Schema::of::<apps::v1::DaemonSet>);
+    static JOB: LazyLock<Schema> = LazyLock::new(Schema::of::<batch::v1::Job>);
+    static QUEUE: LazyLock<Schema> = LazyLock::new(Schema::custom::<crd::QueueSpec, crd::QueueStatus>);
+    static POD_GROUP: LazyLock<Schema> = LazyLock::new(Schema::custom::<crd::PodGroupSpec, crd::PodGroupStatus>);
+    static BIND_REQUEST: LazyLock<Schema> =
+        LazyLock::new(Schema::custom::<crd::BindRequestSpec, crd::BindRequestStatus>);
+    static TOPOLOGY: LazyLock<Schema> = LazyLock::new(Schema::custom::<crd::TopologySpec, ()>);
+    Some(match kind {
+        "Node" => &NODE,
+        "Pod" => &POD,
+        "PriorityClass" => &PRIORITY_CLASS,
+        "Deployment" => &DEPLOYMENT,
+        "ReplicaSet" => &REPLICA_SET,
+        "StatefulSet" => &STATEFUL_SET,
+        "DaemonSet" => &DAEMON_SET,
+        "Job" => &JOB,
+        "Queue" => &QUEUE,
+        "PodGroup" => &POD_GROUP,
+        "BindRequest" => &BIND_REQUEST,
+        "Topology" => &TOPOLOGY,
+        _ => return None,
+    })
+}
+
+/// Warns of each field that an object of this kind does not have. Kinds that are not known are not looked at.
+pub(super) fn check(kind: &str, object: &Value, warnings: &mut Warnings) {
+    let (Some(schema), Some(fields)) = (schema_of(kind), object.as_object()) else {
+        return;
+    };
+    let mut checker = Checker {
+        schema,
+        kind,
+        object,
+        path: Vec::new(),
+        warnings,
+    };
+    let root = schema.resolve(&schema.root);
+    for (field, value) in fields {
+        match field.as_str() {
+            "apiVersion" | "kind" => {}
+            // Definitions of custom resources leave it to the API server.
+            "metadata" => checker.field(field, value, Some(&schema.metadata), root),
+            _ => checker.field(field, value, property(root, field), root),
+        }
+    }
+}
+
+fn property<'s>(schema: &'s Value, field: &str) -> Option<&'s Value> {
+    schema.get("properties").and_then(|properties| properties.get(field))
+}
+
+struct Checker<'c> {
+    schema: &'static Schema,
+    kind: &'c str,
+    object: &'c Value,
+    path: Vec<String>,
+    warnings: &'c mut Warnings,
+}
+
+impl Checker<'_> {
+    /// `within` is the schema that has the field, or lacks it.
+    fn field(&mut self, field: &str, value: &Value, schema: Option<&Value>, within: &Value) {
+        // A null is a field that is not there.
+        if value.is_null() {
+            return;
+        }
+        self.path.push(field.to_owned());
+        match schema {
+            Some(schema) => self.value(value, self.schema.resolve(schema)),
+            None => self.unknown(field, within),
+        }
+        self.path.pop();
+    }
+
+    fn value(&mut self, value: &Value, schema: &Value) {
+        match value {
+            Value::Object(fields) => {
+                let others = schema.get("additionalProperties");
+                let any = schema.get("properties").is_none()
+                    || schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
+                for (field, value) in fields {
+                    match property(schema, field).or(others.filter(|others| others.is_object())) {
+                        None if any || others == Some(&Value::Bool(true)) => {}
+                        found => self.field(field, value, found, schema),
+                    }
+                }
+            }
+            Value::Array(entries) => {
+                let Some(schema) = schema.get("items").map(|items| self.schema.resolve(items)) else {
+                    return;
+                };
+                for (at, entry) in entries.iter().enumerate() {
+                    self.path.push(format!("[{at}]"));
+                    self.value(entry, schema);
+                    self.path.pop();
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn unknown(&mut self, field: &str, within: &Value) {
+        let known = within.get("properties").and_then(Value::as_object);
+        let known = known.into_iter().flat_map(|known| known.keys().map(String::as_str));
+        let (object, kind) = (display(self.kind, self.object), self.kind);
+        let path = self.path.join(".").replace(".[", "[");
+        self.warnings.push(format_args!(
+            "{object}: {path}: {kind} has no such field (it is ignored){}",
+            suggestion(field, known)
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(kind: &str, object: Value) -> Vec<String> {
+        let mut warnings = Warnings::default();
+        check(kind, &object, &mut warnings);
+        warnings.lines().collect()
+    }
+
+    #[test]
+    fn typos_in_custom_resources_are_told_with_the_nearest_field() {
+        let queue =
+            json!({ "metadata": { "name": "q" }, "spec": { "resources": { "gpu": { "qouta": 3, "limit": -1 } } } });
+        assert_eq!(
+            told("Queue", queue),
+            ["Queue q: spec.resources.gpu.qouta: Queue has no such field (it is ignored); did you mean quota?"]
+        );
+        let group = json!({ "metadata": { "name": "g", "lables": {} }, "spec": { "subGroups": [{ "name": "a", "minMembers": 2 }] } });
+        assert_eq!(
+            told("PodGroup", group),
+            [
+                "PodGroup g: metadata.lables: PodGroup has no such field (it is ignored); did you mean labels?",
+                "PodGroup g: spec.subGroups[0].minMembers: PodGroup has no such field (it is ignored); did you mean minMember?",
+            ]
+        );
+        let constraint = json!({ "spec": { "topologyConstraint": { "topolgy": "t" } } });
+        assert_eq!(
+            told("PodGroup", constraint),
+            [
+                "PodGroup (no name): spec.topologyConstraint.topolgy: PodGroup has no such field (it is ignored); did you mean \
+                 topology?"
+            ]
+        );
+        for (kind, field) in [("BindRequest", "podNam"), ("Topology", "level")] {
+            assert_eq!(told(kind, json!({ "spec": { field: 1 } })).len(), 1, "{kind}");
+        }
+    }
+
+    #[test]
+    fn typos_in_kinds_of_kubernetes_are_told_too() {
+        let pod = json!({
+            "metadata": { "name": "p", "namespace": "ns", "annotations": { "any": "thing" }, "managedFields": [{ "fieldsV1": { "f:a": {} } }] },
+            "spec": {
+                "nodeSelectr": { "a": "b" },
+                "containers": [{ "name": "main", "resources": { "limit": { "nvidia.com/gpu": 1 }, "requests": { "cpu": 1 } } }],
+            },
+        });
+        assert_eq!(
+            told("Pod", pod),
+            [
+                "Pod ns/p: spec.containers[0].resources.limit: Pod has no such field (it is ignored); did you mean limits?",
+                "Pod ns/p: spec.nodeSelectr: Pod has no such field (it is ignored); did you mean nodeSelector?",
+            ]
+        );
+        let job = json!({ "spec": { "paralellism": 2, "template": { "spec": { "containers": [] } } } });
+        assert_eq!(
+            told("Job", job),
+            ["Job (no name): spec.paralellism: Job has no such field (it is ignored); did you mean parallelism?"]
+        );
+    }
+
+    #[test]
+    fn kinds_without_a_schema_and_nulls_are_not_judged() {
+        assert_eq!(told("Widget", json!({ "spec": { "a": 1 } })), Vec::<String>::new());
+        assert_eq!(
+            told("Node", json!({ "spec": { "nothing": null } })),
+            Vec::<String>::new()
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Kubernetes manifests: many documents, lists among them, all of one cluster.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kai_engine::model::{Config, Millis};
+use serde_json::Value;
+
+use super::installation::{Author, Document, Installation, Manifests};
+use super::objects::{Collector, KINDS};
+use super::tree::{documents, typed};
+use super::{Scenario, View, Warnings, expand, fields};
+use crate::Error;
+
+/// The clock of manifests without any time in them: 2026-01-01T00:00:00Z. Any fixed time does; the real one would make
+/// two runs differ.
+const NOW_DEFAULT: Millis = Millis(1_767_225_600_000);
+
+pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Installation) -> Result<Scenario, Error> {
+    let mut manifests = read(files)?;
+    if !manifests
+        .documents
+        .iter()
+        .any(|document| group_of(&document.kind).is_some())
+    {
+        let path = files.first().map(|(path, _)| path.to_path_buf()).unwrap_or_default();
+        let (known, expanded) = (KINDS, expand::KINDS);
+        return Err(Error::NothingKnown { path, known, expanded });
+    }
+    expand::expand(&mut manifests.documents, &mut manifests.warnings);
+    installation.prepare(&mut manifests);
+    let Manifests {
+        documents,
+        mut warnings,
+        refused_pods,
+    } = manifests;
+    let mut collector = Collector::of_manifests();
+    for document in &documents {
+        collect(&mut collector, document)?;
+        warnings.extend_about(&document.file, std::mem::take(&mut collector.warnings));
+    }
+    let now = collector.youngest().unwrap_or(NOW_DEFAULT);
+    let (objects, told) = collector.finish(now);
+    // What is wrong between objects is nobody's own file, once there are several.
+    let origin = match files {
+        [(path, _)] => *path,
+        _ => Path::new(id),
+    };
+    warnings.extend_about(origin, told);
+    Ok(Scenario {
+        id: id.to_owned(),
+        origin: origin.to_owned(),
+        now,
+        config: Config::default(),
+        cycles: 1,
+        settle_cycles: 0,
+        view: View::Decisions,
+        hold_releasing: Vec::new(),
+        objects,
+        gang_minimums: Vec::new(),
+        expectation: None,
+        warnings,
+        files: files.iter().map(|(path, _)| path.to_path_buf()).collect(),
+        refused_pods,
+        load_time: Duration::ZERO,
+    })
+}
+
+/// All objects of the files, lists opened, with warnings about fields that they should not have.
+fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
+    let mut manifests = Manifests::default();
+    for (path, text) in files {
+        let file: Arc<Path> = Arc::from(*path);
+        for (at, document) in documents(path, text)?.into_iter().enumerate() {
+            open(&mut manifests.documents, document, None, &file, at + 1)?;
+        }
+    }
+    for document in &manifests.documents {
+        let mut told = Warnings::default();
+        fields::check(&document.kind, &document.object, &mut told);
+        manifests.warnings.extend_about(&document.file, told);
+    }
+    Ok(manifests)
+}
+
+/// `of_list` is the kind of the list that the object is in: items of a typed list need not repeat it.
+fn open(
+    documents: &mut Vec<Document>,
+    object: Value,
+    of_list: Option<&str>,
+    file: &Arc<Path>,
+    number: usize,
+) -> Result<(), Error> {
+    let kind = object
+        .get("kind")
+        .and_then(Value::as_str)
+        .or(of_list)
+        .map(str::to_owned);
+    let Some(kind) = kind else {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        return Err(Error::Field {
+            path: file.to_path_buf(),
+            object: name.map_or_else(|| format!("document {number}"), |name| format!("object {name}")),
+            field: "kind".to_owned(),
+            problem: "it is missing; every Kubernetes object has one".to_owned(),
+        });
+    };
+    // A list is never an item of a list.
+    if of_list.is_none() && kind.ends_with("List") {
+        let Some(Value::Array(items)) = object.get("items") else {
+            return Ok(());
+        };
+        let item_kind = kind.trim_end_matches("List");
+        let mut items = items.iter().cloned();
+        return items.try_for_each(|item| open(documents, item, Some(item_kind), file, number));
+    }
+    documents.push(Document {
+        file: Arc::clone(file),
+        kind: qualified(kind, &object),
+        object,
+        author: Author::User,
+    });
+    Ok(())
+}
+
+/// The API group of the kinds that take part in a run, by themselves or by their pods.
+fn group_of(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "Node" | "Pod" => "",
+        "PriorityClass" => "scheduling.k8s.io",
+        "Queue" | "PodGroup" | "BindRequest" => "scheduling.run.ai",
+        "Topology" => "kai.scheduler",
+        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps",
+        "Job" => "batch",
+        _ => return None,
+    })
+}
+
+/// Other projects have a Queue, a PodGroup and a Job too. The kind of such an object gets its group, so that it is not taken for ours.
+fn qualified(kind: String, object: &Value) -> String {
+    let written = object.get("apiVersion").and_then(Value::as_str);
+    let group = written.map(|version| version.split_once('/').map_or("", |(group, _)| group));
+    match (group, group_of(&kind)) {
+        (Some(group), Some(known)) if group != known => format!("{kind}.{group}"),
+        _ => kind,
+    }
+}
+
+fn collect(collector: &mut Collector, document: &Document) -> Result<(), Error> {
+    let object = &document.object;
+    let read = match document.kind.as_str() {
+        "Node" => typed(object).map(|node| collector.node(node)),
+        "Queue" => typed(object).map(|queue| collector.queue(queue)),
+        "PodGroup" => typed(object).map(|group| collector.pod_group(group, document.author)),
+        "Pod" => typed(object).map(|pod| collector.pod(pod)),
+        "PriorityClass" => typed(object).map(|class| collector.priority_class(class)),
+        "BindRequest" => typed(object).map(|request| collector.bind_request(request)),
+        "Topology" => typed(object).map(|topology| collector.topology(topology)),
+        workload if expand::is_workload(workload) => Ok(()),
+        other => {
+            collector.warnings.push(format_args!(
+                "{}: kind: kai simulate does not read {other:?} (it is skipped); it reads {KINDS}, and makes the pods of {}",
+                document.name(),
+                expand::KINDS
+            ));
+            Ok(())
+        }
+    };
+    read.map_err(|(field, problem)| Error::Field {
+        path: document.file.to_path_buf(),
+        object: document.name(),
+        field: if field.is_empty() { ".".to_owned() } else { field },
+        problem,
+    })
+}

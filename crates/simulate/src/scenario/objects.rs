@@ -1,0 +1,471 @@
+//! Collects API objects, in any order, into the objects of a scenario.
+//!
+//! Each object is turned into the engine's type as soon as it is read, so that a large file is never in memory twice.
+//! What needs others (priority classes, bind requests) is settled at the end.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use kai_api::{
+    BindRequest, Metadata, Node, Pod, PodGroup, PodIdentity, PriorityClass, PriorityClasses, Problem, Queue,
+    QueueCeiling, Text, Topology,
+};
+use kai_engine::model::{Millis, PodKind, PodPhase, QueueSpec};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::{Author, Objects, Warnings};
+
+/// The kinds that a scheduler reads.
+pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest and Topology";
+/// The lists of `objects` in a case.
+const LISTS: [&str; 7] = [
+    "nodes",
+    "queues",
+    "topologies",
+    "podGroups",
+    "pods",
+    "priorityClasses",
+    "bindRequests",
+];
+
+/// The kind of the objects in a list of a case.
+pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
+    Some(match list {
+        "nodes" => "Node",
+        "queues" => "Queue",
+        "topologies" => "Topology",
+        "podGroups" => "PodGroup",
+        "pods" => "Pod",
+        "priorityClasses" => "PriorityClass",
+        "bindRequests" => "BindRequest",
+        _ => return None,
+    })
+}
+
+/// Creation time of objects that have none, until the clock of the scenario is known.
+const UNKNOWN_TIME: Millis = Millis(i64::MIN);
+
+/// Who wrote the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Written {
+    /// Whoever wrote a case: what is odd about it is meant.
+    #[default]
+    ForATest,
+    /// A user, for a cluster.
+    ForACluster,
+}
+
+/// Objects on their way into a scenario.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    pub(super) warnings: Warnings,
+    classes: PriorityClasses,
+    written: Written,
+    identity: PodIdentity,
+    objects: Objects,
+    groups: Vec<PodGroup>,
+    /// Pod groups that no user wrote, by namespace and name.
+    made_groups: FxHashSet<(String, String)>,
+    /// Bounds on priorities, by queue.
+    ceilings: FxHashMap<String, QueueCeiling>,
+    bind_requests: Vec<BindRequest>,
+}
+
+impl Collector {
+    /// Manifests are written by hand: the priority classes of an installation are added.
+    pub(super) fn of_manifests() -> Collector {
+        Collector {
+            classes: PriorityClasses::installed(),
+            written: Written::ForACluster,
+            ..Collector::default()
+        }
+    }
+
+    pub(super) fn node(&mut self, node: Node) {
+        if !self.takes("Node", &node.kind, &node.metadata, Scope::Cluster) {
+            return;
+        }
+        if let Some(spec) = self.keep(node.read().map(|read| (read.value, read.problems))) {
+            self.objects.nodes.push(spec);
+        }
+    }
+
+    pub(super) fn queue(&mut self, queue: Queue) {
+        if !self.takes("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
+            return;
+        }
+        let name = queue.metadata.plain_name().to_owned();
+        self.ceilings.insert(name, queue.priority_ceiling());
+        if let Some(spec) = self.keep(queue.read(UNKNOWN_TIME).map(|read| (read.value, read.problems))) {
+            self.objects.queues.push(spec);
+        }
+    }
+
+    pub(super) fn topology(&mut self, topology: Topology) {
+        if !self.takes("Topology", &topology.kind, &topology.metadata, Scope::Cluster) {
+            return;
+        }
+        if let Some(spec) = self.keep(topology.read().map(|read| (read.value, read.problems))) {
+            self.objects.topologies.push(spec);
+        }
+    }
+
+    pub(super) fn priority_class(&mut self, class: PriorityClass) {
+        if self.takes("PriorityClass", &class.kind, &class.metadata, Scope::Cluster) {
+            self.classes.insert(&class);
+        }
+    }
+
+    pub(super) fn bind_request(&mut self, request: BindRequest) {
+        if self.takes("BindRequest", &request.kind, &request.metadata, Scope::Namespace) {
+            self.bind_requests.push(request);
+        }
+    }
+
+    pub(super) fn pod_group(&mut self, group: PodGroup, author: Author) {
+        if self.takes("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
+            if author == Author::Controller {
+                let metadata = &group.metadata;
+                self.made_groups
+                    .insert((metadata.namespace().to_owned(), metadata.plain_name().to_owned()));
+            }
+            self.groups.push(group);
+        }
+    }
+
+    pub(super) fn pod(&mut self, pod: Pod) {
+        if !self.takes("Pod", &pod.kind, &pod.metadata, Scope::Namespace) {
+            return;
+        }
+        let read = pod
+            .read(&self.identity, UNKNOWN_TIME)
+            .map(|read| (read.value, read.problems));
+        let Some(spec) = self.keep(read) else { return };
+        let waits = spec.node.is_none() && spec.phase == PodPhase::Pending;
+        if self.written == Written::ForACluster && spec.kind == PodKind::Foreign && waits {
+            let (name, scheduler) = (pod.metadata.qualified_name(), pod.scheduler_name());
+            let remedy = format!("set it to {} to have the pod scheduled", self.identity.scheduler_name);
+            self.warnings.push(format!(
+                "Pod {name}: spec.schedulerName: {scheduler:?} is another scheduler; {remedy}"
+            ));
+        }
+        self.objects.pods.push(spec);
+    }
+
+    /// Whether the object is what its place says, and in the partition that is run here.
+    fn takes(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
+        let name = || match scope {
+            Scope::Cluster => metadata.plain_name().to_owned(),
+            Scope::Namespace => metadata.qualified_name(),
+        };
+        if let Some(stated) = stated.as_deref().filter(|stated| *stated != kind) {
+            self.warnings.push(format!(
+                "{kind} {}: kind: {stated:?} is not {kind} (the object is skipped)",
+                name()
+            ));
+            return false;
+        }
+        let Some(pool) = metadata.node_pool() else { return true };
+        if matches!(kind, "Node" | "Queue" | "PodGroup") {
+            let label = kai_api::keys::NODE_POOL;
+            let told = format!(
+                "{kind} {}: metadata.labels.{label}: it is in node pool {pool:?}",
+                name()
+            );
+            self.warnings.push(format!(
+                "{told}; only objects without this label are run here (it is skipped)"
+            ));
+            return false;
+        }
+        true
+    }
+
+    fn keep<T>(&mut self, read: Result<(T, Vec<Problem>), Problem>) -> Option<T> {
+        match read {
+            Ok((value, problems)) => {
+                problems.iter().for_each(|problem| self.warnings.push(problem));
+                Some(value)
+            }
+            Err(problem) => {
+                self.warnings.push(problem);
+                None
+            }
+        }
+    }
+
+    /// The youngest creation time of anything: the best guess at the clock of a cluster that was written to files.
+    pub(super) fn youngest(&self) -> Option<Millis> {
+        let groups = self
+            .groups
+            .iter()
+            .filter_map(|group| group.metadata.creation_timestamp.as_deref());
+        let groups = groups.filter_map(|text| kai_api::parse_time(text).ok());
+        let pods = self.objects.pods.iter().map(|pod| pod.created);
+        let queues = self.objects.queues.iter().map(|queue| queue.created);
+        groups
+            .chain(pods)
+            .chain(queues)
+            .filter(|time| *time != UNKNOWN_TIME)
+            .max()
+    }
+
+    /// Settles what needed other objects. `now` is the clock of the scenario.
+    pub(super) fn finish(mut self, now: Millis) -> (Objects, Warnings) {
+        for group in std::mem::take(&mut self.groups) {
+            let name = (
+                group.metadata.namespace().to_owned(),
+                group.metadata.plain_name().to_owned(),
+            );
+            // What is wrong with a group that was made is told of the workload that it was made for.
+            let is_made = self.made_groups.contains(&name);
+            let read = group.read(&self.classes, now).map(|read| match is_made {
+                true => (read.value, Vec::new()),
+                false => (read.value, read.problems),
+            });
+            if let Some(mut gang) = self.keep(read) {
+                group.bound_priority(&mut gang, &self.classes, |queue| self.ceilings.get(queue).cloned());
+                self.objects.gangs.push(gang);
+            }
+        }
+        self.check_queues();
+        self.check_quotas();
+        let Objects {
+            queues, gangs, pods, ..
+        } = &mut self.objects;
+        let times = queues.iter_mut().map(|queue| &mut queue.created);
+        let times = times.chain(gangs.iter_mut().map(|gang| &mut gang.created));
+        for time in times.chain(pods.iter_mut().map(|pod| &mut pod.created)) {
+            if *time == UNKNOWN_TIME {
+                *time = now;
+            }
+        }
+        self.attach_bind_requests();
+        self.check_references();
+        self.check_nodes();
+        self.check_duplicates();
+        (self.objects, self.warnings)
+    }
+
+    fn attach_bind_requests(&mut self) {
+        if self.bind_requests.is_empty() {
+            return;
+        }
+        let names = self.objects.pods.iter().enumerate();
+        let by_name: FxHashMap<(String, String), usize> = names
+            .map(|(at, pod)| ((pod.namespace.clone(), pod.name.clone()), at))
+            .collect();
+        for request in &self.bind_requests {
+            let key = (request.metadata.namespace().to_owned(), request.pod_name().to_owned());
+            match by_name.get(&key) {
+                Some(at) => request.attach(&mut self.objects.pods[*at]),
+                None => {
+                    let name = request.metadata.qualified_name();
+                    let told = format!("BindRequest {name}: spec.podName: there is no pod {}/{}", key.0, key.1);
+                    self.warnings.push(format!("{told} (the bind request is skipped)"));
+                }
+            }
+        }
+    }
+
+    /// What a live scheduler would only show as a reason of a waiting pod is worth a word before the run.
+    fn check_references(&mut self) {
+        let gangs: FxHashSet<(&str, &str)> = self
+            .objects
+            .gangs
+            .iter()
+            .map(|gang| (gang.key.namespace.as_str(), gang.key.name.as_str()))
+            .collect();
+        for pod in self.objects.pods.iter().filter(|pod| pod.kind == PodKind::Workload) {
+            if matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed) {
+                continue;
+            }
+            let object = format_args!(
+                "Pod {}/{}: metadata.annotations.pod-group-name",
+                pod.namespace, pod.name
+            );
+            match &pod.gang {
+                Some(gang) if gangs.contains(&(gang.namespace.as_str(), gang.name.as_str())) => {}
+                Some(gang) => {
+                    let remedy = "create it or correct the name (the pod waits)";
+                    self.warnings
+                        .push(format!("{object}: pod group {gang} does not exist; {remedy}"));
+                }
+                None => self
+                    .warnings
+                    .push(format!("{object}: it is missing; name a pod group (the pod waits)")),
+            }
+        }
+    }
+
+    fn check_queues(&mut self) {
+        let queues: FxHashSet<&str> = self.objects.queues.iter().map(|queue| queue.name.as_str()).collect();
+        let remedy = "create it or correct the name";
+        for gang in self
+            .objects
+            .gangs
+            .iter()
+            .filter(|gang| !queues.contains(gang.queue.as_str()))
+        {
+            // The user wrote a workload; whoever made the group of it tells about the queue.
+            if self
+                .made_groups
+                .contains(&(gang.key.namespace.clone(), gang.key.name.clone()))
+            {
+                continue;
+            }
+            let field = format!("PodGroup {}: spec.queue", gang.key);
+            self.warnings.push(format_args!(
+                "{field}: queue {:?} does not exist; {remedy} (its pods wait)",
+                gang.queue
+            ));
+        }
+    }
+
+    /// A pod on a node that is not there holds nothing: what it uses is missing from every sum.
+    fn check_nodes(&mut self) {
+        let nodes: FxHashSet<&str> = self.objects.nodes.iter().map(|node| node.name.as_str()).collect();
+        for pod in &self.objects.pods {
+            let ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+            let Some(node) = pod.node.as_deref().filter(|node| !ended && !nodes.contains(node)) else {
+                continue;
+            };
+            self.warnings.push(format!(
+                "Pod {}/{}: spec.nodeName: there is no node {node:?}; add it or correct the name (what the pod uses counts nowhere)",
+                pod.namespace, pod.name
+            ));
+        }
+    }
+
+    /// A parent can't keep a promise of more than it has.
+    fn check_quotas(&mut self) {
+        let queues = &self.objects.queues;
+        let by_name: FxHashMap<&str, &QueueSpec> = queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
+        for queue in queues {
+            let parent = queue.parent.as_deref().and_then(|parent| by_name.get(parent));
+            let Some(parent) = parent else { continue };
+            for resource in kai_api::quotas_above_parent(&queue.quota, &parent.quota) {
+                self.warnings.push(format!(
+                    "Queue {}: spec.resources: the {resource} quota exceeds that of parent queue {} (more than the parent's is not kept \
+                     for it)",
+                    queue.name, parent.name
+                ));
+            }
+        }
+    }
+
+    /// Of two objects of one name the later counts, as if it had been applied over the earlier.
+    fn check_duplicates(&mut self) {
+        let Objects {
+            nodes,
+            queues,
+            gangs,
+            pods,
+            ..
+        } = &self.objects;
+        let mut seen = FxHashSet::default();
+        for pod in pods.iter().filter(|pod| !seen.insert(pod.uid.as_str())) {
+            let name = format_args!("Pod {}/{}", pod.namespace, pod.name);
+            self.warnings.push(format!(
+                "{name}: metadata.uid: {:?} is there twice (the later one counts)",
+                pod.uid
+            ));
+        }
+        let mut seen = FxHashSet::default();
+        for gang in gangs.iter().filter(|gang| !seen.insert(&gang.key)) {
+            self.warnings.push(format!(
+                "PodGroup {}: metadata.name: it is there twice (the later one counts)",
+                gang.key
+            ));
+        }
+        let named = nodes.iter().map(|node| ("Node", &node.name));
+        let mut seen = FxHashSet::default();
+        for (kind, name) in named.chain(queues.iter().map(|queue| ("Queue", &queue.name))) {
+            if !seen.insert((kind, name)) {
+                self.warnings.push(format!(
+                    "{kind} {name}: metadata.name: it is there twice (the later one counts)"
+                ));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Scope {
+    Cluster,
+    Namespace,
+}
+
+/// The lists of `objects` in a case.
+impl<'de> Deserialize<'de> for Collector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(CollectorVisitor)
+    }
+}
+
+struct CollectorVisitor;
+
+impl<'de> Visitor<'de> for CollectorVisitor {
+    type Value = Collector;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("lists of objects by kind")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Collector, A::Error> {
+        let mut all = Collector::default();
+        while let Some(list) = map.next_key::<Text>()? {
+            match &*list {
+                "nodes" => map.next_value_seed(Each::new(|node| all.node(node)))?,
+                "queues" => map.next_value_seed(Each::new(|queue| all.queue(queue)))?,
+                "topologies" => map.next_value_seed(Each::new(|topology| all.topology(topology)))?,
+                "podGroups" => map.next_value_seed(Each::new(|group| all.pod_group(group, Author::User)))?,
+                "pods" => map.next_value_seed(Each::new(|pod| all.pod(pod)))?,
+                "priorityClasses" => map.next_value_seed(Each::new(|class| all.priority_class(class)))?,
+                "bindRequests" => map.next_value_seed(Each::new(|request| all.bind_request(request)))?,
+                other => return Err(serde::de::Error::unknown_field(other, &LISTS)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Hands each element of a list over as soon as it is read.
+struct Each<T, F>(F, PhantomData<T>);
+
+impl<T, F: FnMut(T)> Each<T, F> {
+    fn new(take: F) -> Each<T, F> {
+        Each(take, PhantomData)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> DeserializeSeed<'de> for Each<T, F> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_option(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<T, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of objects")
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(element) = seq.next_element()? {
+            (self.0)(element);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! The world around the scheduler between two cycles: it carries out at once what was decided.
+//!
+//! A bound pod runs. A pod that was evicted, or was leaving anyway, is gone and re-created: it waits, with no node. A pod
+//! with only a promise waits again. Bind requests are done. Pods of held groups stay on their way out.
+
+use kai_engine::Cluster;
+use kai_engine::model::{Event, GangKey, GangSpec, Millis, PodPhase, PodSpec};
+use kai_engine::report::{Decision, PodView, Report, Status};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Objects as the API server would have them.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pods: FxHashMap<String, PodSpec>,
+    gangs: FxHashMap<GangKey, GangSpec>,
+    hold_releasing: FxHashSet<String>,
+}
+
+/// What becomes of a pod when the world moves on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing changes.
+    Stays,
+    /// It runs where it was bound.
+    Runs,
+    /// It was re-created.
+    Returns,
+    /// It is told to go and does not.
+    Lingers,
+}
+
+impl World {
+    pub(crate) fn new(hold_releasing: &[String]) -> World {
+        World {
+            hold_releasing: hold_releasing.iter().cloned().collect(),
+            ..World::default()
+        }
+    }
+
+    pub(crate) fn remember_pod(&mut self, pod: &PodSpec) {
+        self.pods.insert(pod.uid.clone(), pod.clone());
+    }
+
+    pub(crate) fn remember_gang(&mut self, gang: &GangSpec) {
+        self.gangs.insert(gang.key.clone(), gang.clone());
+    }
+
+    pub(crate) fn pod(&self, uid: &str) -> Option<&PodSpec> {
+        self.pods.get(uid)
+    }
+
+    /// What becomes of the pod; `evicted` = by a decision of this cycle.
+    pub(crate) fn fate(&self, pod: &PodView<'_>, evicted: bool) -> Fate {
+        let held = pod.gang.is_some_and(|gang| self.hold_releasing.contains(&gang.name));
+        match pod.status {
+            Status::Binding | Status::Bound => Fate::Runs,
+            Status::Releasing if held => Fate::Lingers,
+            Status::Releasing => Fate::Returns,
+            // Evicted with a new place in view: it leaves the old one all the same.
+            Status::Pipelined if evicted && held => Fate::Lingers,
+            Status::Pipelined if evicted => Fate::Returns,
+            Status::Pipelined
+            | Status::Pending
+            | Status::Gated
+            | Status::Running
+            | Status::StuckInReleasing
+            | Status::Succeeded
+            | Status::Failed
+            | Status::Unknown => Fate::Stays,
+        }
+    }
+
+    /// Carries out the decisions of a cycle and tells the engine.
+    pub(crate) fn step(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
+        let evicted = evicted_pods(report);
+        let mut changed = Vec::new();
+        for view in cluster.pods() {
+            let fate = self.fate(&view, evicted.contains(view.uid));
+            let Some(pod) = self.pods.get_mut(view.uid) else {
+                continue;
+            };
+            match fate {
+                Fate::Stays => continue,
+                Fate::Runs => run(pod, &view),
+                Fate::Returns => recreate(pod),
+                Fate::Lingers if pod.deletion.is_some() => continue,
+                Fate::Lingers => pod.deletion = Some(now),
+            }
+            changed.push(Event::Pod(pod.clone()));
+        }
+        for decision in &report.decisions {
+            let update = |gang: &mut GangSpec| match decision {
+                Decision::Started(_) => gang.last_start = Some(now),
+                Decision::Evicted(_) => gang.last_eviction = Some(now),
+                Decision::Stale { since, .. } => gang.stale_since = Some(*since),
+                Decision::Recovered(_) => gang.stale_since = None,
+                Decision::Bind(_) | Decision::Pipeline(_) | Decision::Evict { .. } => {}
+            };
+            let (Decision::Started(key)
+            | Decision::Evicted(key)
+            | Decision::Stale { gang: key, .. }
+            | Decision::Recovered(key)) = decision
+            else {
+                continue;
+            };
+            if let Some(gang) = self.gangs.get_mut(key) {
+                update(gang);
+                changed.push(Event::Gang(gang.clone()));
+            }
+        }
+        for event in changed {
+            cluster.apply(event);
+        }
+    }
+}
+
+/// The pods that a cycle evicted, by uid.
+pub(crate) fn evicted_pods(report: &Report) -> FxHashSet<&str> {
+    let evicted = report.decisions.iter().filter_map(|decision| match decision {
+        Decision::Evict { pod, .. } => Some(&**pod),
+        Decision::Bind(_)
+        | Decision::Pipeline(_)
+        | Decision::Started(_)
+        | Decision::Evicted(_)
+        | Decision::Stale { .. }
+        | Decision::Recovered(_) => None,
+    });
+    evicted.collect()
+}
+
+fn run(pod: &mut PodSpec, view: &PodView<'_>) {
+    pod.phase = PodPhase::Running;
+    pod.node = view.node.map(str::to_owned);
+    pod.gpu_groups.clone_from(&view.gpu_groups);
+    pod.bind_in_flight = None;
+    pod.nominated_node = None;
+}
+
+fn recreate(pod: &mut PodSpec) {
+    pod.phase = PodPhase::Pending;
+    pod.node = None;
+    pod.deletion = None;
+    pod.gpu_groups.clear();
+    pod.bind_in_flight = None;
+    pod.nominated_node = None;
+    let group_label = |key: &str| key == kai_api::keys::GPU_GROUP || key.starts_with(kai_api::keys::GPU_GROUP_PREFIX);
+    pod.labels.retain(|key, _| !group_label(key));
+}

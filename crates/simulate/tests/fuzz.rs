@@ -1,0 +1,168 @@
+//! Throws mutated cases, manifests and annotations at the loader, and what loads at the engine. Nothing may panic.
+//!
+//! The usual run takes a second. `KAI_FUZZ_SECONDS=600 cargo test -p kai-simulate --release --test fuzz -- --ignored` goes on for
+//! ten minutes.
+
+use std::path::Path;
+
+use kai_fuzz::Fuzz;
+use kai_simulate::run::Options;
+use kai_simulate::scenario::{NotInstalled, load_case, load_manifests};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+use serde_json::{Value, json};
+
+/// One of each: every kind, every way to ask for GPUs, every field that is read.
+fn seed_case() -> Value {
+    let share = json!({"quota": 1, "limit": -1, "overQuotaWeight": 1});
+    let resources = json!({"gpu": share, "cpu": share, "memory": share});
+    let pod = |name: &str, annotations: Value, rest: Value| {
+        let mut pod = json!({"kind": "Pod",
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-01-01T11:00:00Z",
+                         "labels": {"kai.scheduler/subgroup-name": "a", "kai.scheduler/task-priority": "1"},
+                         "annotations": annotations},
+            "spec": {"schedulerName": "kai-scheduler", "containers": [{"name": "main",
+                     "ports": [{"containerPort": 80, "hostPort": 8080}],
+                     "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {}}}]},
+            "status": {"phase": "Pending"}});
+        for (key, value) in rest.as_object().into_iter().flatten() {
+            pod["spec"][key] = value.clone();
+        }
+        pod
+    };
+    json!({
+        "id": "seed", "group": "cycle-fuzz", "now": "2026-01-01T12:00:00Z", "cycles": 2, "settleCycles": 1,
+        "actions": ["allocate", "consolidation", "reclaim", "preempt", "stalegangeviction"],
+        "params": {"maxNumberConsolidationPreemptees": -1, "defaultStalenessGracePeriod": "0s", "kValue": 1.0,
+                   "placementStrategy": "binpack", "queueDepthPerAction": {"allocate": 5},
+                   "queueUsage": {"team": {"gpu": 0.5}}},
+        "holdReleasing": ["gang"],
+        "objects": {
+            "nodes": [{"kind": "Node", "metadata": {"name": "n0", "labels": {"nvidia.com/gpu.memory": "40960",
+                        "nvidia.com/gpu.count": "2", "rack": "r0", "kai.scheduler/gpu-memory-type": "unified"}},
+                       "spec": {"taints": [{"key": "k", "value": "v", "effect": "PreferNoSchedule"}]},
+                       "status": {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "2",
+                                                  "nvidia.com/mig-1g.5gb": "2"},
+                                  "conditions": [{"type": "Ready", "status": "True"}]}}],
+            "queues": [{"kind": "Queue", "metadata": {"name": "root"}, "spec": {"resources": resources}},
+                       {"kind": "Queue", "metadata": {"name": "team"},
+                        "spec": {"parentQueue": "root", "priority": 100, "preemptMinRuntime": "1m", "resources": resources}}],
+            "podGroups": [{"kind": "PodGroup", "metadata": {"name": "gang", "namespace": "ns",
+                            "annotations": {"kai.scheduler/last-start-timestamp": "2026-01-01T11:59:00Z"}},
+                           "spec": {"queue": "team", "minMember": 1, "priorityClassName": "train", "preemptionDelay": "1s",
+                                    "topologyConstraint": {"topology": "t", "requiredTopologyLevel": "rack"},
+                                    "subGroups": [{"name": "a", "minMember": 1}]}}],
+            "pods": [
+                pod("whole", json!({"pod-group-name": "gang"}),
+                    json!({"nodeName": "n0", "containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]})),
+                pod("fraction", json!({"pod-group-name": "gang", "gpu-fraction": "0.5", "gpu-fraction-num-devices": "1"}), json!({})),
+                pod("memory", json!({"pod-group-name": "gang", "gpu-memory": "1000"}),
+                    json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"rack": "r0"}})),
+                pod("mig", json!({"pod-group-name": "gang"}),
+                    json!({"containers": [{"resources": {"requests": {"nvidia.com/mig-1g.5gb": "1"}}}],
+                           "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}]})),
+                pod("near", json!({"pod-group-name": "gang"}), json!({"affinity": {
+                    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms":
+                        [{"matchExpressions": [{"key": "rack", "operator": "In", "values": ["r0"]}]}]}},
+                    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+                        [{"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "rack"}]}}}))],
+            "priorityClasses": [{"kind": "PriorityClass", "metadata": {"name": "train"}, "value": 50}],
+            "bindRequests": [{"kind": "BindRequest", "metadata": {"name": "fraction", "namespace": "ns"},
+                              "spec": {"podName": "fraction", "selectedNode": "n0", "selectedGPUGroups": ["g"]}}],
+            "topologies": [{"kind": "Topology", "metadata": {"name": "t"}, "spec": {"levels": [{"nodeLabel": "rack"}]}}]
+        },
+        "expect": {"pods": {"whole": {"status": "Running", "node": "n0"}}, "nodes": {"n0": {"idleGPUs": 1}}},
+        "expectTotals": {"bound": 1, "gangAtomic": true}
+    })
+}
+
+fn run_case(text: &str) {
+    // Few cycles: a mutated `cycles` may ask for a million.
+    let options = Options {
+        cycles: Some(2),
+        check: false,
+        ..Options::default()
+    };
+    if let Ok(scenario) = load_case(Path::new("fuzz.json"), text) {
+        kai_simulate::run::run(scenario, &options);
+    }
+}
+
+fn run_manifests(case: &Value) {
+    let lists = case
+        .get("objects")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(|objects| objects.values());
+    let items: Vec<&Value> = lists.filter_map(Value::as_array).flatten().collect();
+    let text = json!({"kind": "List", "items": items}).to_string();
+    if let Ok(scenario) = load_manifests(Path::new("fuzz.json"), &text, &NotInstalled) {
+        kai_simulate::run::run(
+            scenario,
+            &Options {
+                check: true,
+                ..Options::default()
+            },
+        );
+    }
+}
+
+#[test]
+fn the_seed_itself_loads_without_a_word() {
+    let scenario = load_case(Path::new("seed.json"), &seed_case().to_string()).unwrap();
+    assert_eq!(scenario.warnings.lines().collect::<Vec<_>>(), Vec::<String>::new());
+    run_case(&seed_case().to_string());
+}
+
+proptest! {
+    #![proptest_config(Config { failure_persistence: None, ..Config::with_cases(200) })]
+
+    #[test]
+    fn broken_text_never_panics(cut in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let text = seed_case().to_string();
+        run_case(&text[..cut.index(text.len())]);
+        let mut bytes = text.into_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(text) = String::from_utf8(bytes) {
+            run_case(&text);
+            let _ = load_case(Path::new("fuzz.yaml"), &text);
+        }
+    }
+
+    #[test]
+    fn any_text_never_panics(text in "\\PC*", yaml in "([a-z]+: [&*]?[a-z0-9{}\\[\\]'\"|>-]*\n){0,8}") {
+        run_case(&text);
+        for text in [text.as_str(), yaml.as_str()] {
+            let _ = load_case(Path::new("fuzz.yaml"), text);
+            let _ = load_manifests(Path::new("fuzz.yaml"), text, &NotInstalled);
+        }
+    }
+
+    #[test]
+    fn random_annotations_never_panic(fraction in "\\PC{0,20}", memory in "[-+0-9.eE]{0,30}", devices in "[-+0-9]{0,25}") {
+        let mut case = seed_case();
+        case["objects"]["pods"][1]["metadata"]["annotations"]["gpu-fraction"] = fraction.into();
+        case["objects"]["pods"][1]["metadata"]["annotations"]["gpu-fraction-num-devices"] = devices.into();
+        case["objects"]["pods"][2]["metadata"]["annotations"]["gpu-memory"] = memory.into();
+        run_case(&case.to_string());
+    }
+}
+
+fn cases(fuzz: Fuzz) {
+    fuzz.json(&[seed_case()], |case| {
+        run_case(&case.to_string());
+        run_manifests(case);
+    });
+}
+
+#[test]
+fn mutated_cases_never_panic() {
+    cases(Fuzz::short("cases").at_most(200));
+}
+
+#[test]
+#[ignore = "runs for KAI_FUZZ_SECONDS"]
+fn long_run() {
+    cases(Fuzz::long("cases"));
+}

@@ -1,0 +1,368 @@
+//! The project's own scenarios, the world's rules between two cycles, and what is told of files that are not as they should be.
+
+use std::path::Path;
+
+use kai_simulate::outcome::Outcome;
+use kai_simulate::run::Options;
+use kai_simulate::scenario::{NotInstalled, discover, load, load_case, load_manifests};
+
+/// Everything under `scenarios/` at the root of the repository must come out as it says.
+#[test]
+fn all_scenarios_pass() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let sources = discover(&[folder], std::io::empty()).unwrap();
+    assert!(!sources.is_empty(), "the project's scenarios are missing");
+    let mut failed = Vec::new();
+    for source in sources {
+        let options = Options {
+            check: true,
+            ..Options::default()
+        };
+        match load(&source, &NotInstalled) {
+            Ok(scenario) => {
+                let told: Vec<String> = scenario.warnings.lines().collect();
+                let outcome = kai_simulate::run::run(scenario, &options);
+                let differences = outcome.differences.unwrap_or_default();
+                let name = source.path().display();
+                failed.extend(
+                    differences
+                        .iter()
+                        .map(|difference| format!("{name}: {difference} {told:?}")),
+                );
+            }
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// A node of two GPUs, a guaranteed queue `mine` and a queue `theirs` without a guarantee.
+fn case(group: &str, rest: &str, groups: &str, pods: &str) -> String {
+    let quota = |gpu: i32| {
+        format!(
+            "{{ resources: {{ gpu: {{ quota: {gpu}, limit: -1, overQuotaWeight: 1 }}, \
+             cpu: {{ quota: -1, limit: -1, overQuotaWeight: 1 }}, memory: {{ quota: -1, limit: -1, overQuotaWeight: 1 }} }} }}"
+        )
+    };
+    let (mine, theirs) = (quota(2), quota(0));
+    format!(
+        "group: {group}\nnow: '2026-01-01T12:00:00Z'\n{rest}\nobjects:\n  nodes:\n  - {{ metadata: {{ name: node, \
+         labels: {{ nvidia.com/gpu.memory: '1000' }} }}, status: {{ allocatable: {{ cpu: '8', memory: 8Gi, pods: '10', \
+         nvidia.com/gpu: '2' }} }} }}\n  queues:\n  - {{ metadata: {{ name: mine }}, spec: {mine} }}\n  - {{ metadata: {{ \
+         name: theirs }}, spec: {theirs} }}\n  podGroups:\n{groups}  pods:\n{pods}"
+    )
+}
+
+fn group(name: &str, queue: &str) -> String {
+    format!("  - {{ metadata: {{ name: {name}, namespace: ns }}, spec: {{ queue: {queue}, minMember: 1 }} }}\n")
+}
+
+fn pod(name: &str, gpus: u32, node: Option<&str>) -> String {
+    let (placed, phase) = node.map_or((String::new(), "Pending"), |node| {
+        (format!("nodeName: {node}, "), "Running")
+    });
+    format!(
+        "  - {{ metadata: {{ name: {name}, namespace: ns, annotations: {{ pod-group-name: {name} }} }}, \
+         spec: {{ schedulerName: kai-scheduler, {placed}containers: [{{ resources: {{ limits: {{ nvidia.com/gpu: {gpus} }} }} }}] }}, \
+         status: {{ phase: {phase} }} }}\n"
+    )
+}
+
+fn run(text: &str, cycles: u32) -> Outcome {
+    let scenario = load_case(Path::new("case.yaml"), text).expect("a valid case");
+    assert_eq!(scenario.warnings.lines().collect::<Vec<_>>(), Vec::<String>::new());
+    kai_simulate::run::run(
+        scenario,
+        &Options {
+            cycles: Some(cycles),
+            ..Options::default()
+        },
+    )
+}
+
+fn statuses(outcome: &Outcome) -> Vec<String> {
+    let text = |pod: &kai_simulate::outcome::PodOutcome| {
+        let on = pod.node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
+        format!("{} {}{on}", pod.name, pod.status.name())
+    };
+    outcome.pods.iter().map(text).collect()
+}
+
+fn reclaim(group_of_case: &str, rest: &str) -> String {
+    let groups = group("victim", "theirs") + &group("owner", "mine");
+    case(
+        group_of_case,
+        rest,
+        &groups,
+        &(pod("victim", 2, Some("node")) + &pod("owner", 2, None)),
+    )
+}
+
+#[test]
+fn decisions_are_shown_raw_in_action_cases() {
+    let outcome = run(&reclaim("action-reclaim", ""), 1);
+    assert_eq!(
+        statuses(&outcome),
+        ["owner Pipelined on node", "victim Releasing on node"]
+    );
+    assert_eq!(
+        (outcome.totals.evicted, outcome.totals.pipelined, outcome.totals.bound),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn in_other_cases_the_evicted_return_and_the_promised_wait() {
+    let text = reclaim("cycle-reclaim", "");
+    assert_eq!(statuses(&run(&text, 1)), ["owner Pending", "victim Pending"]);
+    assert_eq!(statuses(&run(&text, 2)), ["owner Running on node", "victim Pending"]);
+    assert_eq!(statuses(&run(&text, 5)), ["owner Running on node", "victim Pending"]);
+}
+
+#[test]
+fn held_pods_never_leave() {
+    let text = reclaim("cycle-reclaim", "holdReleasing: [victim]");
+    assert_eq!(statuses(&run(&text, 4)), ["owner Pending", "victim Releasing on node"]);
+}
+
+#[test]
+fn times_are_measured_per_cycle_and_action() {
+    let timing = run(&reclaim("cycle-reclaim", "actions: [allocate, reclaim]"), 3).timing;
+    assert_eq!(timing.cycle_ms.len(), 3);
+    assert_eq!(
+        timing.action_ms.keys().copied().collect::<Vec<_>>(),
+        ["allocate", "reclaim"]
+    );
+}
+
+#[test]
+fn lists_of_manifests_are_opened() {
+    let text = "kind: PodList\nitems:\n- metadata: { name: a }\n  spec: { schedulerName: kai-scheduler }\n---\n\
+                kind: List\nitems:\n- kind: Queue\n  metadata: { name: default-queue }\n  spec: {}\n";
+    let scenario = load_manifests(Path::new("m.yaml"), text, &NotInstalled).unwrap();
+    let (pods, queues) = (&scenario.objects.pods, &scenario.objects.queues);
+    assert_eq!((pods[0].name.as_str(), queues[0].name.as_str()), ("a", "default-queue"));
+}
+
+#[test]
+fn the_same_object_twice_is_worth_a_word() {
+    let text = "kind: Node\nmetadata: { name: n }\n---\nkind: Node\nmetadata: { name: n }\n";
+    let scenario = load_manifests(Path::new("m.yaml"), text, &NotInstalled).unwrap();
+    let told: Vec<String> = scenario.warnings.lines().collect();
+    assert_eq!(
+        told,
+        ["m.yaml: Node n: metadata.name: it is there twice (the later one counts)"]
+    );
+}
+
+fn error(name: &str, text: &str) -> String {
+    load_case(Path::new(name), text).expect_err("a wrong case").to_string()
+}
+
+/// In JSON and YAML, at every level: a case that expects nothing by mistake must not pass.
+#[test]
+fn unknown_keys_of_a_case_are_refused_with_the_nearest_known_one() {
+    let check = |key: &str, value: &str, expect: &str| {
+        assert_eq!(
+            error("c.yaml", &format!("objects: {{}}\n{key}: {value}\n")),
+            format!("c.yaml: {expect}")
+        );
+        let json = serde_saphyr::from_str::<serde_json::Value>(value).unwrap();
+        let text = serde_json::json!({ "objects": {}, key: json }).to_string();
+        assert_eq!(error("c.json", &text), format!("c.json: {expect}"));
+    };
+    check(
+        "expects",
+        "{ pods: {} }",
+        "case: expects: there is no field \"expects\" here; did you mean expect?",
+    );
+    check(
+        "expect",
+        "{ pod: {} }",
+        "case: expect.pod: there is no field \"pod\" here; did you mean pods?",
+    );
+    check(
+        "expect",
+        "{ pods: { a: { status: Running, nod: x } } }",
+        "case: expect.pods.a.nod: there is no field \"nod\" here; did you mean node?",
+    );
+    check(
+        "expectTotals",
+        "{ bounds: 3 }",
+        "case: expectTotals.bounds: there is no field \"bounds\" here; did you mean bound?",
+    );
+    check(
+        "params",
+        "{ kvalue: 3 }",
+        "case: params.kvalue: there is no such parameter; did you mean kValue?",
+    );
+    let lists = error("c.yaml", "objects: { podgroup: [] }\n");
+    assert_eq!(
+        lists,
+        "c.yaml: case: objects: there is no field \"podgroup\" here; did you mean podGroups?"
+    );
+}
+
+#[test]
+fn unknown_fields_of_objects_are_warned_of() {
+    let object = "{ metadata: { name: q }, spec: { resources: { gpu: { qouta: 1 } } } }";
+    let expect = "Queue q: spec.resources.gpu.qouta: Queue has no such field (it is ignored); did you mean quota?";
+    let case = load_case(Path::new("c.yaml"), &format!("objects: {{ queues: [{object}] }}")).unwrap();
+    assert_eq!(case.warnings.lines().collect::<Vec<_>>(), [format!("c.yaml: {expect}")]);
+    let json = r#"{"objects":{"queues":[{"metadata":{"name":"q"},"spec":{"resources":{"gpu":{"qouta":1}}}}]}}"#;
+    let case = load_case(Path::new("c.json"), json).unwrap();
+    assert_eq!(case.warnings.lines().collect::<Vec<_>>(), [format!("c.json: {expect}")]);
+    let manifest = format!("{{ kind: Queue, {}", object.trim_start_matches('{'));
+    let scenario = load_manifests(Path::new("m.yaml"), &manifest, &NotInstalled).unwrap();
+    assert_eq!(
+        scenario.warnings.lines().collect::<Vec<_>>(),
+        [format!("m.yaml: {expect}")]
+    );
+}
+
+#[test]
+fn a_text_that_is_no_scenario_is_not_echoed() {
+    let text = "just words ".repeat(10_000);
+    for told in [error("notes.yaml", &text), error("notes.txt", &text)] {
+        assert!(told.contains("is neither a case"), "{told}");
+        assert!(told.len() < 300, "{told}");
+    }
+    let told = error("c.yaml", &format!("objects: \"{text}\"\n"));
+    assert!(
+        told.len() < 300 && told.ends_with("expected lists of objects by kind"),
+        "{told}"
+    );
+}
+
+#[test]
+fn messages_are_about_the_file_and_not_about_the_program() {
+    let told = error("c.yaml", "objects: {}\nobjects: {}\n");
+    assert!(told.contains("duplicate") && told.contains("line 2"), "{told}");
+    for word in ["Policy", "Options", "struct"] {
+        assert!(!told.contains(word), "{told}");
+    }
+    let told = error("c.yaml", "objects: {}\nexpect: 3\n");
+    assert_eq!(
+        told,
+        "c.yaml: case: expect: invalid type: integer `3`, expected fields with values"
+    );
+}
+
+#[test]
+fn pods_on_unknown_nodes_and_overfull_nodes_are_warned_of() {
+    let pods = pod("a", 2, Some("node")) + &pod("b", 1, Some("node")) + &pod("c", 1, Some("nowhere"));
+    let groups = group("a", "mine") + &group("b", "mine") + &group("c", "mine");
+    let scenario = load_case(Path::new("c.yaml"), &case("x", "", &groups, &pods)).unwrap();
+    let outcome = kai_simulate::run::run(scenario, &Options::default());
+    let told: Vec<String> = outcome.warnings.lines().collect();
+    assert_eq!(
+        told,
+        [
+            "c.yaml: Pod ns/c: spec.nodeName: there is no node \"nowhere\"; add it or correct the name (what the pod uses counts \
+             nowhere)",
+            "c.yaml: Node node: its pods hold 1 GPUs more than it has; correct status.allocatable of the node, or spec.nodeName or \
+             status.phase of pods",
+        ]
+    );
+}
+
+#[test]
+fn rounding_of_gpu_memory_is_told_where_pods_ask_for_memory() {
+    let nodes = |memory: &str| case("x", "", "", "").replace("'1000'", &format!("'{memory}'"));
+    let notes = |text: &str| {
+        let scenario = load_case(Path::new("c.yaml"), text).unwrap();
+        kai_simulate::run::run(scenario, &Options::default()).notes
+    };
+    let by_memory = "  - { metadata: { name: p, namespace: ns, annotations: { gpu-memory: '500' } }, spec: { schedulerName: kai-scheduler } }\n";
+    assert_eq!(notes(&nodes("1050")), Vec::<String>::new());
+    assert_eq!(notes(&(nodes("1000") + by_memory)), Vec::<String>::new());
+    assert_eq!(
+        notes(&(nodes("1050") + by_memory)),
+        [
+            "c.yaml: Node node: metadata.labels.nvidia.com/gpu.memory: 1050 counts as 1000 MiB (whole hundreds, as in KAI)"
+        ]
+    );
+}
+
+#[test]
+fn workloads_become_pods_and_too_many_are_refused() {
+    let template = "template: { spec: { schedulerName: kai-scheduler } }";
+    let text = format!(
+        "kind: Deployment\nmetadata: {{ name: web, namespace: ns }}\nspec: {{ replicas: 2, {template} }}\n---\n\
+         kind: StatefulSet\nmetadata: {{ name: db, namespace: ns }}\nspec: {{ {template} }}\n---\n\
+         kind: Job\nmetadata: {{ name: train, namespace: ns }}\nspec: {{ parallelism: 2, {template} }}\n---\n\
+         kind: ReplicaSet\nmetadata: {{ name: huge, namespace: ns }}\nspec: {{ replicas: 2000000000, {template} }}\n"
+    );
+    let scenario = load_manifests(Path::new("m.yaml"), &text, &NotInstalled).unwrap();
+    let names: Vec<&str> = scenario.objects.pods.iter().map(|pod| pod.name.as_str()).collect();
+    let [web_0, web_1, "db-0", "train-0", "train-1"] = names[..] else {
+        panic!("{names:?}")
+    };
+    assert!(web_0.starts_with("web-") && web_0.ends_with("-0") && web_1.ends_with("-1"));
+    let told = scenario.warnings.lines().next().unwrap();
+    assert!(
+        told.starts_with("m.yaml: ReplicaSet ns/huge: spec.replicas: 2000000000 pods are more than"),
+        "{told}"
+    );
+}
+
+#[test]
+fn an_expected_reason_is_compared() {
+    let differences = |reason: &str| {
+        let expect = format!("expect: {{ pods: {{ a: {{ status: Pending, reason: {reason} }} }} }}");
+        let text = case("x", &expect, &group("a", "mine"), &pod("a", 3, None));
+        let options = Options {
+            check: true,
+            ..Options::default()
+        };
+        let outcome = kai_simulate::run::run(load_case(Path::new("c.yaml"), &text).unwrap(), &options);
+        outcome.differences.unwrap()
+    };
+    assert_eq!(differences("didn't have enough resources"), Vec::<String>::new());
+    let told = differences("too hot");
+    assert!(
+        told[0].starts_with("pod a: expected the reason \"too hot\", got \"no nodes"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn kinds_of_other_projects_are_not_taken_for_ours() {
+    let text = "kind: Node\nmetadata: { name: n }\n---\napiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: { name: j }\n\
+                spec: { template: { spec: { schedulerName: kai-scheduler } } }\n";
+    let scenario = load_manifests(Path::new("m.yaml"), text, &NotInstalled).unwrap();
+    assert!(scenario.objects.pods.is_empty());
+    let told = scenario.warnings.lines().next().unwrap();
+    assert!(
+        told.starts_with(
+            "m.yaml: Job.batch.volcano.sh j: kind: kai simulate does not read \"Job.batch.volcano.sh\" (it is skipped)"
+        ),
+        "{told}"
+    );
+}
+
+#[test]
+fn standard_input_is_a_file_like_others() {
+    let input = "kind: Node\nmetadata: { name: n }\n";
+    let sources = discover(&["-".into()], input.as_bytes()).unwrap();
+    let scenario = load(&sources[0], &NotInstalled).unwrap();
+    assert_eq!(scenario.objects.nodes[0].name, "n");
+    assert_eq!(scenario.files, [Path::new("standard input")]);
+    let case = discover(&["-".into()], &b"{\"objects\":{}}"[..]).unwrap();
+    assert!(matches!(case[0], kai_simulate::scenario::Source::Case(_)));
+    let twice = discover(&["-".into(), "-".into()], input.as_bytes()).unwrap_err();
+    assert_eq!(twice.to_string(), "-: standard input is named twice; name it once");
+}
+
+#[test]
+fn a_number_that_is_too_large_is_told_its_bounds() {
+    let text = "kind: PodGroup\nmetadata: { name: g }\nspec: { minMember: 2147483648 }\n";
+    let told = match load_manifests(Path::new("m.yaml"), text, &NotInstalled) {
+        Ok(scenario) => scenario.warnings.lines().collect::<Vec<_>>().join("\n"),
+        Err(error) => error.to_string(),
+    };
+    assert!(
+        told.contains("expected a whole number from -2147483648 to 2147483647"),
+        "{told}"
+    );
+}
