@@ -126,7 +126,7 @@ impl Cluster {
         for action in &config.actions {
             cycle.run(*action);
         }
-        cycle.retract();
+        cycle.reconcile_decisions();
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
         self.ledger.stop_recording();

@@ -7,7 +7,7 @@ use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
 use crate::model::{Action, Config, Millis};
 use crate::order::{ByLeaf, Direction, Tournament};
-use crate::place::{Domains, Failure, ShapeIndexes};
+use crate::place::{Domains, PlacementFailure, ShapeIndexes};
 use crate::reasons::{EvictionReason, Rejections};
 use crate::report::{Decision, Effort, Moment, Placed, Received, Report, Status};
 use crate::share::Load;
@@ -56,7 +56,7 @@ pub(crate) struct Cycle<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explanations {
     /// Why a gang was not placed.
-    pub(crate) failures: FxHashMap<GangId, Failure>,
+    pub(crate) failures: FxHashMap<GangId, PlacementFailure>,
     /// Gangs for which the search for victims was cut short.
     pub(crate) cut_searches: FxHashSet<GangId>,
     /// Why a pod was evicted.

@@ -8,7 +8,7 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
-use crate::place::{Neighbours, Scope, fits, static_check};
+use crate::place::{InterPodRules, Scope, fits, static_check};
 use crate::reasons::{Check, Rejections};
 use crate::tables::{SHARE_GPU, When};
 
@@ -38,7 +38,7 @@ impl Cycle<'_> {
 fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let shape = ledger.shape_of(pod);
     let in_domain: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
-    let neighbours = (!Neighbours::are_irrelevant(ledger, pod)).then(|| Neighbours::of(ledger, pod, false));
+    let neighbours = (!InterPodRules::are_not_needed(ledger, pod)).then(|| InterPodRules::of(ledger, pod, false));
     let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
     for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
         let id = NodeId::new(at);

@@ -11,7 +11,7 @@ use crate::ids::{GangId, NodeId, PodId};
 use crate::intern::fresh_group;
 use crate::ledger::Ledger;
 use crate::model::Action;
-use crate::place::Failure;
+use crate::place::PlacementFailure;
 use crate::report::Status;
 use crate::tables::{Gang, GpuKind, Groups};
 
@@ -137,7 +137,9 @@ fn waiting_gangs(cluster: &Cluster) -> Vec<(GangId, bool)> {
     let was_tried = |id: GangId, gang: &Gang| {
         let failure = cluster.explanations.failures.get(&id);
         // At the end of a round all have been tried.
-        failure.is_some_and(|failure| *failure != Failure::Cut) || gang.tried_by & 1 != 0 || cluster.rounds.are_over()
+        failure.is_some_and(|failure| *failure != PlacementFailure::OutOfWork)
+            || gang.tried_by & 1 != 0
+            || cluster.rounds.are_over()
     };
     waiting
         .map(|(at, gang)| (GangId::new(at), was_tried(GangId::new(at), gang)))

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::explain::holders;
 use crate::ids::{PodId, QueueId, ShapeId};
 use crate::model::{GangKey, Gpus, PodKind};
-use crate::place::Failure;
+use crate::place::PlacementFailure;
 use crate::reasons::{QueueBound, Reason, Rejections};
 use crate::report::{Anomaly, NodeView, PodView, QueueView, SharedGpuView, Status};
 use crate::share::BoundKind;
@@ -134,9 +134,9 @@ impl Cluster {
             };
         };
         match failure {
-            Failure::NoPods => Reason::NotTried,
-            Failure::Cut => Reason::CutShort,
-            Failure::Bound(bound) => {
+            PlacementFailure::NoPods => Reason::NotTried,
+            PlacementFailure::OutOfWork => Reason::CutShort,
+            PlacementFailure::Bound(bound) => {
                 let of = QueueBound {
                     queue: self.ledger.queue(bound.queue).display().to_owned(),
                     resource: bound.resource,
@@ -149,7 +149,7 @@ impl Cluster {
                     BoundKind::Quota => Reason::OverQuota(of),
                 }
             }
-            Failure::Pod {
+            PlacementFailure::Pod {
                 pod: failed,
                 placed,
                 rejections,
@@ -161,7 +161,7 @@ impl Cluster {
                 rejections.search_cut = self.explanations.cut_searches.contains(&gang_id);
                 self.short_of(gang_id, *failed, *placed, rejections)
             }
-            Failure::NoDomain {
+            PlacementFailure::NoDomain {
                 topology,
                 level,
                 domains,
@@ -172,7 +172,7 @@ impl Cluster {
                 domains: domains.clone(),
                 required: *required,
             },
-            Failure::TopologyUnknown { topology, level } => Reason::TopologyUnknown {
+            PlacementFailure::TopologyUnknown { topology, level } => Reason::TopologyUnknown {
                 topology: topology.clone(),
                 level: level.clone(),
             },

@@ -7,7 +7,7 @@
 use crate::cycle::Cycle;
 use crate::ids::GangId;
 use crate::model::Action;
-use crate::place::Failure;
+use crate::place::PlacementFailure;
 
 /// One gang may take this part of what its action may.
 const GANG_PART: u64 = 2;
@@ -129,7 +129,10 @@ impl Cycle<'_> {
     /// Gangs that were not reached say why.
     pub(crate) fn explain_cut(&mut self, gangs: impl Iterator<Item = GangId>) {
         for gang in gangs {
-            self.explanations.failures.entry(gang).or_insert(Failure::Cut);
+            self.explanations
+                .failures
+                .entry(gang)
+                .or_insert(PlacementFailure::OutOfWork);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::gangs::Candidates;
 use crate::ids::GangId;
 use crate::model::Action;
 use crate::order::{ByLeaf, Direction};
-use crate::place::{Failure, Mode, NodeSet};
+use crate::place::{NodeSet, PlacementFailure, PlacementMode};
 use crate::report::Status;
 
 impl Cycle<'_> {
@@ -23,8 +23,8 @@ impl Cycle<'_> {
             let started_before = self.ledger.gang(gang).has_started();
             let checkpoint = self.ledger.checkpoint();
             self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
-            if let Err(failure) = self.place_gang(gang, &pods, Mode::Real, &NodeSet::All) {
-                round.failed(gang, failure == Failure::Cut);
+            if let Err(failure) = self.place_gang(gang, &pods, PlacementMode::Real, &NodeSet::All) {
+                round.failed(gang, failure == PlacementFailure::OutOfWork);
                 self.explanations.failures.insert(gang, failure);
                 continue;
             }

@@ -16,7 +16,7 @@ impl Cycle<'_> {
             return;
         }
         let known = Cell::new(None);
-        self.make_room(
+        self.place_with_victims(
             Action::Consolidation,
             |cycle, _: &Search<'_>, pods: &[PodId]| cycle.has_free_gpus(pods, &known),
             |cycle: &Cycle<'_>, gang: GangId| cycle.ledger.gang(gang).preemptible,

@@ -2,8 +2,8 @@
 
 mod allocate;
 mod consolidate;
-mod make_room;
+mod place_with_victims;
 mod preempt;
 mod reclaim;
-mod retract;
+mod reconcile;
 mod stale;

@@ -8,7 +8,7 @@ use crate::victims::Search;
 
 impl Cycle<'_> {
     pub(crate) fn preempt(&mut self) {
-        self.make_room(
+        self.place_with_victims(
             Action::Preempt,
             |cycle, search: &Search<'_>, pods: &[PodId]| {
                 let requested = cycle.ledger.requested_by(pods, cycle.memory_max);

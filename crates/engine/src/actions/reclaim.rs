@@ -8,7 +8,7 @@ use crate::victims::Search;
 
 impl Cycle<'_> {
     pub(crate) fn reclaim(&mut self) {
-        self.make_room(
+        self.place_with_victims(
             Action::Reclaim,
             |cycle, search: &Search<'_>, _: &[PodId]| share::can_reclaim(cycle.ledger, &search.reclaimer(cycle)),
             |_: &Cycle<'_>, _: GangId| true,

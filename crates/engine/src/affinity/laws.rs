@@ -14,7 +14,7 @@ use crate::model::{
     Affinity, Constraints, Event, LabelSelector, Labels, MemoryKind, MigStrategy, Millis, NodeSpec, Operator,
     PodAffinityTerm, PodKind, PodPhase, PodSpec, Requests, Requirement, TaskRank, WeightedPodAffinityTerm,
 };
-use crate::place::Neighbours;
+use crate::place::InterPodRules;
 use crate::reasons::Check;
 use crate::report::Status;
 
@@ -287,7 +287,7 @@ fn look_at_all(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>,
 fn check_all(cluster: &Cluster) -> Result<(), TestCaseError> {
     let ledger = &cluster.ledger;
     for pod in cluster.pod_ids.values().copied() {
-        let neighbours = Neighbours::of(ledger, pod, true);
+        let neighbours = InterPodRules::of(ledger, pod, true);
         let mut can_go = false;
         let near = neighbours.candidates();
         for (at, row) in ledger.nodes.iter().enumerate().filter(|(_, row)| row.present) {

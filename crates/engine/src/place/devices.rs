@@ -11,7 +11,7 @@ use crate::tables::{GPU, Group, Groups, When};
 
 /// The devices chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Devices {
+pub(crate) struct DeviceChoice {
     pub(crate) groups: Groups,
     /// Some of them have to be left by others first.
     pub(crate) must_wait: bool,
@@ -25,7 +25,7 @@ pub(crate) fn choose_devices(
     node: NodeId,
     strategy: PlacementStrategy,
     only_promise: bool,
-) -> Option<Devices> {
+) -> Option<DeviceChoice> {
     let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
     let (need, wanted) = (shape.need_mib(row.memory_mib), shape.devices() as usize);
     let mut shared: SmallVec<[&Group; 16]> = row
@@ -60,7 +60,7 @@ pub(crate) fn choose_devices(
         let group = unused_group(uid, &row.name, &mut ordinal, |id| row.group(id).is_some());
         groups.push(group);
     }
-    Some(Devices { groups, must_wait })
+    Some(DeviceChoice { groups, must_wait })
 }
 
 fn unused_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GroupId) -> bool) -> GroupId {

@@ -18,7 +18,7 @@ pub(crate) struct DomainTree {
     counted: Vec<Vector>,
     cursor: Option<u64>,
     /// Pods that fit per node and domain, by shape of pod.
-    capacities: FxHashMap<PodVector, Capacity>,
+    capacities: FxHashMap<PodRequest, Capacity>,
 }
 
 /// A domain; index 0 is everything.
@@ -39,7 +39,7 @@ pub(crate) struct Domain {
 
 /// What one pod takes, for counting how many fit: resources, and the part of a GPU in hundredths for shared ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PodVector {
+pub(crate) struct PodRequest {
     pub(crate) base: Vector,
     pub(crate) gpu_hundredths: i64,
     pub(crate) extended: Vec<(crate::ids::ResourceId, i64)>,
@@ -194,12 +194,12 @@ impl DomainTree {
 
     /// How many pods of this kind fit in each domain, by domain id, as counted last; each node counted on its own. `None`
     /// = never counted.
-    pub(crate) fn capacity(&self, pod: &PodVector) -> Option<&[i64]> {
+    pub(crate) fn capacity(&self, pod: &PodRequest) -> Option<&[i64]> {
         self.capacities.get(pod).map(|capacity| capacity.per_domain.as_slice())
     }
 
     /// Counts how many pods of this kind fit in each domain.
-    pub(crate) fn count_capacity(&mut self, ledger: &Ledger, pod: &PodVector) {
+    pub(crate) fn count_capacity(&mut self, ledger: &Ledger, pod: &PodRequest) {
         if !self.capacities.contains_key(pod) && self.capacities.len() >= CAPACITIES_MAX {
             self.capacities.clear();
         }
@@ -239,14 +239,14 @@ impl DomainTree {
     }
 }
 
-impl PodVector {
-    pub(crate) fn of(shape: &Shape) -> PodVector {
+impl PodRequest {
+    pub(crate) fn of(shape: &Shape) -> PodRequest {
         let gpu_hundredths = match shape.gpu {
             GpuKind::Fraction { devices, .. } => shape.accepted_hundredths(100) * devices,
             GpuKind::Whole { devices } => 100 * devices,
             GpuKind::None | GpuKind::Memory { .. } | GpuKind::Mig { .. } => 0,
         };
-        PodVector {
+        PodRequest {
             base: shape.base,
             gpu_hundredths,
             extended: shape.extended.clone(),
@@ -254,7 +254,7 @@ impl PodVector {
     }
 
     /// The larger of both in every resource.
-    pub(crate) fn max(&mut self, other: &PodVector) {
+    pub(crate) fn max(&mut self, other: &PodRequest) {
         for resource in 0..4 {
             self.base[resource] = self.base[resource].max(other.base[resource]);
         }
@@ -268,7 +268,7 @@ impl PodVector {
     }
 }
 
-fn pods_that_fit(node: &Node, pod: &PodVector) -> i64 {
+fn pods_that_fit(node: &Node, pod: &PodRequest) -> i64 {
     let free = node.free.total();
     let mut fit = free[PODS].max(0);
     for resource in (0..4).filter(|resource| !matches!(*resource, GPU | PODS)) {

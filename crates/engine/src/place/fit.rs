@@ -150,34 +150,34 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Resu
 /// A node's worth for a shape as one ordered number: 0 = can't take it; else bigger is better. Weights first, then how
 /// well it packs (or spreads), then the name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Worth(pub(crate) u128);
+pub(crate) struct NodeScore(pub(crate) u128);
 
-impl Worth {
-    pub(crate) const UNFIT: Worth = Worth(0);
+impl NodeScore {
+    pub(crate) const UNFIT: NodeScore = NodeScore(0);
     /// Added to weights so that negative ones order correctly and a fitting node is never 0.
     const OFFSET: i64 = 1 << 40;
     const PACKING_BITS: u32 = 48;
 
-    fn new(weight: i64, packing: u64, rank: u32) -> Worth {
-        let weight = (weight + Worth::OFFSET) as u128;
-        let packing = u128::from(packing.min((1 << Worth::PACKING_BITS) - 1));
-        Worth(weight << (Worth::PACKING_BITS + 32) | packing << 32 | u128::from(u32::MAX - rank))
+    fn new(weight: i64, packing: u64, rank: u32) -> NodeScore {
+        let weight = (weight + NodeScore::OFFSET) as u128;
+        let packing = u128::from(packing.min((1 << NodeScore::PACKING_BITS) - 1));
+        NodeScore(weight << (NodeScore::PACKING_BITS + 32) | packing << 32 | u128::from(u32::MAX - rank))
     }
 
     /// The same with more weight, for scores that depend on more than the shape.
-    pub(crate) fn plus(self, weight: i64) -> Worth {
-        if self == Worth::UNFIT {
+    pub(crate) fn plus(self, weight: i64) -> NodeScore {
+        if self == NodeScore::UNFIT {
             return self;
         }
-        Worth(
+        NodeScore(
             self.0
-                .wrapping_add_signed(i128::from(weight) << (Worth::PACKING_BITS + 32)),
+                .wrapping_add_signed(i128::from(weight) << (NodeScore::PACKING_BITS + 32)),
         )
     }
 }
 
 /// Whether nothing on the node is leaving or waits for room: then what fits at all fits now.
-fn is_settled(node: &Node) -> bool {
+fn is_quiescent(node: &Node) -> bool {
     node.free.releasing == [0; 4]
         && node.extended.iter().all(|extended| extended.releasing == 0)
         && node
@@ -187,13 +187,13 @@ fn is_settled(node: &Node) -> bool {
 }
 
 /// How good a choice the node is now. `preference` comes from [`static_check`].
-pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> Worth {
+pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> NodeScore {
     let total = node.free.total();
     if fits(node, shape, total, When::AfterRelease).is_err() {
-        return Worth::UNFIT;
+        return NodeScore::UNFIT;
     }
     let mut weight = preference * PREFERENCE;
-    if is_settled(node) || fits(node, shape, node.free.idle, When::Now).is_ok() {
+    if is_quiescent(node) || fits(node, shape, node.free.idle, When::Now).is_ok() {
         weight += AVAILABLE_NOW;
     }
     if placement.gpu == PlacementStrategy::Binpack && !node.groups.is_empty() {
@@ -212,8 +212,8 @@ pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Plac
     };
     let free = total[resource].max(0) as u64;
     let packing = match strategy {
-        PlacementStrategy::Binpack => (1u64 << Worth::PACKING_BITS).saturating_sub(1 + free),
+        PlacementStrategy::Binpack => (1u64 << NodeScore::PACKING_BITS).saturating_sub(1 + free),
         PlacementStrategy::Spread => ((u128::from(free) << 32) / u128::from(capacity.max(1) as u64)) as u64,
     };
-    Worth::new(weight, packing, node.rank)
+    NodeScore::new(weight, packing, node.rank)
 }

@@ -7,14 +7,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::cycle::Cycle;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
 use crate::model::TopologyConstraint;
-use crate::place::domains::PodVector;
+use crate::place::domains::PodRequest;
 use crate::reasons::Rejections;
 use crate::share::{self, Bound};
 use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Shape, Share};
 
 /// Whether pods may start, or everything is only promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum PlacementMode {
     /// Bind where there is room now, promise where room is being freed.
     Real,
     /// A what-if: promise only. Evicted pods that find their old place again just stay.
@@ -47,7 +47,7 @@ pub(crate) struct Scope<'s> {
 
 /// Why a gang could not be placed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
+pub(crate) enum PlacementFailure {
     /// Nothing to place.
     NoPods,
     /// A queue's bound.
@@ -67,7 +67,7 @@ pub(crate) enum Failure {
         required: u32,
     },
     /// The budget of work was used up before an answer was found.
-    Cut,
+    OutOfWork,
     /// The topology, or one of its levels, is not there.
     TopologyUnknown { topology: String, level: Option<String> },
 }
@@ -81,7 +81,7 @@ const DOMAIN_POINT: i64 = 100_000;
 /// One attempt at one gang.
 pub(super) struct Attempt {
     pub(super) gang: GangId,
-    pub(super) mode: Mode,
+    pub(super) mode: PlacementMode,
     /// Points by group, then by pod set.
     group_points: Vec<Option<NodePoints>>,
     set_points: Vec<Option<NodePoints>>,
@@ -96,15 +96,15 @@ impl Cycle<'_> {
         &mut self,
         gang: GangId,
         pods: &[PodId],
-        mode: Mode,
+        mode: PlacementMode,
         nodes: &NodeSet,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PlacementFailure> {
         if pods.is_empty() {
-            return Err(Failure::NoPods);
+            return Err(PlacementFailure::NoPods);
         }
         let requested = self.ledger.requested_by(pods, self.memory_max);
         if let Some(bound) = share::exceeded(self.ledger, gang, requested) {
-            return Err(Failure::Bound(bound));
+            return Err(PlacementFailure::Bound(bound));
         }
         let checkpoint = self.ledger.checkpoint();
         let row = self.ledger.gang(gang);
@@ -147,7 +147,7 @@ impl Cycle<'_> {
         group: u32,
         pods: &[PodId],
         scope: Scope<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PlacementFailure> {
         if pods.is_empty() {
             return Ok(());
         }
@@ -172,7 +172,7 @@ impl Cycle<'_> {
         group: u32,
         pods: &[PodId],
         scope: Scope<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PlacementFailure> {
         let gang = self.ledger.gang(attempt.gang);
         let mut by_member: FxHashMap<Member, Vec<PodId>> = FxHashMap::default();
         for pod in pods {
@@ -193,7 +193,13 @@ impl Cycle<'_> {
         Ok(())
     }
 
-    fn place_set(&mut self, attempt: &mut Attempt, set: u32, pods: &[PodId], scope: Scope<'_>) -> Result<(), Failure> {
+    fn place_set(
+        &mut self,
+        attempt: &mut Attempt,
+        set: u32,
+        pods: &[PodId],
+        scope: Scope<'_>,
+    ) -> Result<(), PlacementFailure> {
         if pods.is_empty() {
             return Ok(());
         }
@@ -215,12 +221,12 @@ impl Cycle<'_> {
         constraint: &TopologyConstraint,
         domains: Option<Vec<DomainId>>,
         scope: Scope<'_>,
-        mut place: impl FnMut(&mut Self, &mut Attempt, Scope<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        mut place: impl FnMut(&mut Self, &mut Attempt, Scope<'_>) -> Result<(), PlacementFailure>,
+    ) -> Result<(), PlacementFailure> {
         let Some(domains) = domains else {
             return place(self, attempt, scope);
         };
-        let mut result = Err(Failure::NoPods);
+        let mut result = Err(PlacementFailure::NoPods);
         let offered: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
         for domain in domains {
             let tree = self
@@ -247,21 +253,21 @@ impl Cycle<'_> {
             }
             self.ledger.rollback(checkpoint);
             attempt.placed = placed;
-            if result == Err(Failure::Cut) {
+            if result == Err(PlacementFailure::OutOfWork) {
                 return result;
             }
         }
         result
     }
 
-    fn place_pods(&mut self, attempt: &mut Attempt, pods: &[PodId], scope: Scope<'_>) -> Result<(), Failure> {
+    fn place_pods(&mut self, attempt: &mut Attempt, pods: &[PodId], scope: Scope<'_>) -> Result<(), PlacementFailure> {
         for pod in pods {
             if self.is_out_of_work() {
-                return Err(Failure::Cut);
+                return Err(PlacementFailure::OutOfWork);
             }
             if !self.place_pod(attempt, *pod, scope) {
-                let rejections = (attempt.mode == Mode::Real).then(|| self.rejections(*pod, scope));
-                return Err(Failure::Pod {
+                let rejections = (attempt.mode == PlacementMode::Real).then(|| self.rejections(*pod, scope));
+                return Err(PlacementFailure::Pod {
                     pod: *pod,
                     placed: attempt.placed,
                     rejections,
@@ -280,10 +286,10 @@ impl Cycle<'_> {
         sets: &[u32],
         pods: &[PodId],
         scope: Scope<'_>,
-    ) -> Result<(Option<Vec<DomainId>>, Option<NodePoints>), Failure> {
+    ) -> Result<(Option<Vec<DomainId>>, Option<NodePoints>), PlacementFailure> {
         let ledger = &*self.ledger;
         let name = &constraint.topology;
-        let unknown = |level| Failure::TopologyUnknown {
+        let unknown = |level| PlacementFailure::TopologyUnknown {
             topology: name.clone(),
             level,
         };
@@ -369,7 +375,7 @@ impl Cycle<'_> {
                 .required_level
                 .clone()
                 .or_else(|| constraint.preferred_level.clone());
-            Failure::NoDomain {
+            PlacementFailure::NoDomain {
                 topology: name.clone(),
                 level: level.unwrap_or_default(),
                 domains,
@@ -474,12 +480,12 @@ pub(super) fn points_for<'a>(attempt: &'a Attempt, gang: &Gang, pod_set: Option<
 }
 
 /// The largest pod, if all pods use the same kinds of resources, so that counting how many fit makes sense.
-fn homogeneous<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> Option<PodVector> {
-    let mut largest = PodVector::of(shapes.next()?);
+fn homogeneous<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> Option<PodRequest> {
+    let mut largest = PodRequest::of(shapes.next()?);
     let mut kinds: Vec<_> = largest.extended.iter().map(|(resource, _)| *resource).collect();
     kinds.sort_unstable();
     for shape in shapes {
-        let vector = PodVector::of(shape);
+        let vector = PodRequest::of(shape);
         let mut own: Vec<_> = vector.extended.iter().map(|(resource, _)| *resource).collect();
         own.sort_unstable();
         if (vector.gpu_hundredths > 0) != (largest.gpu_hundredths > 0) || own != kinds {
@@ -491,7 +497,7 @@ fn homogeneous<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> Option<PodVec
 }
 
 /// Whether a pod takes nothing but a slot: then any number fits anywhere.
-fn is_weightless(vector: &PodVector) -> bool {
+fn is_weightless(vector: &PodRequest) -> bool {
     vector.base[CPU] == 0 && vector.base[MEMORY] == 0 && vector.gpu_hundredths == 0 && vector.extended.is_empty()
 }
 
@@ -499,7 +505,7 @@ fn is_weightless(vector: &PodVector) -> bool {
 fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Share {
     let mut total = [0; 3];
     for shape in shapes {
-        let gpus = PodVector::of(shape).gpu_hundredths;
+        let gpus = PodRequest::of(shape).gpu_hundredths;
         crate::ledger::add(&mut total, [shape.base[CPU], shape.base[MEMORY], gpus], 1);
     }
     total

@@ -4,9 +4,9 @@ use std::collections::BinaryHeap;
 
 use crate::cycle::Cycle;
 use crate::ids::{NodeId, PodId};
-use crate::place::fit::Worth;
+use crate::place::fit::NodeScore;
 use crate::place::gang::{Attempt, points_for};
-use crate::place::{Devices, Mode, Neighbours, Scope, choose_devices};
+use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices};
 use crate::share;
 use crate::tables::{Gang, Place, SHARE_GPU, Shape, Share, When, ceil_hundredths};
 
@@ -19,19 +19,19 @@ impl Cycle<'_> {
         ledger.note_work(1);
         let (row, shape) = (ledger.pod(pod), ledger.shape_of(pod));
         let mut ranking = self.indexes.fresh(ledger, row.shape, self.config.placement);
-        if ranking.is_barren() {
+        if ranking.has_no_candidates() {
             return false;
         }
-        let neighbours = (!Neighbours::are_irrelevant(ledger, pod))
-            .then(|| Neighbours::of(ledger, pod, self.config.score_pod_affinity));
-        if neighbours.as_ref().is_some_and(Neighbours::rule_out_all) {
+        let neighbours = (!InterPodRules::are_not_needed(ledger, pod))
+            .then(|| InterPodRules::of(ledger, pod, self.config.score_pod_affinity));
+        if neighbours.as_ref().is_some_and(InterPodRules::rule_out_all) {
             return false;
         }
         let strategy = self.config.placement.gpu;
-        let only_promise = attempt.mode == Mode::Simulated;
+        let only_promise = attempt.mode == PlacementMode::Simulated;
         // Memory requests and fractions are charged by the node's device, so bounds depend on the node.
         let bounded_by_node = attempt.mixed && is_bounded(ledger.gang(attempt.gang), ledger);
-        let accept = |node: NodeId| -> Option<(NodeId, Option<Devices>)> {
+        let accept = |node: NodeId| -> Option<(NodeId, Option<DeviceChoice>)> {
             ledger.note_work(1);
             if !scope.set.contains(node) {
                 return None;
@@ -52,7 +52,8 @@ impl Cycle<'_> {
         };
         let points = points_for(attempt, ledger.gang(attempt.gang), row.pod_set);
         let nominated = row.nominated.map(|name| ledger.symbols.text(name));
-        let scored = points.is_some() || nominated.is_some() || neighbours.as_ref().is_some_and(Neighbours::has_points);
+        let scored =
+            points.is_some() || nominated.is_some() || neighbours.as_ref().is_some_and(InterPodRules::has_points);
         let near = match (&neighbours, scope.domain) {
             (Some(neighbours), None) => neighbours.candidates(),
             (Some(_), Some(_)) | (None, _) => None,
@@ -64,12 +65,12 @@ impl Cycle<'_> {
         } else if !scored {
             ranking.best(ledger, accept)
         } else {
-            let worth = |node: NodeId| -> Worth {
+            let worth = |node: NodeId| -> NodeScore {
                 let mut worth = ranking.worth(ledger, node);
                 if let Some(points) = points {
                     match points[node.index()] {
                         Some(points) => worth = worth.plus(points),
-                        None => return Worth::UNFIT,
+                        None => return NodeScore::UNFIT,
                     }
                 }
                 if nominated == Some(&*ledger.node(node).name) {
@@ -88,12 +89,12 @@ impl Cycle<'_> {
         };
         drop(neighbours);
         let Some((node, devices)) = found else { return false };
-        self.settle(pod, node, devices, attempt.mode);
+        self.commit_placement(pod, node, devices, attempt.mode);
         true
     }
 
     /// Puts the pod on the chosen node: bound, promised, or just kept where it was.
-    fn settle(&mut self, pod: PodId, node: NodeId, devices: Option<Devices>, mode: Mode) {
+    fn commit_placement(&mut self, pod: PodId, node: NodeId, devices: Option<DeviceChoice>, mode: PlacementMode) {
         let ledger = &*self.ledger;
         let row = ledger.pod(pod);
         let (groups, must_wait) = match devices {
@@ -104,7 +105,7 @@ impl Cycle<'_> {
                 (Default::default(), !fits_now)
             }
         };
-        if mode == Mode::Real && !must_wait {
+        if mode == PlacementMode::Real && !must_wait {
             return self.ledger.bind(pod, node, groups);
         }
         // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
@@ -122,23 +123,26 @@ impl Cycle<'_> {
 /// The best of these nodes that `accept` agrees to.
 pub(super) fn best_of<T>(
     nodes: impl Iterator<Item = NodeId> + Clone,
-    worth: impl Fn(NodeId) -> Worth,
+    worth: impl Fn(NodeId) -> NodeScore,
     mut accept: impl FnMut(NodeId) -> Option<T>,
 ) -> Option<T> {
     let ranked = nodes.map(|node| (worth(node), node));
     // The best one is nearly always accepted: only if not is it worth to order the others.
     let (worth, best) = ranked.clone().max()?;
-    if worth == Worth::UNFIT {
+    if worth == NodeScore::UNFIT {
         return None;
     }
     accept(best).or_else(|| {
-        let others = ranked.filter(|(worth, node)| *worth != Worth::UNFIT && *node != best);
-        best_ranked(others.collect(), accept)
+        let others = ranked.filter(|(worth, node)| *worth != NodeScore::UNFIT && *node != best);
+        best_of_fitting(others.collect(), accept)
     })
 }
 
 /// The best of these nodes that `accept` agrees to; all of them can take the pod.
-pub(super) fn best_ranked<T>(ranked: Vec<(Worth, NodeId)>, mut accept: impl FnMut(NodeId) -> Option<T>) -> Option<T> {
+pub(super) fn best_of_fitting<T>(
+    ranked: Vec<(NodeScore, NodeId)>,
+    mut accept: impl FnMut(NodeId) -> Option<T>,
+) -> Option<T> {
     let mut rest = BinaryHeap::from(ranked);
     std::iter::from_fn(|| rest.pop()).find_map(|(_, node)| accept(node))
 }

@@ -5,15 +5,15 @@
 //! allowed. Victims whose place nobody needs in the end are spared. A gang of many pods is solved for 1, 2, 4, ... pods
 //! first, so that victims found for few serve for many.
 
-mod certificate;
-mod lists;
-mod runtime;
+mod infeasibility;
+mod min_runtime;
 mod scenario;
+mod search_state;
 mod simulate;
 mod solve;
-mod spare;
+mod unneeded;
 mod validate;
-mod walk;
+mod victim_iterator;
 
-pub(crate) use lists::Lists;
+pub(crate) use search_state::SearchState;
 pub(crate) use solve::{Budget, Search, Solution};

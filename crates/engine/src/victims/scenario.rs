@@ -9,11 +9,11 @@ use crate::ids::{GangId, GroupId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
 use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, SHARE_GPU, Shape, Vector};
-use crate::victims::walk::Recorded;
+use crate::victims::victim_iterator::RecordedVictims;
 
 /// What could be had if a set of victims were gone: enough to rule the set out, never enough to rule it in.
 #[derive(Clone, Debug)]
-pub(crate) struct Room {
+pub(crate) struct FreedCapacity {
     /// GPUs of each pending pod, largest first.
     needs: Vec<Gpus>,
     /// The shape of all pending pods, if they are alike.
@@ -21,7 +21,7 @@ pub(crate) struct Room {
     /// What victims free, by node.
     freed: FxHashMap<NodeId, Freed>,
     /// For pods that are alike: how many find room, each node counted on its own.
-    slots: i64,
+    pods_max: i64,
 }
 
 /// What victims on one node free.
@@ -33,11 +33,11 @@ struct Freed {
     /// MiB on shared devices.
     devices: SmallVec<[(GroupId, i64); 2]>,
     /// How many of the pending pods find room on the node.
-    slots: i64,
+    pods_max: i64,
 }
 
-impl Room {
-    pub(crate) fn new(cycle: &Cycle<'_>, base: &mut BaseRoom, pods: &[PodId]) -> Room {
+impl FreedCapacity {
+    pub(crate) fn new(cycle: &Cycle<'_>, base: &mut BaseCapacity, pods: &[PodId]) -> FreedCapacity {
         let mut needs: Vec<Gpus> = pods
             .iter()
             .map(|pod| cycle.ledger.shape_of(*pod).gpus_by_count())
@@ -45,32 +45,32 @@ impl Room {
         needs.sort_unstable_by(|a, b| b.cmp(a));
         let first = pods.first().map(|pod| cycle.ledger.pod(*pod).shape);
         let shape = first.filter(|shape| pods.iter().all(|pod| cycle.ledger.pod(*pod).shape == *shape));
-        let slots = shape.map_or(0, |shape| base.slots_for(cycle.ledger, shape));
-        Room {
+        let pods_max = shape.map_or(0, |shape| base.max_pods_for(cycle.ledger, shape));
+        FreedCapacity {
             needs,
             shape,
             freed: FxHashMap::default(),
-            slots,
+            pods_max,
         }
     }
 
     /// Adds what victims hold.
-    pub(crate) fn add(&mut self, cycle: &Cycle<'_>, base: &BaseRoom, victims: &[PodId]) {
+    pub(crate) fn add(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId]) {
         victims.iter().for_each(|pod| self.change(cycle, base, *pod, 1));
     }
 
     /// Takes away again what victims hold.
-    pub(crate) fn remove(&mut self, cycle: &Cycle<'_>, base: &BaseRoom, victims: &[PodId]) {
+    pub(crate) fn remove(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId]) {
         victims.iter().for_each(|pod| self.change(cycle, base, *pod, -1));
     }
 
-    fn change(&mut self, cycle: &Cycle<'_>, base: &BaseRoom, pod: PodId, sign: i64) {
+    fn change(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, pod: PodId, sign: i64) {
         let ledger = &*cycle.ledger;
         let row = ledger.pod(pod);
         let Some(id) = row.place.node else { return };
         let (node, shape) = (ledger.node(id), ledger.shape(row.shape));
         let freed = self.freed.entry(id).or_insert_with(|| Freed {
-            slots: base.slots_on(id),
+            pods_max: base.max_pods_on(id),
             ..Freed::default()
         });
         freed.gpus += Gpus(shape.accepted(node.memory_mib)[SHARE_GPU]) * sign;
@@ -87,29 +87,29 @@ impl Room {
             }
         }
         if let Some(wanted) = self.shape {
-            let slots = slots_on(node, ledger.shape(wanted), freed);
-            self.slots += slots - freed.slots;
-            freed.slots = slots;
+            let pods_max = max_pods_on(node, ledger.shape(wanted), freed);
+            self.pods_max += pods_max - freed.pods_max;
+            freed.pods_max = pods_max;
         }
     }
 
     /// Whether the pods could find room.
-    pub(crate) fn suffices(&self, base: &BaseRoom) -> bool {
+    pub(crate) fn suffices(&self, base: &BaseCapacity) -> bool {
         if self.shape.is_some() {
-            return self.slots >= self.needs.len() as i64;
+            return self.pods_max >= self.needs.len() as i64;
         }
         let freed: Gpus = self.freed.values().map(|freed| freed.gpus).sum();
         base.total + freed >= self.needs.iter().copied().sum()
     }
 
     /// GPUs free, being freed, and held by victims, as queues count them.
-    fn at(&self, base: &BaseRoom, node: NodeId) -> Gpus {
+    fn at(&self, base: &BaseCapacity, node: NodeId) -> Gpus {
         base.gpus[node.index()] + self.freed.get(&node).map_or(Gpus::ZERO, |freed| freed.gpus)
     }
 }
 
 /// An upper bound on how many pods of a shape fit on a node once `freed` is gone.
-fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
+fn max_pods_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
     let mut free = node.free.total();
     for (free, freed) in free.iter_mut().zip(freed.base) {
         *free += freed;
@@ -127,15 +127,15 @@ fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
             .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.staying + group.promised == *mib)
     });
     free[GPU] += emptied.count() as i64;
-    let mut slots = free[PODS].max(0);
+    let mut pods_max = free[PODS].max(0);
     for resource in [CPU, MEMORY] {
         if shape.base[resource] > 0 {
-            slots = slots.min(free[resource] / shape.base[resource]);
+            pods_max = pods_max.min(free[resource] / shape.base[resource]);
         }
     }
     match shape.gpu {
         GpuKind::None | GpuKind::Mig { .. } => {}
-        GpuKind::Whole { devices } => slots = slots.min(free[GPU] / devices.max(1)),
+        GpuKind::Whole { devices } => pods_max = pods_max.min(free[GPU] / devices.max(1)),
         GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
             let need = shape.need_mib(node.memory_mib).max(1);
             let per_device = node.memory_mib / need;
@@ -146,24 +146,24 @@ fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
             let shared: i64 = shared
                 .map(|group| (group.room(node.memory_mib) + mib_freed(group.id)).max(0) / need)
                 .sum();
-            slots = slots.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
+            pods_max = pods_max.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
         }
     }
-    slots.max(0)
+    pods_max.max(0)
 }
 
 /// What is free or being freed before any victim is taken.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BaseRoom {
+pub(crate) struct BaseCapacity {
     /// GPUs per node, as queues count them.
     pub(crate) gpus: Vec<Gpus>,
     pub(crate) total: Gpus,
     cursor: Option<u64>,
     /// How many pods of the shape asked for last find room, per node.
-    slots: Option<(ShapeId, Vec<i64>, i64)>,
+    pods_max: Option<(ShapeId, Vec<i64>, i64)>,
 }
 
-impl BaseRoom {
+impl BaseCapacity {
     /// Follows what changed in the ledger.
     pub(crate) fn catch_up(&mut self, ledger: &Ledger, resources: &ResourceNames) {
         let mig = |resource| resources.mig_gpus(resource);
@@ -177,8 +177,8 @@ impl BaseRoom {
                     let now = room(*node);
                     let before = std::mem::replace(&mut self.gpus[node.index()], now);
                     self.total += now - before;
-                    if let Some((shape, per_node, sum)) = &mut self.slots {
-                        let now = slots_on(ledger.node(*node), ledger.shape(*shape), &Freed::default());
+                    if let Some((shape, per_node, sum)) = &mut self.pods_max {
+                        let now = max_pods_on(ledger.node(*node), ledger.shape(*shape), &Freed::default());
                         let before = std::mem::replace(&mut per_node[node.index()], now);
                         *sum += now - before;
                     }
@@ -187,15 +187,15 @@ impl BaseRoom {
             None => {
                 self.gpus = (0..ledger.nodes.len()).map(NodeId::new).map(room).collect();
                 self.total = self.gpus.iter().copied().sum();
-                self.slots = None;
+                self.pods_max = None;
             }
         }
         self.cursor = Some(ledger.touched.end());
     }
 
     /// How many pods of the shape find room, each node counted on its own.
-    fn slots_for(&mut self, ledger: &Ledger, shape: ShapeId) -> i64 {
-        match &self.slots {
+    fn max_pods_for(&mut self, ledger: &Ledger, shape: ShapeId) -> i64 {
+        match &self.pods_max {
             Some((known, _, sum)) if *known == shape => *sum,
             Some(_) | None => {
                 let row = ledger.shape(shape);
@@ -203,38 +203,40 @@ impl BaseRoom {
                 let per_node: Vec<i64> = ledger
                     .nodes
                     .iter()
-                    .map(|node| slots_on(node, row, &Freed::default()))
+                    .map(|node| max_pods_on(node, row, &Freed::default()))
                     .collect();
                 let sum = per_node.iter().sum();
-                self.slots = Some((shape, per_node, sum));
+                self.pods_max = Some((shape, per_node, sum));
                 sum
             }
         }
     }
 
-    fn slots_on(&self, node: NodeId) -> i64 {
-        self.slots.as_ref().map_or(0, |(_, per_node, _)| per_node[node.index()])
+    fn max_pods_on(&self, node: NodeId) -> i64 {
+        self.pods_max
+            .as_ref()
+            .map_or(0, |(_, per_node, _)| per_node[node.index()])
     }
 }
 
 /// Victims in the order in which they are taken, unit by unit, with ways to find them by node and gang.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Units {
-    units: Vec<Unit>,
-    /// Units with a pod on the node.
+pub(crate) struct EvictionUnits {
+    units: Vec<EvictionUnit>,
+    /// EvictionUnits with a pod on the node.
     by_node: FxHashMap<NodeId, Vec<u32>>,
     by_gang: FxHashMap<GangId, Vec<u32>>,
 }
 
 /// Pods that are evicted together.
 #[derive(Clone, Debug)]
-pub(crate) struct Unit {
+pub(crate) struct EvictionUnit {
     pub(crate) gang: GangId,
     pub(crate) pods: SmallVec<[PodId; 2]>,
 }
 
-impl Units {
-    pub(crate) fn push(&mut self, cycle: &Cycle<'_>, unit: Unit) {
+impl EvictionUnits {
+    pub(crate) fn push(&mut self, cycle: &Cycle<'_>, unit: EvictionUnit) {
         let at = self.units.len() as u32;
         for pod in &unit.pods {
             let Some(node) = cycle.ledger.pod(*pod).place.node else {
@@ -249,17 +251,17 @@ impl Units {
         self.units.push(unit);
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Unit> {
+    pub(crate) fn get(&self, at: usize) -> Option<&EvictionUnit> {
         self.units.get(at)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Unit> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &EvictionUnit> {
         self.units.iter()
     }
 
     /// The first `count` units, less those that are recorded already.
-    pub(crate) fn taken<'u>(&'u self, count: usize, recorded: &'u Recorded) -> Taken<'u> {
-        Taken {
+    pub(crate) fn taken<'u>(&'u self, count: usize, recorded: &'u RecordedVictims) -> TakenUnits<'u> {
+        TakenUnits {
             units: self,
             count: count as u32,
             recorded,
@@ -269,14 +271,14 @@ impl Units {
 
 /// Victims taken so far for one probe.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken<'u> {
-    units: &'u Units,
+pub(crate) struct TakenUnits<'u> {
+    units: &'u EvictionUnits,
     count: u32,
-    recorded: &'u Recorded,
+    recorded: &'u RecordedVictims,
 }
 
-impl Taken<'_> {
-    fn unit(&self, at: u32) -> &Unit {
+impl TakenUnits<'_> {
+    fn unit(&self, at: u32) -> &EvictionUnit {
         &self.units.units[at as usize]
     }
 
@@ -326,7 +328,13 @@ impl Taken<'_> {
 
     /// Sets over growing numbers of nodes, the least room first: from the fewest nodes that could be enough, doubling
     /// the step each time.
-    pub(crate) fn by_nodes(&self, cycle: &Cycle<'_>, base: &BaseRoom, room: &Room, recorded: &Room) -> Vec<Vec<PodId>> {
+    pub(crate) fn by_nodes(
+        &self,
+        cycle: &Cycle<'_>,
+        base: &BaseCapacity,
+        room: &FreedCapacity,
+        recorded: &FreedCapacity,
+    ) -> Vec<Vec<PodId>> {
         let smallest = room.needs.last().copied().unwrap_or_default();
         let (mut nodes, mut with_victims) = (Vec::new(), Gpus::ZERO);
         for (node, units) in &self.units.by_node {

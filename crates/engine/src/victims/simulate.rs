@@ -7,15 +7,15 @@ use crate::gangs::Candidates;
 use crate::ids::{GangId, NodeId, PodId, QueueId};
 use crate::model::Gpus;
 use crate::order::{Direction, Turn};
-use crate::place::{Mode, NodeSet};
+use crate::place::{NodeSet, PlacementMode};
 use crate::report::Status;
 use crate::share::Load;
-use crate::victims::lists::PendingTurns;
+use crate::victims::search_state::PendingQueueOrder;
 use crate::victims::solve::Search;
 
 /// Who looks for a place first once the victims are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum SimulationOrder {
     /// The gang and its victims as fairness says.
     Fair,
     /// The gang, then its victims as fairness says.
@@ -38,7 +38,7 @@ impl Cycle<'_> {
         search: &mut Search<'_>,
         pods: &[PodId],
         victims: &[PodId],
-        order: Order,
+        order: SimulationOrder,
     ) -> bool {
         self.ledger.note_work(victims.len());
         for pod in victims {
@@ -48,7 +48,7 @@ impl Cycle<'_> {
         }
         let nodes = self.nodes_for(search, pods, victims);
         let mut leaves = self.involved_leaves(search.gang, victims, order);
-        if order == Order::GangFirst && !self.try_gang(search, search.gang, pods, &nodes) {
+        if order == SimulationOrder::GangFirst && !self.try_gang(search, search.gang, pods, &nodes) {
             return false;
         }
         let fits = contending(&leaves) <= 1 || self.compete(search, pods, &nodes, &mut leaves);
@@ -73,57 +73,62 @@ impl Cycle<'_> {
         let involved = leaves.values().flat_map(|leaf| &leaf.involved);
         let part: FxHashSet<GangId> = involved.map(|(_, gang)| *gang).chain([search.gang]).collect();
         let branches = self.competing_branches(leaves);
-        let mut turns = match search.lists.turns.take() {
-            Some(turns) => turns,
-            None => PendingTurns::new(self.ledger, &search.lists.pending, self.total, self.memory_min),
+        let mut pending_order = match search.state.pending_order.take() {
+            Some(pending_order) => pending_order,
+            None => PendingQueueOrder::new(self.ledger, &search.state.pending, self.total, self.memory_min),
         };
         for queue in sorted_keys(leaves) {
             let leaf = leaves.get_mut(&queue).expect("the leaf is known");
-            leaf.left = search.lists.pending.leaf(queue).len();
+            leaf.left = search.state.pending.leaf(queue).len();
             skip_involved(search, leaf, queue, &part);
-            self.refresh_leaf(search, pods, leaf, &mut turns, queue);
+            self.refresh_leaf(search, pods, leaf, &mut pending_order, queue);
         }
         let mut contending = contending(leaves);
         let mut fits = true;
         while contending > 1 && !self.is_out_of_work() {
             self.ledger.note_work(4);
-            let Some(queue) = turns.tournament.best_leaf_below(self.ledger, &branches) else {
+            let Some(queue) = pending_order.tournament.best_leaf_below(self.ledger, &branches) else {
                 break;
             };
             let leaf = leaves.entry(queue).or_insert_with(|| Leaf {
                 involved: Vec::new(),
-                left: search.lists.pending.leaf(queue).len(),
+                left: search.state.pending.leaf(queue).len(),
             });
-            if let Some(gang) = self.pop_next(search, leaf, &mut turns, queue, &part) {
+            if let Some(gang) = self.pop_next(search, leaf, &mut pending_order, queue, &part) {
                 contending -= usize::from(leaf.involved.is_empty());
                 if !self.try_gang(search, gang, pods, nodes) {
                     fits = false;
                     break;
                 }
-                turns.tournament.touch(self.ledger, queue);
+                pending_order.tournament.touch(self.ledger, queue);
             }
-            self.refresh_leaf(search, pods, leaf, &mut turns, queue);
+            self.refresh_leaf(search, pods, leaf, &mut pending_order, queue);
         }
         for queue in leaves.keys() {
-            turns.restore(self.ledger, *queue);
+            pending_order.restore(self.ledger, *queue);
         }
-        search.lists.turns = Some(turns);
+        search.state.pending_order = Some(pending_order);
         fits && !self.is_out_of_work()
     }
 
     /// Tries a gang that takes part; false = it was the one that all this is for, and it failed.
     fn try_gang(&mut self, search: &Search<'_>, gang: GangId, pods: &[PodId], nodes: &NodeSet) -> bool {
         if gang == search.gang {
-            return self.place_gang(gang, pods, Mode::Simulated, nodes).is_ok();
+            return self.place_gang(gang, pods, PlacementMode::Simulated, nodes).is_ok();
         }
         let mut own = Vec::new();
         self.ledger.pods_to_place(gang, Candidates::Simulated, &mut own);
-        let _ = self.place_gang(gang, &own, Mode::Simulated, nodes);
+        let _ = self.place_gang(gang, &own, PlacementMode::Simulated, nodes);
         true
     }
 
     /// The leaves of the gang and of its victims. A gang that goes first takes no part in what follows.
-    fn involved_leaves(&self, preemptor: GangId, victims: &[PodId], order: Order) -> FxHashMap<QueueId, Leaf> {
+    fn involved_leaves(
+        &self,
+        preemptor: GangId,
+        victims: &[PodId],
+        order: SimulationOrder,
+    ) -> FxHashMap<QueueId, Leaf> {
         let mut gangs: Vec<GangId> = victims.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
         gangs.push(preemptor);
         gangs.sort_unstable();
@@ -137,7 +142,7 @@ impl Cycle<'_> {
                 involved: Vec::new(),
                 left: 0,
             });
-            if gang == preemptor && order == Order::GangFirst {
+            if gang == preemptor && order == SimulationOrder::GangFirst {
                 continue;
             }
             leaf.involved
@@ -171,18 +176,25 @@ impl Cycle<'_> {
         branches
     }
 
-    fn refresh_leaf(&self, search: &Search<'_>, pods: &[PodId], leaf: &Leaf, turns: &mut PendingTurns, queue: QueueId) {
+    fn refresh_leaf(
+        &self,
+        search: &Search<'_>,
+        pods: &[PodId],
+        leaf: &Leaf,
+        pending_order: &mut PendingQueueOrder,
+        queue: QueueId,
+    ) {
         let load = next_in(search, leaf, queue).map(|(gang, takes_part)| {
             let request = if gang == search.gang {
                 self.ledger.requested_by(pods, self.memory_min)
             } else if takes_part {
                 self.request_of(gang, Candidates::Simulated, &mut Vec::new())
             } else {
-                turns.request(self.ledger, gang)
+                pending_order.request(self.ledger, gang)
             };
             Load { request, freed: [0; 3] }
         });
-        turns.tournament.set(self.ledger, queue, load);
+        pending_order.tournament.set(self.ledger, queue, load);
     }
 
     /// Passes the next gang of a leaf; returns it if it takes part. One that does not is passed together with those after
@@ -191,7 +203,7 @@ impl Cycle<'_> {
         &self,
         search: &Search<'_>,
         leaf: &mut Leaf,
-        turns: &mut PendingTurns,
+        pending_order: &mut PendingQueueOrder,
         queue: QueueId,
         part: &FxHashSet<GangId>,
     ) -> Option<GangId> {
@@ -200,13 +212,13 @@ impl Cycle<'_> {
             leaf.involved.pop();
             return Some(gang);
         }
-        let request = turns.request(self.ledger, gang);
+        let request = pending_order.request(self.ledger, gang);
         loop {
             self.ledger.note_work(1);
             leaf.left -= 1;
             skip_involved(search, leaf, queue, part);
             match next_in(search, leaf, queue) {
-                Some((next, false)) if turns.request(self.ledger, next) == request => {}
+                Some((next, false)) if pending_order.request(self.ledger, next) == request => {}
                 _ => return None,
             }
         }
@@ -222,7 +234,13 @@ impl Cycle<'_> {
         if needs_cpu_nodes || !victims.iter().chain(pods).any(cpu_only) {
             return NodeSet::All;
         }
-        let mut allowed: Vec<bool> = search.lists.room.gpus.iter().map(|room| *room > Gpus::ZERO).collect();
+        let mut allowed: Vec<bool> = search
+            .state
+            .base_capacity
+            .gpus
+            .iter()
+            .map(|room| *room > Gpus::ZERO)
+            .collect();
         for pod in victims {
             let row = ledger.pod(*pod);
             for node in row
@@ -255,7 +273,7 @@ fn sorted_keys(leaves: &FxHashMap<QueueId, Leaf>) -> Vec<QueueId> {
 
 /// The next gang of a leaf, and whether it takes part.
 fn next_in(search: &Search<'_>, leaf: &Leaf, queue: QueueId) -> Option<(GangId, bool)> {
-    let bystander = (leaf.left > 0).then(|| search.lists.pending.leaf(queue)[leaf.left - 1]);
+    let bystander = (leaf.left > 0).then(|| search.state.pending.leaf(queue)[leaf.left - 1]);
     match (leaf.involved.last(), bystander) {
         (Some(involved), Some(bystander)) if bystander.0 > involved.0 => Some((bystander.1, false)),
         (Some((_, gang)), _) => Some((*gang, true)),
@@ -265,7 +283,7 @@ fn next_in(search: &Search<'_>, leaf: &Leaf, queue: QueueId) -> Option<(GangId, 
 
 /// A gang that takes part has its turn as such, not once more as a pending one.
 fn skip_involved(search: &Search<'_>, leaf: &mut Leaf, queue: QueueId, part: &FxHashSet<GangId>) {
-    let list = search.lists.pending.leaf(queue);
+    let list = search.state.pending.leaf(queue);
     while leaf.left > 0 && part.contains(&list[leaf.left - 1].1) {
         leaf.left -= 1;
     }
@@ -273,7 +291,7 @@ fn skip_involved(search: &Search<'_>, leaf: &mut Leaf, queue: QueueId, part: &Fx
 
 /// How a victim came out of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum VictimOutcome {
     /// It has to go.
     Evicted,
     /// It goes, and has a new place.
@@ -283,11 +301,11 @@ pub(crate) enum Outcome {
 }
 
 /// How the victim came out of the simulation that is in the ledger.
-pub(crate) fn outcome(cycle: &Cycle<'_>, pod: PodId) -> Outcome {
+pub(crate) fn victim_outcome(cycle: &Cycle<'_>, pod: PodId) -> VictimOutcome {
     let row = cycle.ledger.pod(pod);
     match (row.evicted_from, row.place.status) {
-        (Some(_), Status::Releasing) => Outcome::Evicted,
-        (Some(_), Status::Pipelined) => Outcome::Moved,
-        _ => Outcome::Kept,
+        (Some(_), Status::Releasing) => VictimOutcome::Evicted,
+        (Some(_), Status::Pipelined) => VictimOutcome::Moved,
+        _ => VictimOutcome::Kept,
     }
 }

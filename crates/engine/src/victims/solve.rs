@@ -11,10 +11,10 @@ use crate::ledger::Checkpoint;
 use crate::model::Action;
 use crate::report::{Generator, Moment, SearchEnd};
 use crate::share::{self, Before, Reclaimer};
-use crate::victims::Lists;
-use crate::victims::scenario::Room;
-use crate::victims::simulate::{Order, Outcome, outcome};
-use crate::victims::walk::{Memo, Recorded, VictimWalk};
+use crate::victims::SearchState;
+use crate::victims::scenario::FreedCapacity;
+use crate::victims::simulate::{SimulationOrder, VictimOutcome, victim_outcome};
+use crate::victims::victim_iterator::{RecordedVictims, UnitCache, VictimIterator};
 
 /// What one search is about.
 pub(crate) struct Search<'l> {
@@ -23,7 +23,7 @@ pub(crate) struct Search<'l> {
     pub(crate) gang: GangId,
     /// Its queue.
     pub(crate) queue: QueueId,
-    pub(crate) lists: &'l mut Lists,
+    pub(crate) state: &'l mut SearchState,
 }
 
 /// Steps of work that a search counts as beside what it looks at.
@@ -48,11 +48,11 @@ impl Budget {
 }
 
 /// What the probes of one search share.
-struct Effort<'b> {
+struct SearchProgress<'b> {
     /// What queues held before it.
     before: Before,
-    failed: Failed,
-    memo: Option<Memo>,
+    failed: FailedSets,
+    unit_cache: Option<UnitCache>,
     budget: &'b mut Budget,
     /// Victims of the last set that was simulated.
     simulated: usize,
@@ -77,11 +77,11 @@ impl Solution {
 }
 
 /// For how many of a gang's pods victims were found.
-enum Most {
+enum MostPods {
     /// All; the ledger holds the outcome.
     All(Vec<PodId>),
     /// As many as could be, with these victims.
-    Some(Recorded),
+    Some(RecordedVictims),
     None,
 }
 
@@ -101,7 +101,7 @@ impl Search<'_> {
 
     /// Queues whose gangs can be victims, in a fixed order.
     pub(crate) fn victim_queues(&self, cycle: &Cycle<'_>) -> Vec<QueueId> {
-        let mut queues = self.lists.victims.leaves();
+        let mut queues = self.state.victims.leaves();
         match self.action {
             Action::Reclaim => {
                 let reclaimer = self.reclaimer(cycle);
@@ -117,14 +117,16 @@ impl Search<'_> {
     pub(crate) fn accepts(&self, cycle: &Cycle<'_>, victim: GangId) -> bool {
         let row = cycle.ledger.gang(victim);
         let outranked = self.action != Action::Preempt || row.priority < cycle.ledger.gang(self.gang).priority;
-        victim != self.gang && outranked && (row.is_elastic() || !cycle.is_protected(self.action, self.queue, victim))
+        victim != self.gang
+            && outranked
+            && (row.is_elastic() || !cycle.is_within_min_runtime(self.action, self.queue, victim))
     }
 }
 
 impl Cycle<'_> {
     /// Searches victims for `pods` of the gang.
     pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut Budget) -> Solution {
-        if self.is_hopeless(search, pods) {
+        if self.is_infeasible(search, pods) {
             return Solution::None(SearchEnd::Exhausted);
         }
         let held = self
@@ -132,10 +134,10 @@ impl Cycle<'_> {
             .queues
             .iter()
             .map(|queue| (queue.allocated, queue.allocated_non_preemptible));
-        let mut effort = Effort {
+        let mut progress = SearchProgress {
             before: held.collect(),
-            failed: Failed::default(),
-            memo: None,
+            failed: FailedSets::default(),
+            unit_cache: None,
             budget,
             simulated: 0,
         };
@@ -143,7 +145,7 @@ impl Cycle<'_> {
         let mut solution = Solution::None(SearchEnd::Exhausted);
         for generator in Generator::ALL {
             (self.observe)(Moment::Search);
-            solution = self.solve_with(generator, search, pods, &mut effort);
+            solution = self.solve_with(generator, search, pods, &mut progress);
             (self.observe)(Moment::Searched(search.action, generator, solution.end()));
             match solution.end() {
                 SearchEnd::Solved | SearchEnd::InPart => break,
@@ -158,24 +160,24 @@ impl Cycle<'_> {
         generator: Generator,
         search: &mut Search<'_>,
         pods: &[PodId],
-        effort: &mut Effort<'_>,
+        progress: &mut SearchProgress<'_>,
     ) -> Solution {
         let active_before = self.ledger.gang(search.gang).active_used();
         let checkpoint = self.ledger.checkpoint();
-        let found = match self.most_pods(search, pods, generator, effort) {
-            Most::All(victims) => Some(victims),
-            Most::Some(recorded) => self.probe(search, pods, generator, &recorded, effort),
-            Most::None => None,
+        let found = match self.most_pods(search, pods, generator, progress) {
+            MostPods::All(victims) => Some(victims),
+            MostPods::Some(recorded) => self.probe(search, pods, generator, &recorded, progress),
+            MostPods::None => None,
         };
         let Some(victims) = found else {
-            return Solution::None(match self.may_go_on(effort.budget) {
+            return Solution::None(match self.can_continue(progress.budget) {
                 true => SearchEnd::Exhausted,
                 false => SearchEnd::Cut,
             });
         };
         let gang = self.ledger.gang(search.gang);
         if gang.is_whole() && gang.active_used() > active_before {
-            self.spare(search, pods, &victims, &effort.before);
+            self.keep_unneeded_victims(search, pods, &victims, &progress.before);
             return Solution::Found(checkpoint);
         }
         self.ledger.rollback(checkpoint);
@@ -189,15 +191,15 @@ impl Cycle<'_> {
         search: &mut Search<'_>,
         pods: &[PodId],
         generator: Generator,
-        effort: &mut Effort<'_>,
-    ) -> Most {
-        let mut recorded = Recorded::default();
+        progress: &mut SearchProgress<'_>,
+    ) -> MostPods {
+        let mut recorded = RecordedVictims::default();
         let start = self.ledger.checkpoint();
-        let mut attempt = |cycle: &mut Self, count: usize, recorded: &mut Recorded| {
+        let mut attempt = |cycle: &mut Self, count: usize, recorded: &mut RecordedVictims| {
             cycle.ledger.rollback(start);
-            let victims = cycle.probe(search, &pods[..count], generator, recorded, effort)?;
-            *recorded = Recorded::new(victims);
-            Some(effort.simulated)
+            let victims = cycle.probe(search, &pods[..count], generator, recorded, progress)?;
+            *recorded = RecordedVictims::new(victims);
+            Some(progress.simulated)
         };
         let (mut solved, mut count) = (0, 1);
         let mut unsolved = loop {
@@ -208,10 +210,10 @@ impl Cycle<'_> {
             if count == pods.len() {
                 // The same victim would be tried for the same pods once more.
                 if simulated == 1 && recorded.pods.len() == 1 {
-                    return Most::All(recorded.pods);
+                    return MostPods::All(recorded.pods);
                 }
                 self.ledger.rollback(start);
-                return Most::Some(recorded);
+                return MostPods::Some(recorded);
             }
             count = (2 * count).min(pods.len());
         };
@@ -224,7 +226,11 @@ impl Cycle<'_> {
             }
         }
         self.ledger.rollback(start);
-        if solved == 0 { Most::None } else { Most::Some(recorded) }
+        if solved == 0 {
+            MostPods::None
+        } else {
+            MostPods::Some(recorded)
+        }
     }
 
     /// Searches victims for exactly these pods. On success the ledger holds the outcome, and the victims that have to
@@ -234,77 +240,77 @@ impl Cycle<'_> {
         search: &mut Search<'_>,
         pods: &[PodId],
         generator: Generator,
-        recorded: &Recorded,
-        effort: &mut Effort<'_>,
+        recorded: &RecordedVictims,
+        progress: &mut SearchProgress<'_>,
     ) -> Option<Vec<PodId>> {
-        search.lists.room.catch_up(self.ledger, self.resources);
-        let mut recorded_room = Room::new(self, &mut search.lists.room, pods);
-        recorded_room.add(self, &search.lists.room, &recorded.pods);
-        let mut room = recorded_room.clone();
-        if !recorded.is_empty() && room.suffices(&search.lists.room) {
-            let found = self.try_set(search, generator, pods, &recorded.pods, effort);
+        search.state.base_capacity.catch_up(self.ledger, self.resources);
+        let mut recorded_capacity = FreedCapacity::new(self, &mut search.state.base_capacity, pods);
+        recorded_capacity.add(self, &search.state.base_capacity, &recorded.pods);
+        let mut room = recorded_capacity.clone();
+        if !recorded.is_empty() && room.suffices(&search.state.base_capacity) {
+            let found = self.try_set(search, generator, pods, &recorded.pods, progress);
             if found.is_some() {
                 return found;
             }
         }
         // A walk without regard to what is recorded serves all probes, except where gangs were taken in part.
-        let shared = effort.memo.take_if(|memo| memo.serves(recorded));
-        let (mut memo, skip) = match (shared, recorded.is_empty()) {
-            (Some(memo), _) => (memo, Recorded::default()),
-            (None, true) => (Memo::new(self.victim_walk(search)), Recorded::default()),
-            (None, false) => (Memo::new(self.victim_walk(search)), recorded.clone()),
+        let shared = progress.unit_cache.take_if(|unit_cache| unit_cache.serves(recorded));
+        let (mut unit_cache, skip) = match (shared, recorded.is_empty()) {
+            (Some(unit_cache), _) => (unit_cache, RecordedVictims::default()),
+            (None, true) => (UnitCache::new(self.victim_iterator(search)), RecordedVictims::default()),
+            (None, false) => (UnitCache::new(self.victim_iterator(search)), recorded.clone()),
         };
         let mut found = None;
         let mut at = 0;
-        'units: while self.may_go_on(effort.budget) && memo.reach(self, search, &skip, at) {
-            let unit = memo.units().get(at).expect("the unit was just reached");
+        'units: while self.can_continue(progress.budget) && unit_cache.reach(self, search, &skip, at) {
+            let unit = unit_cache.units().get(at).expect("the unit was just reached");
             self.ledger.note_work(3 * unit.pods.len());
             at += 1;
             if unit.pods.iter().any(|pod| recorded.contains(*pod)) {
                 continue;
             }
-            room.add(self, &search.lists.room, &unit.pods);
-            if !room.suffices(&search.lists.room) {
+            room.add(self, &search.state.base_capacity, &unit.pods);
+            if !room.suffices(&search.state.base_capacity) {
                 self.effort().ruled_out += 1;
                 continue;
             }
-            let taken = memo.units().taken(at, recorded);
+            let taken = unit_cache.units().taken(at, recorded);
             let sets = match generator {
                 Generator::NodeLocal => taken.around_last(self),
-                Generator::MultiNode => taken.by_nodes(self, &search.lists.room, &room, &recorded_room),
+                Generator::MultiNode => taken.by_nodes(self, &search.state.base_capacity, &room, &recorded_capacity),
             };
             for set in sets {
                 self.ledger.note_work(4 * set.len());
-                recorded_room.add(self, &search.lists.room, &set);
-                let suffices = recorded_room.suffices(&search.lists.room);
-                recorded_room.remove(self, &search.lists.room, &set);
+                recorded_capacity.add(self, &search.state.base_capacity, &set);
+                let suffices = recorded_capacity.suffices(&search.state.base_capacity);
+                recorded_capacity.remove(self, &search.state.base_capacity, &set);
                 if !suffices {
                     continue;
                 }
                 let victims: Vec<PodId> = recorded.pods.iter().copied().chain(set).collect();
-                found = self.try_set(search, generator, pods, &victims, effort);
+                found = self.try_set(search, generator, pods, &victims, progress);
                 if found.is_some() {
                     break 'units;
                 }
             }
         }
         if skip.is_empty() {
-            effort.memo = Some(memo);
+            progress.unit_cache = Some(unit_cache);
         }
         found
     }
 
     /// Whether the search may go on: neither simulations nor work are used up.
-    pub(crate) fn may_go_on(&self, budget: &Budget) -> bool {
+    pub(crate) fn can_continue(&self, budget: &Budget) -> bool {
         budget.is_left() && !self.is_out_of_work()
     }
 
-    fn victim_walk(&self, search: &Search<'_>) -> VictimWalk {
+    fn victim_iterator(&self, search: &Search<'_>) -> VictimIterator {
         let gangs_max = match search.action {
             Action::Consolidation => self.config.consolidation_preemptees_max,
             Action::Allocate | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => None,
         };
-        VictimWalk::new(self, search, gangs_max)
+        VictimIterator::new(self, search, gangs_max)
     }
 
     /// Simulates one set of victims, unless the same has failed before.
@@ -314,36 +320,36 @@ impl Cycle<'_> {
         generator: Generator,
         pods: &[PodId],
         victims: &[PodId],
-        effort: &mut Effort<'_>,
+        progress: &mut SearchProgress<'_>,
     ) -> Option<Vec<PodId>> {
-        if victims.is_empty() || !self.may_go_on(effort.budget) {
+        if victims.is_empty() || !self.can_continue(progress.budget) {
             return None;
         }
         self.ledger.note_work(victims.len());
-        effort.simulated = victims.len();
+        progress.simulated = victims.len();
         let counts = &mut self.effort().sets[generator as usize];
         counts.chosen += 1;
-        if effort.failed.contains(pods, victims) {
+        if progress.failed.contains(pods, victims) {
             counts.repeated += 1;
             return None;
         }
         counts.simulated += 1;
         let checkpoint = self.ledger.checkpoint();
-        for order in [Order::Fair, Order::GangFirst] {
+        for order in [SimulationOrder::Fair, SimulationOrder::GangFirst] {
             // Out of work, victims may have found no place only because nobody looked.
             let fits = self.simulate(search, pods, victims, order) && !self.is_out_of_work();
-            if fits && self.is_allowed(search, pods, victims, &effort.before) {
-                return Some(self.needed(victims));
+            if fits && self.is_allowed(search, pods, victims, &progress.before) {
+                return Some(self.needed_victims(victims));
             }
             self.effort().sets[generator as usize].refused += u32::from(fits);
-            let again = order == Order::Fair && !fits && self.is_in_the_way(search, victims);
+            let again = order == SimulationOrder::Fair && !fits && self.victims_may_block_gang(search, victims);
             self.ledger.rollback(checkpoint);
             if !again || self.is_out_of_work() {
                 break;
             }
         }
-        effort.budget.spend();
-        effort.failed.insert(pods, victims);
+        progress.budget.spend();
+        progress.failed.insert(pods, victims);
         None
     }
 }
@@ -351,44 +357,46 @@ impl Cycle<'_> {
 impl Cycle<'_> {
     /// Whether a victim that consolidation only moves may have taken the place that the gang needs, and would go elsewhere
     /// after the gang. Between queues it is fairness that says who chooses first, so all have to be of one queue.
-    fn is_in_the_way(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
+    fn victims_may_block_gang(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
         let queue = |pod: &PodId| self.ledger.pod(*pod).gang.and_then(|gang| self.ledger.gang(gang).queue);
         search.action == Action::Consolidation
-            && victims.iter().any(|pod| outcome(self, *pod) == Outcome::Moved)
+            && victims
+                .iter()
+                .any(|pod| victim_outcome(self, *pod) == VictimOutcome::Moved)
             && victims.iter().all(|pod| queue(pod) == Some(search.queue))
     }
 
     /// The victims of the simulation in the ledger without which it would not be: all of every gang of which some have
     /// to go or move. Those that go come first, then those that move.
-    fn needed(&self, victims: &[PodId]) -> Vec<PodId> {
+    fn needed_victims(&self, victims: &[PodId]) -> Vec<PodId> {
         let gang = |pod: &PodId| self.ledger.pod(*pod).gang;
         let touched: FxHashSet<_> = victims
             .iter()
-            .filter(|pod| outcome(self, **pod) != Outcome::Kept)
+            .filter(|pod| victim_outcome(self, **pod) != VictimOutcome::Kept)
             .map(gang)
             .collect();
-        let with = |wanted: Outcome| {
-            let chosen = move |pod: &&PodId| outcome(self, **pod) == wanted;
+        let with = |wanted: VictimOutcome| {
+            let chosen = move |pod: &&PodId| victim_outcome(self, **pod) == wanted;
             victims
                 .iter()
                 .filter(chosen)
                 .filter(|pod| touched.contains(&gang(pod)))
                 .copied()
         };
-        with(Outcome::Evicted)
-            .chain(with(Outcome::Moved))
-            .chain(with(Outcome::Kept))
+        with(VictimOutcome::Evicted)
+            .chain(with(VictimOutcome::Moved))
+            .chain(with(VictimOutcome::Kept))
             .collect()
     }
 }
 
 /// Sets of victims that were tried in vain for a number of pods.
 #[derive(Debug, Default)]
-struct Failed {
+struct FailedSets {
     seen: FxHashSet<(usize, usize, u64, u64)>,
 }
 
-impl Failed {
+impl FailedSets {
     /// Two sums over mixed ids: independent of order, and together wide enough that sets don't collide by accident.
     fn key(pods: &[PodId], victims: &[PodId]) -> (usize, usize, u64, u64) {
         let (mut sum, mut mixed) = (0u64, 0u64);
@@ -403,10 +411,10 @@ impl Failed {
     }
 
     fn contains(&self, pods: &[PodId], victims: &[PodId]) -> bool {
-        self.seen.contains(&Failed::key(pods, victims))
+        self.seen.contains(&FailedSets::key(pods, victims))
     }
 
     fn insert(&mut self, pods: &[PodId], victims: &[PodId]) {
-        self.seen.insert(Failed::key(pods, victims));
+        self.seen.insert(FailedSets::key(pods, victims));
     }
 }

@@ -6,7 +6,7 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::model::Action;
 use crate::share::{self, Before, Loss, Reclaimer};
-use crate::victims::simulate::{Outcome, outcome};
+use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
@@ -17,10 +17,12 @@ impl Cycle<'_> {
             return false;
         }
         match search.action {
-            Action::Consolidation => victims.iter().all(|pod| outcome(self, *pod) != Outcome::Evicted),
-            Action::Preempt => self.spares_protected(search, victims),
+            Action::Consolidation => victims
+                .iter()
+                .all(|pod| victim_outcome(self, *pod) != VictimOutcome::Evicted),
+            Action::Preempt => self.respects_min_runtime(search, victims),
             Action::Reclaim => {
-                self.is_fair_reclaim(search, pods, victims, before) && self.spares_protected(search, victims)
+                self.is_fair_reclaim(search, pods, victims, before) && self.respects_min_runtime(search, victims)
             }
             Action::Allocate | Action::StaleGangEviction => true,
         }
@@ -28,18 +30,20 @@ impl Cycle<'_> {
 
     /// A gang is evicted down to its minimum or altogether: what is left in between could not work.
     fn leaves_gangs_whole(&self, victims: &[PodId]) -> bool {
-        by_gang(self, victims).iter().all(|(gang, pods)| {
+        group_by_gang(self, victims).iter().all(|(gang, pods)| {
             let gang = self.ledger.gang(*gang);
-            let loses = pods.iter().any(|pod| outcome(self, *pod) == Outcome::Evicted);
+            let loses = pods
+                .iter()
+                .any(|pod| victim_outcome(self, *pod) == VictimOutcome::Evicted);
             !loses || gang.active_allocated() == 0 || gang.is_satisfied()
         })
     }
 
     /// A gang within its minimum runtime may lose what is above its minimum, no more.
-    fn spares_protected(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
-        for (gang, pods) in by_gang(self, victims) {
+    fn respects_min_runtime(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
+        for (gang, pods) in group_by_gang(self, victims) {
             let row = self.ledger.gang(gang);
-            if !row.is_elastic() || !self.is_protected(search.action, search.queue, gang) {
+            if !row.is_elastic() || !self.is_within_min_runtime(search.action, search.queue, gang) {
                 continue;
             }
             for (at, set) in row.pod_sets.iter().enumerate() {
@@ -62,7 +66,7 @@ impl Cycle<'_> {
             ..search.reclaimer(self)
         };
         let mut losses: Vec<Loss> = Vec::new();
-        for (gang, pods) in by_gang(self, victims) {
+        for (gang, pods) in group_by_gang(self, victims) {
             let units = self.losses_of(gang, &pods);
             let Some(queue) = self.ledger.gang(gang).queue.filter(|_| !units.is_empty()) else {
                 continue;
@@ -104,7 +108,7 @@ impl Cycle<'_> {
 }
 
 /// Victims by gang, in the order in which they were taken.
-pub(crate) fn by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
+pub(crate) fn group_by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
     let mut gangs: Vec<(GangId, Vec<PodId>)> = Vec::new();
     let mut position: FxHashMap<GangId, usize> = FxHashMap::default();
     for pod in victims {

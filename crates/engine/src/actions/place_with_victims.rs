@@ -11,11 +11,11 @@ use crate::model::Action;
 use crate::place::{fits, static_check};
 use crate::report::SearchEnd;
 use crate::tables::When;
-use crate::victims::{Budget, Lists, Search, Solution};
+use crate::victims::{Budget, Search, SearchState, Solution};
 
 impl Cycle<'_> {
     /// Runs an action. `may_try` is asked per gang with its pods, `takes_part` once per gang up front.
-    pub(crate) fn make_room(
+    pub(crate) fn place_with_victims(
         &mut self,
         action: Action,
         may_try: impl Fn(&Cycle<'_>, &Search<'_>, &[PodId]) -> bool,
@@ -35,7 +35,7 @@ impl Cycle<'_> {
             return;
         }
         let mut round = self.begin_round(action, &mut waiting);
-        let mut lists = Lists::new(self.ledger);
+        let mut state = SearchState::new(self.ledger);
         let mut walk = self.walk(self.by_leaf(action, waiting));
         let mut left = self.config.failed_scenarios_per_action_max;
         let mut failed: FxHashSet<Signature> = FxHashSet::default();
@@ -58,9 +58,9 @@ impl Cycle<'_> {
                 action,
                 gang,
                 queue,
-                lists: &mut lists,
+                state: &mut state,
             };
-            if !may_try(self, &search, &pods) || !self.fit_somewhere(&pods, &mut fitting) {
+            if !may_try(self, &search, &pods) || !self.fit_some_empty_node(&pods, &mut fitting) {
                 round.failed(gang, false);
                 continue;
             }
@@ -82,7 +82,7 @@ impl Cycle<'_> {
                     let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
                     gangs.sort_unstable();
                     gangs.dedup();
-                    lists.follow(self.ledger, self.resources, &gangs);
+                    state.follow(self.ledger, self.resources, &gangs);
                     walk.changed();
                     failed.clear();
                 }
@@ -91,8 +91,8 @@ impl Cycle<'_> {
                     round.failed(gang, self.is_out_of_work());
                 }
             }
-            let was_cut = solution.end() != SearchEnd::Solved && !self.may_go_on(&budget);
-            self.step_back(gang, was_cut, round.was_full() || !self.is_out_of_work());
+            let was_cut = solution.end() != SearchEnd::Solved && !self.can_continue(&budget);
+            self.set_search_pause(gang, was_cut, round.was_full() || !self.is_out_of_work());
             if left == 0 {
                 round.cut();
                 break;
@@ -103,7 +103,7 @@ impl Cycle<'_> {
 
     /// A gang whose search was cut short stays out of the next 2, 4, 8, ... cycles, unless it had less than its part of the
     /// work; any other is free again.
-    fn step_back(&mut self, gang: GangId, was_cut: bool, had_its_part: bool) {
+    fn set_search_pause(&mut self, gang: GangId, was_cut: bool, had_its_part: bool) {
         /// Longest pause, as a power of two.
         const PAUSE_MAX: u32 = 5;
         if was_cut {
@@ -126,7 +126,7 @@ impl Cycle<'_> {
     }
 
     /// Whether every pod would fit some empty node: if not, no eviction can help. What is known of a shape is in `known`.
-    fn fit_somewhere(&self, pods: &[PodId], known: &mut FxHashMap<ShapeId, bool>) -> bool {
+    fn fit_some_empty_node(&self, pods: &[PodId], known: &mut FxHashMap<ShapeId, bool>) -> bool {
         let mut shapes: Vec<ShapeId> = pods.iter().map(|pod| self.ledger.pod(*pod).shape).collect();
         shapes.sort_unstable();
         shapes.dedup();

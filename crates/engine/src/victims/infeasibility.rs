@@ -12,8 +12,8 @@ use crate::victims::solve::Search;
 
 impl Cycle<'_> {
     /// Whether no set of victims can help these pods.
-    pub(crate) fn is_hopeless(&self, search: &mut Search<'_>, pods: &[PodId]) -> bool {
-        search.lists.room.catch_up(self.ledger, self.resources);
+    pub(crate) fn is_infeasible(&self, search: &mut Search<'_>, pods: &[PodId]) -> bool {
+        search.state.base_capacity.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
         // Parts of devices are rounded to hundredths in the sums, per device.
         let shared_devices = self.ledger.shared_devices;
@@ -22,7 +22,7 @@ impl Cycle<'_> {
             .filter(|pod| self.ledger.shape_of(**pod).is_shared())
             .count();
         let slack = Gpus::hundredths((shared_devices + shared_pods) as i64);
-        let must_go = needed - search.lists.room.total - slack;
+        let must_go = needed - search.state.base_capacity.total - slack;
         if must_go <= Gpus::ZERO {
             return false;
         }
@@ -39,7 +39,7 @@ impl Cycle<'_> {
     /// What gangs of a queue that can be victims hold; `None` = not known to be bounded.
     fn held_in(&self, search: &Search<'_>, queue: QueueId) -> Option<Gpus> {
         let victims = search
-            .lists
+            .state
             .victims
             .leaf(queue)
             .iter()
@@ -87,10 +87,10 @@ impl Cycle<'_> {
 impl Search<'_> {
     /// The most GPUs that one gang below the queue holds.
     fn largest_victim(&self, cycle: &Cycle<'_>, queue: QueueId) -> Gpus {
-        let leaves = self.lists.victims.leaves().into_iter();
+        let leaves = self.state.victims.leaves().into_iter();
         let below = leaves.filter(|leaf| cycle.ledger.queue_path(*leaf).any(|ancestor| ancestor == queue));
         below
-            .map(|leaf| self.lists.largest[leaf.index()])
+            .map(|leaf| self.state.largest[leaf.index()])
             .max()
             .unwrap_or_default()
     }

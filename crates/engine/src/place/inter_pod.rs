@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::affinity::TermCount;
 use crate::ids::{NodeId, PodId, Symbol, TermId, TopologyKeyId};
 use crate::ledger::Ledger;
-use crate::place::ports::Ports;
+use crate::place::host_ports::HostPorts;
 use crate::reasons::Check;
 
 /// Weight of one point of preferred pod affinity.
@@ -17,7 +17,7 @@ const POINTS_MAX: i64 = 100_000;
 
 /// What the pods that are in place mean for one more pod.
 #[derive(Debug)]
-pub(crate) struct Neighbours<'a> {
+pub(crate) struct InterPodRules<'a> {
     ledger: &'a Ledger,
     /// Required affinity terms; pods that match all of them have to be near.
     near: &'a [TermId],
@@ -35,7 +35,7 @@ pub(crate) struct Neighbours<'a> {
     excluded: Option<Merged>,
     /// The preferences, merged by value where they are many.
     points: Option<Merged>,
-    ports: Ports<'a>,
+    ports: HostPorts<'a>,
     /// Where the pod itself is: it is no neighbour of its own.
     own: SmallVec<[NodeId; 2]>,
     pod: PodId,
@@ -70,15 +70,15 @@ impl Merged {
     }
 }
 
-impl<'a> Neighbours<'a> {
+impl<'a> InterPodRules<'a> {
     /// Whether nothing needs to be looked up for the pod.
-    pub(crate) fn are_irrelevant(ledger: &Ledger, pod: PodId) -> bool {
+    pub(crate) fn are_not_needed(ledger: &Ledger, pod: PodId) -> bool {
         ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).has_neighbour_rules()
     }
 
-    pub(crate) fn of(ledger: &'a Ledger, pod: PodId, score: bool) -> Neighbours<'a> {
+    pub(crate) fn of(ledger: &'a Ledger, pod: PodId, score: bool) -> InterPodRules<'a> {
         let (shape, matching) = (ledger.shape_of(pod), ledger.terms_matching(pod));
-        let mut neighbours = Neighbours {
+        let mut neighbours = InterPodRules {
             ledger,
             near: &[],
             is_first: false,
@@ -88,7 +88,7 @@ impl<'a> Neighbours<'a> {
             preferring: SmallVec::new(),
             excluded: None,
             points: None,
-            ports: Ports::new(&shape.constraints.host_ports),
+            ports: HostPorts::new(&shape.constraints.host_ports),
             own: ledger.pod(pod).nodes_in_use().collect(),
             pod,
         };

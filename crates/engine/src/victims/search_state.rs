@@ -9,27 +9,27 @@ use crate::order::{ByLeaf, Direction, Tournament};
 use crate::report::Status;
 use crate::share::Load;
 use crate::tables::{SHARE_GPU, Share};
-use crate::victims::scenario::BaseRoom;
+use crate::victims::scenario::BaseCapacity;
 
 /// Pending gangs in the order in which they are served, gangs with something to lose in the order in which they do, and
 /// the GPUs that are free.
 #[derive(Clone, Debug)]
-pub(crate) struct Lists {
+pub(crate) struct SearchState {
     pub(crate) pending: ByLeaf,
     pub(crate) victims: ByLeaf,
-    pub(crate) room: BaseRoom,
+    pub(crate) base_capacity: BaseCapacity,
     /// The rank under which a gang is listed.
     ranks: Vec<GangRank>,
     /// By leaf queue: at least what any of its victims holds.
     pub(crate) largest: Vec<Gpus>,
     /// Whose turn it is among the pending gangs; `None` = not asked for yet.
-    pub(crate) turns: Option<PendingTurns>,
+    pub(crate) pending_order: Option<PendingQueueOrder>,
 }
 
 /// The order of leaf queues by their next pending gang. A simulation changes it for the leaves that take part and restores
 /// these afterwards.
 #[derive(Clone, Debug)]
-pub(crate) struct PendingTurns {
+pub(crate) struct PendingQueueOrder {
     pub(crate) tournament: Tournament,
     /// What the next pending gang of a leaf asks for, by queue.
     loads: Vec<Option<Load>>,
@@ -38,18 +38,18 @@ pub(crate) struct PendingTurns {
     memory_min: Option<i64>,
 }
 
-impl PendingTurns {
-    pub(crate) fn new(ledger: &Ledger, pending: &ByLeaf, total: Share, memory_min: Option<i64>) -> PendingTurns {
-        let mut turns = PendingTurns {
+impl PendingQueueOrder {
+    pub(crate) fn new(ledger: &Ledger, pending: &ByLeaf, total: Share, memory_min: Option<i64>) -> PendingQueueOrder {
+        let mut pending_order = PendingQueueOrder {
             tournament: Tournament::new(ledger, Direction::Serve, total),
             loads: vec![None; ledger.queues.len()],
             requests: vec![None; ledger.gangs.len()],
             memory_min,
         };
         for leaf in pending.leaves() {
-            turns.follow(ledger, pending, leaf);
+            pending_order.follow(ledger, pending, leaf);
         }
-        turns
+        pending_order
     }
 
     /// What a pending gang asks for that takes no part in the running simulation.
@@ -79,15 +79,15 @@ impl PendingTurns {
     }
 }
 
-impl Lists {
-    pub(crate) fn new(ledger: &Ledger) -> Lists {
-        let mut lists = Lists {
+impl SearchState {
+    pub(crate) fn new(ledger: &Ledger) -> SearchState {
+        let mut lists = SearchState {
             largest: vec![Gpus::ZERO; ledger.queues.len()],
             pending: ByLeaf::empty(ledger, Direction::Serve),
             victims: ByLeaf::empty(ledger, Direction::Take),
-            room: BaseRoom::default(),
+            base_capacity: BaseCapacity::default(),
             ranks: Vec::with_capacity(ledger.gangs.len()),
-            turns: None,
+            pending_order: None,
         };
         // All in one pass: the rows of gangs are many and far apart.
         for (at, gang) in ledger.gangs.iter().enumerate() {
@@ -117,12 +117,12 @@ impl Lists {
         /// And from this number on.
         const ANEW_MIN: usize = 16;
         if gangs.len() >= (ledger.gangs.len() / ANEW_PART).max(ANEW_MIN) {
-            let room = std::mem::take(&mut self.room);
-            *self = Lists {
-                room,
-                ..Lists::new(ledger)
+            let base_capacity = std::mem::take(&mut self.base_capacity);
+            *self = SearchState {
+                base_capacity,
+                ..SearchState::new(ledger)
             };
-            return self.room.catch_up(ledger, resources);
+            return self.base_capacity.catch_up(ledger, resources);
         }
         for gang in gangs.iter().copied() {
             let rank = std::mem::replace(&mut self.ranks[gang.index()], GangRank::of(ledger.gang(gang)));
@@ -135,16 +135,18 @@ impl Lists {
                 self.victims.insert(ledger, gang);
             }
         }
-        if let Some(turns) = &mut self.turns {
-            gangs.iter().for_each(|gang| turns.requests[gang.index()] = None);
+        if let Some(pending_order) = &mut self.pending_order {
+            gangs
+                .iter()
+                .for_each(|gang| pending_order.requests[gang.index()] = None);
             let mut leaves: Vec<QueueId> = gangs.iter().filter_map(|gang| ledger.gang(*gang).queue).collect();
             leaves.sort_unstable();
             leaves.dedup();
             for leaf in leaves {
-                turns.follow(ledger, &self.pending, leaf);
+                pending_order.follow(ledger, &self.pending, leaf);
             }
         }
-        self.room.catch_up(ledger, resources);
+        self.base_capacity.catch_up(ledger, resources);
     }
 }
 

@@ -5,17 +5,17 @@ use rustc_hash::FxHashMap;
 use crate::model::HostPort;
 use crate::steps;
 
-/// Ports of one pod by number. Pods with many ports meet on one node: comparing them in pairs would cost their product.
+/// HostPorts of one pod by number. Pods with many ports meet on one node: comparing them in pairs would cost their product.
 #[derive(Debug, Default)]
-pub(crate) struct Ports<'a>(FxHashMap<u16, Vec<&'a HostPort>>);
+pub(crate) struct HostPorts<'a>(FxHashMap<u16, Vec<&'a HostPort>>);
 
-impl<'a> Ports<'a> {
-    pub(crate) fn new(ports: &'a [HostPort]) -> Ports<'a> {
+impl<'a> HostPorts<'a> {
+    pub(crate) fn new(ports: &'a [HostPort]) -> HostPorts<'a> {
         let mut by_number: FxHashMap<u16, Vec<&HostPort>> = FxHashMap::default();
         for port in ports {
             by_number.entry(port.port).or_default().push(port);
         }
-        Ports(by_number)
+        HostPorts(by_number)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn a_port_is_found_by_number_protocol_and_address() {
         let own = [port("10.0.0.1", "TCP", 80), port("", "UDP", 80), port("", "TCP", 443)];
-        let ports = Ports::new(&own);
+        let ports = HostPorts::new(&own);
         for (taken, expect) in [
             (port("10.0.0.1", "TCP", 80), true),
             (port("", "TCP", 80), true),

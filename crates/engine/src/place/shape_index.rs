@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Placement;
-use crate::place::fit::{Worth, kind_check, static_check, worth};
-use crate::place::pod::{best_of, best_ranked};
+use crate::place::fit::{NodeScore, kind_check, static_check, worth};
+use crate::place::pod::{best_of, best_of_fitting};
 use crate::tables::{GpuKind, Node, Shape};
 
 /// More indexes of shapes than this are not kept, so that memory per node stays bounded.
@@ -52,7 +52,7 @@ pub(crate) struct ShapeIndex {
     /// Number of leaves, a power of two.
     leaves: usize,
     /// Tournament tree: children of `i` are `2i` and `2i + 1`, leaf of node `n` is `leaves + n`.
-    tree: Vec<Worth>,
+    tree: Vec<NodeScore>,
     /// What the node's spec means for the shape; `None` = keeps it away.
     preference: Vec<Option<i16>>,
 }
@@ -150,14 +150,14 @@ impl ShapeIndexes {
 
 impl Ranking<'_> {
     /// Whether it is known that no node can take the shape.
-    pub(crate) fn is_barren(&self) -> bool {
+    pub(crate) fn has_no_candidates(&self) -> bool {
         match self {
-            Ranking::Own(index) | Ranking::Request { index, .. } => index.is_barren(),
+            Ranking::Own(index) | Ranking::Request { index, .. } => index.has_no_candidates(),
         }
     }
 
     /// The worth of one node.
-    pub(crate) fn worth(&self, ledger: &Ledger, node: NodeId) -> Worth {
+    pub(crate) fn worth(&self, ledger: &Ledger, node: NodeId) -> NodeScore {
         match self {
             Ranking::Own(index) => index.worth(node),
             Ranking::Request { index, shape, .. } => index.exact(ledger, *shape, node),
@@ -231,7 +231,7 @@ impl ShapeIndex {
             let preference = |node| check(node, shape).map(|points| points as i16);
             self.preference = ledger.nodes.iter().map(preference).collect();
             self.leaves = ledger.nodes.len().next_power_of_two();
-            self.tree = vec![Worth::UNFIT; 2 * self.leaves];
+            self.tree = vec![NodeScore::UNFIT; 2 * self.leaves];
         }
         for at in 0..ledger.nodes.len() {
             self.tree[self.leaves + at] = self.evaluate(ledger, shape, NodeId::new(at));
@@ -241,26 +241,26 @@ impl ShapeIndex {
         }
     }
 
-    fn evaluate(&self, ledger: &Ledger, shape: &Shape, node: NodeId) -> Worth {
+    fn evaluate(&self, ledger: &Ledger, shape: &Shape, node: NodeId) -> NodeScore {
         match self.preference[node.index()] {
             Some(preference) => worth(ledger.node(node), shape, i64::from(preference), self.placement),
-            None => Worth::UNFIT,
+            None => NodeScore::UNFIT,
         }
     }
 
     /// The worth of a node for a shape of which this is the index of its GPU request.
-    fn exact(&self, ledger: &Ledger, shape: ShapeId, node: NodeId) -> Worth {
-        if self.worth(node) == Worth::UNFIT {
-            return Worth::UNFIT;
+    fn exact(&self, ledger: &Ledger, shape: ShapeId, node: NodeId) -> NodeScore {
+        if self.worth(node) == NodeScore::UNFIT {
+            return NodeScore::UNFIT;
         }
         let (row, shape) = (ledger.node(node), ledger.shape(shape));
         match static_check(row, shape) {
             Ok(preference) => worth(row, shape, preference, self.placement),
-            Err(_) => Worth::UNFIT,
+            Err(_) => NodeScore::UNFIT,
         }
     }
 
-    fn set(&mut self, node: NodeId, worth: Worth) {
+    fn set(&mut self, node: NodeId, worth: NodeScore) {
         let mut at = self.leaves + node.index();
         if self.tree[at] == worth {
             return;
@@ -277,32 +277,32 @@ impl ShapeIndex {
     }
 
     /// The worth of one node.
-    fn worth(&self, node: NodeId) -> Worth {
+    fn worth(&self, node: NodeId) -> NodeScore {
         self.tree[self.leaves + node.index()]
     }
 
     /// Whether no node can take the shape.
-    fn is_barren(&self) -> bool {
-        self.leaves == 0 || self.tree[1] == Worth::UNFIT
+    fn has_no_candidates(&self) -> bool {
+        self.leaves == 0 || self.tree[1] == NodeScore::UNFIT
     }
 
     /// The best node that `accept` agrees to, best first.
     fn best<T>(&mut self, ledger: &Ledger, mut accept: impl FnMut(NodeId) -> Option<T>) -> Option<T> {
-        let mut refused: Vec<(NodeId, Worth)> = Vec::new();
+        let mut refused: Vec<(NodeId, NodeScore)> = Vec::new();
         let mut found = None;
-        while !self.is_barren() {
+        while !self.has_no_candidates() {
             if refused.len() == REFUSED_MAX {
                 ledger.note_work(ledger.present_nodes / 8);
-                found = best_ranked(self.ranked(), &mut accept);
+                found = best_of_fitting(self.ranked(), &mut accept);
                 break;
             }
-            let node = self.champion();
+            let node = self.best_node();
             found = accept(node);
             if found.is_some() {
                 break;
             }
             refused.push((node, self.worth(node)));
-            self.set(node, Worth::UNFIT);
+            self.set(node, NodeScore::UNFIT);
         }
         for (node, worth) in refused {
             self.set(node, worth);
@@ -318,23 +318,23 @@ impl ShapeIndex {
         shape: ShapeId,
         mut accept: impl FnMut(NodeId) -> Option<T>,
     ) -> (Option<T>, usize) {
-        let mut passed: Vec<(NodeId, Worth)> = Vec::new();
-        let mut best: Option<(Worth, T)> = None;
-        while !self.is_barren() {
-            let node = self.champion();
+        let mut passed: Vec<(NodeId, NodeScore)> = Vec::new();
+        let mut best: Option<(NodeScore, T)> = None;
+        while !self.has_no_candidates() {
+            let node = self.best_node();
             let bound = self.worth(node);
             if best.as_ref().is_some_and(|(worth, _)| *worth >= bound) {
                 break;
             }
             let worth = self.exact(ledger, shape, node);
-            if worth != Worth::UNFIT
+            if worth != NodeScore::UNFIT
                 && best.as_ref().is_none_or(|(best, _)| worth > *best)
                 && let Some(found) = accept(node)
             {
                 best = Some((worth, found));
             }
             passed.push((node, bound));
-            self.set(node, Worth::UNFIT);
+            self.set(node, NodeScore::UNFIT);
         }
         let tried = passed.len();
         for (node, worth) in passed {
@@ -344,15 +344,15 @@ impl ShapeIndex {
     }
 
     /// All nodes that can take the shape.
-    fn ranked(&self) -> Vec<(Worth, NodeId)> {
+    fn ranked(&self) -> Vec<(NodeScore, NodeId)> {
         let leaves = self.tree[self.leaves..].iter().enumerate();
         leaves
-            .filter(|(_, worth)| **worth != Worth::UNFIT)
+            .filter(|(_, worth)| **worth != NodeScore::UNFIT)
             .map(|(at, worth)| (*worth, NodeId::new(at)))
             .collect()
     }
 
-    fn champion(&self) -> NodeId {
+    fn best_node(&self) -> NodeId {
         let (mut at, best) = (1, self.tree[1]);
         while at < self.leaves {
             at = if self.tree[2 * at] == best { 2 * at } else { 2 * at + 1 };

@@ -12,19 +12,19 @@ use crate::report::{Decision, Status};
 
 impl Cycle<'_> {
     /// Run after all actions.
-    pub(crate) fn retract(&mut self) {
-        self.take_back_bindings();
+    pub(crate) fn reconcile_decisions(&mut self) {
+        self.revert_undone_bindings();
         if self
             .report
             .decisions
             .iter()
             .any(|decision| matches!(decision, Decision::Pipeline(_)))
         {
-            self.keep_last_promises();
+            self.drop_superseded_promises();
         }
     }
 
-    fn keep_last_promises(&mut self) {
+    fn drop_superseded_promises(&mut self) {
         let mut later: FxHashSet<PodId> = FxHashSet::default();
         let mut kept: Vec<Decision> = Vec::with_capacity(self.report.decisions.len());
         for decision in std::mem::take(&mut self.report.decisions).into_iter().rev() {
@@ -48,7 +48,7 @@ impl Cycle<'_> {
         self.report.decisions = kept;
     }
 
-    fn take_back_bindings(&mut self) {
+    fn revert_undone_bindings(&mut self) {
         let bound = std::mem::take(&mut self.bound);
         let undone: FxHashSet<PodId> = bound
             .iter()
@@ -77,19 +77,19 @@ impl Cycle<'_> {
             self.explanations.evictions.remove(&pod);
             gangs.extend(self.ledger.pod(pod).gang);
         }
-        self.forget_robberies();
+        self.drop_reverted_evictions();
         gangs.sort_unstable();
         gangs.dedup();
         for gang in gangs {
             if !self.ledger.gang(gang).holds_minimum() {
-                self.hold_back(gang, &bound);
+                self.turn_bindings_into_promises(gang, &bound);
             }
         }
-        self.redeem();
+        self.bind_promised_gangs();
     }
 
     /// A gang all of whose evictions were taken back has lost nothing.
-    fn forget_robberies(&mut self) {
+    fn drop_reverted_evictions(&mut self) {
         let lost = self.report.decisions.iter().filter_map(|decision| match decision {
             Decision::Evict { pod, .. } => self.ledger.pod(self.pods_by_uid[&**pod]).gang,
             Decision::Bind(_)
@@ -113,7 +113,7 @@ impl Cycle<'_> {
     }
 
     /// Turns what is left of a gang's bindings of this cycle into promises: with the others undone it would start in part.
-    fn hold_back(&mut self, gang: GangId, bound: &[PodId]) {
+    fn turn_bindings_into_promises(&mut self, gang: GangId, bound: &[PodId]) {
         for pod in bound.iter().copied() {
             let row = self.ledger.pod(pod);
             if row.gang != Some(gang) || row.place.status != Status::Binding {
@@ -140,7 +140,7 @@ impl Cycle<'_> {
     }
 
     /// Binds the gangs whose promised places are free now.
-    fn redeem(&mut self) {
+    fn bind_promised_gangs(&mut self) {
         let mut gangs: Vec<GangId> = Vec::new();
         for decision in &self.report.decisions {
             if let Decision::Pipeline(placed) = decision

@@ -9,11 +9,11 @@ use crate::ids::{GangId, PodId, QueueId};
 use crate::order::{Direction, Tournament, Turn};
 use crate::share::{Load, plus};
 use crate::tables::Share;
-use crate::victims::scenario::{Unit, Units};
+use crate::victims::scenario::{EvictionUnit, EvictionUnits};
 use crate::victims::solve::Search;
 
 /// A walk over units of victims. The ledger must be the same whenever it goes on.
-pub(crate) struct VictimWalk {
+pub(crate) struct VictimIterator {
     /// Every unit so far was all that its gang has.
     whole_gangs: bool,
     tournament: Tournament,
@@ -42,9 +42,9 @@ struct Item {
     allocated: Share,
 }
 
-impl VictimWalk {
-    pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimWalk {
-        let mut walk = VictimWalk {
+impl VictimIterator {
+    pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimIterator {
+        let mut walk = VictimIterator {
             whole_gangs: true,
             tournament: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
             leaves: FxHashMap::default(),
@@ -52,7 +52,7 @@ impl VictimWalk {
             gangs: Vec::new(),
         };
         for queue in search.victim_queues(cycle) {
-            let left = search.lists.victims.leaf(queue).len();
+            let left = search.state.victims.leaf(queue).len();
             walk.leaves.insert(
                 queue,
                 Leaf {
@@ -66,7 +66,12 @@ impl VictimWalk {
     }
 
     /// The next unit. Pods in `recorded` are victims already: a unit that has one of them is passed over.
-    pub(crate) fn next(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, recorded: &Recorded) -> Option<Unit> {
+    pub(crate) fn next(
+        &mut self,
+        cycle: &Cycle<'_>,
+        search: &Search<'_>,
+        recorded: &RecordedVictims,
+    ) -> Option<EvictionUnit> {
         loop {
             let queue = self.tournament.best_leaf(cycle.ledger)?;
             let leaf = self
@@ -125,14 +130,14 @@ impl VictimWalk {
                     .iter()
                     .map(|set| set.pods.len())
                     .sum();
-            return Some(Unit { gang: item.gang, pods });
+            return Some(EvictionUnit { gang: item.gang, pods });
         }
     }
 
     /// Finds the next gang of a leaf and tells the tournament.
     fn advance(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, queue: QueueId) {
         let leaf = self.leaves.get_mut(&queue).expect("the leaf is known");
-        let list = search.lists.victims.leaf(queue);
+        let list = search.state.victims.leaf(queue);
         while leaf.left > 0 && !search.accepts(cycle, list[leaf.left - 1].1) {
             leaf.left -= 1;
         }
@@ -162,25 +167,31 @@ impl VictimWalk {
     }
 }
 
-/// Units already walked over, for all probes of one search: as long as units are whole gangs, what is recorded only takes
+/// EvictionUnits already walked over, for all probes of one search: as long as units are whole gangs, what is recorded only takes
 /// some of them away and never changes the order of the others.
-pub(crate) struct Memo {
-    walk: VictimWalk,
-    units: Units,
+pub(crate) struct UnitCache {
+    walk: VictimIterator,
+    units: EvictionUnits,
     ended: bool,
 }
 
-impl Memo {
-    pub(crate) fn new(walk: VictimWalk) -> Memo {
-        Memo {
+impl UnitCache {
+    pub(crate) fn new(walk: VictimIterator) -> UnitCache {
+        UnitCache {
             walk,
-            units: Units::default(),
+            units: EvictionUnits::default(),
             ended: false,
         }
     }
 
     /// Makes sure that unit `at` is there, if there is one.
-    pub(crate) fn reach(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, recorded: &Recorded, at: usize) -> bool {
+    pub(crate) fn reach(
+        &mut self,
+        cycle: &Cycle<'_>,
+        search: &Search<'_>,
+        recorded: &RecordedVictims,
+        at: usize,
+    ) -> bool {
         while !self.ended && self.units.get(at).is_none() {
             match self.walk.next(cycle, search, recorded) {
                 Some(unit) => self.units.push(cycle, unit),
@@ -190,13 +201,13 @@ impl Memo {
         self.units.get(at).is_some()
     }
 
-    pub(crate) fn units(&self) -> &Units {
+    pub(crate) fn units(&self) -> &EvictionUnits {
         &self.units
     }
 
     /// Whether the walk serves a probe with these recorded victims as well.
-    pub(crate) fn serves(&self, recorded: &Recorded) -> bool {
-        let split = |unit: &Unit| {
+    pub(crate) fn serves(&self, recorded: &RecordedVictims) -> bool {
+        let split = |unit: &EvictionUnit| {
             let known = unit.pods.iter().filter(|pod| recorded.contains(**pod)).count();
             known != 0 && known != unit.pods.len()
         };
@@ -206,15 +217,15 @@ impl Memo {
 
 /// Victims that a solution for fewer pods already needed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedVictims {
     pub(crate) pods: Vec<PodId>,
     set: rustc_hash::FxHashSet<PodId>,
 }
 
-impl Recorded {
-    pub(crate) fn new(pods: Vec<PodId>) -> Recorded {
+impl RecordedVictims {
+    pub(crate) fn new(pods: Vec<PodId>) -> RecordedVictims {
         let set = pods.iter().copied().collect();
-        Recorded { pods, set }
+        RecordedVictims { pods, set }
     }
 
     pub(crate) fn contains(&self, pod: PodId) -> bool {

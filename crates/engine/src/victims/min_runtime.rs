@@ -6,7 +6,7 @@ use crate::model::{Action, Millis, MinRuntimeResolve};
 
 impl Cycle<'_> {
     /// Whether the victim has not run long enough yet to be taken by `action` for a gang of `queue`.
-    pub(crate) fn is_protected(&self, action: Action, queue: QueueId, victim: GangId) -> bool {
+    pub(crate) fn is_within_min_runtime(&self, action: Action, queue: QueueId, victim: GangId) -> bool {
         let row = self.ledger.gang(victim);
         let (Some(started), Some(victim_queue)) = (row.last_start, row.queue) else {
             return false;

@@ -6,16 +6,22 @@ use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::report::Status;
 use crate::share::{self, Before};
-use crate::victims::simulate::{Outcome, outcome};
+use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
-use crate::victims::validate::by_gang;
+use crate::victims::validate::group_by_gang;
 
 /// So many gangs are tried at most: each judges the outcome anew.
 const ATTEMPTS_MAX: usize = 64;
 
 impl Cycle<'_> {
     /// Lets victims of the simulation in the ledger stay where `pods`, for which it is, do not need their place.
-    pub(crate) fn spare(&mut self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) {
+    pub(crate) fn keep_unneeded_victims(
+        &mut self,
+        search: &Search<'_>,
+        pods: &[PodId],
+        victims: &[PodId],
+        before: &Before,
+    ) {
         // Nearly always every place is needed, and victims may be thousands.
         if !victims.iter().any(|pod| self.could_stay(*pod)) {
             return;
@@ -28,7 +34,7 @@ impl Cycle<'_> {
         }
         let mut attempts = 0;
         // The last to lose is the first to be spared.
-        for (gang, victims) in by_gang(self, &harmed).into_iter().rev() {
+        for (gang, victims) in group_by_gang(self, &harmed).into_iter().rev() {
             let start = self.ledger.checkpoint();
             let stays = self.stay(gang, &victims) && share::limits_hold(self.ledger, gang, before) && {
                 attempts += 1;
@@ -46,16 +52,16 @@ impl Cycle<'_> {
 
     /// Whether a look at the victim is worth while.
     fn could_stay(&self, pod: PodId) -> bool {
-        match outcome(self, pod) {
-            Outcome::Evicted => self.place_is_free(pod),
-            Outcome::Moved => true,
-            Outcome::Kept => false,
+        match victim_outcome(self, pod) {
+            VictimOutcome::Evicted => self.place_is_free(pod),
+            VictimOutcome::Moved => true,
+            VictimOutcome::Kept => false,
         }
     }
 
     /// Those victims that have to go or move.
     fn harmed(&self, victims: &[PodId]) -> Vec<PodId> {
-        let is_harmed = |pod: &PodId| outcome(self, *pod) != Outcome::Kept;
+        let is_harmed = |pod: &PodId| victim_outcome(self, *pod) != VictimOutcome::Kept;
         victims.iter().copied().filter(is_harmed).collect()
     }
 
@@ -66,13 +72,13 @@ impl Cycle<'_> {
             let row = self.ledger.pod(**pod);
             // One that only waited for a place and now waits for another loses nothing.
             row.evicted_from != Some(Status::Pipelined)
-                && (row.leaving.is_some() || outcome(self, **pod) != Outcome::Moved)
+                && (row.leaving.is_some() || victim_outcome(self, **pod) != VictimOutcome::Moved)
         });
         // What was promised elsewhere meanwhile must not be torn from the rest.
         if !promised.is_empty() && self.ledger.gang(gang).has_topology() {
             return false;
         }
-        let moved = |pod: &&PodId| outcome(self, **pod) == Outcome::Moved;
+        let moved = |pod: &&PodId| victim_outcome(self, **pod) == VictimOutcome::Moved;
         let moved: Vec<PodId> = here.iter().filter(moved).copied().collect();
         moved.iter().for_each(|pod| self.ledger.unmove(*pod));
         !here.is_empty()
