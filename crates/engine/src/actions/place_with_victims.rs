@@ -11,7 +11,7 @@ use crate::model::Action;
 use crate::place::{fits, static_check};
 use crate::report::SearchEnd;
 use crate::tables::When;
-use crate::victims::{Budget, Search, SearchState, Solution};
+use crate::victims::{Search, SearchState, SimulationBudget, Solution};
 
 impl Cycle<'_> {
     /// Runs an action. `may_try` is asked per gang with its pods, `takes_part` once per gang up front.
@@ -64,7 +64,7 @@ impl Cycle<'_> {
                 round.failed(gang, false);
                 continue;
             }
-            let mut budget = Budget {
+            let mut budget = SimulationBudget {
                 action: left,
                 gang: self.config.failed_scenarios_per_gang_max,
             };
@@ -82,7 +82,7 @@ impl Cycle<'_> {
                     let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
                     gangs.sort_unstable();
                     gangs.dedup();
-                    state.follow(self.ledger, self.resources, &gangs);
+                    state.update(self.ledger, self.resources, &gangs);
                     walk.changed();
                     failed.clear();
                 }

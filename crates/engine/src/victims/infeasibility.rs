@@ -1,5 +1,5 @@
-//! Ruling a search out before it starts: if even with every eligible victim gone the gang can't have its GPUs, or the
-//! fairness rules can't let it have enough, there is nothing to search.
+//! A proof that a search can't succeed, made before it starts: the GPUs that are available and those that the action may
+//! take from victims are together fewer than the gang requests.
 
 use rustc_hash::FxHashMap;
 
@@ -11,11 +11,11 @@ use crate::tables::SHARE_GPU;
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
-    /// Whether no set of victims can help these pods.
+    /// Whether no set of victims frees enough GPUs for these pods.
     pub(crate) fn is_infeasible(&self, search: &mut Search<'_>, pods: &[PodId]) -> bool {
         search.state.base_capacity.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
-        // Parts of devices are rounded to hundredths in the sums, per device.
+        // The sums round the parts of each shared GPU to hundredths.
         let shared_devices = self.ledger.shared_devices;
         let shared_pods = pods
             .iter()
@@ -27,32 +27,30 @@ impl Cycle<'_> {
             return false;
         }
         let could_go = match search.action {
-            Action::Reclaim => self.reclaimable(search),
-            Action::Preempt => self.held_in(search, search.queue),
-            // Moving frees nothing in sum.
+            Action::Reclaim => self.reclaimable_gpus(search),
+            Action::Preempt => Some(self.victims_gpus(search, search.queue)),
+            // Consolidation moves pods: the sum of free GPUs stays the same.
             Action::Consolidation => return true,
             Action::Allocate | Action::StaleGangEviction => return false,
         };
         could_go.is_some_and(|could_go| could_go < must_go)
     }
 
-    /// What gangs of a queue that can be victims hold; `None` = not known to be bounded.
-    fn held_in(&self, search: &Search<'_>, queue: QueueId) -> Option<Gpus> {
+    /// GPUs of the gangs of a leaf queue that can be victims.
+    fn victims_gpus(&self, search: &Search<'_>, queue: QueueId) -> Gpus {
         let victims = search
             .state
             .victims
             .leaf(queue)
             .iter()
-            .filter(|(_, gang)| search.accepts(self, *gang));
-        Some(
-            victims
-                .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[SHARE_GPU]))
-                .sum(),
-        )
+            .filter(|(_, gang)| search.can_be_victim(self, *gang));
+        victims
+            .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[SHARE_GPU]))
+            .sum()
     }
 
-    /// An upper bound on the GPUs that fairness lets the gang take; `None` = no bound.
-    fn reclaimable(&self, search: &Search<'_>) -> Option<Gpus> {
+    /// An upper bound on the GPUs that the rules of reclaim let the gang take; `None` = no bound.
+    fn reclaimable_gpus(&self, search: &Search<'_>) -> Option<Gpus> {
         let reclaimer = search.reclaimer(self);
         let mut bounds: FxHashMap<QueueId, Gpus> = FxHashMap::default();
         for leaf in search.victim_queues(self) {
@@ -62,15 +60,15 @@ impl Cycle<'_> {
             }
             let (mine, row) = (self.ledger.queue(mine), self.ledger.queue(theirs));
             let guaranteed = within_deserved(mine, plus(mine.allocated, reclaimer.request));
-            // The queue can lose while it holds more than this of some resource.
+            // The queue can lose pods as long as it holds more than this of some resource.
             let floor = |resource: usize| {
                 let quota = quota_of(&row.quota, resource).deserved.filter(|_| guaranteed);
                 [row.allocatable[resource], quota].into_iter().flatten().min()
             };
-            let others_bind =
+            let only_gpus_above_floor =
                 (0..SHARE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));
-            let floor = floor(SHARE_GPU).filter(|_| others_bind)?;
-            // The last unit may begin above the floor and end below it; units are whole gangs at most.
+            let floor = floor(SHARE_GPU).filter(|_| only_gpus_above_floor)?;
+            // The last unit may take the queue below the floor; a unit is at most a whole gang.
             let largest = search.largest_victim(self, theirs);
             let above = Gpus(row.allocated[SHARE_GPU] - floor);
             let bound = if above <= Gpus::ZERO {
@@ -85,12 +83,12 @@ impl Cycle<'_> {
 }
 
 impl Search<'_> {
-    /// The most GPUs that one gang below the queue holds.
+    /// The most GPUs that a single gang below the queue holds.
     fn largest_victim(&self, cycle: &Cycle<'_>, queue: QueueId) -> Gpus {
         let leaves = self.state.victims.leaves().into_iter();
         let below = leaves.filter(|leaf| cycle.ledger.queue_path(*leaf).any(|ancestor| ancestor == queue));
         below
-            .map(|leaf| self.state.largest[leaf.index()])
+            .map(|leaf| self.state.largest_gang[leaf.index()])
             .max()
             .unwrap_or_default()
     }

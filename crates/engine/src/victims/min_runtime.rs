@@ -1,18 +1,18 @@
-//! Minimum runtime: a gang that has just started is safe for a while.
+//! Minimum runtime: for some time after its start a gang can't be preempted or reclaimed.
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, QueueId};
 use crate::model::{Action, Millis, MinRuntimeResolve};
 
 impl Cycle<'_> {
-    /// Whether the victim has not run long enough yet to be taken by `action` for a gang of `queue`.
+    /// Whether the victim has run for less than the minimum that protects it from `action` for a gang of `queue`.
     pub(crate) fn is_within_min_runtime(&self, action: Action, queue: QueueId, victim: GangId) -> bool {
         let row = self.ledger.gang(victim);
         let (Some(started), Some(victim_queue)) = (row.last_start, row.queue) else {
             return false;
         };
         let min_runtime = match action {
-            Action::Preempt => self.nearest(
+            Action::Preempt => self.inherited(
                 victim_queue,
                 |queue| queue.preempt_min_runtime,
                 self.config.preempt_min_runtime,
@@ -23,7 +23,8 @@ impl Cycle<'_> {
         self.now < started + min_runtime
     }
 
-    fn nearest(
+    /// The value of a queue or of its nearest ancestor that has one.
+    fn inherited(
         &self,
         leaf: QueueId,
         field: impl Fn(&crate::tables::Queue) -> Option<Millis>,
@@ -41,7 +42,7 @@ impl Cycle<'_> {
             self.config.reclaim_min_runtime,
         );
         if self.config.reclaim_min_runtime_resolve == MinRuntimeResolve::Queue {
-            return self.nearest(victim, field, default);
+            return self.inherited(victim, field, default);
         }
         let path = |leaf| {
             let mut path: Vec<QueueId> = self.ledger.queue_path(leaf).collect();
@@ -51,7 +52,7 @@ impl Cycle<'_> {
         let (theirs, ours) = (path(victim), path(reclaimer));
         let common = theirs.iter().zip(&ours).take_while(|(a, b)| a == b).count();
         if common == 0 {
-            // Unrelated trees: the root of the victim's speaks for all of it.
+            // The queues have no common ancestor: the root of the victim's tree decides.
             return field(self.ledger.queue(theirs[0])).unwrap_or(default);
         }
         let below = common.min(theirs.len() - 1);

@@ -1,19 +1,21 @@
-//! Making room for a gang by evicting or moving others.
+//! The search for victims: which pods to evict or move so that a pending gang can be placed.
 //!
-//! Victims are taken one unit at a time in the order in which queues and gangs lose. After each, the sets worth trying
-//! are simulated: evict them, let them and the gang compete for the room in fair order, and see whether the outcome is
-//! allowed. Victims whose place nobody needs in the end are spared. A gang of many pods is solved for 1, 2, 4, ... pods
-//! first, so that victims found for few serve for many.
+//! The victim iterator yields eviction units in the order in which queues and gangs lose. After each unit the search builds
+//! sets of the victims so far and simulates those that free enough capacity: it evicts the set, places the victims and the
+//! gang again in fair order, and checks whether the outcome is allowed. Victims that the outcome does not need stay where
+//! they are. A gang of many pods is solved for 1, 2, 4, ... pods first; each solution starts from the victims of the one
+//! before.
 
+mod capacity;
 mod infeasibility;
 mod min_runtime;
-mod scenario;
 mod search_state;
 mod simulate;
 mod solve;
 mod unneeded;
 mod validate;
 mod victim_iterator;
+mod victim_sets;
 
 pub(crate) use search_state::SearchState;
-pub(crate) use solve::{Budget, Search, Solution};
+pub(crate) use solve::{Search, SimulationBudget, Solution};

@@ -1,4 +1,5 @@
-//! What victim search looks at, kept up to date while an action changes it.
+//! Lists of gangs and the available capacity that all victim searches of one action read. The action updates them after
+//! each solution.
 
 use crate::cluster::ResourceNames;
 use crate::gangs::{Candidates, GangRank};
@@ -9,31 +10,32 @@ use crate::order::{ByLeaf, Direction, Tournament};
 use crate::report::Status;
 use crate::share::Load;
 use crate::tables::{SHARE_GPU, Share};
-use crate::victims::scenario::BaseCapacity;
+use crate::victims::capacity::BaseCapacity;
 
-/// Pending gangs in the order in which they are served, gangs with something to lose in the order in which they do, and
-/// the GPUs that are free.
+/// The state that the victim searches of one action share.
 #[derive(Clone, Debug)]
 pub(crate) struct SearchState {
+    /// Gangs with pending pods, in the order in which they are placed.
     pub(crate) pending: ByLeaf,
+    /// Preemptible gangs with pods on nodes, in the order in which they lose pods.
     pub(crate) victims: ByLeaf,
     pub(crate) base_capacity: BaseCapacity,
-    /// The rank under which a gang is listed.
+    /// By gang: the rank with which the lists contain it.
     ranks: Vec<GangRank>,
-    /// By leaf queue: at least what any of its victims holds.
-    pub(crate) largest: Vec<Gpus>,
-    /// Whose turn it is among the pending gangs; `None` = not asked for yet.
+    /// By leaf queue: an upper bound on the GPUs that one of its gangs holds.
+    pub(crate) largest_gang: Vec<Gpus>,
+    /// The first simulation with several leaf queues builds it.
     pub(crate) pending_order: Option<PendingQueueOrder>,
 }
 
-/// The order of leaf queues by their next pending gang. A simulation changes it for the leaves that take part and restores
-/// these afterwards.
+/// The order of leaf queues by their next pending gang. A simulation changes the leaves of its participants and restores
+/// them at its end.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingQueueOrder {
     pub(crate) tournament: Tournament,
-    /// What the next pending gang of a leaf asks for, by queue.
+    /// By leaf queue: the request of its next pending gang.
     loads: Vec<Option<Load>>,
-    /// What a pending gang asks for, where it was asked before.
+    /// By gang: its request, once computed.
     requests: Vec<Option<Share>>,
     memory_min: Option<i64>,
 }
@@ -47,12 +49,12 @@ impl PendingQueueOrder {
             memory_min,
         };
         for leaf in pending.leaves() {
-            pending_order.follow(ledger, pending, leaf);
+            pending_order.update_leaf(ledger, pending, leaf);
         }
         pending_order
     }
 
-    /// What a pending gang asks for that takes no part in the running simulation.
+    /// The request of a pending gang that is no participant of the running simulation.
     pub(crate) fn request(&mut self, ledger: &Ledger, gang: GangId) -> Share {
         if let Some(request) = self.requests[gang.index()] {
             return request;
@@ -64,59 +66,59 @@ impl PendingQueueOrder {
         request
     }
 
-    /// Follows a change of a leaf's pending gangs, or of what its queues hold.
-    fn follow(&mut self, ledger: &Ledger, pending: &ByLeaf, leaf: QueueId) {
+    /// Updates a leaf after a change of its pending gangs or of the resources of its queue.
+    fn update_leaf(&mut self, ledger: &Ledger, pending: &ByLeaf, leaf: QueueId) {
         self.loads[leaf.index()] = pending.next(leaf).map(|gang| Load {
             request: self.request(ledger, gang),
             freed: [0; 3],
         });
-        self.restore(ledger, leaf);
+        self.restore_leaf(ledger, leaf);
     }
 
-    /// Takes back what a simulation changed of a leaf.
-    pub(crate) fn restore(&mut self, ledger: &Ledger, leaf: QueueId) {
+    /// Reverts the changes of a simulation to a leaf.
+    pub(crate) fn restore_leaf(&mut self, ledger: &Ledger, leaf: QueueId) {
         self.tournament.set(ledger, leaf, self.loads[leaf.index()]);
     }
 }
 
 impl SearchState {
     pub(crate) fn new(ledger: &Ledger) -> SearchState {
-        let mut lists = SearchState {
-            largest: vec![Gpus::ZERO; ledger.queues.len()],
+        let mut state = SearchState {
+            largest_gang: vec![Gpus::ZERO; ledger.queues.len()],
             pending: ByLeaf::empty(ledger, Direction::Serve),
             victims: ByLeaf::empty(ledger, Direction::Take),
             base_capacity: BaseCapacity::default(),
             ranks: Vec::with_capacity(ledger.gangs.len()),
             pending_order: None,
         };
-        // All in one pass: the rows of gangs are many and far apart.
+        // One pass fills all state, since the rows of gangs are many and each costs a cache miss.
         for (at, gang) in ledger.gangs.iter().enumerate() {
             let (id, rank) = (GangId::new(at), GangRank::of(gang));
-            lists.ranks.push(rank);
+            state.ranks.push(rank);
             let Some(queue) = gang.queue.filter(|_| gang.known) else {
                 continue;
             };
-            let held = &mut lists.largest[queue.index()];
+            let held = &mut state.largest_gang[queue.index()];
             *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
             if is_pending(ledger, id) {
-                lists.pending.add(queue, rank, id);
+                state.pending.add(queue, rank, id);
             }
             if is_victim(ledger, id) {
-                lists.victims.add(queue, rank, id);
+                state.victims.add(queue, rank, id);
             }
         }
-        lists.pending.sort();
-        lists.victims.sort();
-        lists
+        state.pending.sort();
+        state.victims.sort();
+        state
     }
 
-    /// Follows a change of these gangs and of nodes.
-    pub(crate) fn follow(&mut self, ledger: &Ledger, resources: &ResourceNames, gangs: &[GangId]) {
-        /// From this part of all gangs on it is quicker to list all of them anew than to take each out of long lists.
-        const ANEW_PART: usize = 64;
-        /// And from this number on.
-        const ANEW_MIN: usize = 16;
-        if gangs.len() >= (ledger.gangs.len() / ANEW_PART).max(ANEW_MIN) {
+    /// Updates the lists after a change of these gangs and of nodes.
+    pub(crate) fn update(&mut self, ledger: &Ledger, resources: &ResourceNames, gangs: &[GangId]) {
+        /// If at least one in this many gangs changed, a rebuild is faster than moving each within long lists.
+        const REBUILD_DIVISOR: usize = 64;
+        /// Fewer changed gangs than this never cause a rebuild.
+        const REBUILD_MIN: usize = 16;
+        if gangs.len() >= (ledger.gangs.len() / REBUILD_DIVISOR).max(REBUILD_MIN) {
             let base_capacity = std::mem::take(&mut self.base_capacity);
             *self = SearchState {
                 base_capacity,
@@ -143,7 +145,7 @@ impl SearchState {
             leaves.sort_unstable();
             leaves.dedup();
             for leaf in leaves {
-                pending_order.follow(ledger, &self.pending, leaf);
+                pending_order.update_leaf(ledger, &self.pending, leaf);
             }
         }
         self.base_capacity.catch_up(ledger, resources);

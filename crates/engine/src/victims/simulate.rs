@@ -1,4 +1,5 @@
-//! One what-if: evict the victims, then let them and the gang compete for the room in fair order.
+//! One simulation: evict a set of victims, then place the victims and the gang again in fair order. All changes go into
+//! the ledger; the caller keeps them or rolls them back.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,26 +14,26 @@ use crate::share::Load;
 use crate::victims::search_state::PendingQueueOrder;
 use crate::victims::solve::Search;
 
-/// Who looks for a place first once the victims are evicted.
+/// The order in which a simulation places its participants: the gang and the gangs of its victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SimulationOrder {
-    /// The gang and its victims as fairness says.
+    /// All participants in fair order.
     Fair,
-    /// The gang, then its victims as fairness says.
+    /// The gang first, then the gangs of its victims in fair order.
     GangFirst,
 }
 
-/// A leaf queue during a simulation: the gangs that take part, and the pending ones that merely hold a turn.
-struct Leaf {
-    /// Gangs that take part, the next one last.
-    involved: Vec<(Turn, GangId)>,
-    /// Pending gangs of the list not yet passed.
-    left: usize,
+/// A leaf queue during a simulation. Other pending gangs of the queue are not placed, but they delay its participants:
+/// their requests count when the next queue is chosen.
+struct SimulatedLeaf {
+    /// Participants that are not placed yet; the next one is last.
+    participants: Vec<(Turn, GangId)>,
+    /// How many gangs of [`SearchState::pending`](super::SearchState) were not passed yet.
+    pending_left: usize,
 }
 
 impl Cycle<'_> {
-    /// Whether `pods` of the gang find places once `victims` are evicted. Leaves everything in the ledger; the caller
-    /// rolls back.
+    /// Evicts `victims` and places the participants; whether `pods` of the gang were placed.
     pub(crate) fn simulate(
         &mut self,
         search: &mut Search<'_>,
@@ -46,32 +47,32 @@ impl Cycle<'_> {
                 self.ledger.evict(*pod);
             }
         }
-        let nodes = self.nodes_for(search, pods, victims);
-        let mut leaves = self.involved_leaves(search.gang, victims, order);
-        if order == SimulationOrder::GangFirst && !self.try_gang(search, search.gang, pods, &nodes) {
+        let nodes = self.allowed_nodes(search, pods, victims);
+        let mut leaves = self.participating_leaves(search.gang, victims, order);
+        if order == SimulationOrder::GangFirst && !self.place_participant(search, search.gang, pods, &nodes) {
             return false;
         }
-        let fits = contending(&leaves) <= 1 || self.compete(search, pods, &nodes, &mut leaves);
-        // Within one leaf the order is fixed, whoever else waits there.
+        let fits = count_contending(&leaves) <= 1 || self.place_in_fair_order(search, pods, &nodes, &mut leaves);
+        // Within one leaf the order is fixed; other pending gangs do not change it.
         fits && sorted_keys(&leaves).into_iter().all(|queue| {
             let leaf = leaves.get_mut(&queue).expect("the leaf is known");
-            let involved = std::mem::take(&mut leaf.involved);
-            let mut gangs = involved.into_iter().rev();
-            gangs.all(|(_, gang)| self.try_gang(search, gang, pods, &nodes))
+            let participants = std::mem::take(&mut leaf.participants);
+            let mut gangs = participants.into_iter().rev();
+            gangs.all(|(_, gang)| self.place_participant(search, gang, pods, &nodes))
         })
     }
 
-    /// Tries the gangs of several leaves in fair order, until those of one leaf are left; false = the gang that all this is
-    /// for failed.
-    fn compete(
+    /// Places the participants of several leaves in fair order until only one leaf has participants left; false if the
+    /// gang of the search could not be placed.
+    fn place_in_fair_order(
         &mut self,
         search: &mut Search<'_>,
         pods: &[PodId],
         nodes: &NodeSet,
-        leaves: &mut FxHashMap<QueueId, Leaf>,
+        leaves: &mut FxHashMap<QueueId, SimulatedLeaf>,
     ) -> bool {
-        let involved = leaves.values().flat_map(|leaf| &leaf.involved);
-        let part: FxHashSet<GangId> = involved.map(|(_, gang)| *gang).chain([search.gang]).collect();
+        let participants = leaves.values().flat_map(|leaf| &leaf.participants);
+        let all_participants: FxHashSet<GangId> = participants.map(|(_, gang)| *gang).chain([search.gang]).collect();
         let branches = self.competing_branches(leaves);
         let mut pending_order = match search.state.pending_order.take() {
             Some(pending_order) => pending_order,
@@ -79,24 +80,24 @@ impl Cycle<'_> {
         };
         for queue in sorted_keys(leaves) {
             let leaf = leaves.get_mut(&queue).expect("the leaf is known");
-            leaf.left = search.state.pending.leaf(queue).len();
-            skip_involved(search, leaf, queue, &part);
+            leaf.pending_left = search.state.pending.leaf(queue).len();
+            skip_participants(search, leaf, queue, &all_participants);
             self.refresh_leaf(search, pods, leaf, &mut pending_order, queue);
         }
-        let mut contending = contending(leaves);
+        let mut contending = count_contending(leaves);
         let mut fits = true;
         while contending > 1 && !self.is_out_of_work() {
             self.ledger.note_work(4);
             let Some(queue) = pending_order.tournament.best_leaf_below(self.ledger, &branches) else {
                 break;
             };
-            let leaf = leaves.entry(queue).or_insert_with(|| Leaf {
-                involved: Vec::new(),
-                left: search.state.pending.leaf(queue).len(),
+            let leaf = leaves.entry(queue).or_insert_with(|| SimulatedLeaf {
+                participants: Vec::new(),
+                pending_left: search.state.pending.leaf(queue).len(),
             });
-            if let Some(gang) = self.pop_next(search, leaf, &mut pending_order, queue, &part) {
-                contending -= usize::from(leaf.involved.is_empty());
-                if !self.try_gang(search, gang, pods, nodes) {
+            if let Some(gang) = self.pop_participant(search, leaf, &mut pending_order, queue, &all_participants) {
+                contending -= usize::from(leaf.participants.is_empty());
+                if !self.place_participant(search, gang, pods, nodes) {
                     fits = false;
                     break;
                 }
@@ -105,14 +106,14 @@ impl Cycle<'_> {
             self.refresh_leaf(search, pods, leaf, &mut pending_order, queue);
         }
         for queue in leaves.keys() {
-            pending_order.restore(self.ledger, *queue);
+            pending_order.restore_leaf(self.ledger, *queue);
         }
         search.state.pending_order = Some(pending_order);
         fits && !self.is_out_of_work()
     }
 
-    /// Tries a gang that takes part; false = it was the one that all this is for, and it failed.
-    fn try_gang(&mut self, search: &Search<'_>, gang: GangId, pods: &[PodId], nodes: &NodeSet) -> bool {
+    /// Places a participant; false if it is the gang of the search and could not be placed.
+    fn place_participant(&mut self, search: &Search<'_>, gang: GangId, pods: &[PodId], nodes: &NodeSet) -> bool {
         if gang == search.gang {
             return self.place_gang(gang, pods, PlacementMode::Simulated, nodes).is_ok();
         }
@@ -122,39 +123,39 @@ impl Cycle<'_> {
         true
     }
 
-    /// The leaves of the gang and of its victims. A gang that goes first takes no part in what follows.
-    fn involved_leaves(
+    /// The leaves of the gang and of its victims. With [`SimulationOrder::GangFirst`] the gang itself is not listed.
+    fn participating_leaves(
         &self,
         preemptor: GangId,
         victims: &[PodId],
         order: SimulationOrder,
-    ) -> FxHashMap<QueueId, Leaf> {
+    ) -> FxHashMap<QueueId, SimulatedLeaf> {
         let mut gangs: Vec<GangId> = victims.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
         gangs.push(preemptor);
         gangs.sort_unstable();
         gangs.dedup();
-        let mut leaves: FxHashMap<QueueId, Leaf> = FxHashMap::default();
+        let mut leaves: FxHashMap<QueueId, SimulatedLeaf> = FxHashMap::default();
         for gang in gangs {
             let Some(queue) = self.ledger.gang(gang).queue else {
                 continue;
             };
-            let leaf = leaves.entry(queue).or_insert_with(|| Leaf {
-                involved: Vec::new(),
-                left: 0,
+            let leaf = leaves.entry(queue).or_insert_with(|| SimulatedLeaf {
+                participants: Vec::new(),
+                pending_left: 0,
             });
             if gang == preemptor && order == SimulationOrder::GangFirst {
                 continue;
             }
-            leaf.involved
+            leaf.participants
                 .push((Turn::new(Direction::Serve, rank_of(self.ledger, gang)), gang));
         }
-        leaves.values_mut().for_each(|leaf| leaf.involved.sort_unstable());
+        leaves.values_mut().for_each(|leaf| leaf.participants.sort_unstable());
         leaves
     }
 
-    /// The queues below which gangs compete with each other: where the ways to the leaves part. Queues apart from all of
-    /// these only pass the time.
-    fn competing_branches(&self, leaves: &FxHashMap<QueueId, Leaf>) -> Vec<QueueId> {
+    /// The sibling queues at which the paths from the root to the leaves diverge. Queues elsewhere can't change the order
+    /// of the participants.
+    fn competing_branches(&self, leaves: &FxHashMap<QueueId, SimulatedLeaf>) -> Vec<QueueId> {
         let paths: Vec<Vec<QueueId>> = sorted_keys(leaves)
             .into_iter()
             .map(|leaf| {
@@ -176,18 +177,19 @@ impl Cycle<'_> {
         branches
     }
 
+    /// Tells the heap the request of the leaf's next gang.
     fn refresh_leaf(
         &self,
         search: &Search<'_>,
         pods: &[PodId],
-        leaf: &Leaf,
+        leaf: &SimulatedLeaf,
         pending_order: &mut PendingQueueOrder,
         queue: QueueId,
     ) {
-        let load = next_in(search, leaf, queue).map(|(gang, takes_part)| {
+        let load = next_in(search, leaf, queue).map(|(gang, is_participant)| {
             let request = if gang == search.gang {
                 self.ledger.requested_by(pods, self.memory_min)
-            } else if takes_part {
+            } else if is_participant {
                 self.request_of(gang, Candidates::Simulated, &mut Vec::new())
             } else {
                 pending_order.request(self.ledger, gang)
@@ -197,26 +199,26 @@ impl Cycle<'_> {
         pending_order.tournament.set(self.ledger, queue, load);
     }
 
-    /// Passes the next gang of a leaf; returns it if it takes part. One that does not is passed together with those after
-    /// it that ask for the same: the leaf would have its turn again at once.
-    fn pop_next(
+    /// Removes the next gang of a leaf and returns it if it is a participant. Another pending gang is removed together with
+    /// its successors of equal request: the leaf would stay the next one after each of them.
+    fn pop_participant(
         &self,
         search: &Search<'_>,
-        leaf: &mut Leaf,
+        leaf: &mut SimulatedLeaf,
         pending_order: &mut PendingQueueOrder,
         queue: QueueId,
-        part: &FxHashSet<GangId>,
+        participants: &FxHashSet<GangId>,
     ) -> Option<GangId> {
-        let (gang, takes_part) = next_in(search, leaf, queue)?;
-        if takes_part {
-            leaf.involved.pop();
+        let (gang, is_participant) = next_in(search, leaf, queue)?;
+        if is_participant {
+            leaf.participants.pop();
             return Some(gang);
         }
         let request = pending_order.request(self.ledger, gang);
         loop {
             self.ledger.note_work(1);
-            leaf.left -= 1;
-            skip_involved(search, leaf, queue, part);
+            leaf.pending_left -= 1;
+            skip_participants(search, leaf, queue, participants);
             match next_in(search, leaf, queue) {
                 Some((next, false)) if pending_order.request(self.ledger, next) == request => {}
                 _ => return None,
@@ -224,9 +226,9 @@ impl Cycle<'_> {
         }
     }
 
-    /// The nodes that a simulation may use. A gang whose pods all need GPUs looks only at nodes that have some, so pods
-    /// without GPUs must not be moved elsewhere for its sake.
-    fn nodes_for(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> NodeSet {
+    /// The nodes that a simulation may use. If all pods of the gang request GPUs, the simulation is limited to nodes with
+    /// available GPUs and nodes of victims, so that it does not move pods without GPUs to other nodes.
+    fn allowed_nodes(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId]) -> NodeSet {
         let ledger = &*self.ledger;
         let cpu_only = |pod: &PodId| ledger.shape_of(*pod).is_cpu_only();
         let gang = ledger.gang(search.gang);
@@ -256,51 +258,51 @@ impl Cycle<'_> {
     }
 }
 
-/// How many leaves have gangs that take part.
-fn contending(leaves: &FxHashMap<QueueId, Leaf>) -> usize {
-    leaves.values().filter(|leaf| !leaf.involved.is_empty()).count()
+/// How many leaves still have participants.
+fn count_contending(leaves: &FxHashMap<QueueId, SimulatedLeaf>) -> usize {
+    leaves.values().filter(|leaf| !leaf.participants.is_empty()).count()
 }
 
 fn allow(allowed: &mut [bool], node: NodeId) {
     allowed[node.index()] = true;
 }
 
-fn sorted_keys(leaves: &FxHashMap<QueueId, Leaf>) -> Vec<QueueId> {
+fn sorted_keys(leaves: &FxHashMap<QueueId, SimulatedLeaf>) -> Vec<QueueId> {
     let mut keys: Vec<QueueId> = leaves.keys().copied().collect();
     keys.sort_unstable();
     keys
 }
 
-/// The next gang of a leaf, and whether it takes part.
-fn next_in(search: &Search<'_>, leaf: &Leaf, queue: QueueId) -> Option<(GangId, bool)> {
-    let bystander = (leaf.left > 0).then(|| search.state.pending.leaf(queue)[leaf.left - 1]);
-    match (leaf.involved.last(), bystander) {
-        (Some(involved), Some(bystander)) if bystander.0 > involved.0 => Some((bystander.1, false)),
+/// The next gang of a leaf, and whether it is a participant.
+fn next_in(search: &Search<'_>, leaf: &SimulatedLeaf, queue: QueueId) -> Option<(GangId, bool)> {
+    let pending = (leaf.pending_left > 0).then(|| search.state.pending.leaf(queue)[leaf.pending_left - 1]);
+    match (leaf.participants.last(), pending) {
+        (Some(participants), Some(pending)) if pending.0 > participants.0 => Some((pending.1, false)),
         (Some((_, gang)), _) => Some((*gang, true)),
-        (None, bystander) => bystander.map(|(_, gang)| (gang, false)),
+        (None, pending) => pending.map(|(_, gang)| (gang, false)),
     }
 }
 
-/// A gang that takes part has its turn as such, not once more as a pending one.
-fn skip_involved(search: &Search<'_>, leaf: &mut Leaf, queue: QueueId, part: &FxHashSet<GangId>) {
+/// Skips participants in the list of pending gangs: the leaf lists them as participants already.
+fn skip_participants(search: &Search<'_>, leaf: &mut SimulatedLeaf, queue: QueueId, participants: &FxHashSet<GangId>) {
     let list = search.state.pending.leaf(queue);
-    while leaf.left > 0 && part.contains(&list[leaf.left - 1].1) {
-        leaf.left -= 1;
+    while leaf.pending_left > 0 && participants.contains(&list[leaf.pending_left - 1].1) {
+        leaf.pending_left -= 1;
     }
 }
 
-/// How a victim came out of a simulation.
+/// What a simulation did with a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VictimOutcome {
-    /// It has to go.
+    /// The pod is evicted and has no new node.
     Evicted,
-    /// It goes, and has a new place.
+    /// The pod is evicted and pipelined to a node.
     Moved,
-    /// It stays where it is.
+    /// The pod stays on its node.
     Kept,
 }
 
-/// How the victim came out of the simulation that is in the ledger.
+/// What the simulation in the ledger did with a victim.
 pub(crate) fn victim_outcome(cycle: &Cycle<'_>, pod: PodId) -> VictimOutcome {
     let row = cycle.ledger.pod(pod);
     match (row.evicted_from, row.place.status) {

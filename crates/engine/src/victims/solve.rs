@@ -1,4 +1,5 @@
-//! The search for one gang: growing numbers of its pods, growing sets of victims, until one is allowed.
+//! The victim search for one gang: probes for growing numbers of its pods, each of which simulates growing sets of victims
+//! until an outcome is allowed.
 
 use std::hash::{Hash, Hasher};
 
@@ -12,31 +13,31 @@ use crate::model::Action;
 use crate::report::{Generator, Moment, SearchEnd};
 use crate::share::{self, Before, Reclaimer};
 use crate::victims::SearchState;
-use crate::victims::scenario::FreedCapacity;
+use crate::victims::capacity::FreedCapacity;
 use crate::victims::simulate::{SimulationOrder, VictimOutcome, victim_outcome};
 use crate::victims::victim_iterator::{RecordedVictims, UnitCache, VictimIterator};
 
-/// What one search is about.
+/// The gang that a search is for, and the state that the searches of an action share.
 pub(crate) struct Search<'l> {
     pub(crate) action: Action,
-    /// The gang that needs room.
+    /// The pending gang.
     pub(crate) gang: GangId,
-    /// Its queue.
+    /// The leaf queue of the pending gang.
     pub(crate) queue: QueueId,
     pub(crate) state: &'l mut SearchState,
 }
 
-/// Steps of work that a search counts as beside what it looks at.
+/// Steps of work that each search counts on top of the objects that it visits.
 const WORK_PER_SEARCH: usize = 16;
 
-/// How many simulations may still fail.
+/// How many simulations may still fail, for the action and for the gang.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct SimulationBudget {
     pub(crate) action: u32,
     pub(crate) gang: u32,
 }
 
-impl Budget {
+impl SimulationBudget {
     pub(crate) fn is_left(&self) -> bool {
         self.action > 0 && self.gang > 0
     }
@@ -47,23 +48,23 @@ impl Budget {
     }
 }
 
-/// What the probes of one search share.
+/// The state that the probes of one search share.
 struct SearchProgress<'b> {
-    /// What queues held before it.
+    /// Resources of all queues when the search began.
     before: Before,
     failed: FailedSets,
     unit_cache: Option<UnitCache>,
-    budget: &'b mut Budget,
-    /// Victims of the last set that was simulated.
-    simulated: usize,
+    budget: &'b mut SimulationBudget,
+    /// The size of the set that was simulated last.
+    last_set_len: usize,
 }
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Solution {
-    /// The ledger holds it, since the checkpoint; it is not final yet.
+    /// The ledger contains the solution since this checkpoint; the caller commits it.
     Found(Checkpoint),
-    /// There is none, or none was found.
+    /// No solution was found; the ledger is unchanged.
     None(SearchEnd),
 }
 
@@ -76,17 +77,26 @@ impl Solution {
     }
 }
 
-/// For how many of a gang's pods victims were found.
+/// One step of a search: find victims for exactly these pods.
+#[derive(Clone, Copy)]
+struct Probe<'p> {
+    generator: Generator,
+    pods: &'p [PodId],
+    recorded: &'p RecordedVictims,
+}
+
+/// How many of a gang's pods have a solution.
 enum MostPods {
-    /// All; the ledger holds the outcome.
+    /// All pods, with these victims; the ledger contains the outcome.
     All(Vec<PodId>),
-    /// As many as could be, with these victims.
+    /// The largest number that was found, with these victims; the ledger is unchanged.
     Some(RecordedVictims),
+    /// Not even one pod.
     None,
 }
 
 impl Search<'_> {
-    /// The gang as one that reclaims all its pods.
+    /// The gang as a reclaimer for all its pods.
     pub(crate) fn reclaimer(&self, cycle: &Cycle<'_>) -> Reclaimer {
         let mut pods = Vec::new();
         let request = cycle.request_of(self.gang, Candidates::Simulated, &mut pods);
@@ -99,7 +109,7 @@ impl Search<'_> {
         }
     }
 
-    /// Queues whose gangs can be victims, in a fixed order.
+    /// Leaf queues whose gangs can be victims, in a fixed order.
     pub(crate) fn victim_queues(&self, cycle: &Cycle<'_>) -> Vec<QueueId> {
         let mut queues = self.state.victims.leaves();
         match self.action {
@@ -113,8 +123,8 @@ impl Search<'_> {
         queues
     }
 
-    /// Whether a gang of such a queue can be a victim.
-    pub(crate) fn accepts(&self, cycle: &Cycle<'_>, victim: GangId) -> bool {
+    /// Whether a gang of one of the [victim queues](Search::victim_queues) can be a victim.
+    pub(crate) fn can_be_victim(&self, cycle: &Cycle<'_>, victim: GangId) -> bool {
         let row = cycle.ledger.gang(victim);
         let outranked = self.action != Action::Preempt || row.priority < cycle.ledger.gang(self.gang).priority;
         victim != self.gang
@@ -124,8 +134,8 @@ impl Search<'_> {
 }
 
 impl Cycle<'_> {
-    /// Searches victims for `pods` of the gang.
-    pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut Budget) -> Solution {
+    /// Searches victims for `pods` of the gang, with one generator of victim sets after the other.
+    pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut SimulationBudget) -> Solution {
         if self.is_infeasible(search, pods) {
             return Solution::None(SearchEnd::Exhausted);
         }
@@ -139,7 +149,7 @@ impl Cycle<'_> {
             failed: FailedSets::default(),
             unit_cache: None,
             budget,
-            simulated: 0,
+            last_set_len: 0,
         };
         self.ledger.note_work(WORK_PER_SEARCH);
         let mut solution = Solution::None(SearchEnd::Exhausted);
@@ -166,7 +176,15 @@ impl Cycle<'_> {
         let checkpoint = self.ledger.checkpoint();
         let found = match self.most_pods(search, pods, generator, progress) {
             MostPods::All(victims) => Some(victims),
-            MostPods::Some(recorded) => self.probe(search, pods, generator, &recorded, progress),
+            MostPods::Some(recorded) => {
+                let recorded = &recorded;
+                let probe = Probe {
+                    generator,
+                    pods,
+                    recorded,
+                };
+                self.run_probe(search, probe, progress)
+            }
             MostPods::None => None,
         };
         let Some(victims) = found else {
@@ -184,8 +202,8 @@ impl Cycle<'_> {
         Solution::None(SearchEnd::InPart)
     }
 
-    /// The most pods for which victims were found, by doubling and then halving. Victims of every success are recorded:
-    /// the next one builds on them. If the ledger holds the outcome for all pods, that is it.
+    /// The largest number of pods with a solution: the number doubles until a probe fails, then a binary search follows.
+    /// The victims of each successful probe are the recorded victims of the next one.
     fn most_pods(
         &mut self,
         search: &mut Search<'_>,
@@ -197,19 +215,24 @@ impl Cycle<'_> {
         let start = self.ledger.checkpoint();
         let mut attempt = |cycle: &mut Self, count: usize, recorded: &mut RecordedVictims| {
             cycle.ledger.rollback(start);
-            let victims = cycle.probe(search, &pods[..count], generator, recorded, progress)?;
+            let probe = Probe {
+                generator,
+                pods: &pods[..count],
+                recorded,
+            };
+            let victims = cycle.run_probe(search, probe, progress)?;
             *recorded = RecordedVictims::new(victims);
-            Some(progress.simulated)
+            Some(progress.last_set_len)
         };
         let (mut solved, mut count) = (0, 1);
         let mut unsolved = loop {
-            let Some(simulated) = attempt(self, count, &mut recorded) else {
+            let Some(last_set_len) = attempt(self, count, &mut recorded) else {
                 break count;
             };
             solved = count;
             if count == pods.len() {
-                // The same victim would be tried for the same pods once more.
-                if simulated == 1 && recorded.pods.len() == 1 {
+                // Another probe would simulate the same single victim for the same pods again.
+                if last_set_len == 1 && recorded.pods.len() == 1 {
                     return MostPods::All(recorded.pods);
                 }
                 self.ledger.rollback(start);
@@ -233,75 +256,90 @@ impl Cycle<'_> {
         }
     }
 
-    /// Searches victims for exactly these pods. On success the ledger holds the outcome, and the victims that have to
-    /// go or move are returned; otherwise the ledger is as before.
-    fn probe(
+    /// Searches victims for exactly the pods of the probe. On success the ledger contains the outcome and the needed
+    /// victims are returned; otherwise the ledger is unchanged.
+    fn run_probe(
         &mut self,
         search: &mut Search<'_>,
-        pods: &[PodId],
-        generator: Generator,
-        recorded: &RecordedVictims,
+        probe: Probe<'_>,
         progress: &mut SearchProgress<'_>,
     ) -> Option<Vec<PodId>> {
+        let Probe { pods, recorded, .. } = probe;
         search.state.base_capacity.catch_up(self.ledger, self.resources);
         let mut recorded_capacity = FreedCapacity::new(self, &mut search.state.base_capacity, pods);
         recorded_capacity.add(self, &search.state.base_capacity, &recorded.pods);
-        let mut room = recorded_capacity.clone();
-        if !recorded.is_empty() && room.suffices(&search.state.base_capacity) {
-            let found = self.try_set(search, generator, pods, &recorded.pods, progress);
+        let mut freed = recorded_capacity.clone();
+        if !recorded.is_empty() && freed.may_suffice(&search.state.base_capacity) {
+            let found = self.try_set(search, probe, &recorded.pods, progress);
             if found.is_some() {
                 return found;
             }
         }
-        // A walk without regard to what is recorded serves all probes, except where gangs were taken in part.
-        let shared = progress.unit_cache.take_if(|unit_cache| unit_cache.serves(recorded));
-        let (mut unit_cache, skip) = match (shared, recorded.is_empty()) {
-            (Some(unit_cache), _) => (unit_cache, RecordedVictims::default()),
+        // An iterator that ignores recorded victims serves all probes, unless a unit is only a part of its gang.
+        let shared = progress.unit_cache.take_if(|cache| cache.is_valid_for(recorded));
+        let (mut cache, skip) = match (shared, recorded.is_empty()) {
+            (Some(cache), _) => (cache, RecordedVictims::default()),
             (None, true) => (UnitCache::new(self.victim_iterator(search)), RecordedVictims::default()),
             (None, false) => (UnitCache::new(self.victim_iterator(search)), recorded.clone()),
         };
         let mut found = None;
         let mut at = 0;
-        'units: while self.can_continue(progress.budget) && unit_cache.reach(self, search, &skip, at) {
-            let unit = unit_cache.units().get(at).expect("the unit was just reached");
+        while found.is_none() && self.can_continue(progress.budget) && cache.fill_to(self, search, &skip, at) {
+            let unit = cache.units().get(at).expect("the cache was filled to this unit");
             self.ledger.note_work(3 * unit.pods.len());
             at += 1;
             if unit.pods.iter().any(|pod| recorded.contains(*pod)) {
                 continue;
             }
-            room.add(self, &search.state.base_capacity, &unit.pods);
-            if !room.suffices(&search.state.base_capacity) {
+            freed.add(self, &search.state.base_capacity, &unit.pods);
+            if !freed.may_suffice(&search.state.base_capacity) {
                 self.effort().ruled_out += 1;
                 continue;
             }
-            let taken = unit_cache.units().taken(at, recorded);
-            let sets = match generator {
-                Generator::NodeLocal => taken.around_last(self),
-                Generator::MultiNode => taken.by_nodes(self, &search.state.base_capacity, &room, &recorded_capacity),
+            let taken = cache.units().taken(at, recorded);
+            let sets = match probe.generator {
+                Generator::NodeLocal => taken.sets_around_last(self),
+                Generator::MultiNode => {
+                    taken.sets_over_nodes(self, &search.state.base_capacity, &freed, &recorded_capacity)
+                }
             };
-            for set in sets {
-                self.ledger.note_work(4 * set.len());
-                recorded_capacity.add(self, &search.state.base_capacity, &set);
-                let suffices = recorded_capacity.suffices(&search.state.base_capacity);
-                recorded_capacity.remove(self, &search.state.base_capacity, &set);
-                if !suffices {
-                    continue;
-                }
-                let victims: Vec<PodId> = recorded.pods.iter().copied().chain(set).collect();
-                found = self.try_set(search, generator, pods, &victims, progress);
-                if found.is_some() {
-                    break 'units;
-                }
-            }
+            found = self.try_sets(search, probe, &mut recorded_capacity, sets, progress);
         }
         if skip.is_empty() {
-            progress.unit_cache = Some(unit_cache);
+            progress.unit_cache = Some(cache);
         }
         found
     }
 
-    /// Whether the search may go on: neither simulations nor work are used up.
-    pub(crate) fn can_continue(&self, budget: &Budget) -> bool {
+    /// Simulates the first of these sets that succeeds together with the recorded victims; sets that can't free enough
+    /// capacity are skipped. `recorded_capacity` is the same before and after the call.
+    fn try_sets(
+        &mut self,
+        search: &mut Search<'_>,
+        probe: Probe<'_>,
+        recorded_capacity: &mut FreedCapacity,
+        sets: Vec<Vec<PodId>>,
+        progress: &mut SearchProgress<'_>,
+    ) -> Option<Vec<PodId>> {
+        for set in sets {
+            self.ledger.note_work(4 * set.len());
+            recorded_capacity.add(self, &search.state.base_capacity, &set);
+            let may_suffice = recorded_capacity.may_suffice(&search.state.base_capacity);
+            recorded_capacity.remove(self, &search.state.base_capacity, &set);
+            if !may_suffice {
+                continue;
+            }
+            let victims: Vec<PodId> = probe.recorded.pods.iter().copied().chain(set).collect();
+            let found = self.try_set(search, probe, &victims, progress);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Whether the budgets of simulations and of work have something left.
+    pub(crate) fn can_continue(&self, budget: &SimulationBudget) -> bool {
         budget.is_left() && !self.is_out_of_work()
     }
 
@@ -313,20 +351,21 @@ impl Cycle<'_> {
         VictimIterator::new(self, search, gangs_max)
     }
 
-    /// Simulates one set of victims, unless the same has failed before.
+    /// Simulates one set of victims, unless the same set has failed before. On success the ledger contains the outcome and
+    /// the needed victims are returned; otherwise the ledger is unchanged.
     fn try_set(
         &mut self,
         search: &mut Search<'_>,
-        generator: Generator,
-        pods: &[PodId],
+        probe: Probe<'_>,
         victims: &[PodId],
         progress: &mut SearchProgress<'_>,
     ) -> Option<Vec<PodId>> {
+        let Probe { pods, generator, .. } = probe;
         if victims.is_empty() || !self.can_continue(progress.budget) {
             return None;
         }
         self.ledger.note_work(victims.len());
-        progress.simulated = victims.len();
+        progress.last_set_len = victims.len();
         let counts = &mut self.effort().sets[generator as usize];
         counts.chosen += 1;
         if progress.failed.contains(pods, victims) {
@@ -336,7 +375,7 @@ impl Cycle<'_> {
         counts.simulated += 1;
         let checkpoint = self.ledger.checkpoint();
         for order in [SimulationOrder::Fair, SimulationOrder::GangFirst] {
-            // Out of work, victims may have found no place only because nobody looked.
+            // If work ran out, victims may be without a node only because the simulation stopped.
             let fits = self.simulate(search, pods, victims, order) && !self.is_out_of_work();
             if fits && self.is_allowed(search, pods, victims, &progress.before) {
                 return Some(self.needed_victims(victims));
@@ -355,8 +394,8 @@ impl Cycle<'_> {
 }
 
 impl Cycle<'_> {
-    /// Whether a victim that consolidation only moves may have taken the place that the gang needs, and would go elsewhere
-    /// after the gang. Between queues it is fairness that says who chooses first, so all have to be of one queue.
+    /// Whether consolidation may have moved a victim to a node that the gang needs, so that placing the gang first could
+    /// help. Fairness decides the order between queues, so all victims have to be of the gang's queue.
     fn victims_may_block_gang(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
         let queue = |pod: &PodId| self.ledger.pod(*pod).gang.and_then(|gang| self.ledger.gang(gang).queue);
         search.action == Action::Consolidation
@@ -366,8 +405,8 @@ impl Cycle<'_> {
             && victims.iter().all(|pod| queue(pod) == Some(search.queue))
     }
 
-    /// The victims of the simulation in the ledger without which it would not be: all of every gang of which some have
-    /// to go or move. Those that go come first, then those that move.
+    /// The victims that the simulation in the ledger needs: all victims of each gang that has at least one evicted or moved
+    /// pod. Evicted pods come first, then moved ones, then kept ones.
     fn needed_victims(&self, victims: &[PodId]) -> Vec<PodId> {
         let gang = |pod: &PodId| self.ledger.pod(*pod).gang;
         let touched: FxHashSet<_> = victims
@@ -390,14 +429,15 @@ impl Cycle<'_> {
     }
 }
 
-/// Sets of victims that were tried in vain for a number of pods.
+/// Sets of victims whose simulation failed, with the number of pods to place.
 #[derive(Debug, Default)]
 struct FailedSets {
     seen: FxHashSet<(usize, usize, u64, u64)>,
 }
 
 impl FailedSets {
-    /// Two sums over mixed ids: independent of order, and together wide enough that sets don't collide by accident.
+    /// Two sums over hashed ids: independent of the order of victims, and together 128 bits wide, so that two sets do not
+    /// collide by accident.
     fn key(pods: &[PodId], victims: &[PodId]) -> (usize, usize, u64, u64) {
         let (mut sum, mut mixed) = (0u64, 0u64);
         for pod in victims {

@@ -1,6 +1,7 @@
-//! Sparing victims. A simulation lets victims compete for room anew, so some come out moved or gone although nobody took
-//! their place: another node looked better, or theirs would not let them in again (it is cordoned, its host port is the
-//! victim's own). A gang whose victims can all stay where they are stays, unless the outcome needs its loss.
+//! Victims that a solution does not need. A simulation places victims again from scratch, so some are moved or evicted
+//! although no other pod uses their place: another node had a higher score, or their own node does not accept them again
+//! (it is cordoned, or the victim itself still uses the host port). A gang whose victims can all stay is not evicted,
+//! unless fairness of the outcome depends on its loss.
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
@@ -10,11 +11,11 @@ use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 use crate::victims::validate::group_by_gang;
 
-/// So many gangs are tried at most: each judges the outcome anew.
+/// The most gangs that are checked: each check validates the whole outcome again.
 const ATTEMPTS_MAX: usize = 64;
 
 impl Cycle<'_> {
-    /// Lets victims of the simulation in the ledger stay where `pods`, for which it is, do not need their place.
+    /// Undoes the eviction of victims whose places the simulation in the ledger does not need for `pods`.
     pub(crate) fn keep_unneeded_victims(
         &mut self,
         search: &Search<'_>,
@@ -22,24 +23,24 @@ impl Cycle<'_> {
         victims: &[PodId],
         before: &Before,
     ) {
-        // Nearly always every place is needed, and victims may be thousands.
+        // Victims may be thousands, and nearly always all their places are needed.
         if !victims.iter().any(|pod| self.could_stay(*pod)) {
             return;
         }
-        let harmed = self.harmed(victims);
-        // Somebody may have been placed near another on purpose.
-        let is_clingy = |pod: &PodId| !self.ledger.shape_of(*pod).constraints.affinity.required.is_empty();
-        if pods.iter().chain(&harmed).any(is_clingy) {
+        let affected = self.evicted_or_moved(victims);
+        // A pod with required affinity may depend on the new place of a moved victim.
+        let has_required_affinity = |pod: &PodId| !self.ledger.shape_of(*pod).constraints.affinity.required.is_empty();
+        if pods.iter().chain(&affected).any(has_required_affinity) {
             return;
         }
         let mut attempts = 0;
-        // The last to lose is the first to be spared.
-        for (gang, victims) in group_by_gang(self, &harmed).into_iter().rev() {
+        // The gang that lost pods last gets them back first.
+        for (gang, victims) in group_by_gang(self, &affected).into_iter().rev() {
             let start = self.ledger.checkpoint();
-            let stays = self.stay(gang, &victims) && share::limits_hold(self.ledger, gang, before) && {
+            let stays = self.undo_evictions(gang, &victims) && share::limits_hold(self.ledger, gang, before) && {
                 attempts += 1;
-                // Who takes from its own branch may need that to stay behind other branches.
-                self.is_allowed(search, pods, &self.harmed(&harmed), before)
+                // Reclaim compares queues after the loss: a queue that keeps its pods may make the outcome unfair.
+                self.is_allowed(search, pods, &self.evicted_or_moved(&affected), before)
             };
             if !stays {
                 self.ledger.rollback(start);
@@ -50,7 +51,7 @@ impl Cycle<'_> {
         }
     }
 
-    /// Whether a look at the victim is worth while.
+    /// A cheap test whether the victim can possibly stay.
     fn could_stay(&self, pod: PodId) -> bool {
         match victim_outcome(self, pod) {
             VictimOutcome::Evicted => self.place_is_free(pod),
@@ -59,30 +60,31 @@ impl Cycle<'_> {
         }
     }
 
-    /// Those victims that have to go or move.
-    fn harmed(&self, victims: &[PodId]) -> Vec<PodId> {
-        let is_harmed = |pod: &PodId| victim_outcome(self, *pod) != VictimOutcome::Kept;
-        victims.iter().copied().filter(is_harmed).collect()
+    /// The victims that are evicted or moved.
+    fn evicted_or_moved(&self, victims: &[PodId]) -> Vec<PodId> {
+        let is_affected = |pod: &PodId| victim_outcome(self, *pod) != VictimOutcome::Kept;
+        victims.iter().copied().filter(is_affected).collect()
     }
 
-    /// Puts victims of a gang back where they are; whether all their places are free. A part of them would not do: the gang
-    /// would be torn, or its missing pods be placed again before anybody else, maybe where they were, and so on for ever.
-    fn stay(&mut self, gang: GangId, victims: &[PodId]) -> bool {
-        let (here, promised): (Vec<PodId>, Vec<PodId>) = victims.iter().partition(|pod| {
+    /// Undoes the eviction of all victims of a gang; false if not all of their places are free. It must be all of them: the
+    /// rest of the gang could be below its minimum, or its missing pods could be placed first in the next cycle, on the same
+    /// nodes, and be evicted again in every cycle.
+    fn undo_evictions(&mut self, gang: GangId, victims: &[PodId]) -> bool {
+        let (returning, promised): (Vec<PodId>, Vec<PodId>) = victims.iter().partition(|pod| {
             let row = self.ledger.pod(**pod);
-            // One that only waited for a place and now waits for another loses nothing.
+            // A pod that was pipelined to one node and now is pipelined to another one loses nothing.
             row.evicted_from != Some(Status::Pipelined)
                 && (row.leaving.is_some() || victim_outcome(self, **pod) != VictimOutcome::Moved)
         });
-        // What was promised elsewhere meanwhile must not be torn from the rest.
+        // The pods that keep their new nodes must stay in the same topology domain as the rest of the gang.
         if !promised.is_empty() && self.ledger.gang(gang).has_topology() {
             return false;
         }
         let moved = |pod: &&PodId| victim_outcome(self, **pod) == VictimOutcome::Moved;
-        let moved: Vec<PodId> = here.iter().filter(moved).copied().collect();
+        let moved: Vec<PodId> = returning.iter().filter(moved).copied().collect();
         moved.iter().for_each(|pod| self.ledger.unmove(*pod));
-        !here.is_empty()
-            && here.iter().all(|pod| {
+        !returning.is_empty()
+            && returning.iter().all(|pod| {
                 let is_free = self.place_is_free(*pod);
                 if is_free {
                     self.ledger.keep(*pod);
@@ -91,17 +93,17 @@ impl Cycle<'_> {
             })
     }
 
-    /// Whether the place of an evicted pod can stay its own: it fits there, or nobody was promised anything on the node,
-    /// so that all there can stay as it was, were it too much.
+    /// Whether an evicted pod can keep its place: it still fits on its node, or no pod is pipelined to the node, so that the
+    /// node stays as it was, even if it was overcommitted before.
     fn place_is_free(&self, pod: PodId) -> bool {
         let ledger = &*self.ledger;
         let Some(node) = ledger.pod(pod).place.node else {
             return false;
         };
-        let is_promised = |other: &PodId| {
+        let is_pipelined_here = |other: &PodId| {
             let place = &ledger.pod(*other).place;
             place.status == Status::Pipelined && place.node == Some(node)
         };
-        ledger.still_fits(pod) || !ledger.node(node).pods.iter().any(is_promised)
+        ledger.still_fits(pod) || !ledger.node(node).pods.iter().any(is_pipelined_here)
     }
 }

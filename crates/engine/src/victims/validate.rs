@@ -1,4 +1,4 @@
-//! Whether the outcome of a simulation is allowed.
+//! The rules for the outcome of a simulation: gangs stay whole, minimum runtimes are respected, reclaim is fair.
 
 use rustc_hash::FxHashMap;
 
@@ -10,10 +10,10 @@ use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
-    /// Judges the simulation that is in the ledger. `pods` are those of the gang that were placed.
+    /// Whether the simulation in the ledger is allowed. `pods` are the placed pods of the gang.
     pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
         self.ledger.note_work(victims.len());
-        if !self.leaves_gangs_whole(victims) {
+        if !self.keeps_gangs_whole(victims) {
             return false;
         }
         match search.action {
@@ -28,8 +28,8 @@ impl Cycle<'_> {
         }
     }
 
-    /// A gang is evicted down to its minimum or altogether: what is left in between could not work.
-    fn leaves_gangs_whole(&self, victims: &[PodId]) -> bool {
+    /// Whether every victim gang keeps at least its minimum or loses all pods: with less than the minimum it can't work.
+    fn keeps_gangs_whole(&self, victims: &[PodId]) -> bool {
         group_by_gang(self, victims).iter().all(|(gang, pods)| {
             let gang = self.ledger.gang(*gang);
             let loses = pods
@@ -39,7 +39,7 @@ impl Cycle<'_> {
         })
     }
 
-    /// A gang within its minimum runtime may lose what is above its minimum, no more.
+    /// Whether gangs within their minimum runtime lose only pods above their minimum.
     fn respects_min_runtime(&self, search: &Search<'_>, victims: &[PodId]) -> bool {
         for (gang, pods) in group_by_gang(self, victims) {
             let row = self.ledger.gang(gang);
@@ -79,11 +79,11 @@ impl Cycle<'_> {
         share::reclaim_is_fair(self.ledger, before, &reclaimer, &losses)
     }
 
-    /// What a gang loses, in units that are judged one by one: pods above its minimum each, the rest together. Pods
-    /// that have a place again are no loss where reclaim may move.
+    /// The losses of a gang in units that fairness checks one by one: each pod above the minimum is a unit, the others are
+    /// one unit together. Moved pods are no loss if the configuration allows consolidating reclaim.
     fn losses_of(&self, gang: GangId, pods: &[PodId]) -> Vec<crate::tables::Share> {
         let row = self.ledger.gang(gang);
-        let (mut units, mut core) = (Vec::new(), None);
+        let (mut units, mut within_minimum) = (Vec::new(), None);
         for (at, set) in row.pod_sets.iter().enumerate() {
             let of_set = pods
                 .iter()
@@ -96,18 +96,18 @@ impl Cycle<'_> {
                 let Some(node) = place.node else { continue };
                 let accepted = self.ledger.shape_of(*pod).accepted(self.ledger.node(node).memory_mib);
                 if position < set.min as usize {
-                    core = Some(share::plus(core.unwrap_or_default(), accepted));
+                    within_minimum = Some(share::plus(below_minimum.unwrap_or_default(), accepted));
                 } else {
                     units.push(accepted);
                 }
             }
         }
-        units.extend(core);
+        units.extend(within_minimum);
         units
     }
 }
 
-/// Victims by gang, in the order in which they were taken.
+/// Victims by gang, in the order of their first victim.
 pub(crate) fn group_by_gang(cycle: &Cycle<'_>, victims: &[PodId]) -> Vec<(GangId, Vec<PodId>)> {
     let mut gangs: Vec<(GangId, Vec<PodId>)> = Vec::new();
     let mut position: FxHashMap<GangId, usize> = FxHashMap::default();

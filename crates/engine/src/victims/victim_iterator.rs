@@ -1,4 +1,5 @@
-//! Victims one unit at a time: from the queue that loses next, its gang that loses next, the pods that go first.
+//! Candidate victims in the order of eviction: the leaf queue that loses next, its gang that loses next, and of that gang
+//! the smallest unit of pods that can be evicted.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -9,42 +10,83 @@ use crate::ids::{GangId, PodId, QueueId};
 use crate::order::{Direction, Tournament, Turn};
 use crate::share::{Load, plus};
 use crate::tables::Share;
-use crate::victims::scenario::{EvictionUnit, EvictionUnits};
 use crate::victims::solve::Search;
+use crate::victims::victim_sets::{EvictionUnit, EvictionUnits};
 
-/// A walk over units of victims. The ledger must be the same whenever it goes on.
+/// Yields eviction units. The ledger must be in the same state at every call of [`VictimIterator::next`].
 pub(crate) struct VictimIterator {
-    /// Every unit so far was all that its gang has.
+    /// Whether every unit so far contained all pods of its gang.
     whole_gangs: bool,
     tournament: Tournament,
-    leaves: FxHashMap<QueueId, Leaf>,
-    /// At most so many gangs are taken; `None` = any number.
+    leaves: FxHashMap<QueueId, LeafVictims>,
+    /// The most gangs that may lose pods; `None` = no limit.
     gangs_max: Option<u32>,
+    /// The gangs of the units so far; filled only if there is a limit.
     gangs: Vec<GangId>,
 }
 
+/// The gangs of one leaf queue that can still lose pods.
 #[derive(Debug, Default)]
-struct Leaf {
-    /// Gangs of the list not yet looked at.
-    left: usize,
-    /// Gangs of which a part was taken.
-    partly: Vec<(Turn, Item)>,
-    /// What all taken so far held when they were taken.
+struct LeafVictims {
+    /// How many gangs of [`SearchState::victims`](super::SearchState) the iterator has not visited yet.
+    unvisited: usize,
+    /// Gangs that have lost some of their pods, sorted; the next one is last.
+    partly_taken: Vec<(Turn, VictimGang)>,
+    /// Sum of the resources that gangs held when a unit was taken from them.
     freed: Share,
-    next: Option<(Turn, Item)>,
+    next: Option<(Turn, VictimGang)>,
 }
 
-/// A gang less the pods already taken from it.
+/// A gang without the pods that were already taken from it.
 #[derive(Clone, Debug)]
-struct Item {
+struct VictimGang {
     gang: GangId,
     taken: Vec<PodId>,
     allocated: Share,
 }
 
+impl VictimGang {
+    /// Takes the next unit from the gang. The unit is `None` if it is empty or contains a recorded victim. What remains of
+    /// the gang is `None` if no pod is left.
+    fn split_unit(
+        self,
+        cycle: &Cycle<'_>,
+        recorded: &RecordedVictims,
+    ) -> (Option<SmallVec<[PodId; 2]>>, Option<(Turn, VictimGang)>) {
+        let VictimGang { gang, mut taken, .. } = self;
+        let evictable = Evictable::new(cycle.ledger, gang, &taken);
+        let unit = evictable.unit();
+        let is_skipped = unit.iter().any(|pod| recorded.contains(*pod));
+        if is_skipped {
+            let pods = cycle.ledger.gang(gang).pod_sets.iter().flat_map(|set| &set.pods);
+            taken.extend(pods.copied().filter(|pod| recorded.contains(*pod)));
+            taken.sort_unstable();
+            taken.dedup();
+        } else {
+            taken.extend(&unit);
+        }
+        let may_have_rest = is_skipped || (unit.len() as u32) < evictable.total();
+        let rest = may_have_rest.then(|| VictimGang::rest(cycle, gang, taken)).flatten();
+        let unit = (!is_skipped && !unit.is_empty()).then(|| unit.into());
+        (unit, rest)
+    }
+
+    /// The gang without the pods that were taken.
+    fn rest(cycle: &Cycle<'_>, gang: GangId, taken: Vec<PodId>) -> Option<(Turn, VictimGang)> {
+        let rest = Evictable::new(cycle.ledger, gang, &taken);
+        if rest.total() == 0 {
+            return None;
+        }
+        let rank = GangRank::new(cycle.ledger.gang(gang), rest.elastic_state());
+        let allocated = rest.allocated();
+        let rest = VictimGang { gang, taken, allocated };
+        Some((Turn::new(Direction::Take, rank), rest))
+    }
+}
+
 impl VictimIterator {
     pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimIterator {
-        let mut walk = VictimIterator {
+        let mut iterator = VictimIterator {
             whole_gangs: true,
             tournament: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
             leaves: FxHashMap::default(),
@@ -52,20 +94,20 @@ impl VictimIterator {
             gangs: Vec::new(),
         };
         for queue in search.victim_queues(cycle) {
-            let left = search.state.victims.leaf(queue).len();
-            walk.leaves.insert(
+            let unvisited = search.state.victims.leaf(queue).len();
+            iterator.leaves.insert(
                 queue,
-                Leaf {
-                    left,
-                    ..Leaf::default()
+                LeafVictims {
+                    unvisited,
+                    ..LeafVictims::default()
                 },
             );
-            walk.advance(cycle, search, queue);
+            iterator.advance(cycle, search, queue);
         }
-        walk
+        iterator
     }
 
-    /// The next unit. Pods in `recorded` are victims already: a unit that has one of them is passed over.
+    /// The next unit. Recorded victims are evicted already: a unit that contains one is skipped.
     pub(crate) fn next(
         &mut self,
         cycle: &Cycle<'_>,
@@ -74,128 +116,92 @@ impl VictimIterator {
     ) -> Option<EvictionUnit> {
         loop {
             let queue = self.tournament.best_leaf(cycle.ledger)?;
-            let leaf = self
-                .leaves
-                .get_mut(&queue)
-                .expect("every leaf of the tournament is known");
-            let (_, item) = leaf.next.take().expect("a leaf in the tournament has a next gang");
-            leaf.freed = plus(leaf.freed, item.allocated);
+            let leaf = self.leaves.get_mut(&queue).expect("every leaf of the heap is known");
+            let (_, victim) = leaf.next.take().expect("a leaf in the heap has a next gang");
+            leaf.freed = plus(leaf.freed, victim.allocated);
             cycle.ledger.note_work(4);
-            let evictable = Evictable::new(cycle.ledger, item.gang, &item.taken);
-            let unit = evictable.unit();
-            let skipped = unit.iter().any(|pod| recorded.contains(*pod));
-            let mut taken = item.taken.clone();
-            let more = if skipped {
-                let pods = cycle.ledger.gang(item.gang).pod_sets.iter().flat_map(|set| &set.pods);
-                taken.extend(pods.copied().filter(|pod| recorded.contains(*pod)));
-                taken.sort_unstable();
-                taken.dedup();
-                true
-            } else {
-                let more = (unit.len() as u32) < evictable.total();
-                taken.extend(&unit);
-                more
-            };
-            if more {
-                let rest = Evictable::new(cycle.ledger, item.gang, &taken);
-                if rest.total() > 0 {
-                    let rank = GangRank::new(cycle.ledger.gang(item.gang), rest.elastic_state());
-                    let turn = Turn::new(Direction::Take, rank);
-                    let item = Item {
-                        gang: item.gang,
-                        allocated: rest.allocated(),
-                        taken,
-                    };
-                    let leaf = self.leaves.get_mut(&queue).expect("the leaf is known");
-                    let at = leaf.partly.partition_point(|(other, _)| *other < turn);
-                    leaf.partly.insert(at, (turn, item));
-                }
+            let gang = victim.gang;
+            let (unit, rest) = victim.split_unit(cycle, recorded);
+            if let Some((key, rest)) = rest {
+                let at = leaf.partly_taken.partition_point(|(other, _)| *other < key);
+                leaf.partly_taken.insert(at, (key, rest));
             }
             self.advance(cycle, search, queue);
-            if skipped || unit.is_empty() {
-                continue;
-            }
-            if !self.gangs.contains(&item.gang) && self.gangs_max.is_some() {
+            let Some(pods) = unit else { continue };
+            if !self.gangs.contains(&gang) && self.gangs_max.is_some() {
                 if Some(self.gangs.len() as u32) == self.gangs_max {
                     return None;
                 }
-                self.gangs.push(item.gang);
+                self.gangs.push(gang);
             }
-            let pods: SmallVec<[PodId; 2]> = unit.into();
-            self.whole_gangs &= pods.len()
-                == cycle
-                    .ledger
-                    .gang(item.gang)
-                    .pod_sets
-                    .iter()
-                    .map(|set| set.pods.len())
-                    .sum();
-            return Some(EvictionUnit { gang: item.gang, pods });
+            let sets = cycle.ledger.gang(gang).pod_sets.iter();
+            self.whole_gangs &= pods.len() == sets.map(|set| set.pods.len()).sum();
+            return Some(EvictionUnit { gang, pods });
         }
     }
 
-    /// Finds the next gang of a leaf and tells the tournament.
+    /// Chooses the next gang of a leaf queue and updates the queue's position in the heap.
     fn advance(&mut self, cycle: &Cycle<'_>, search: &Search<'_>, queue: QueueId) {
         let leaf = self.leaves.get_mut(&queue).expect("the leaf is known");
         let list = search.state.victims.leaf(queue);
-        while leaf.left > 0 && !search.accepts(cycle, list[leaf.left - 1].1) {
-            leaf.left -= 1;
+        while leaf.unvisited > 0 && !search.can_be_victim(cycle, list[leaf.unvisited - 1].1) {
+            leaf.unvisited -= 1;
         }
-        let fresh = (leaf.left > 0).then(|| list[leaf.left - 1]);
-        let partly = leaf.partly.last().map(|(turn, _)| *turn);
-        leaf.next = match (fresh, partly) {
-            (Some((turn, _)), Some(partly)) if partly > turn => leaf.partly.pop(),
+        let unvisited = (leaf.unvisited > 0).then(|| list[leaf.unvisited - 1]);
+        let partly_taken = leaf.partly_taken.last().map(|(turn, _)| *turn);
+        leaf.next = match (unvisited, partly_taken) {
+            (Some((turn, _)), Some(partly_taken)) if partly_taken > turn => leaf.partly_taken.pop(),
             (Some((turn, gang)), _) => {
-                leaf.left -= 1;
+                leaf.unvisited -= 1;
                 let allocated = cycle.ledger.gang(gang).allocated;
                 Some((
                     turn,
-                    Item {
+                    VictimGang {
                         gang,
                         taken: Vec::new(),
                         allocated,
                     },
                 ))
             }
-            (None, _) => leaf.partly.pop(),
+            (None, _) => leaf.partly_taken.pop(),
         };
-        let load = leaf.next.as_ref().map(|(_, item)| Load {
+        let load = leaf.next.as_ref().map(|(_, victim)| Load {
             request: [0; 3],
-            freed: plus(leaf.freed, item.allocated),
+            freed: plus(leaf.freed, victim.allocated),
         });
         self.tournament.set(cycle.ledger, queue, load);
     }
 }
 
-/// EvictionUnits already walked over, for all probes of one search: as long as units are whole gangs, what is recorded only takes
-/// some of them away and never changes the order of the others.
+/// The units that an iterator has yielded, kept for all probes of one search. As long as every unit is a whole gang,
+/// recorded victims only remove units from the sequence and do not change the order of the others.
 pub(crate) struct UnitCache {
-    walk: VictimIterator,
+    iterator: VictimIterator,
     units: EvictionUnits,
-    ended: bool,
+    is_exhausted: bool,
 }
 
 impl UnitCache {
-    pub(crate) fn new(walk: VictimIterator) -> UnitCache {
+    pub(crate) fn new(iterator: VictimIterator) -> UnitCache {
         UnitCache {
-            walk,
+            iterator,
             units: EvictionUnits::default(),
-            ended: false,
+            is_exhausted: false,
         }
     }
 
-    /// Makes sure that unit `at` is there, if there is one.
-    pub(crate) fn reach(
+    /// Iterates until unit `at` is in the cache; false if there are fewer units.
+    pub(crate) fn fill_to(
         &mut self,
         cycle: &Cycle<'_>,
         search: &Search<'_>,
         recorded: &RecordedVictims,
         at: usize,
     ) -> bool {
-        while !self.ended && self.units.get(at).is_none() {
-            match self.walk.next(cycle, search, recorded) {
+        while !self.is_exhausted && self.units.get(at).is_none() {
+            match self.iterator.next(cycle, search, recorded) {
                 Some(unit) => self.units.push(cycle, unit),
-                None => self.ended = true,
+                None => self.is_exhausted = true,
             }
         }
         self.units.get(at).is_some()
@@ -205,17 +211,17 @@ impl UnitCache {
         &self.units
     }
 
-    /// Whether the walk serves a probe with these recorded victims as well.
-    pub(crate) fn serves(&self, recorded: &RecordedVictims) -> bool {
+    /// Whether a probe with these recorded victims can use the cache.
+    pub(crate) fn is_valid_for(&self, recorded: &RecordedVictims) -> bool {
         let split = |unit: &EvictionUnit| {
             let known = unit.pods.iter().filter(|pod| recorded.contains(**pod)).count();
             known != 0 && known != unit.pods.len()
         };
-        recorded.is_empty() || (self.walk.whole_gangs && !self.units.iter().any(split))
+        recorded.is_empty() || (self.iterator.whole_gangs && !self.units.iter().any(split))
     }
 }
 
-/// Victims that a solution for fewer pods already needed.
+/// Victims of the solution for a smaller number of the gang's pods. The search for more pods starts from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordedVictims {
     pub(crate) pods: Vec<PodId>,

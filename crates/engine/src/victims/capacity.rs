@@ -1,0 +1,232 @@
+//! Upper bounds on the capacity that a set of victims frees. A simulation is expensive; a set whose bound is below the
+//! request of the pending pods is never simulated.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::cluster::ResourceNames;
+use crate::cycle::Cycle;
+use crate::ids::{GroupId, NodeId, PodId, ShapeId};
+use crate::ledger::Ledger;
+use crate::model::Gpus;
+use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, SHARE_GPU, Shape, Vector};
+
+/// The capacity for the pending pods once a set of victims is gone. It is an upper bound: it can rule a set out, but only
+/// a simulation can accept one.
+#[derive(Clone, Debug)]
+pub(crate) struct FreedCapacity {
+    /// GPUs that each pending pod requests, largest first.
+    requested_gpus: Vec<Gpus>,
+    /// The shape of the pending pods if all have the same.
+    shape: Option<ShapeId>,
+    /// Resources that the victims free, by node.
+    freed: FxHashMap<NodeId, FreedOnNode>,
+    /// If `shape` is set: how many pending pods fit at most, summed over all nodes.
+    pods_max: i64,
+}
+
+/// Resources that the victims on one node free.
+#[derive(Clone, Debug, Default)]
+struct FreedOnNode {
+    /// GPUs as queues are charged for them.
+    gpus: Gpus,
+    base: Vector,
+    /// MiB freed on shared GPUs, by GPU group.
+    shared_mib: SmallVec<[(GroupId, i64); 2]>,
+    /// How many pending pods fit on the node at most.
+    pods_max: i64,
+}
+
+impl FreedCapacity {
+    pub(crate) fn new(cycle: &Cycle<'_>, base: &mut BaseCapacity, pods: &[PodId]) -> FreedCapacity {
+        let mut requested_gpus: Vec<Gpus> = pods
+            .iter()
+            .map(|pod| cycle.ledger.shape_of(*pod).gpus_by_count())
+            .collect();
+        requested_gpus.sort_unstable_by(|a, b| b.cmp(a));
+        let first = pods.first().map(|pod| cycle.ledger.pod(*pod).shape);
+        let shape = first.filter(|shape| pods.iter().all(|pod| cycle.ledger.pod(*pod).shape == *shape));
+        let pods_max = shape.map_or(0, |shape| base.max_pods_for(cycle.ledger, shape));
+        FreedCapacity {
+            requested_gpus,
+            shape,
+            freed: FxHashMap::default(),
+            pods_max,
+        }
+    }
+
+    /// Adds the resources of these victims.
+    pub(crate) fn add(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId]) {
+        victims.iter().for_each(|pod| self.change(cycle, base, *pod, 1));
+    }
+
+    /// Removes the resources of victims that were added before.
+    pub(crate) fn remove(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, victims: &[PodId]) {
+        victims.iter().for_each(|pod| self.change(cycle, base, *pod, -1));
+    }
+
+    fn change(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, pod: PodId, sign: i64) {
+        let ledger = &*cycle.ledger;
+        let row = ledger.pod(pod);
+        let Some(id) = row.place.node else { return };
+        let (node, shape) = (ledger.node(id), ledger.shape(row.shape));
+        let freed = self.freed.entry(id).or_insert_with(|| FreedOnNode {
+            pods_max: base.max_pods_on(id),
+            ..FreedOnNode::default()
+        });
+        freed.gpus += Gpus(shape.accepted(node.memory_mib)[SHARE_GPU]) * sign;
+        for (freed, charge) in freed.base.iter_mut().zip(node.charge(shape, row.kind)) {
+            *freed += sign * charge;
+        }
+        if shape.is_shared() {
+            for group in &row.place.groups {
+                let need = sign * shape.need_mib(node.memory_mib);
+                match freed.shared_mib.iter_mut().find(|(id, _)| id == group) {
+                    Some((_, mib)) => *mib += need,
+                    None => freed.shared_mib.push((*group, need)),
+                }
+            }
+        }
+        if let Some(wanted) = self.shape {
+            let pods_max = max_pods_on(node, ledger.shape(wanted), freed);
+            self.pods_max += pods_max - freed.pods_max;
+            freed.pods_max = pods_max;
+        }
+    }
+
+    /// Whether the bound allows that all pending pods fit.
+    pub(crate) fn may_suffice(&self, base: &BaseCapacity) -> bool {
+        if self.shape.is_some() {
+            return self.pods_max >= self.requested_gpus.len() as i64;
+        }
+        base.total + self.freed_gpus() >= self.requested_gpus.iter().copied().sum()
+    }
+
+    /// GPUs that each pending pod requests, largest first.
+    pub(super) fn requested_gpus(&self) -> &[Gpus] {
+        &self.requested_gpus
+    }
+
+    /// GPUs that all victims free, as queues are charged for them.
+    pub(super) fn freed_gpus(&self) -> Gpus {
+        self.freed.values().map(|freed| freed.gpus).sum()
+    }
+
+    /// Idle and releasing GPUs of the node and those of its victims, as queues are charged for them.
+    pub(super) fn gpus_on(&self, base: &BaseCapacity, node: NodeId) -> Gpus {
+        base.gpus[node.index()] + self.freed.get(&node).map_or(Gpus::ZERO, |freed| freed.gpus)
+    }
+}
+
+/// An upper bound on the number of pods of a shape that fit on a node once the victims with these resources are gone.
+fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
+    let mut free = node.free.total();
+    for (free, freed) in free.iter_mut().zip(freed.base) {
+        *free += freed;
+    }
+    let mib_freed = |id| {
+        freed
+            .shared_mib
+            .iter()
+            .find(|(group, _)| *group == id)
+            .map_or(0, |(_, mib)| *mib)
+    };
+    // A shared GPU whose last staying pods are victims becomes a free GPU. One without staying pods is already counted in
+    // `free`.
+    let emptied = freed.shared_mib.iter().filter(|(id, mib)| {
+        node.group(*id)
+            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.staying + group.promised == *mib)
+    });
+    free[GPU] += emptied.count() as i64;
+    let mut pods_max = free[PODS].max(0);
+    for resource in [CPU, MEMORY] {
+        if shape.base[resource] > 0 {
+            pods_max = pods_max.min(free[resource] / shape.base[resource]);
+        }
+    }
+    match shape.gpu {
+        GpuKind::None | GpuKind::Mig { .. } => {}
+        GpuKind::Whole { devices } => pods_max = pods_max.min(free[GPU] / devices.max(1)),
+        GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
+            let need = shape.need_mib(node.memory_mib).max(1);
+            let per_device = node.memory_mib / need;
+            let shared = node
+                .groups
+                .iter()
+                .filter(|group| group.staying + group.promised > mib_freed(group.id));
+            let shared: i64 = shared
+                .map(|group| (group.room(node.memory_mib) + mib_freed(group.id)).max(0) / need)
+                .sum();
+            pods_max = pods_max.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
+        }
+    }
+    pods_max.max(0)
+}
+
+/// Idle and releasing capacity before any victim is evicted. [`SearchState`](super::SearchState) holds it for all searches
+/// of an action; it follows the ledger by its touch log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BaseCapacity {
+    /// GPUs per node, as queues are charged for them.
+    pub(crate) gpus: Vec<Gpus>,
+    pub(crate) total: Gpus,
+    cursor: Option<u64>,
+    /// For the shape of the last request: how many pods fit at most, per node and in sum.
+    pods_max: Option<(ShapeId, Vec<i64>, i64)>,
+}
+
+impl BaseCapacity {
+    /// Updates the capacity of the nodes that have changed in the ledger.
+    pub(crate) fn catch_up(&mut self, ledger: &Ledger, resources: &ResourceNames) {
+        let mig = |resource| resources.mig_gpus(resource);
+        let available_gpus = |node: NodeId| {
+            let node = ledger.node(node);
+            node.idle_gpus(mig) + node.releasing_gpus(mig)
+        };
+        match self.cursor.and_then(|cursor| ledger.touched.since(cursor)) {
+            Some(touched) => {
+                for node in touched {
+                    let now = available_gpus(*node);
+                    let before = std::mem::replace(&mut self.gpus[node.index()], now);
+                    self.total += now - before;
+                    if let Some((shape, per_node, sum)) = &mut self.pods_max {
+                        let now = max_pods_on(ledger.node(*node), ledger.shape(*shape), &FreedOnNode::default());
+                        let before = std::mem::replace(&mut per_node[node.index()], now);
+                        *sum += now - before;
+                    }
+                }
+            }
+            None => {
+                self.gpus = (0..ledger.nodes.len()).map(NodeId::new).map(available_gpus).collect();
+                self.total = self.gpus.iter().copied().sum();
+                self.pods_max = None;
+            }
+        }
+        self.cursor = Some(ledger.touched.end());
+    }
+
+    /// How many pods of the shape fit at most, summed over all nodes.
+    fn max_pods_for(&mut self, ledger: &Ledger, shape: ShapeId) -> i64 {
+        match &self.pods_max {
+            Some((known, _, sum)) if *known == shape => *sum,
+            Some(_) | None => {
+                let row = ledger.shape(shape);
+                ledger.note_work(ledger.present_nodes / 4);
+                let per_node: Vec<i64> = ledger
+                    .nodes
+                    .iter()
+                    .map(|node| max_pods_on(node, row, &FreedOnNode::default()))
+                    .collect();
+                let sum = per_node.iter().sum();
+                self.pods_max = Some((shape, per_node, sum));
+                sum
+            }
+        }
+    }
+
+    fn max_pods_on(&self, node: NodeId) -> i64 {
+        self.pods_max
+            .as_ref()
+            .map_or(0, |(_, per_node, _)| per_node[node.index()])
+    }
+}
