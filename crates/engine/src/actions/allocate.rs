@@ -1,4 +1,4 @@
-//! Places pending gangs on free and soon-free capacity, in fair order.
+//! Places pending gangs on idle and releasing capacity, in fair order.
 
 use crate::cycle::Cycle;
 use crate::gangs::Candidates;
@@ -52,7 +52,7 @@ impl Cycle<'_> {
         self.end_round(round);
     }
 
-    /// Gangs that places are sought for.
+    /// Gangs with pods that can be placed now.
     pub(crate) fn waiting_gangs(&self) -> Vec<GangId> {
         let wants = |gang: &GangId| {
             let gang = self.ledger.gang(*gang);
@@ -61,7 +61,7 @@ impl Cycle<'_> {
         self.waiting.iter().copied().filter(wants).collect()
     }
 
-    /// These gangs by leaf queue, as many of each as the action may try.
+    /// These gangs by leaf queue, of each queue as many as the action may try.
     pub(crate) fn by_leaf(&self, action: Action, gangs: Vec<GangId>) -> ByLeaf {
         let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, gangs.into_iter());
         if let Some(depth) = self.config.depth(action) {
@@ -70,7 +70,7 @@ impl Cycle<'_> {
         gangs
     }
 
-    /// Whether some pods of a gang would start while others, needed for its minimum, still wait for room.
+    /// Whether some pods of a gang would start while others that its minimum needs are only pipelined.
     fn starts_in_part(&self, gang: GangId) -> bool {
         self.ledger.gang(gang).pod_sets.iter().any(|set| {
             let promised = set.counts[Status::Pipelined as usize];

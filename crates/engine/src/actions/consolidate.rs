@@ -1,4 +1,4 @@
-//! Moves running gangs together so that a pending one finds room; nobody loses its place for good.
+//! Places gangs by moving running gangs to other nodes. Every victim gets a new node.
 
 use std::cell::Cell;
 
@@ -10,36 +10,36 @@ use crate::victims::Search;
 
 impl Cycle<'_> {
     pub(crate) fn consolidate(&mut self) {
-        // Packing what the placement policy spreads would start a tug of war.
+        // Consolidation packs pods; with a policy that spreads them, pods would move back and forth.
         let spread = [self.config.placement.gpu, self.config.placement.cpu].contains(&PlacementStrategy::Spread);
         if self.config.consolidation_preemptees_max == Some(0) || spread {
             return;
         }
-        let known = Cell::new(None);
+        let cached = Cell::new(None);
         self.place_with_victims(
             Action::Consolidation,
-            |cycle, _: &Search<'_>, pods: &[PodId]| cycle.has_free_gpus(pods, &known),
+            |cycle, _: &Search<'_>, pods: &[PodId]| cycle.has_available_gpus(pods, &cached),
             |cycle: &Cycle<'_>, gang: GangId| cycle.ledger.gang(gang).preemptible,
         );
     }
 
-    /// Whether the cluster has enough GPUs and GPU memory free in sum; moving can't make more.
-    fn has_free_gpus(&self, pods: &[PodId], known: &Cell<Option<FreeGpus>>) -> bool {
-        let stamp = self.ledger.touched.end();
-        let free = known
+    /// Whether the cluster has enough idle and releasing GPUs and GPU memory in sum: moving pods does not change the sum.
+    fn has_available_gpus(&self, pods: &[PodId], cached: &Cell<Option<AvailableGpus>>) -> bool {
+        let cursor = self.ledger.touched.end();
+        let available = cached
             .get()
-            .filter(|free| free.stamp == stamp)
-            .unwrap_or_else(|| self.free_gpus());
-        known.set(Some(free));
+            .filter(|available| available.cursor == cursor)
+            .unwrap_or_else(|| self.available_gpus());
+        cached.set(Some(available));
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
         let needed_mib = pods.iter().map(|pod| match self.ledger.shape_of(*pod).gpu {
             GpuKind::Memory { mib, devices } => mib.saturating_mul(devices),
             GpuKind::None | GpuKind::Whole { .. } | GpuKind::Fraction { .. } | GpuKind::Mig { .. } => 0,
         });
-        free.gpus >= needed && free.mib >= needed_mib.fold(0, i64::saturating_add)
+        available.gpus >= needed && available.mib >= needed_mib.fold(0, i64::saturating_add)
     }
 
-    fn free_gpus(&self) -> FreeGpus {
+    fn available_gpus(&self) -> AvailableGpus {
         let mig = |resource| self.resources.mig_gpus(resource);
         let ready = || {
             self.ledger
@@ -47,18 +47,18 @@ impl Cycle<'_> {
                 .iter()
                 .filter(|node| !node.not_ready && !node.unschedulable)
         };
-        FreeGpus {
-            stamp: self.ledger.touched.end(),
+        AvailableGpus {
+            cursor: self.ledger.touched.end(),
             gpus: ready().map(|node| node.idle_gpus(mig) + node.releasing_gpus(mig)).sum(),
             mib: ready().map(|node| node.available_memory_mib()).sum(),
         }
     }
 }
 
-/// What is free in sum, as of a state of the ledger.
+/// Idle and releasing GPUs of all ready nodes. Valid while `cursor` is the end of the ledger's touch log.
 #[derive(Clone, Copy, Debug)]
-struct FreeGpus {
-    stamp: u64,
+struct AvailableGpus {
+    cursor: u64,
     gpus: Gpus,
     mib: i64,
 }

@@ -1,4 +1,5 @@
-//! The actions of a cycle. Each reads like a list: who, in which order, what is tried, what becomes final.
+//! The actions of a cycle. Each takes pending gangs in fair order, tries to place each one, and commits what succeeds.
+//! [`reconcile`] runs after the last action and removes decisions that later actions have undone.
 
 mod allocate;
 mod consolidate;

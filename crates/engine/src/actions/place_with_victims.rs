@@ -1,12 +1,12 @@
-//! What consolidation, reclaim and preemption have in common: pending gangs in fair order, a search for victims for
-//! each, and the outcome made final.
+//! The common part of consolidation, reclaim and preemption: take pending gangs in fair order, search victims for each, and
+//! commit each solution.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
-use crate::ledger::Ledger;
+use crate::ledger::{Checkpoint, Ledger};
 use crate::model::Action;
 use crate::place::{fits, static_check};
 use crate::report::SearchEnd;
@@ -14,30 +14,22 @@ use crate::tables::When;
 use crate::victims::{Search, SearchState, SimulationBudget, Solution};
 
 impl Cycle<'_> {
-    /// Runs an action. `may_try` is asked per gang with its pods, `takes_part` once per gang up front.
+    /// Runs an action. `takes_part` filters the gangs before the action begins; `may_try` checks a gang with its pods just
+    /// before its search.
     pub(crate) fn place_with_victims(
         &mut self,
         action: Action,
         may_try: impl Fn(&Cycle<'_>, &Search<'_>, &[PodId]) -> bool,
         takes_part: impl Fn(&Cycle<'_>, GangId) -> bool,
     ) {
-        let now = self.now;
-        let wants = |gang: GangId| {
-            let row = self.ledger.gang(gang);
-            row.waiting() > 0 && row.schedulable && row.is_ready() && takes_part(self, gang)
-        };
-        let waiting = self.waiting.iter().copied().filter(|gang| {
-            let row = self.ledger.gang(*gang);
-            wants(*gang) && row.delayed_until(now).is_none() && row.search_from <= self.number
-        });
-        let mut waiting: Vec<GangId> = waiting.collect();
+        let mut waiting = self.gangs_to_search(takes_part);
         if waiting.is_empty() {
             return;
         }
         let mut round = self.begin_round(action, &mut waiting);
         let mut state = SearchState::new(self.ledger);
         let mut walk = self.walk(self.by_leaf(action, waiting));
-        let mut left = self.config.failed_scenarios_per_action_max;
+        let mut simulations_left = self.config.failed_scenarios_per_action_max;
         let mut failed: FxHashSet<Signature> = FxHashSet::default();
         let mut fitting = FxHashMap::default();
         let mut pods = Vec::new();
@@ -64,25 +56,11 @@ impl Cycle<'_> {
                 round.failed(gang, false);
                 continue;
             }
-            let mut budget = SimulationBudget {
-                action: left,
-                gang: self.config.failed_scenarios_per_gang_max,
-            };
-            let reduced = left < budget.gang;
-            let solution = self.solve(&mut search, &pods, &mut budget);
-            left = budget.action;
-            let effort = self.effort();
-            effort.tried += 1;
-            effort.searches[solution.end() as usize][usize::from(reduced)] += 1;
+            let (solution, budget) = self.search_victims(&mut search, &pods, simulations_left);
+            simulations_left = budget.action;
             match solution {
                 Solution::Found(checkpoint) => {
-                    self.effort().placed += 1;
-                    let changed = self.ledger.changed_since(checkpoint);
-                    self.commit(checkpoint, action, gang);
-                    let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
-                    gangs.sort_unstable();
-                    gangs.dedup();
-                    state.update(self.ledger, self.resources, &gangs);
+                    self.commit_solution(&mut search, checkpoint);
                     walk.changed();
                     failed.clear();
                 }
@@ -93,7 +71,7 @@ impl Cycle<'_> {
             }
             let was_cut = solution.end() != SearchEnd::Solved && !self.can_continue(&budget);
             self.set_search_pause(gang, was_cut, round.was_full() || !self.is_out_of_work());
-            if left == 0 {
+            if simulations_left == 0 {
                 round.cut();
                 break;
             }
@@ -101,14 +79,58 @@ impl Cycle<'_> {
         self.end_round(round);
     }
 
-    /// A gang whose search was cut short stays out of the next 2, 4, 8, ... cycles, unless it had less than its part of the
-    /// work; any other is free again.
-    fn set_search_pause(&mut self, gang: GangId, was_cut: bool, had_its_part: bool) {
-        /// Longest pause, as a power of two.
+    /// Waiting gangs that may search for victims in this cycle.
+    fn gangs_to_search(&self, takes_part: impl Fn(&Cycle<'_>, GangId) -> bool) -> Vec<GangId> {
+        let may_search = |gang: &GangId| {
+            let row = self.ledger.gang(*gang);
+            row.waiting() > 0
+                && row.schedulable
+                && row.is_ready()
+                && takes_part(self, *gang)
+                && row.delayed_until(self.now).is_none()
+                && row.search_from <= self.number
+        };
+        self.waiting.iter().copied().filter(may_search).collect()
+    }
+
+    /// Searches victims for a gang and counts the search in the report. Returns what is left of the budget, too.
+    fn search_victims(
+        &mut self,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        simulations_left: u32,
+    ) -> (Solution, SimulationBudget) {
+        let mut budget = SimulationBudget {
+            action: simulations_left,
+            gang: self.config.failed_scenarios_per_gang_max,
+        };
+        let is_reduced = budget.action < budget.gang;
+        let solution = self.solve(search, pods, &mut budget);
+        let effort = self.effort();
+        effort.tried += 1;
+        effort.searches[solution.end() as usize][usize::from(is_reduced)] += 1;
+        (solution, budget)
+    }
+
+    /// Commits the solution in the ledger and updates the state of the searches that follow.
+    fn commit_solution(&mut self, search: &mut Search<'_>, checkpoint: Checkpoint) {
+        self.effort().placed += 1;
+        let changed = self.ledger.changed_since(checkpoint);
+        self.commit(checkpoint, search.action, search.gang);
+        let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
+        gangs.sort_unstable();
+        gangs.dedup();
+        search.state.update(self.ledger, self.resources, &gangs);
+    }
+
+    /// Excludes a gang whose search was cut short from the next 2, 4, 8, ... cycles, unless the search had less work than a
+    /// gang may use. A search that ended by itself resets the pause.
+    fn set_search_pause(&mut self, gang: GangId, was_cut: bool, had_full_work: bool) {
+        /// Longest pause in cycles, as a power of two.
         const PAUSE_MAX: u32 = 5;
         if was_cut {
             self.explanations.cut_searches.insert(gang);
-            if !had_its_part {
+            if !had_full_work {
                 return;
             }
         }
@@ -125,7 +147,8 @@ impl Cycle<'_> {
         };
     }
 
-    /// Whether every pod would fit some empty node: if not, no eviction can help. What is known of a shape is in `known`.
+    /// Whether every pod would fit on some node if that were empty: if not, no eviction can help. `known` caches the answer
+    /// by shape.
     fn fit_some_empty_node(&self, pods: &[PodId], known: &mut FxHashMap<ShapeId, bool>) -> bool {
         let mut shapes: Vec<ShapeId> = pods.iter().map(|pod| self.ledger.pod(*pod).shape).collect();
         shapes.sort_unstable();
@@ -147,7 +170,8 @@ impl Cycle<'_> {
     }
 }
 
-/// Gangs of one queue that need the same: once one failed and nothing has changed since, so will the others.
+/// The properties of a gang that decide its search. After a failed search, gangs with the same signature are skipped until
+/// a solution changes the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Signature {
     queue: Option<QueueId>,
@@ -173,7 +197,7 @@ impl Signature {
             priority: row.priority,
             preemptible: row.preemptible,
             pods: shapes,
-            // Pods that run already pin topology domains and differ from gang to gang.
+            // Running pods restrict the topology domains, and differ from gang to gang.
             running: (row.active_used() > 0).then_some(gang),
             topology: of_groups.chain(of_sets).collect(),
         }

@@ -1,4 +1,4 @@
-//! Replaces lower-priority gangs of the same queue.
+//! Places gangs by evicting gangs of lower priority in the same queue.
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};

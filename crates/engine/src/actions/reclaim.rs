@@ -1,4 +1,4 @@
-//! Takes back what queues are due from queues that hold more than theirs.
+//! Places gangs of queues below their fair share by evicting gangs of queues above theirs.
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};

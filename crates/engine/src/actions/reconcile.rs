@@ -1,6 +1,7 @@
-//! What later actions of a cycle made of the decisions of earlier ones. A binding that was undone is taken back: nothing
-//! has been carried out yet, so there is nothing to delete, and the room is free at once for those to whom it was
-//! promised. A gang that would start in part for it does not start. Of several promises to a pod the last one holds.
+//! Makes the decisions of a cycle consistent after its last action. A later action may evict a pod that an earlier one has
+//! bound. The binding was not written to the API server yet, so no pod has to be deleted: the decision is removed, and its
+//! resources are free for the pods that were pipelined to them. If the gang of that pod now has less than its minimum, its
+//! other bindings become promises. Of several promises to one pod only the last one stays.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::ids::{GangId, PodId};
 use crate::report::{Decision, Status};
 
 impl Cycle<'_> {
-    /// Run after all actions.
+    /// The cycle calls it after all actions.
     pub(crate) fn reconcile_decisions(&mut self) {
         self.revert_undone_bindings();
         if self
@@ -24,6 +25,8 @@ impl Cycle<'_> {
         }
     }
 
+    /// Removes promises (pipeline decisions) of pods that were promised another place later, or that are not pipelined any
+    /// more.
     fn drop_superseded_promises(&mut self) {
         let mut later: FxHashSet<PodId> = FxHashSet::default();
         let mut kept: Vec<Decision> = Vec::with_capacity(self.report.decisions.len());
@@ -48,6 +51,7 @@ impl Cycle<'_> {
         self.report.decisions = kept;
     }
 
+    /// Removes the bindings of this cycle whose pods a later action has evicted, and the evictions themselves.
     fn revert_undone_bindings(&mut self) {
         let bound = std::mem::take(&mut self.bound);
         let undone: FxHashSet<PodId> = bound
@@ -88,7 +92,7 @@ impl Cycle<'_> {
         self.bind_promised_gangs();
     }
 
-    /// A gang all of whose evictions were taken back has lost nothing.
+    /// Removes [`Decision::Evicted`] of gangs that have no eviction left, and restores the time of their last eviction.
     fn drop_reverted_evictions(&mut self) {
         let lost = self.report.decisions.iter().filter_map(|decision| match decision {
             Decision::Evict { pod, .. } => self.ledger.pod(self.pods_by_uid[&**pod]).gang,
@@ -99,20 +103,21 @@ impl Cycle<'_> {
             | Decision::Stale { .. }
             | Decision::Recovered(_) => None,
         });
-        let lost: FxHashSet<GangId> = lost.collect();
-        let mut unharmed = FxHashSet::default();
+        let with_loss: FxHashSet<GangId> = lost.collect();
+        let mut without_loss = FxHashSet::default();
         for (gang, before) in std::mem::take(&mut self.robbed) {
-            if !lost.contains(&gang) {
+            if !with_loss.contains(&gang) {
                 let row = &mut self.ledger.gangs[gang.index()];
                 row.last_eviction = before;
-                unharmed.insert(row.key.clone());
+                without_loss.insert(row.key.clone());
             }
         }
-        let is_true = |decision: &Decision| !matches!(decision, Decision::Evicted(gang) if unharmed.contains(gang));
-        self.report.decisions.retain(is_true);
+        let is_valid =
+            |decision: &Decision| !matches!(decision, Decision::Evicted(gang) if without_loss.contains(gang));
+        self.report.decisions.retain(is_valid);
     }
 
-    /// Turns what is left of a gang's bindings of this cycle into promises: with the others undone it would start in part.
+    /// Turns the remaining bindings of a gang into promises: without the undone ones the gang has less than its minimum.
     fn turn_bindings_into_promises(&mut self, gang: GangId, bound: &[PodId]) {
         for pod in bound.iter().copied() {
             let row = self.ledger.pod(pod);
@@ -139,7 +144,7 @@ impl Cycle<'_> {
         }
     }
 
-    /// Binds the gangs whose promised places are free now.
+    /// Binds the gangs whose promised places have become idle.
     fn bind_promised_gangs(&mut self) {
         let mut gangs: Vec<GangId> = Vec::new();
         for decision in &self.report.decisions {
@@ -163,13 +168,13 @@ impl Cycle<'_> {
                 .filter(promised)
                 .collect();
             let checkpoint = self.ledger.checkpoint();
-            // A pod that is still leaving its old place can't start anew before it is gone.
-            let free = |cycle: &mut Self, pod: PodId| {
+            // A moved pod still runs on its old node: the new pod can't be bound before that one is deleted.
+            let bind = |cycle: &mut Self, pod: PodId| {
                 cycle.ledger.pod(pod).observed.status == Status::Pending && cycle.ledger.redeem(pod)
             };
             let ran_before = self.ledger.gang(gang).has_started();
-            let redeemed = !pods.is_empty() && pods.iter().all(|pod| free(self, *pod));
-            if !redeemed || !self.ledger.gang(gang).holds_minimum() {
+            let all_bound = !pods.is_empty() && pods.iter().all(|pod| bind(self, *pod));
+            if !all_bound || !self.ledger.gang(gang).holds_minimum() {
                 self.ledger.rollback(checkpoint);
                 continue;
             }

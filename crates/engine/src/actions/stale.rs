@@ -1,4 +1,4 @@
-//! Ends gangs that run below their minimum for longer than their grace: what is left of them only blocks others.
+//! Evicts gangs that run below their minimum for longer than their grace period: they make no progress and hold resources.
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
@@ -7,11 +7,11 @@ use crate::report::Decision;
 
 impl Cycle<'_> {
     pub(crate) fn evict_stale(&mut self) {
-        // Others ran well as the cycle began and were not touched by it.
+        // Other gangs had their minimum when the cycle began, and the cycle did not change them.
         let suspects = self.restless.iter().chain(&self.ledger.stirred).copied();
         let mut order: Vec<GangId> = suspects.filter(|gang| self.ledger.gang(*gang).is_unwell()).collect();
         order.sort_by_key(|gang| self.ledger.gang(*gang).seniority);
-        // Equal ones are side by side: no two known gangs are of the same seniority.
+        // Duplicates are adjacent after the sort, since no two known gangs have the same seniority.
         order.dedup();
         for gang in order {
             self.check_staleness(gang);

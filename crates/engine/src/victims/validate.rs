@@ -96,7 +96,7 @@ impl Cycle<'_> {
                 let Some(node) = place.node else { continue };
                 let accepted = self.ledger.shape_of(*pod).accepted(self.ledger.node(node).memory_mib);
                 if position < set.min as usize {
-                    within_minimum = Some(share::plus(below_minimum.unwrap_or_default(), accepted));
+                    within_minimum = Some(share::plus(within_minimum.unwrap_or_default(), accepted));
                 } else {
                     units.push(accepted);
                 }
