@@ -295,13 +295,13 @@ fn check_all(cluster: &Cluster) -> Result<(), TestCaseError> {
             let (result, weight) = look_at_all(ledger, pod, node);
             let name = (&ledger.pod(pod).name, &row.name);
             prop_assert_eq!(neighbours.check(node), result, "{:?}", name);
-            prop_assert_eq!(neighbours.weight(node), weight, "{:?}", name);
-            prop_assert!(weight == 0 || neighbours.has_points());
+            prop_assert_eq!(neighbours.score(node), weight, "{:?}", name);
+            prop_assert!(weight == 0 || neighbours.has_scores());
             can_go |= result.is_ok();
             let is_candidate = near.as_ref().is_none_or(|near| near.contains(&node));
             prop_assert!(is_candidate || result.is_err(), "{:?}", name);
         }
-        prop_assert!(!can_go || !neighbours.rule_out_all());
+        prop_assert!(!can_go || !neighbours.rule_out_all_nodes());
     }
     Ok(())
 }

@@ -96,9 +96,9 @@ impl Term {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShapeTerms {
     /// Required affinity: a matching pod has to match all terms at once, as in kube-scheduler.
-    pub(crate) near: Vec<TermId>,
+    pub(crate) required_affinity: Vec<TermId>,
     /// Required anti-affinity.
-    pub(crate) away: Vec<TermId>,
+    pub(crate) required_anti_affinity: Vec<TermId>,
     /// Preferences with their weights, negative for anti-affinity.
     pub(crate) preferred: Vec<(TermId, i64)>,
 }
@@ -106,7 +106,11 @@ pub(crate) struct ShapeTerms {
 impl ShapeTerms {
     fn all(&self) -> impl Iterator<Item = TermId> {
         let preferred = self.preferred.iter().map(|(term, _)| term);
-        self.near.iter().chain(&self.away).chain(preferred).copied()
+        self.required_affinity
+            .iter()
+            .chain(&self.required_anti_affinity)
+            .chain(preferred)
+            .copied()
     }
 
     /// What one pod adds to the counts of terms that it carries.
@@ -120,8 +124,8 @@ impl ShapeTerms {
             weight,
             ..TermCount::default()
         };
-        let away = self.away.iter().map(move |term| (*term, avoiding));
-        away.chain(
+        let anti_affinity = self.required_anti_affinity.iter().map(move |term| (*term, avoiding));
+        anti_affinity.chain(
             self.preferred
                 .iter()
                 .map(move |(term, weight)| (*term, preferring(*weight))),
@@ -252,13 +256,13 @@ impl Ledger {
             let together = self.add_selector(affinity.required.iter().map(Part::of).collect());
             for term in &affinity.required {
                 let term = self.add_term(together, &term.topology_key);
-                self.add_once(&mut terms.near, term);
+                self.add_once(&mut terms.required_affinity, term);
             }
         }
         for term in &anti_affinity.required {
             let selector = self.add_selector(vec![Part::of(term)]);
             let term = self.add_term(selector, &term.topology_key);
-            self.add_once(&mut terms.away, term);
+            self.add_once(&mut terms.required_anti_affinity, term);
         }
         for (preferred, sign) in [(&affinity.preferred, 1), (&anti_affinity.preferred, -1)] {
             for weighted in preferred {

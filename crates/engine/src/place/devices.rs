@@ -1,4 +1,4 @@
-//! Which devices of a node a shared pod gets.
+//! The choice of GPUs on a node for a pod that shares GPUs.
 
 use smallvec::SmallVec;
 
@@ -9,16 +9,16 @@ use crate::model::PlacementStrategy;
 use crate::place::fit::fits;
 use crate::tables::{GPU, Group, Groups, When};
 
-/// The devices chosen.
+/// The GPU groups that were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceChoice {
     pub(crate) groups: Groups,
-    /// Some of them have to be left by others first.
+    /// The pod can't start before other pods have released resources.
     pub(crate) must_wait: bool,
 }
 
-/// Chooses devices for a shared pod on a node: those in use by others first when packing, free ones first when
-/// spreading. `None` = not enough of them.
+/// Chooses GPUs on a node for a pod that shares GPUs: `Binpack` prefers GPUs in use by other groups, `Spread` prefers free
+/// ones. `None` = the node has not enough of them.
 pub(crate) fn choose_devices(
     ledger: &Ledger,
     pod: PodId,
@@ -63,6 +63,7 @@ pub(crate) fn choose_devices(
     Some(DeviceChoice { groups, must_wait })
 }
 
+/// A new GPU group id that the node does not use yet.
 fn unused_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GroupId) -> bool) -> GroupId {
     loop {
         let group = fresh_group(uid, node, *ordinal);

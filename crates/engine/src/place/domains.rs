@@ -1,4 +1,5 @@
-//! Topologies as trees of domains over nodes, with what is free in each domain kept up to date.
+//! Topologies as trees of domains over nodes. The trees keep the free resources of each domain up to date by the ledger's
+//! touch log.
 
 use rustc_hash::FxHashMap;
 
@@ -12,23 +13,23 @@ use crate::tables::{GPU, GpuKind, Node, PODS, Shape, Vector};
 pub(crate) struct DomainTree {
     pub(crate) spec: TopologySpec,
     pub(crate) domains: Vec<Domain>,
-    /// The finest domain of each node; `None` = not part of the topology.
+    /// By node: its finest domain; `None` = the node is not part of the topology.
     leaf: Vec<Option<DomainId>>,
-    /// What each node contributed to its domains when last looked at.
+    /// By node: the free resources that are included in the sums of its domains.
     counted: Vec<Vector>,
     cursor: Option<u64>,
-    /// Pods that fit per node and domain, by shape of pod.
-    capacities: FxHashMap<PodRequest, Capacity>,
+    /// Pods that fit per node and domain, by request.
+    capacities: FxHashMap<PodRequest, PodCapacity>,
 }
 
-/// A domain; index 0 is everything.
+/// A domain; index 0 is the root, which contains all nodes of the topology.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     /// Label values from the coarsest level down, joined by dots.
     pub(crate) name: String,
     /// Position among all domains by name.
     pub(crate) rank: u32,
-    /// 0 = everything, 1 = the coarsest level.
+    /// 0 = the root, 1 = the coarsest level.
     pub(crate) level: usize,
     pub(crate) parent: Option<DomainId>,
     pub(crate) children: Vec<DomainId>,
@@ -37,22 +38,24 @@ pub(crate) struct Domain {
     pub(crate) free: Vector,
 }
 
-/// What one pod takes, for counting how many fit: resources, and the part of a GPU in hundredths for shared ones.
+/// The request of one pod, reduced to the resources that are counted per domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodRequest {
     pub(crate) base: Vector,
+    /// Whole GPUs and fractions of GPUs, in hundredths.
     pub(crate) gpu_hundredths: i64,
     pub(crate) extended: Vec<(crate::ids::ResourceId, i64)>,
 }
 
+/// How many pods of one request fit.
 #[derive(Clone, Debug, Default)]
-struct Capacity {
+struct PodCapacity {
     cursor: Option<u64>,
     per_node: Vec<i64>,
     per_domain: Vec<i64>,
 }
 
-/// More counts than this are not kept.
+/// The most requests for which a tree keeps counts, to bound its memory.
 const CAPACITIES_MAX: usize = 16;
 
 /// All topologies by name.
@@ -63,13 +66,13 @@ pub(crate) struct Domains {
 }
 
 impl Domains {
-    /// Nodes or topologies changed: build anew when asked.
+    /// Drops all trees after a change of nodes or topologies; [`Domains::get_updated`] builds them again.
     pub(crate) fn clear(&mut self) {
         self.trees.clear();
     }
 
-    /// The topology of this name with up-to-date sums; `None` = there is no such topology.
-    pub(crate) fn fresh(&mut self, ledger: &Ledger, name: &str) -> Option<&mut DomainTree> {
+    /// The topology of this name with up-to-date sums; `None` = it does not exist.
+    pub(crate) fn get_updated(&mut self, ledger: &Ledger, name: &str) -> Option<&mut DomainTree> {
         if !self.trees.contains_key(name) {
             let tree = DomainTree::build(self.specs.get(name)?.clone(), ledger);
             self.trees.insert(name.to_owned(), tree);
@@ -80,18 +83,31 @@ impl Domains {
     }
 }
 
-impl DomainTree {
-    fn build(spec: TopologySpec, ledger: &Ledger) -> DomainTree {
-        let everything = Domain {
-            name: String::new(),
+impl Domain {
+    fn new(name: String, level: usize, parent: Option<DomainId>) -> Domain {
+        Domain {
+            name,
             rank: 0,
-            level: 0,
-            parent: None,
+            level,
+            parent,
             children: Vec::new(),
             nodes: Vec::new(),
             free: [0; 4],
-        };
-        let mut domains = vec![everything];
+        }
+    }
+}
+
+fn rank_by_name(domains: &mut [Domain]) {
+    let mut by_name: Vec<usize> = (0..domains.len()).collect();
+    by_name.sort_by(|a, b| domains[*a].name.cmp(&domains[*b].name));
+    for (rank, at) in by_name.into_iter().enumerate() {
+        domains[at].rank = rank as u32;
+    }
+}
+
+impl DomainTree {
+    fn build(spec: TopologySpec, ledger: &Ledger) -> DomainTree {
+        let mut domains = vec![Domain::new(String::new(), 0, None)];
         let mut leaf = vec![None; ledger.nodes.len()];
         let mut by_name: FxHashMap<(usize, String), DomainId> = FxHashMap::default();
         let mut order: Vec<NodeId> = (0..ledger.nodes.len()).map(NodeId::new).collect();
@@ -112,15 +128,7 @@ impl DomainTree {
                 };
                 let id = *by_name.entry((level + 1, name.clone())).or_insert_with(|| {
                     let id = DomainId::new(domains.len());
-                    domains.push(Domain {
-                        name,
-                        rank: 0,
-                        level: level + 1,
-                        parent: Some(at),
-                        children: Vec::new(),
-                        nodes: Vec::new(),
-                        free: [0; 4],
-                    });
+                    domains.push(Domain::new(name, level + 1, Some(at)));
                     domains[at.index()].children.push(id);
                     id
                 });
@@ -129,11 +137,7 @@ impl DomainTree {
             }
             leaf[node.index()] = Some(at);
         }
-        let mut by_rank: Vec<usize> = (0..domains.len()).collect();
-        by_rank.sort_by(|a, b| domains[*a].name.cmp(&domains[*b].name));
-        for (rank, at) in by_rank.into_iter().enumerate() {
-            domains[at].rank = rank as u32;
-        }
+        rank_by_name(&mut domains);
         let counted = vec![[0; 4]; ledger.nodes.len()];
         DomainTree {
             spec,
@@ -158,11 +162,16 @@ impl DomainTree {
 
     /// The domain of a node at a level; `None` = the node is not part of the topology.
     pub(crate) fn domain_of(&self, node: NodeId, level: usize) -> Option<DomainId> {
-        let mut at = self.leaf[node.index()]?;
+        Some(self.ancestor_at(self.leaf[node.index()]?, level))
+    }
+
+    /// The domain, or its ancestor at the level if the domain is finer.
+    pub(crate) fn ancestor_at(&self, domain: DomainId, level: usize) -> DomainId {
+        let mut at = domain;
         while self.domain(at).level > level {
-            at = self.domain(at).parent?;
+            at = self.domain(at).parent.expect("only the root has no parent");
         }
-        Some(at)
+        at
     }
 
     fn catch_up(&mut self, ledger: &Ledger) {
@@ -192,14 +201,14 @@ impl DomainTree {
         }
     }
 
-    /// How many pods of this kind fit in each domain, by domain id, as counted last; each node counted on its own. `None`
-    /// = never counted.
-    pub(crate) fn capacity(&self, pod: &PodRequest) -> Option<&[i64]> {
+    /// How many pods of this request fit in each domain, by domain id: the sum over its nodes as of the last
+    /// [`DomainTree::update_pod_capacity`]; `None` = never counted.
+    pub(crate) fn pod_capacity(&self, pod: &PodRequest) -> Option<&[i64]> {
         self.capacities.get(pod).map(|capacity| capacity.per_domain.as_slice())
     }
 
-    /// Counts how many pods of this kind fit in each domain.
-    pub(crate) fn count_capacity(&mut self, ledger: &Ledger, pod: &PodRequest) {
+    /// Counts how many pods of this request fit in each domain.
+    pub(crate) fn update_pod_capacity(&mut self, ledger: &Ledger, pod: &PodRequest) {
         if !self.capacities.contains_key(pod) && self.capacities.len() >= CAPACITIES_MAX {
             self.capacities.clear();
         }
@@ -210,14 +219,14 @@ impl DomainTree {
             ..
         } = self;
         if !capacities.contains_key(pod) {
-            capacities.insert(pod.clone(), Capacity::default());
+            capacities.insert(pod.clone(), PodCapacity::default());
         }
-        let capacity = capacities.get_mut(pod).expect("it was put there just now");
+        let capacity = capacities.get_mut(pod).expect("the entry was inserted just now");
         if capacity.per_node.is_empty() {
             capacity.per_node = vec![0; ledger.nodes.len()];
             capacity.per_domain = vec![0; domains.len()];
         }
-        let Capacity {
+        let PodCapacity {
             cursor,
             per_node,
             per_domain,
@@ -253,8 +262,8 @@ impl PodRequest {
         }
     }
 
-    /// The larger of both in every resource.
-    pub(crate) fn max(&mut self, other: &PodRequest) {
+    /// Raises every resource to that of the other request.
+    pub(crate) fn raise_to(&mut self, other: &PodRequest) {
         for resource in 0..4 {
             self.base[resource] = self.base[resource].max(other.base[resource]);
         }

@@ -1,22 +1,22 @@
-//! Whether a node can take a pod of a shape, by resources and by the node's own nature, and how good a choice it is.
+//! Whether a pod of a shape fits on a node, by the node's spec and by its resources, and the score of the node.
 
 use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, Placement, PlacementStrategy, TaintEffect};
 use crate::reasons::Check;
 use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, Shape, Vector, When};
 
-/// Weight of a node on which the pod fits at once.
+/// Weight of a node on which the pod fits without waiting for a release.
 const AVAILABLE_NOW: i64 = 1_000;
-/// Weight of a node with a shared GPU in use that can take the pod.
+/// Weight of a node with a GPU group that the pod can join.
 const SHARES_GPU: i64 = 10_000;
-/// Weight of a node without GPUs for a pod that needs none.
-const SUITS_KIND: i64 = 10;
+/// Weight of a node without GPUs for a pod that requests none.
+const CPU_NODE: i64 = 10;
 /// Weight of one point of preferred node affinity: below availability, above packing.
 const PREFERENCE: i64 = 9;
-/// Points of preferred node affinity that count.
+/// Bound on the points of preferred node affinity.
 const PREFERENCE_POINTS_MAX: i64 = 100;
 
-/// What about a node keeps pods of a shape away for good, until the node's spec changes; and how much its labels are
-/// preferred.
+/// The checks of a node's spec, whose result changes only with that spec. Returns the points of preferred node affinity,
+/// less one per `PreferNoSchedule` taint.
 pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
     kind_check(node, shape)?;
     let Constraints {
@@ -53,7 +53,7 @@ pub(crate) fn static_check(node: &Node, shape: &Shape) -> Result<i64, Check> {
 
 /// The part of [`static_check`] that depends on the kind of GPU request and on nothing else of the shape.
 pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
-    type_check(node, shape)?;
+    mig_check(node, shape)?;
     if matches!(shape.gpu, GpuKind::Memory { .. }) && !node.memory_known {
         return Err(Check::GpuMemoryUnknown);
     }
@@ -66,8 +66,8 @@ pub(crate) fn kind_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     Ok(())
 }
 
-/// MIG pods and others don't share nodes, except as the node's MIG strategy says.
-fn type_check(node: &Node, shape: &Shape) -> Result<(), Check> {
+/// Whether the node's MIG strategy accepts the kind of GPU request.
+fn mig_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     let is_mig = match shape.gpu {
         GpuKind::None => return Ok(()),
         GpuKind::Mig { legacy: true } => return Err(Check::MigMismatch),
@@ -86,7 +86,8 @@ fn type_check(node: &Node, shape: &Shape) -> Result<(), Check> {
     if suits { Ok(()) } else { Err(Check::MigMismatch) }
 }
 
-/// Whether the pod fits into `free` (idle, or idle and releasing) of the node; else what is short.
+/// Whether the pod fits into `free`, which is the idle resources of the node for [`When::Now`], and the idle and releasing
+/// ones for [`When::AfterRelease`]; else the resource that is short.
 pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Result<(), Check> {
     let mut need = shape.base;
     need[MEMORY] += node.unified_bytes(shape);
@@ -98,7 +99,7 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Resu
         }
         GpuKind::Mig { .. } if node.legacy_mig_pods > 0 => return Err(Check::MigMismatch),
         GpuKind::None | GpuKind::Mig { .. } => {
-            // A node that holds more than it has can't take even a pod that needs none of it.
+            // An overcommitted node has negative free GPUs: it rejects even a pod that requests none.
             if need[GPU] > free[GPU] {
                 return Err(Check::Gpus);
             }
@@ -121,7 +122,7 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Resu
                 });
             }
             if shared < devices {
-                // Opening a device takes a slot for its reservation pod, too.
+                // A new GPU group needs a reservation pod, which counts as a pod of the node.
                 need[PODS] += 1;
             }
         }
@@ -147,8 +148,8 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Resu
     Ok(())
 }
 
-/// A node's worth for a shape as one ordered number: 0 = can't take it; else bigger is better. Weights first, then how
-/// well it packs (or spreads), then the name.
+/// The score of a node for a shape as one number: 0 = the pod does not fit, else higher is better. The highest bits are the
+/// weights, then how well the node packs (or spreads), then the rank of its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeScore(pub(crate) u128);
 
@@ -164,7 +165,7 @@ impl NodeScore {
         NodeScore(weight << (NodeScore::PACKING_BITS + 32) | packing << 32 | u128::from(u32::MAX - rank))
     }
 
-    /// The same with more weight, for scores that depend on more than the shape.
+    /// The score with more weight, for scores that depend on more than the shape.
     pub(crate) fn plus(self, weight: i64) -> NodeScore {
         if self == NodeScore::UNFIT {
             return self;
@@ -176,7 +177,7 @@ impl NodeScore {
     }
 }
 
-/// Whether nothing on the node is leaving or waits for room: then what fits at all fits now.
+/// Whether no pod is releasing on the node or pipelined to it: then a pod that fits after all releases fits now.
 fn is_quiescent(node: &Node) -> bool {
     node.free.releasing == [0; 4]
         && node.extended.iter().all(|extended| extended.releasing == 0)
@@ -186,8 +187,8 @@ fn is_quiescent(node: &Node) -> bool {
             .all(|group| group.leaving == 0 && group.promised == 0)
 }
 
-/// How good a choice the node is now. `preference` comes from [`static_check`].
-pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> NodeScore {
+/// The score of a node with its current resources. `preference` comes from [`static_check`].
+pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> NodeScore {
     let total = node.free.total();
     if fits(node, shape, total, When::AfterRelease).is_err() {
         return NodeScore::UNFIT;
@@ -204,7 +205,7 @@ pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Plac
     }
     let (strategy, resource, capacity) = if shape.is_cpu_only() {
         if node.allocatable[GPU] == 0 && !node.has_mig {
-            weight += SUITS_KIND;
+            weight += CPU_NODE;
         }
         (placement.cpu, CPU, node.allocatable[CPU])
     } else {

@@ -1,11 +1,11 @@
-//! Host ports that a pod wants, to be looked up by those that are taken on a node.
+//! Host ports that a pod requests, indexed by number to be compared with the ports in use on a node.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::HostPort;
 use crate::steps;
 
-/// HostPorts of one pod by number. Pods with many ports meet on one node: comparing them in pairs would cost their product.
+/// Ports of one pod by number. Pairwise comparison would be quadratic for two pods with many ports on one node.
 #[derive(Debug, Default)]
 pub(crate) struct HostPorts<'a>(FxHashMap<u16, Vec<&'a HostPort>>);
 
@@ -22,11 +22,11 @@ impl<'a> HostPorts<'a> {
         self.0.is_empty()
     }
 
-    /// Whether one of them can't be beside the one that is taken.
-    pub(crate) fn conflict(&self, taken: &HostPort) -> bool {
+    /// Whether one of the ports conflicts with a port that is in use on the node.
+    pub(crate) fn conflict_with(&self, in_use: &HostPort) -> bool {
         steps::count(1);
-        let same_number = self.0.get(&taken.port);
-        same_number.is_some_and(|ports| ports.iter().any(|port| port.conflicts(taken)))
+        let same_number = self.0.get(&in_use.port);
+        same_number.is_some_and(|ports| ports.iter().any(|port| port.conflicts(in_use)))
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
             (port("", "SCTP", 443), false),
             (port("", "TCP", 8080), false),
         ] {
-            assert_eq!(ports.conflict(&taken), expect, "{taken:?}");
+            assert_eq!(ports.conflict_with(&taken), expect, "{taken:?}");
         }
     }
 }

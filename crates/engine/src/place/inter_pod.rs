@@ -1,5 +1,5 @@
-//! Rules between pods: affinity, anti-affinity in both directions, host ports. The index of terms is read per node; what
-//! is the same for all nodes is found once per pod.
+//! Rules between a pod and the pods on nodes: pod affinity, anti-affinity in both directions, host ports. The parts that
+//! are the same for all nodes are computed once per pod; the counts of the affinity index are read per node.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -11,47 +11,48 @@ use crate::place::host_ports::HostPorts;
 use crate::reasons::Check;
 
 /// Weight of one point of preferred pod affinity.
-const AFFINITY_POINT: i64 = 1_000_000;
-/// More points than this do not count.
-const POINTS_MAX: i64 = 100_000;
+const AFFINITY_WEIGHT: i64 = 1_000_000;
+/// Bound on the points of preferred pod affinity.
+const SCORE_MAX: i64 = 100_000;
 
-/// What the pods that are in place mean for one more pod.
+/// The rules between one pod and the pods that are on nodes.
 #[derive(Debug)]
 pub(crate) struct InterPodRules<'a> {
     ledger: &'a Ledger,
-    /// Required affinity terms; pods that match all of them have to be near.
-    near: &'a [TermId],
-    /// No pod is there to be near to, and the pod matches its own terms: it may be the first anywhere.
+    /// Required affinity terms of the pod.
+    affinity: &'a [TermId],
+    /// The pod matches its own affinity terms and no other pod does: as in kube-scheduler, it may be placed first.
     is_first: bool,
-    /// Own anti-affinity terms: pods that match are to be avoided.
-    away: &'a [TermId],
-    /// Anti-affinity terms of others that match the pod.
-    avoiding: SmallVec<[TermId; 4]>,
-    /// Own preferences.
-    preferred: &'a [(TermId, i64)],
-    /// Preferences of others that match the pod.
-    preferring: SmallVec<[TermId; 4]>,
-    /// The terms to avoid, merged by value where they are many.
-    excluded: Option<Merged>,
-    /// The preferences, merged by value where they are many.
-    points: Option<Merged>,
+    /// Required anti-affinity terms of the pod.
+    anti_affinity: &'a [TermId],
+    /// Required anti-affinity terms of pods on nodes that match the pod.
+    others_anti_affinity: SmallVec<[TermId; 4]>,
+    /// Preferred terms of the pod with their weights.
+    own_preferred: &'a [(TermId, i64)],
+    /// Preferred terms of pods on nodes that match the pod.
+    others_preferred: SmallVec<[TermId; 4]>,
+    /// All anti-affinity terms, merged if there are more than [`UNMERGED_MAX`].
+    excluded: Option<MergedTerms>,
+    /// All preferred terms, merged if there are more than [`UNMERGED_MAX`].
+    scores: Option<MergedTerms>,
     ports: HostPorts<'a>,
-    /// Where the pod itself is: it is no neighbour of its own.
-    own: SmallVec<[NodeId; 2]>,
+    /// The nodes that the pod itself occupies: the counts of the index include it there.
+    own_nodes: SmallVec<[NodeId; 2]>,
     pod: PodId,
 }
 
-/// Terms by the values of their topology keys: a node is looked up once per key, not once per term.
+/// Sums over terms by the values of their topology keys, so that a check of a node reads one value per key instead of one
+/// per term.
 #[derive(Debug, Default)]
-struct Merged {
+struct MergedTerms {
     keys: Vec<TopologyKeyId>,
     values: FxHashMap<(TopologyKeyId, Symbol), i64>,
 }
 
-/// More terms than this are merged.
-const TERMS_MAX: usize = 4;
+/// Up to this many terms are checked one by one.
+const UNMERGED_MAX: usize = 4;
 
-impl Merged {
+impl MergedTerms {
     fn add(&mut self, key: TopologyKeyId, value: Symbol, amount: i64) {
         if !self.keys.contains(&key) {
             self.keys.push(key);
@@ -59,8 +60,8 @@ impl Merged {
         *self.values.entry((key, value)).or_default() += amount;
     }
 
-    /// What the node's values come to.
-    fn at(&self, ledger: &Ledger, node: NodeId) -> i64 {
+    /// The sum for a node over all keys.
+    fn sum_at(&self, ledger: &Ledger, node: NodeId) -> i64 {
         ledger.note_work(self.keys.len());
         let of_key = |key: &TopologyKeyId| {
             let value = ledger.affinity.value_on(*key, node)?;
@@ -71,36 +72,37 @@ impl Merged {
 }
 
 impl<'a> InterPodRules<'a> {
-    /// Whether nothing needs to be looked up for the pod.
+    /// Whether no rule concerns the pod.
     pub(crate) fn are_not_needed(ledger: &Ledger, pod: PodId) -> bool {
         ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).has_neighbour_rules()
     }
 
+    /// `score` = include preferred terms.
     pub(crate) fn of(ledger: &'a Ledger, pod: PodId, score: bool) -> InterPodRules<'a> {
         let (shape, matching) = (ledger.shape_of(pod), ledger.terms_matching(pod));
-        let mut neighbours = InterPodRules {
+        let mut rules = InterPodRules {
             ledger,
-            near: &[],
+            affinity: &[],
             is_first: false,
-            away: &[],
-            avoiding: SmallVec::new(),
-            preferred: &[],
-            preferring: SmallVec::new(),
+            anti_affinity: &[],
+            others_anti_affinity: SmallVec::new(),
+            own_preferred: &[],
+            others_preferred: SmallVec::new(),
             excluded: None,
-            points: None,
+            scores: None,
             ports: HostPorts::new(&shape.constraints.host_ports),
-            own: ledger.pod(pod).nodes_in_use().collect(),
+            own_nodes: ledger.pod(pod).nodes_in_use().collect(),
             pod,
         };
         if let Some(terms) = &shape.terms {
-            (neighbours.near, neighbours.away) = (&terms.near, &terms.away);
+            (rules.affinity, rules.anti_affinity) = (&terms.required_affinity, &terms.required_anti_affinity);
             if score {
-                neighbours.preferred = &terms.preferred;
+                rules.own_preferred = &terms.preferred;
             }
         }
-        let total = |term: TermId| neighbours.others(term, None);
-        let is_first = neighbours
-            .near
+        let total = |term: TermId| rules.count_of_others(term, None);
+        let is_first = rules
+            .affinity
             .iter()
             .all(|term| matching.contains(term) && total(*term).matching == 0);
         let avoiding = matching.iter().copied().filter(|term| total(*term).avoiding > 0);
@@ -108,37 +110,37 @@ impl<'a> InterPodRules<'a> {
         let preferring = matching.iter().copied().filter(|term| total(*term).preferring > 0);
         let preferring: SmallVec<[TermId; 4]> = if score { preferring.collect() } else { SmallVec::new() };
         ledger.note_work(matching.len());
-        (neighbours.is_first, neighbours.avoiding, neighbours.preferring) = (is_first, avoiding, preferring);
-        if neighbours.away.len() + neighbours.avoiding.len() > TERMS_MAX {
-            let away = neighbours.away.iter().map(|term| (*term, true));
-            let avoiding = neighbours.avoiding.iter().map(|term| (*term, false));
+        (rules.is_first, rules.others_anti_affinity, rules.others_preferred) = (is_first, avoiding, preferring);
+        if rules.anti_affinity.len() + rules.others_anti_affinity.len() > UNMERGED_MAX {
+            let anti_affinity = rules.anti_affinity.iter().map(|term| (*term, true));
+            let avoiding = rules.others_anti_affinity.iter().map(|term| (*term, false));
             let counted = |at: TermCount, own: bool| i64::from(if own { at.matching > 0 } else { at.avoiding > 0 });
-            neighbours.excluded = Some(neighbours.merge(away.chain(avoiding), counted));
+            rules.excluded = Some(rules.merge(anti_affinity.chain(avoiding), counted));
         }
-        if neighbours.preferred.len() + neighbours.preferring.len() > TERMS_MAX {
-            let own = neighbours.preferred.iter().map(|(term, weight)| (*term, *weight));
-            let others = neighbours.preferring.iter().map(|term| (*term, 0));
-            let own = neighbours.merge(own, |at, weight| at.matching * weight);
-            let mut points = neighbours.merge(others, |at, _| at.weight);
+        if rules.own_preferred.len() + rules.others_preferred.len() > UNMERGED_MAX {
+            let own = rules.own_preferred.iter().map(|(term, weight)| (*term, *weight));
+            let others = rules.others_preferred.iter().map(|term| (*term, 0));
+            let own = rules.merge(own, |at, weight| at.matching * weight);
+            let mut scores = rules.merge(others, |at, _| at.weight);
             for ((key, value), amount) in own.values {
-                points.add(key, value, amount);
+                scores.add(key, value, amount);
             }
-            neighbours.points = Some(points);
+            rules.scores = Some(scores);
         }
-        neighbours
+        rules
     }
 
     fn merge<T: Copy>(
         &self,
         terms: impl Iterator<Item = (TermId, T)>,
         counted: impl Fn(TermCount, T) -> i64,
-    ) -> Merged {
+    ) -> MergedTerms {
         let index = &self.ledger.affinity;
-        let mut merged = Merged::default();
+        let mut merged = MergedTerms::default();
         for (term, which) in terms {
             self.ledger.note_work(index.term(term).value_count());
             for (value, _) in index.term(term).values() {
-                let amount = counted(self.others(term, Some(value)), which);
+                let amount = counted(self.count_of_others(term, Some(value)), which);
                 if amount != 0 {
                     merged.add(index.key_id(term), value, amount);
                 }
@@ -147,12 +149,12 @@ impl<'a> InterPodRules<'a> {
         merged
     }
 
-    /// Counts of a term at a value, or at all values, without the pod itself.
-    fn others(&self, term: TermId, value: Option<Symbol>) -> TermCount {
+    /// Counts of a term at one value of its topology key, or at all values, without the pod itself.
+    fn count_of_others(&self, term: TermId, value: Option<Symbol>) -> TermCount {
         let index = &self.ledger.affinity;
         let row = index.term(term);
         let mut count = value.map_or(row.total, |value| row.at(value));
-        if self.own.is_empty() {
+        if self.own_nodes.is_empty() {
             return count;
         }
         let key = index.key_of(term);
@@ -160,12 +162,12 @@ impl<'a> InterPodRules<'a> {
             key.value(**node)
                 .is_some_and(|own| value.is_none_or(|value| own == value))
         };
-        let times = self.own.iter().filter(at_value).count() as i64;
+        let times = self.own_nodes.iter().filter(at_value).count() as i64;
         if self.ledger.terms_matching(self.pod).contains(&term) {
             count.matching -= times;
         }
         if let Some(terms) = &self.ledger.shape_of(self.pod).terms {
-            count.avoiding -= times * i64::from(terms.away.contains(&term));
+            count.avoiding -= times * i64::from(terms.required_anti_affinity.contains(&term));
             for (_, weight) in terms.preferred.iter().filter(|(own, _)| *own == term) {
                 count.preferring -= times;
                 count.weight -= times * weight;
@@ -174,37 +176,42 @@ impl<'a> InterPodRules<'a> {
         count
     }
 
-    /// Counts of a term on the node's value of its topology key; none if the node lacks the label.
-    fn around(&self, term: TermId, node: NodeId) -> Option<TermCount> {
+    /// Counts of a term at the node's value of its topology key; `None` = the node lacks the label.
+    fn count_at_node(&self, term: TermId, node: NodeId) -> Option<TermCount> {
         let value = self.ledger.affinity.key_of(term).value(node)?;
-        Some(self.others(term, Some(value)))
+        Some(self.count_of_others(term, Some(value)))
     }
 
-    /// Whether the node is ruled out.
+    /// Whether a required rule rejects the node.
     pub(crate) fn check(&self, node: NodeId) -> Result<(), Check> {
-        self.ledger.note_work(self.near.len());
+        self.ledger.note_work(self.affinity.len());
         if self.has_port_conflict(node) {
             return Err(Check::HostPorts);
         }
-        let meets =
-            |term: &TermId, counted: fn(TermCount) -> i64| self.around(*term, node).is_some_and(|at| counted(at) > 0);
+        let meets = |term: &TermId, counted: fn(TermCount) -> i64| {
+            self.count_at_node(*term, node).is_some_and(|at| counted(at) > 0)
+        };
         let is_excluded = match &self.excluded {
-            Some(excluded) => excluded.at(self.ledger, node) > 0,
+            Some(excluded) => excluded.sum_at(self.ledger, node) > 0,
             None => {
-                self.ledger.note_work(self.away.len() + self.avoiding.len());
-                self.away.iter().any(|term| meets(term, |at| at.matching))
-                    || self.avoiding.iter().any(|term| meets(term, |at| at.avoiding))
+                self.ledger
+                    .note_work(self.anti_affinity.len() + self.others_anti_affinity.len());
+                self.anti_affinity.iter().any(|term| meets(term, |at| at.matching))
+                    || self
+                        .others_anti_affinity
+                        .iter()
+                        .any(|term| meets(term, |at| at.avoiding))
             }
         };
         if is_excluded {
             return Err(Check::PodAntiAffinity);
         }
-        // A node without the label is near to nobody, as in kube-scheduler.
-        let is_near = |term: &TermId| match self.around(*term, node) {
+        // A node without the label never satisfies the term, as in kube-scheduler.
+        let is_near = |term: &TermId| match self.count_at_node(*term, node) {
             Some(count) => self.is_first || count.matching > 0,
             None => false,
         };
-        if !self.near.iter().all(is_near) {
+        if !self.affinity.iter().all(is_near) {
             return Err(Check::PodAffinity);
         }
         Ok(())
@@ -219,11 +226,11 @@ impl<'a> InterPodRules<'a> {
         let taken = || pods.iter().flat_map(ports);
         self.ledger
             .note_work(pods.len() + pods.iter().map(|pod| ports(pod).len()).sum::<usize>());
-        taken().any(|taken| self.ports.conflict(taken))
+        taken().any(|taken| self.ports.conflict_with(taken))
     }
 
-    /// Whether no node at all can take the pod: every value of a topology key is to be avoided.
-    pub(crate) fn rule_out_all(&self) -> bool {
+    /// Whether anti-affinity excludes every value of some topology key, so that no node accepts the pod.
+    pub(crate) fn rule_out_all_nodes(&self) -> bool {
         let index = &self.ledger.affinity;
         let present = self.ledger.present_nodes;
         let everywhere = |term: &TermId, counted: fn(TermCount) -> i64| {
@@ -232,54 +239,58 @@ impl<'a> InterPodRules<'a> {
                 self.ledger.note_work(row.value_count());
                 let met = row
                     .values()
-                    .filter(|(value, _)| counted(self.others(*term, Some(*value))) > 0);
+                    .filter(|(value, _)| counted(self.count_of_others(*term, Some(*value))) > 0);
                 met.count() == key.value_count()
             }
         };
         present > 0
-            && (self.away.iter().any(|term| everywhere(term, |at| at.matching))
-                || self.avoiding.iter().any(|term| everywhere(term, |at| at.avoiding)))
+            && (self.anti_affinity.iter().any(|term| everywhere(term, |at| at.matching))
+                || self
+                    .others_anti_affinity
+                    .iter()
+                    .any(|term| everywhere(term, |at| at.avoiding)))
     }
 
-    /// The nodes that required affinity leaves, if they are few.
+    /// The nodes that satisfy a required affinity term, if they are few.
     pub(crate) fn candidates(&self) -> Option<Vec<NodeId>> {
-        /// Up to this part of all nodes they are few.
-        const FEW_PART: usize = 8;
+        /// They are few if they are at most one in this many nodes.
+        const FEW_DIVISOR: usize = 8;
         if self.is_first {
             return None;
         }
         let index = &self.ledger.affinity;
-        let most = self.ledger.nodes.len() / FEW_PART;
+        let most = self.ledger.nodes.len() / FEW_DIVISOR;
         let few = |term: &&TermId| {
             let (row, key) = (index.term(**term), index.key_of(**term));
             row.value_count() <= most && row.values().map(|(value, _)| key.nodes(value).len()).sum::<usize>() <= most
         };
-        let term = self.near.iter().find(few)?;
+        let term = self.affinity.iter().find(few)?;
         let (row, key) = (index.term(*term), index.key_of(*term));
         let matching = row.values().filter(|(_, count)| count.matching > 0);
         Some(matching.flat_map(|(value, _)| key.nodes(value)).copied().collect())
     }
 
-    /// Whether nodes differ in points at all.
-    pub(crate) fn has_points(&self) -> bool {
-        let counts = |(term, _): &(TermId, i64)| self.others(*term, None).matching > 0;
-        !self.preferring.is_empty() || self.preferred.iter().any(counts)
+    /// Whether preferred terms can give nodes different scores.
+    pub(crate) fn has_scores(&self) -> bool {
+        let counts = |(term, _): &(TermId, i64)| self.count_of_others(*term, None).matching > 0;
+        !self.others_preferred.is_empty() || self.own_preferred.iter().any(counts)
     }
 
-    /// Weight of the node by preferred pod affinity.
-    pub(crate) fn weight(&self, node: NodeId) -> i64 {
-        if let Some(points) = &self.points {
-            return points.at(self.ledger, node).clamp(-POINTS_MAX, POINTS_MAX) * AFFINITY_POINT;
+    /// The score of the node by preferred pod affinity.
+    pub(crate) fn score(&self, node: NodeId) -> i64 {
+        if let Some(scores) = &self.scores {
+            return scores.sum_at(self.ledger, node).clamp(-SCORE_MAX, SCORE_MAX) * AFFINITY_WEIGHT;
         }
-        self.ledger.note_work(self.preferred.len() + self.preferring.len());
-        let own = self.preferred.iter().filter_map(|(term, weight)| {
-            let count = self.around(*term, node)?;
+        self.ledger
+            .note_work(self.own_preferred.len() + self.others_preferred.len());
+        let own = self.own_preferred.iter().filter_map(|(term, weight)| {
+            let count = self.count_at_node(*term, node)?;
             Some(count.matching * weight)
         });
         let others = self
-            .preferring
+            .others_preferred
             .iter()
-            .filter_map(|term| Some(self.around(*term, node)?.weight));
-        own.chain(others).sum::<i64>().clamp(-POINTS_MAX, POINTS_MAX) * AFFINITY_POINT
+            .filter_map(|term| Some(self.count_at_node(*term, node)?.weight));
+        own.chain(others).sum::<i64>().clamp(-SCORE_MAX, SCORE_MAX) * AFFINITY_WEIGHT
     }
 }

@@ -1,4 +1,5 @@
-//! Finding places: which nodes can take a pod, which is best, which devices on it, and whole gangs at once.
+//! Placement: which nodes accept a pod, which of them has the highest score, which GPUs of it a sharing pod gets, and how
+//! the pods of a gang are placed together.
 
 mod devices;
 mod domains;
@@ -8,6 +9,7 @@ mod host_ports;
 mod inter_pod;
 mod pod;
 mod shape_index;
+mod topology;
 
 pub(crate) use devices::{DeviceChoice, choose_devices};
 pub(crate) use domains::{DomainTree, Domains};

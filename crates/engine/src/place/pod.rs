@@ -1,99 +1,153 @@
-//! Placing one pod: the best node that takes it, and its devices there.
+//! Placing one pod: the node with the highest score that accepts it, and its devices there.
 
 use std::collections::BinaryHeap;
 
 use crate::cycle::Cycle;
-use crate::ids::{NodeId, PodId};
+use crate::ids::{GangId, NodeId, PodId};
+use crate::ledger::Ledger;
+use crate::model::PlacementStrategy;
 use crate::place::fit::NodeScore;
-use crate::place::gang::{Attempt, points_for};
+use crate::place::gang::{Attempt, topology_scores_for};
+use crate::place::topology::TopologyScores;
 use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices};
 use crate::share;
 use crate::tables::{Gang, Place, SHARE_GPU, Shape, Share, When, ceil_hundredths};
 
-/// Weight of the node that a former decision promised.
-const NOMINATED: i64 = 10_000_000;
+/// Weight of the nominated node, which an earlier decision promised to the pod.
+const NOMINATED_WEIGHT: i64 = 10_000_000;
+
+/// The checks of a node for one pod that the shape index does not know.
+struct NodeFilter<'f> {
+    ledger: &'f Ledger,
+    pod: PodId,
+    shape: &'f Shape,
+    scope: Scope<'f>,
+    inter_pod: Option<&'f InterPodRules<'f>>,
+    /// The gang, if the charge of the pod depends on the node and its queues have bounds.
+    bounded_gang: Option<GangId>,
+    strategy: PlacementStrategy,
+    mode: PlacementMode,
+}
+
+impl NodeFilter<'_> {
+    /// The node, and its devices for a pod that shares GPUs; `None` = the node rejects the pod.
+    fn accept(&self, node: NodeId) -> Option<(NodeId, Option<DeviceChoice>)> {
+        let NodeFilter { ledger, pod, shape, .. } = *self;
+        ledger.note_work(1);
+        if !self.scope.allowed.contains(node) {
+            return None;
+        }
+        if let Some(rules) = self.inter_pod {
+            rules.check(node).ok()?;
+        }
+        if let Some(gang) = self.bounded_gang {
+            let charge = charge_on(shape, ledger.node(node).memory_mib);
+            if share::exceeded(ledger, gang, charge).is_some() {
+                return None;
+            }
+        }
+        if !shape.is_shared() {
+            return Some((node, None));
+        }
+        let only_promise = self.mode == PlacementMode::Simulated;
+        let devices = choose_devices(ledger, pod, node, self.strategy, only_promise)?;
+        Some((node, Some(devices)))
+    }
+}
+
+/// Scores of nodes that depend on the pod and not only on its shape.
+struct PodScores<'f> {
+    topology: Option<&'f TopologyScores>,
+    nominated: Option<&'f str>,
+    inter_pod: Option<&'f InterPodRules<'f>>,
+}
+
+impl PodScores<'_> {
+    /// Whether the score of the shape is all that counts.
+    fn is_empty(&self) -> bool {
+        self.topology.is_none() && self.nominated.is_none() && !self.inter_pod.is_some_and(InterPodRules::has_scores)
+    }
+
+    #[inline]
+    fn add_to(&self, score: NodeScore, ledger: &Ledger, node: NodeId) -> NodeScore {
+        let mut score = score;
+        if let Some(topology) = self.topology {
+            match topology[node.index()] {
+                Some(weight) => score = score.plus(weight),
+                None => return NodeScore::UNFIT,
+            }
+        }
+        if self.nominated == Some(&*ledger.node(node).name) {
+            score = score.plus(NOMINATED_WEIGHT);
+        }
+        match self.inter_pod {
+            Some(rules) => score.plus(rules.score(node)),
+            None => score,
+        }
+    }
+}
 
 impl Cycle<'_> {
+    /// Places the pod on the best node of the scope that accepts it; whether there is one.
     pub(super) fn place_pod(&mut self, attempt: &Attempt, pod: PodId, scope: Scope<'_>) -> bool {
         let ledger = &*self.ledger;
         ledger.note_work(1);
-        let (row, shape) = (ledger.pod(pod), ledger.shape_of(pod));
-        let mut ranking = self.indexes.fresh(ledger, row.shape, self.config.placement);
+        let row = ledger.pod(pod);
+        let mut ranking = self.indexes.ranking_for(ledger, row.shape, self.config.placement);
         if ranking.has_no_candidates() {
             return false;
         }
-        let neighbours = (!InterPodRules::are_not_needed(ledger, pod))
+        let rules = (!InterPodRules::are_not_needed(ledger, pod))
             .then(|| InterPodRules::of(ledger, pod, self.config.score_pod_affinity));
-        if neighbours.as_ref().is_some_and(InterPodRules::rule_out_all) {
+        if rules.as_ref().is_some_and(InterPodRules::rule_out_all_nodes) {
             return false;
         }
-        let strategy = self.config.placement.gpu;
-        let only_promise = attempt.mode == PlacementMode::Simulated;
-        // Memory requests and fractions are charged by the node's device, so bounds depend on the node.
-        let bounded_by_node = attempt.mixed && is_bounded(ledger.gang(attempt.gang), ledger);
-        let accept = |node: NodeId| -> Option<(NodeId, Option<DeviceChoice>)> {
-            ledger.note_work(1);
-            if !scope.set.contains(node) {
-                return None;
-            }
-            if let Some(neighbours) = &neighbours {
-                neighbours.check(node).ok()?;
-            }
-            if bounded_by_node {
-                let charge = charge_on(shape, ledger.node(node).memory_mib);
-                if share::exceeded(ledger, attempt.gang, charge).is_some() {
-                    return None;
-                }
-            }
-            if !shape.is_shared() {
-                return Some((node, None));
-            }
-            Some((node, Some(choose_devices(ledger, pod, node, strategy, only_promise)?)))
+        let gang = ledger.gang(attempt.gang);
+        let bounded_by_node = attempt.has_shared_gpu_pods && is_bounded(gang, ledger);
+        let filter = NodeFilter {
+            ledger,
+            pod,
+            shape: ledger.shape(row.shape),
+            scope,
+            inter_pod: rules.as_ref(),
+            bounded_gang: bounded_by_node.then_some(attempt.gang),
+            strategy: self.config.placement.gpu,
+            mode: attempt.mode,
         };
-        let points = points_for(attempt, ledger.gang(attempt.gang), row.pod_set);
-        let nominated = row.nominated.map(|name| ledger.symbols.text(name));
-        let scored =
-            points.is_some() || nominated.is_some() || neighbours.as_ref().is_some_and(InterPodRules::has_points);
-        let near = match (&neighbours, scope.domain) {
-            (Some(neighbours), None) => neighbours.candidates(),
+        let scores = PodScores {
+            topology: topology_scores_for(attempt, gang, row.pod_set),
+            nominated: row.nominated.map(|name| ledger.symbols.text(name)),
+            inter_pod: rules.as_ref(),
+        };
+        let near = match (&rules, scope.domain) {
+            (Some(rules), None) => rules.candidates(),
             (Some(_), Some(_)) | (None, _) => None,
         };
         let nodes = scope.domain.or(near.as_deref());
-        let found = if let (Some(nodes), false) = (nodes, scored) {
-            ledger.note_work(nodes.len() / 4);
-            ranking.best_among(ledger, nodes, accept)
-        } else if !scored {
-            ranking.best(ledger, accept)
+        let accept = |node: NodeId| filter.accept(node);
+        let found = if scores.is_empty() {
+            match nodes {
+                Some(nodes) => {
+                    ledger.note_work(nodes.len() / 4);
+                    ranking.best_among(ledger, nodes, accept)
+                }
+                None => ranking.best(ledger, accept),
+            }
         } else {
-            let worth = |node: NodeId| -> NodeScore {
-                let mut worth = ranking.worth(ledger, node);
-                if let Some(points) = points {
-                    match points[node.index()] {
-                        Some(points) => worth = worth.plus(points),
-                        None => return NodeScore::UNFIT,
-                    }
-                }
-                if nominated == Some(&*ledger.node(node).name) {
-                    worth = worth.plus(NOMINATED);
-                }
-                match &neighbours {
-                    Some(neighbours) => worth.plus(neighbours.weight(node)),
-                    None => worth,
-                }
-            };
+            let score = |node: NodeId| scores.add_to(ranking.score(ledger, node), ledger, node);
             ledger.note_work(nodes.map_or(ledger.present_nodes, <[NodeId]>::len) / 4);
             match nodes {
-                Some(nodes) => best_of(nodes.iter().copied(), worth, accept),
-                None => best_of((0..ledger.nodes.len()).map(NodeId::new), worth, accept),
+                Some(nodes) => best_of(nodes.iter().copied(), score, accept),
+                None => best_of((0..ledger.nodes.len()).map(NodeId::new), score, accept),
             }
         };
-        drop(neighbours);
+        drop(rules);
         let Some((node, devices)) = found else { return false };
         self.commit_placement(pod, node, devices, attempt.mode);
         true
     }
 
-    /// Puts the pod on the chosen node: bound, promised, or just kept where it was.
+    /// Writes the chosen node to the ledger: the pod is bound, pipelined, or kept where it was.
     fn commit_placement(&mut self, pod: PodId, node: NodeId, devices: Option<DeviceChoice>, mode: PlacementMode) {
         let ledger = &*self.ledger;
         let row = ledger.pod(pod);
@@ -108,37 +162,37 @@ impl Cycle<'_> {
         if mode == PlacementMode::Real && !must_wait {
             return self.ledger.bind(pod, node, groups);
         }
-        // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
-        let at_home = |home: &Place| home.node == Some(node) && (groups.is_empty() || groups == home.groups);
+        // An evicted pod is kept if it gets the place that it has, or the one that it left when it was moved before.
+        let is_same = |old: &Place| old.node == Some(node) && (groups.is_empty() || groups == old.groups);
         let moved_from = row.leaving.as_deref();
-        // What it was promised when it was moved may have been given away since: the room was found elsewhere.
-        let keeps_promise = || moved_from.is_some_and(at_home) && ledger.still_fits(pod);
-        if row.evicted_from.is_some() && (at_home(&row.place) || keeps_promise()) {
+        // In the second case the pod keeps its promised place, which another pod may have got since.
+        let keeps_promise = || moved_from.is_some_and(is_same) && ledger.still_fits(pod);
+        if row.evicted_from.is_some() && (is_same(&row.place) || keeps_promise()) {
             return self.ledger.keep(pod);
         }
         self.ledger.pipeline(pod, node, groups);
     }
 }
 
-/// The best of these nodes that `accept` agrees to.
+/// The node with the highest score that `accept` accepts.
 pub(super) fn best_of<T>(
     nodes: impl Iterator<Item = NodeId> + Clone,
-    worth: impl Fn(NodeId) -> NodeScore,
+    score: impl Fn(NodeId) -> NodeScore,
     mut accept: impl FnMut(NodeId) -> Option<T>,
 ) -> Option<T> {
-    let ranked = nodes.map(|node| (worth(node), node));
-    // The best one is nearly always accepted: only if not is it worth to order the others.
-    let (worth, best) = ranked.clone().max()?;
-    if worth == NodeScore::UNFIT {
+    let ranked = nodes.map(|node| (score(node), node));
+    // The best node is nearly always accepted: the others are sorted only if it is not.
+    let (score, best) = ranked.clone().max()?;
+    if score == NodeScore::UNFIT {
         return None;
     }
     accept(best).or_else(|| {
-        let others = ranked.filter(|(worth, node)| *worth != NodeScore::UNFIT && *node != best);
+        let others = ranked.filter(|(score, node)| *score != NodeScore::UNFIT && *node != best);
         best_of_fitting(others.collect(), accept)
     })
 }
 
-/// The best of these nodes that `accept` agrees to; all of them can take the pod.
+/// Like [`best_of`], for nodes none of which is unfit.
 pub(super) fn best_of_fitting<T>(
     ranked: Vec<(NodeScore, NodeId)>,
     mut accept: impl FnMut(NodeId) -> Option<T>,
@@ -147,7 +201,8 @@ pub(super) fn best_of_fitting<T>(
     std::iter::from_fn(|| rest.pop()).find_map(|(_, node)| accept(node))
 }
 
-fn is_bounded(gang: &Gang, ledger: &crate::ledger::Ledger) -> bool {
+/// Whether a queue of the gang has a GPU limit, or a quota that applies to the gang.
+fn is_bounded(gang: &Gang, ledger: &Ledger) -> bool {
     let Some(queue) = gang.queue else { return true };
     ledger.queue_path(queue).any(|queue| {
         let quota = &ledger.queue(queue).quota.gpu;
@@ -155,7 +210,8 @@ fn is_bounded(gang: &Gang, ledger: &crate::ledger::Ledger) -> bool {
     })
 }
 
-/// What bounds see of a pod on a device of this size: for a shared one the memory it really takes, rounded up.
+/// The charge of a pod on a GPU with this much memory, as the bounds of queues count it: for a pod that shares GPUs the
+/// memory that it really takes, rounded up.
 fn charge_on(shape: &Shape, memory_mib: i64) -> Share {
     let mut charge = shape.accepted(memory_mib);
     if shape.is_shared() {

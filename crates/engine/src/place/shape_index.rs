@@ -1,47 +1,49 @@
-//! Indexes over nodes: the best node is at the root of a tournament tree, and a change of one node costs the way from its
-//! leaf to the root. Indexes catch up with the ledger's touch log when they are asked.
+//! Indexes over nodes by score. An index is a tournament tree: the root has the highest score, and a change of one node
+//! updates the path from its leaf to the root. An index follows the ledger by its touch log when it is used.
 //!
-//! Shapes that many pods have get an index of their own. When there are more shapes than indexes are kept, the others use
-//! the index of their GPU request alone: it says what a node is worth at most, and the exact worth is found for the few
-//! nodes that come first.
+//! Up to [`SHAPES_MAX`] shapes have an index of their own. The other shapes use the index of their GPU request alone, which
+//! has an upper bound of each node's score; the exact score is computed for the few nodes with the highest bounds.
 
 use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Placement;
-use crate::place::fit::{NodeScore, kind_check, static_check, worth};
+use crate::place::fit::{NodeScore, kind_check, node_score, static_check};
 use crate::place::pod::{best_of, best_of_fitting};
 use crate::tables::{GpuKind, Node, Shape};
 
-/// More indexes of shapes than this are not kept, so that memory per node stays bounded.
+/// The most indexes of shapes, to bound the memory per node.
 const SHAPES_MAX: usize = 48;
-/// More indexes of GPU requests than this are not kept.
+/// The most indexes of GPU requests.
 const REQUESTS_MAX: usize = 32;
-/// So many nodes may refuse one after the other until the rest is ordered all at once.
-const REFUSED_MAX: usize = 32;
+/// After this many rejected nodes the search sorts the rest at once, since each rejection updates the tree twice.
+const REJECTED_MAX: usize = 32;
 
-/// The indexes in use.
+/// All indexes. The cluster holds them over cycles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShapeIndexes {
     indexes: Vec<ShapeIndex>,
-    /// By shape.
-    slots: Vec<Slot>,
+    /// By shape id.
+    by_shape: Vec<ShapeEntry>,
     /// Indexes of GPU requests.
     requests: FxHashMap<GpuKind, ShapeIndex>,
+    /// The placement strategies with which all scores were computed.
     placement: Option<Placement>,
+    /// Counts uses; [`ShapeIndex::last_use`] is a value of it.
     clock: u64,
 }
 
-/// Where the index of a shape is.
+/// Which index a shape uses.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct ShapeEntry {
+    /// Position in [`ShapeIndexes::indexes`]; `None` = the shape uses the index of its GPU request.
     own: Option<u8>,
-    /// Nodes passed over for want of an own index.
-    passed: u32,
+    /// Nodes visited through the index of the GPU request since the shape lost its own index.
+    visited: u32,
 }
 
-/// All nodes by their worth for one shape.
+/// All nodes by their score for one shape.
 #[derive(Clone, Debug)]
 pub(crate) struct ShapeIndex {
     /// The shape that has the index; `None` for an index of a GPU request.
@@ -53,37 +55,37 @@ pub(crate) struct ShapeIndex {
     leaves: usize,
     /// Tournament tree: children of `i` are `2i` and `2i + 1`, leaf of node `n` is `leaves + n`.
     tree: Vec<NodeScore>,
-    /// What the node's spec means for the shape; `None` = keeps it away.
+    /// By node: the result of the check of its spec; `None` = the node rejects the shape.
     preference: Vec<Option<i16>>,
 }
 
-/// The nodes in the order of their worth for a shape.
+/// The nodes by score for a shape.
 pub(crate) enum Ranking<'i> {
     /// By an index of the shape.
     Own(&'i mut ShapeIndex),
-    /// By an index of its GPU request, which says what a node is worth at most.
+    /// By an index of its GPU request, which has upper bounds of the scores.
     Request {
         index: &'i mut ShapeIndex,
         shape: ShapeId,
-        passed: &'i mut u32,
+        visited: &'i mut u32,
     },
 }
 
 impl ShapeIndexes {
     /// The ranking of nodes for a shape, up to date.
-    pub(crate) fn fresh(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> Ranking<'_> {
+    pub(crate) fn ranking_for(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> Ranking<'_> {
         if self.placement != Some(placement) {
             self.clear();
             self.placement = Some(placement);
         }
         self.clock += 1;
-        if self.slots.len() < ledger.shapes.len() {
-            self.slots.resize(ledger.shapes.len(), Slot::default());
+        if self.by_shape.len() < ledger.shapes.len() {
+            self.by_shape.resize(ledger.shapes.len(), ShapeEntry::default());
         }
-        let slot = self.slots[shape.index()];
-        let own = match slot.own {
+        let position = self.by_shape[shape.index()];
+        let own = match position.own {
             Some(own) => Some(usize::from(own)),
-            None if self.deserves_own(ledger, shape, slot) => Some(self.assign(ledger, shape, placement)),
+            None if self.needs_own_index(ledger, shape, position) => Some(self.add_own_index(ledger, shape, placement)),
             None => None,
         };
         if let Some(own) = own {
@@ -106,65 +108,65 @@ impl ShapeIndexes {
         Ranking::Request {
             index,
             shape,
-            passed: &mut self.slots[shape.index()].passed,
+            visited: &mut self.by_shape[shape.index()].visited,
         }
     }
 
-    /// Whether to make an index for a shape that has none: there is room for one more, or the index of its request led to
-    /// too many nodes in vain. Preferred nodes raise the worth of a node, which the index of a request does not know of.
-    fn deserves_own(&self, ledger: &Ledger, shape: ShapeId, slot: Slot) -> bool {
+    /// Whether a shape without an index gets one: the number of indexes is below its maximum, or the index of the GPU
+    /// request made too many visits, or the shape prefers nodes, which raises scores above the bounds of that index.
+    fn needs_own_index(&self, ledger: &Ledger, shape: ShapeId, position: ShapeEntry) -> bool {
         self.indexes.len() < SHAPES_MAX
-            || slot.passed as usize > ledger.nodes.len()
+            || position.visited as usize > ledger.nodes.len()
             || !ledger.shape(shape).constraints.preferred_nodes.is_empty()
     }
 
-    /// A slot for one more shape: a new one, or that of the shape asked for longest ago.
-    fn assign(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> usize {
+    /// Adds an index for a shape and returns its position. If there are too many, it replaces the least recently used one.
+    fn add_own_index(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> usize {
         let index = ShapeIndex::new(Some(shape), placement);
-        let slot = if self.indexes.len() < SHAPES_MAX {
+        let position = if self.indexes.len() < SHAPES_MAX {
             self.indexes.push(index);
             self.indexes.len() - 1
         } else {
             ledger.note_work(ledger.present_nodes);
-            let oldest = (0..SHAPES_MAX).min_by_key(|slot| self.indexes[*slot].last_use);
-            let slot = oldest.expect("there is at least one index");
-            let old = std::mem::replace(&mut self.indexes[slot], index);
+            let oldest = (0..SHAPES_MAX).min_by_key(|position| self.indexes[*position].last_use);
+            let position = oldest.expect("there is at least one index");
+            let old = std::mem::replace(&mut self.indexes[position], index);
             if let Some(old) = old.shape {
-                self.slots[old.index()].own = None;
-                self.slots[old.index()].passed = 0;
+                self.by_shape[old.index()].own = None;
+                self.by_shape[old.index()].visited = 0;
             }
-            slot
+            position
         };
-        self.slots[shape.index()].own = Some(slot as u8);
-        self.slots[shape.index()].passed = 0;
-        slot
+        self.by_shape[shape.index()].own = Some(position as u8);
+        self.by_shape[shape.index()].visited = 0;
+        position
     }
 
-    /// Forgets everything: nodes came, went or changed their spec.
+    /// Drops all indexes after a node was added, removed or changed its spec.
     pub(crate) fn clear(&mut self) {
         self.indexes.clear();
-        self.slots.clear();
+        self.by_shape.clear();
         self.requests.clear();
     }
 }
 
 impl Ranking<'_> {
-    /// Whether it is known that no node can take the shape.
+    /// Whether the index shows that the shape fits on no node.
     pub(crate) fn has_no_candidates(&self) -> bool {
         match self {
             Ranking::Own(index) | Ranking::Request { index, .. } => index.has_no_candidates(),
         }
     }
 
-    /// The worth of one node.
-    pub(crate) fn worth(&self, ledger: &Ledger, node: NodeId) -> NodeScore {
+    /// The score of one node.
+    pub(crate) fn score(&self, ledger: &Ledger, node: NodeId) -> NodeScore {
         match self {
-            Ranking::Own(index) => index.worth(node),
-            Ranking::Request { index, shape, .. } => index.exact(ledger, *shape, node),
+            Ranking::Own(index) => index.score(node),
+            Ranking::Request { index, shape, .. } => index.exact_score(ledger, *shape, node),
         }
     }
 
-    /// The best of these nodes that `accept` agrees to.
+    /// The best of these nodes that `accept` accepts.
     pub(crate) fn best_among<T>(
         &self,
         ledger: &Ledger,
@@ -173,20 +175,22 @@ impl Ranking<'_> {
     ) -> Option<T> {
         let nodes = nodes.iter().copied();
         match self {
-            Ranking::Own(index) => best_of(nodes, |node| index.worth(node), accept),
-            Ranking::Request { index, shape, .. } => best_of(nodes, |node| index.exact(ledger, *shape, node), accept),
+            Ranking::Own(index) => best_of(nodes, |node| index.score(node), accept),
+            Ranking::Request { index, shape, .. } => {
+                best_of(nodes, |node| index.exact_score(ledger, *shape, node), accept)
+            }
         }
     }
 
-    /// The best node that `accept` agrees to.
+    /// The best node that `accept` accepts.
     pub(crate) fn best<T>(&mut self, ledger: &Ledger, accept: impl FnMut(NodeId) -> Option<T>) -> Option<T> {
         match self {
             Ranking::Own(index) => index.best(ledger, accept),
-            Ranking::Request { index, shape, passed } => {
+            Ranking::Request { index, shape, visited } => {
                 let (found, tried) = index.best_below_bound(ledger, *shape, accept);
-                // Each is looked at and has its way to the root of the tree twice.
+                // Each visit computes a score and updates the tree twice.
                 ledger.note_work(4 * tried);
-                **passed = passed.saturating_add(tried as u32);
+                **visited = visited.saturating_add(tried as u32);
                 found
             }
         }
@@ -206,18 +210,18 @@ impl ShapeIndex {
         }
     }
 
-    /// Follows what changed in the ledger. `check` says what the node's spec means for the shape.
+    /// Updates the scores of nodes that have changed in the ledger. `check` is the check of a node's spec.
     fn catch_up(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
-        /// So far ahead a node is looked for that is touched once more: about as long as to evaluate it takes.
-        const AHEAD: usize = 16;
+        /// How many entries of the log to look ahead for the same node: that costs about as much as one score.
+        const LOOKAHEAD: usize = 16;
         let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
         match touched {
             Some(touched) if touched.len() <= self.leaves => {
                 for (at, node) in touched.iter().enumerate() {
-                    // Packing touches the same few nodes again and again: only the last time counts.
-                    if !touched[at + 1..].iter().take(AHEAD).any(|later| later == node) {
-                        let worth = self.evaluate(ledger, shape, *node);
-                        self.set(*node, worth);
+                    // Packing touches the same few nodes repeatedly: only the last entry of a node matters.
+                    if !touched[at + 1..].iter().take(LOOKAHEAD).any(|later| later == node) {
+                        let score = self.evaluate(ledger, shape, *node);
+                        self.set(*node, score);
                     }
                 }
             }
@@ -243,29 +247,29 @@ impl ShapeIndex {
 
     fn evaluate(&self, ledger: &Ledger, shape: &Shape, node: NodeId) -> NodeScore {
         match self.preference[node.index()] {
-            Some(preference) => worth(ledger.node(node), shape, i64::from(preference), self.placement),
+            Some(preference) => node_score(ledger.node(node), shape, i64::from(preference), self.placement),
             None => NodeScore::UNFIT,
         }
     }
 
-    /// The worth of a node for a shape of which this is the index of its GPU request.
-    fn exact(&self, ledger: &Ledger, shape: ShapeId, node: NodeId) -> NodeScore {
-        if self.worth(node) == NodeScore::UNFIT {
+    /// The exact score of a node for a shape whose GPU request this index is for.
+    fn exact_score(&self, ledger: &Ledger, shape: ShapeId, node: NodeId) -> NodeScore {
+        if self.score(node) == NodeScore::UNFIT {
             return NodeScore::UNFIT;
         }
         let (row, shape) = (ledger.node(node), ledger.shape(shape));
         match static_check(row, shape) {
-            Ok(preference) => worth(row, shape, preference, self.placement),
+            Ok(preference) => node_score(row, shape, preference, self.placement),
             Err(_) => NodeScore::UNFIT,
         }
     }
 
-    fn set(&mut self, node: NodeId, worth: NodeScore) {
+    fn set(&mut self, node: NodeId, score: NodeScore) {
         let mut at = self.leaves + node.index();
-        if self.tree[at] == worth {
+        if self.tree[at] == score {
             return;
         }
-        self.tree[at] = worth;
+        self.tree[at] = score;
         while at > 1 {
             at /= 2;
             let best = self.tree[2 * at].max(self.tree[2 * at + 1]);
@@ -276,24 +280,24 @@ impl ShapeIndex {
         }
     }
 
-    /// The worth of one node.
-    fn worth(&self, node: NodeId) -> NodeScore {
+    /// The score of one node.
+    fn score(&self, node: NodeId) -> NodeScore {
         self.tree[self.leaves + node.index()]
     }
 
-    /// Whether no node can take the shape.
+    /// Whether the shape fits on no node.
     fn has_no_candidates(&self) -> bool {
         self.leaves == 0 || self.tree[1] == NodeScore::UNFIT
     }
 
-    /// The best node that `accept` agrees to, best first.
+    /// The best node that `accept` accepts. Rejected nodes are taken out of the tree until the search ends.
     fn best<T>(&mut self, ledger: &Ledger, mut accept: impl FnMut(NodeId) -> Option<T>) -> Option<T> {
-        let mut refused: Vec<(NodeId, NodeScore)> = Vec::new();
+        let mut rejected: Vec<(NodeId, NodeScore)> = Vec::new();
         let mut found = None;
         while !self.has_no_candidates() {
-            if refused.len() == REFUSED_MAX {
+            if rejected.len() == REJECTED_MAX {
                 ledger.note_work(ledger.present_nodes / 8);
-                found = best_of_fitting(self.ranked(), &mut accept);
+                found = best_of_fitting(self.fitting_nodes(), &mut accept);
                 break;
             }
             let node = self.best_node();
@@ -301,54 +305,54 @@ impl ShapeIndex {
             if found.is_some() {
                 break;
             }
-            refused.push((node, self.worth(node)));
+            rejected.push((node, self.score(node)));
             self.set(node, NodeScore::UNFIT);
         }
-        for (node, worth) in refused {
-            self.set(node, worth);
+        for (node, score) in rejected {
+            self.set(node, score);
         }
         found
     }
 
-    /// The best node for a shape of which this is the index of its GPU request, and how many nodes were looked at. The
-    /// search ends at the node that can't be worth more than the best one so far.
+    /// The best node for a shape whose GPU request this index is for, and how many nodes were visited. The search ends at
+    /// the first node whose bound is not above the best score so far.
     fn best_below_bound<T>(
         &mut self,
         ledger: &Ledger,
         shape: ShapeId,
         mut accept: impl FnMut(NodeId) -> Option<T>,
     ) -> (Option<T>, usize) {
-        let mut passed: Vec<(NodeId, NodeScore)> = Vec::new();
+        let mut visited: Vec<(NodeId, NodeScore)> = Vec::new();
         let mut best: Option<(NodeScore, T)> = None;
         while !self.has_no_candidates() {
             let node = self.best_node();
-            let bound = self.worth(node);
-            if best.as_ref().is_some_and(|(worth, _)| *worth >= bound) {
+            let bound = self.score(node);
+            if best.as_ref().is_some_and(|(score, _)| *score >= bound) {
                 break;
             }
-            let worth = self.exact(ledger, shape, node);
-            if worth != NodeScore::UNFIT
-                && best.as_ref().is_none_or(|(best, _)| worth > *best)
+            let score = self.exact_score(ledger, shape, node);
+            if score != NodeScore::UNFIT
+                && best.as_ref().is_none_or(|(best, _)| score > *best)
                 && let Some(found) = accept(node)
             {
-                best = Some((worth, found));
+                best = Some((score, found));
             }
-            passed.push((node, bound));
+            visited.push((node, bound));
             self.set(node, NodeScore::UNFIT);
         }
-        let tried = passed.len();
-        for (node, worth) in passed {
-            self.set(node, worth);
+        let tried = visited.len();
+        for (node, score) in visited {
+            self.set(node, score);
         }
         (best.map(|(_, found)| found), tried)
     }
 
-    /// All nodes that can take the shape.
-    fn ranked(&self) -> Vec<(NodeScore, NodeId)> {
+    /// All nodes on which the shape fits, with their scores.
+    fn fitting_nodes(&self) -> Vec<(NodeScore, NodeId)> {
         let leaves = self.tree[self.leaves..].iter().enumerate();
         leaves
-            .filter(|(_, worth)| **worth != NodeScore::UNFIT)
-            .map(|(at, worth)| (*worth, NodeId::new(at)))
+            .filter(|(_, score)| **score != NodeScore::UNFIT)
+            .map(|(at, score)| (*score, NodeId::new(at)))
             .collect()
     }
 
@@ -468,11 +472,11 @@ mod tests {
             static_check(node, shape).ok()
         });
         let before = own.tree.clone();
-        for last in [0, REFUSED_MAX, 150] {
+        for last in [0, REJECTED_MAX, 150] {
             let accept = |node: NodeId| (node.index() >= last).then_some(node.index());
             assert_eq!(own.best(&cluster.ledger, accept), Some(last));
         }
         assert_eq!(own.best(&cluster.ledger, |_| None::<()>), None);
-        assert!(own.tree == before, "every node has its worth again");
+        assert!(own.tree == before, "every node has its score again");
     }
 }
