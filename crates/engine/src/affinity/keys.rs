@@ -1,4 +1,4 @@
-//! Node labels that affinity terms compare: which value each node has, and which nodes have a value.
+//! Topology keys of affinity terms: the value of each node, and the nodes of each value.
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use crate::intern::Symbols;
 use crate::model::Labels;
 use crate::tables::Node;
 
-/// All topology keys in use.
+/// All topology keys of terms in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TopologyKeys {
     rows: Vec<TopologyKey>,
@@ -16,15 +16,16 @@ pub(crate) struct TopologyKeys {
     free: Vec<TopologyKeyId>,
 }
 
+/// One topology key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TopologyKey {
     name: Box<str>,
-    /// Terms with this key.
+    /// How many terms have this key.
     terms: u32,
-    /// By node; shorter than the table of nodes if the last ones lack the label.
+    /// By node; shorter than the table of nodes if the last nodes lack the label.
     values: Vec<Option<Symbol>>,
     nodes: FxHashMap<Symbol, Vec<NodeId>>,
-    /// Nodes that have the label.
+    /// How many nodes have the label.
     labelled: usize,
 }
 
@@ -38,16 +39,16 @@ impl TopologyKey {
         self.nodes.get(&value).map_or(&[], Vec::as_slice)
     }
 
-    /// How many values there are.
+    /// How many values nodes have.
     pub(crate) fn value_count(&self) -> usize {
         self.nodes.len()
     }
 
-    pub(crate) fn labelled(&self) -> usize {
+    pub(crate) fn labelled_nodes(&self) -> usize {
         self.labelled
     }
 
-    fn learn(&mut self, node: NodeId, value: Symbol) {
+    fn add_value(&mut self, node: NodeId, value: Symbol) {
         if self.values.len() <= node.index() {
             self.values.resize(node.index() + 1, None);
         }
@@ -56,7 +57,7 @@ impl TopologyKey {
         self.labelled += 1;
     }
 
-    fn forget(&mut self, node: NodeId) {
+    fn remove_value(&mut self, node: NodeId) {
         let Some(value) = self.values.get_mut(node.index()).and_then(Option::take) else {
             return;
         };
@@ -88,7 +89,7 @@ impl TopologyKeys {
         };
         for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.present) {
             if let Some(value) = node.labels.get(name) {
-                row.learn(NodeId::new(at), symbols.intern(value));
+                row.add_value(NodeId::new(at), symbols.intern(value));
             }
         }
         let id = self.free.pop().unwrap_or_else(|| {
@@ -100,7 +101,7 @@ impl TopologyKeys {
         id
     }
 
-    /// Removes a term with this key, and the key with its last one.
+    /// Removes a term with this key; the last one removes the key.
     pub(crate) fn remove_term(&mut self, id: TopologyKeyId) {
         let row = &mut self.rows[id.index()];
         row.terms -= 1;
@@ -111,26 +112,26 @@ impl TopologyKeys {
         }
     }
 
-    /// A node has these labels now.
-    pub(crate) fn learn_node(&mut self, node: NodeId, labels: &Labels, symbols: &mut Symbols) {
+    /// Adds the labels of a node.
+    pub(crate) fn add_node(&mut self, node: NodeId, labels: &Labels, symbols: &mut Symbols) {
         if self.ids.is_empty() {
             return;
         }
         for (name, value) in labels {
             if let Some(id) = self.ids.get(name.as_str()) {
-                self.rows[id.index()].learn(node, symbols.intern(value));
+                self.rows[id.index()].add_value(node, symbols.intern(value));
             }
         }
     }
 
-    /// A node with these labels goes or changes.
-    pub(crate) fn forget_node(&mut self, node: NodeId, labels: &Labels) {
+    /// Removes the labels of a node.
+    pub(crate) fn remove_node(&mut self, node: NodeId, labels: &Labels) {
         if self.ids.is_empty() {
             return;
         }
         for name in labels.keys() {
             if let Some(id) = self.ids.get(name.as_str()) {
-                self.rows[id.index()].forget(node);
+                self.rows[id.index()].remove_value(node);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Labels of pods, once for all pods of a namespace that have the same. Given back with the last of these pods.
+//! Labels of pods, stored once for all pods of a namespace with the same labels. The last of these pods removes them.
 
 use rustc_hash::FxHashMap;
 
@@ -15,12 +15,12 @@ pub(crate) struct LabelSets {
     by_pair: FxHashMap<Box<str>, Vec<LabelSetId>>,
 }
 
-/// The labels of some pods.
+/// A namespace and labels that some pods have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct LabelSet {
     pub(crate) namespace: Symbol,
     pub(crate) labels: PackedLabels,
-    /// The pods that have them, whatever their status.
+    /// The pods with these labels, in any status.
     pub(crate) pods: Vec<PodId>,
     /// Terms that match these pods.
     pub(crate) terms: Vec<TermId>,
@@ -35,7 +35,7 @@ impl LabelSets {
         &mut self.rows[id.index()]
     }
 
-    /// Adds a pod; whether its label set is a new one.
+    /// Adds a pod. Returns its label set, and whether that is new.
     pub(crate) fn add(&mut self, pod: PodId, namespace: Symbol, labels: &PackedLabels) -> (LabelSetId, bool) {
         let key = (namespace, labels.clone());
         if let Some(id) = self.ids.get(&key) {
@@ -68,7 +68,7 @@ impl LabelSets {
         (id, true)
     }
 
-    /// Removes a pod; whether it was the last one. Then the id is free, and nothing may refer to it any more.
+    /// Removes a pod. Returns whether it was the last one; then the id is free for another label set.
     pub(crate) fn remove(&mut self, id: LabelSetId, pod: PodId) -> bool {
         let row = &mut self.rows[id.index()];
         remove_item(&mut row.pods, pod);
@@ -107,7 +107,7 @@ impl LabelSets {
     }
 }
 
-/// Removes one item from a list without order.
+/// Removes one item from an unordered list.
 pub(crate) fn remove_item<T: PartialEq>(list: &mut Vec<T>, item: T) {
     if let Some(at) = list.iter().rposition(|other| *other == item) {
         list.swap_remove(at);

@@ -1,4 +1,4 @@
-//! The index of affinity terms against a look at all pods, in random clusters with random changes.
+//! Compares the affinity index with a scan of all pods, in random clusters with random changes.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ struct PodPlan {
     namespace: u8,
     app: Option<u8>,
     node: Option<u8>,
-    near: Vec<TermPlan>,
-    away: Vec<TermPlan>,
-    liked: Option<(i32, TermPlan)>,
-    disliked: Option<(i32, TermPlan)>,
+    required_affinity: Vec<TermPlan>,
+    required_anti_affinity: Vec<TermPlan>,
+    preferred_affinity: Option<(i32, TermPlan)>,
+    preferred_anti_affinity: Option<(i32, TermPlan)>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ enum Step {
     /// A node with a zone or without.
     Node(u8, Option<u8>),
     NodeGone(u8),
-    /// A pod is placed in the ledger, evicted or kept there.
+    /// Pipelines a pod in the ledger to a node.
     Place(u8, u8),
     Evict(u8),
 }
@@ -75,15 +75,25 @@ fn pods() -> impl Strategy<Value = PodPlan> {
         weighted(0.3, (1i32..5, terms())),
         weighted(0.3, (1i32..5, terms())),
     )
-        .prop_map(|(namespace, app, node, near, away, liked, disliked)| PodPlan {
-            namespace,
-            app,
-            node,
-            near,
-            away,
-            liked,
-            disliked,
-        })
+        .prop_map(
+            |(
+                namespace,
+                app,
+                node,
+                required_affinity,
+                required_anti_affinity,
+                preferred_affinity,
+                preferred_anti_affinity,
+            )| PodPlan {
+                namespace,
+                app,
+                node,
+                required_affinity,
+                required_anti_affinity,
+                preferred_affinity,
+                preferred_anti_affinity,
+            },
+        )
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -155,8 +165,8 @@ fn pod(name: u8, plan: &PodPlan) -> PodSpec {
         gpu_groups: Vec::new(),
         requests: Requests::default(),
         constraints: Constraints {
-            affinity: affinity(&plan.near, plan.liked.as_ref()),
-            anti_affinity: affinity(&plan.away, plan.disliked.as_ref()),
+            affinity: affinity(&plan.required_affinity, plan.preferred_affinity.as_ref()),
+            anti_affinity: affinity(&plan.required_anti_affinity, plan.preferred_anti_affinity.as_ref()),
             ..Constraints::default()
         },
         labels: app.into_iter().collect(),
@@ -219,8 +229,8 @@ fn apply(cluster: &mut Cluster, step: &Step) {
     }
 }
 
-/// Whether a pod is meant by a term.
-fn is_meant(ledger: &Ledger, term: &PodAffinityTerm, pod: PodId) -> bool {
+/// Whether a pod matches a term.
+fn term_matches(ledger: &Ledger, term: &PodAffinityTerm, pod: PodId) -> bool {
     let row = ledger.pod(pod);
     let namespace = ledger.symbols.text(row.namespace);
     let in_namespace = term
@@ -231,8 +241,8 @@ fn is_meant(ledger: &Ledger, term: &PodAffinityTerm, pod: PodId) -> bool {
     in_namespace && selector.matches(|key| row.labels.get(key))
 }
 
-/// What the index has to say of a pod on a node, by looking at all pods on all nodes.
-fn look_at_all(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>, i64) {
+/// The check and score of a pod on a node, by a scan of all pods on all nodes.
+fn by_brute_force(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>, i64) {
     let Constraints {
         affinity,
         anti_affinity,
@@ -246,13 +256,13 @@ fn look_at_all(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>,
             .flat_map(|at| ledger.node(at).pods.iter().map(move |other| (at, *other)))
             .filter(|(_, other)| *other != pod)
     };
-    let (mut away, mut points) = (false, 0);
+    let (mut excluded, mut points) = (false, 0);
     for (at, other) in others() {
         let theirs = &ledger.shape_of(other).constraints;
         let meets =
-            |term: &PodAffinityTerm, meant: PodId| is_meant(ledger, term, meant) && is_same(at, &term.topology_key);
-        away |= anti_affinity.required.iter().any(|term| meets(term, other));
-        away |= theirs.anti_affinity.required.iter().any(|term| meets(term, pod));
+            |term: &PodAffinityTerm, meant: PodId| term_matches(ledger, term, meant) && is_same(at, &term.topology_key);
+        excluded |= anti_affinity.required.iter().any(|term| meets(term, other));
+        excluded |= theirs.anti_affinity.required.iter().any(|term| meets(term, pod));
         for (own, terms, meant) in [(1, affinity, other), (-1, anti_affinity, other)]
             .into_iter()
             .chain([(1, &theirs.affinity, pod), (-1, &theirs.anti_affinity, pod)])
@@ -261,7 +271,7 @@ fn look_at_all(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>,
             points += own * met.map(|weighted| i64::from(weighted.weight)).sum::<i64>();
         }
     }
-    let all_match = |meant: PodId| affinity.required.iter().all(|term| is_meant(ledger, term, meant));
+    let all_match = |meant: PodId| affinity.required.iter().all(|term| term_matches(ledger, term, meant));
     let has_labels = affinity
         .required
         .iter()
@@ -274,7 +284,7 @@ fn look_at_all(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>,
             .any(|term| label(at, &term.topology_key).is_some())
     };
     let is_first = all_match(pod) && !others().any(|(at, other)| all_match(other) && labelled(at));
-    let result = if away {
+    let result = if excluded {
         Err(Check::PodAntiAffinity)
     } else if has_labels && (is_first || affinity.required.iter().all(near)) {
         Ok(())
@@ -287,21 +297,21 @@ fn look_at_all(ledger: &Ledger, pod: PodId, node: NodeId) -> (Result<(), Check>,
 fn check_all(cluster: &Cluster) -> Result<(), TestCaseError> {
     let ledger = &cluster.ledger;
     for pod in cluster.pod_ids.values().copied() {
-        let neighbours = InterPodRules::of(ledger, pod, true);
-        let mut can_go = false;
-        let near = neighbours.candidates();
+        let rules = InterPodRules::of(ledger, pod, true);
+        let mut fits_anywhere = false;
+        let near = rules.candidates();
         for (at, row) in ledger.nodes.iter().enumerate().filter(|(_, row)| row.present) {
             let node = NodeId::new(at);
-            let (result, weight) = look_at_all(ledger, pod, node);
+            let (result, weight) = by_brute_force(ledger, pod, node);
             let name = (&ledger.pod(pod).name, &row.name);
-            prop_assert_eq!(neighbours.check(node), result, "{:?}", name);
-            prop_assert_eq!(neighbours.score(node), weight, "{:?}", name);
-            prop_assert!(weight == 0 || neighbours.has_scores());
-            can_go |= result.is_ok();
+            prop_assert_eq!(rules.check(node), result, "{:?}", name);
+            prop_assert_eq!(rules.score(node), weight, "{:?}", name);
+            prop_assert!(weight == 0 || rules.has_scores());
+            fits_anywhere |= result.is_ok();
             let is_candidate = near.as_ref().is_none_or(|near| near.contains(&node));
             prop_assert!(is_candidate || result.is_err(), "{:?}", name);
         }
-        prop_assert!(!can_go || !neighbours.rule_out_all_nodes());
+        prop_assert!(!fits_anywhere || !rules.rule_out_all_nodes());
     }
     Ok(())
 }
@@ -346,15 +356,15 @@ fn pods_with_labels_of_their_own_leave_nothing_behind() {
         namespace: 0,
         app: Some(0),
         node: None,
-        near: Vec::new(),
-        away: vec![TermPlan {
+        required_affinity: Vec::new(),
+        required_anti_affinity: vec![TermPlan {
             operator: Operator::In,
             apps: vec![0],
             namespace: None,
             key: 0,
         }],
-        liked: None,
-        disliked: None,
+        preferred_affinity: None,
+        preferred_anti_affinity: None,
     };
     cluster.apply(Event::Pod(pod(0, &plan)));
     let mut rows = BTreeMap::new();
@@ -375,10 +385,10 @@ fn a_pod_with_more_terms_than_are_looked_at_waits_with_that_as_its_reason() {
             namespace: 0,
             app: None,
             node: None,
-            near: Vec::new(),
-            away: Vec::new(),
-            liked: None,
-            disliked: None,
+            required_affinity: Vec::new(),
+            required_anti_affinity: Vec::new(),
+            preferred_affinity: None,
+            preferred_anti_affinity: None,
         },
     );
     let app = |number: u32| {

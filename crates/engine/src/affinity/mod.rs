@@ -1,8 +1,8 @@
-//! Pod affinity and anti-affinity as an index: for each distinct term (selector and topology key) and each value of the
-//! node label, how many pods in place match the term, and how many carry it.
+//! An index for pod affinity and anti-affinity: for each distinct term (selector and topology key) and each value of the
+//! node label, how many pods on nodes match the term, and how many have the term in their spec.
 //!
-//! The ledger keeps the counts with every pod that comes to a node or leaves it, rollbacks included. Whether the labels of
-//! pods match a term is decided once for all pods with the same labels. Nothing here decides where a pod may go.
+//! The ledger updates the counts with every pod that is added to a node or removed from it, also in a rollback. Labels are
+//! matched with a term once for all pods with the same labels. The index does not decide where a pod may be placed.
 
 mod keys;
 mod label_sets;
@@ -16,14 +16,14 @@ use crate::ids::{NodeId, PodId, SelectorId, Symbol, TermId, TopologyKeyId};
 use crate::ledger::Ledger;
 use crate::model::{Constraints, PodAffinityTerm};
 use label_sets::{LabelSets, remove_item};
-use selectors::{Part, Parts, Selectors};
+use selectors::{PodSelector, PodSelectors, Selectors};
 
 use keys::{TopologyKey, TopologyKeys};
 
-/// The index.
+/// The index; a part of the ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AffinityIndex {
-    /// Some pod has or had affinity terms: all pods are listed by their labels.
+    /// Whether a pod with affinity terms was ever seen. Only then are pods indexed by their labels.
     enabled: bool,
     label_sets: LabelSets,
     selectors: Selectors,
@@ -33,28 +33,28 @@ pub(crate) struct AffinityIndex {
     term_ids: FxHashMap<(SelectorId, TopologyKeyId), TermId>,
 }
 
-/// A term that pods have.
+/// A term of at least one pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
     selector: SelectorId,
     key: TopologyKeyId,
-    /// How often shapes of pods have it.
-    users: u32,
+    /// How many times shapes refer to the term.
+    references: u32,
     counts: FxHashMap<Symbol, TermCount>,
     /// The sum over all values.
     pub(crate) total: TermCount,
 }
 
-/// Pods in place on nodes with one value of a topology key.
+/// Counts over the pods on nodes with one value of a topology key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TermCount {
     /// Pods that match the term.
     pub(crate) matching: i64,
-    /// Pods that carry the term as required anti-affinity.
+    /// Pods that have the term as required anti-affinity.
     pub(crate) avoiding: i64,
-    /// How often pods carry the term as a preference.
+    /// How many times pods have the term as a preference.
     pub(crate) preferring: i64,
-    /// Weights of these preferences, negative for anti-affinity.
+    /// Sum of the weights of these preferences, negative for anti-affinity.
     pub(crate) weight: i64,
 }
 
@@ -72,12 +72,12 @@ impl Term {
         self.counts.get(&value).copied().unwrap_or_default()
     }
 
-    /// Values with pods that match or carry the term.
+    /// Values with pods that match or have the term.
     pub(crate) fn values(&self) -> impl Iterator<Item = (Symbol, TermCount)> {
         self.counts.iter().map(|(value, count)| (*value, *count))
     }
 
-    /// How many values these are.
+    /// The number of [`Term::values`].
     pub(crate) fn value_count(&self) -> usize {
         self.counts.len()
     }
@@ -92,12 +92,11 @@ impl Term {
     }
 }
 
-/// The terms of the pods of a shape.
+/// The terms of a shape.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ShapeTerms {
-    /// Required affinity: a matching pod has to match all terms at once, as in kube-scheduler.
+    /// A pod matches only if it matches all of these terms at once, as in kube-scheduler.
     pub(crate) required_affinity: Vec<TermId>,
-    /// Required anti-affinity.
     pub(crate) required_anti_affinity: Vec<TermId>,
     /// Preferences with their weights, negative for anti-affinity.
     pub(crate) preferred: Vec<(TermId, i64)>,
@@ -113,8 +112,8 @@ impl ShapeTerms {
             .copied()
     }
 
-    /// What one pod adds to the counts of terms that it carries.
-    fn carried(&self) -> impl Iterator<Item = (TermId, TermCount)> {
+    /// What one pod of the shape adds to the counts of its terms.
+    fn carried_counts(&self) -> impl Iterator<Item = (TermId, TermCount)> {
         let avoiding = TermCount {
             avoiding: 1,
             ..TermCount::default()
@@ -134,12 +133,12 @@ impl ShapeTerms {
 }
 
 impl AffinityIndex {
-    /// Whether pods are listed by their labels.
+    /// Whether pods are indexed by their labels.
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Lists pods by their labels from now on. The caller adds those that there are.
+    /// Indexes pods by their labels from now on. The caller adds the pods that exist already.
     pub(crate) fn enable(&mut self) {
         self.enabled = true;
     }
@@ -188,7 +187,7 @@ impl Ledger {
         }
     }
 
-    /// Lists a pod that has no place yet by its labels and terms.
+    /// Adds the labels and terms of a pod that is on no node yet.
     pub(crate) fn add_pod_terms(&mut self, pod: PodId) {
         if self.affinity.enabled {
             self.add_label_set(pod);
@@ -202,15 +201,15 @@ impl Ledger {
         }
     }
 
-    /// The reverse, for a pod that has no place any more.
-    pub(crate) fn drop_pod_terms(&mut self, pod: PodId) {
+    /// Removes the labels and terms of a pod that is on no node any more.
+    pub(crate) fn remove_pod_terms(&mut self, pod: PodId) {
         let shape = self.pod(pod).shape;
         let row = &mut self.shapes[shape.index()];
         row.pods -= 1;
         if row.pods == 0
             && let Some(terms) = row.terms.take()
         {
-            terms.all().for_each(|term| self.drop_term(term));
+            terms.all().for_each(|term| self.release_term(term));
         }
         let Some(set) = self.pods[pod.index()].label_set.take() else {
             return;
@@ -229,7 +228,7 @@ impl Ledger {
         }
     }
 
-    /// Lists a pod by its labels.
+    /// Adds the labels of a pod.
     pub(crate) fn add_label_set(&mut self, pod: PodId) {
         let row = &mut self.pods[pod.index()];
         let AffinityIndex {
@@ -253,21 +252,21 @@ impl Ledger {
         } = constraints;
         let mut terms = ShapeTerms::default();
         if !affinity.required.is_empty() {
-            let together = self.add_selector(affinity.required.iter().map(Part::of).collect());
+            let together = self.add_selector(affinity.required.iter().map(PodSelector::of).collect());
             for term in &affinity.required {
                 let term = self.add_term(together, &term.topology_key);
                 self.add_once(&mut terms.required_affinity, term);
             }
         }
         for term in &anti_affinity.required {
-            let selector = self.add_selector(vec![Part::of(term)]);
+            let selector = self.add_selector(vec![PodSelector::of(term)]);
             let term = self.add_term(selector, &term.topology_key);
             self.add_once(&mut terms.required_anti_affinity, term);
         }
         for (preferred, sign) in [(&affinity.preferred, 1), (&anti_affinity.preferred, -1)] {
             for weighted in preferred {
                 let PodAffinityTerm { topology_key, .. } = &weighted.term;
-                let selector = self.add_selector(vec![Part::of(&weighted.term)]);
+                let selector = self.add_selector(vec![PodSelector::of(&weighted.term)]);
                 let term = self.add_term(selector, topology_key);
                 terms.preferred.push((term, sign * i64::from(weighted.weight)));
             }
@@ -275,17 +274,17 @@ impl Ledger {
         terms
     }
 
-    /// Adds a term to a list that has each once.
+    /// Adds a term to a list unless the list has it; then the reference is released.
     fn add_once(&mut self, terms: &mut Vec<TermId>, term: TermId) {
         if terms.contains(&term) {
-            self.drop_term(term);
+            self.release_term(term);
         } else {
             terms.push(term);
         }
     }
 
-    /// The selector with these parts. A term of it has to follow.
-    fn add_selector(&mut self, parts: Parts) -> SelectorId {
+    /// Interns a selector. The caller has to add a term with it.
+    fn add_selector(&mut self, parts: PodSelectors) -> SelectorId {
         let AffinityIndex {
             label_sets, selectors, ..
         } = &mut self.affinity;
@@ -305,13 +304,13 @@ impl Ledger {
         let key = keys.add_term(topology_key, &self.nodes, &mut self.symbols);
         if let Some(id) = term_ids.get(&(selector, key)) {
             keys.remove_term(key);
-            terms[id.index()].users += 1;
+            terms[id.index()].references += 1;
             return *id;
         }
         let mut term = Term {
             selector,
             key,
-            users: 1,
+            references: 1,
             counts: FxHashMap::default(),
             total: TermCount::default(),
         };
@@ -342,7 +341,7 @@ impl Ledger {
         id
     }
 
-    fn drop_term(&mut self, id: TermId) {
+    fn release_term(&mut self, id: TermId) {
         let AffinityIndex {
             label_sets,
             selectors,
@@ -353,8 +352,8 @@ impl Ledger {
             ..
         } = &mut self.affinity;
         let term = &mut terms[id.index()];
-        term.users -= 1;
-        if term.users > 0 {
+        term.references -= 1;
+        if term.references > 0 {
             return;
         }
         term.counts = FxHashMap::default();
@@ -368,7 +367,7 @@ impl Ledger {
         free_terms.push(id);
     }
 
-    /// A pod comes to a node (`sign` 1) or leaves it (-1).
+    /// Counts a pod that is added to a node (`sign` 1) or removed from it (-1).
     pub(crate) fn count_terms(&mut self, pod: PodId, node: NodeId, sign: i64) {
         let row = &self.pods[pod.index()];
         let AffinityIndex {
@@ -395,21 +394,21 @@ impl Ledger {
             }
         }
         if let Some(carried) = &self.shapes[row.shape.index()].terms {
-            carried.carried().for_each(|(term, change)| count(term, change));
+            carried.carried_counts().for_each(|(term, change)| count(term, change));
         }
         if steps > 0 {
             self.note_work(steps);
         }
     }
 
-    /// A node has its labels now.
-    pub(crate) fn learn_node_labels(&mut self, node: NodeId) {
+    /// Adds the labels of a node.
+    pub(crate) fn add_node_labels(&mut self, node: NodeId) {
         let labels = &self.nodes[node.index()].labels;
-        self.affinity.keys.learn_node(node, labels, &mut self.symbols);
+        self.affinity.keys.add_node(node, labels, &mut self.symbols);
     }
 
-    /// A node without pods is about to lose or change its labels.
-    pub(crate) fn forget_node_labels(&mut self, node: NodeId) {
-        self.affinity.keys.forget_node(node, &self.nodes[node.index()].labels);
+    /// Removes the labels of a node without pods, before they change or the node goes.
+    pub(crate) fn remove_node_labels(&mut self, node: NodeId) {
+        self.affinity.keys.remove_node(node, &self.nodes[node.index()].labels);
     }
 }

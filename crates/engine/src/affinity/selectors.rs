@@ -1,4 +1,4 @@
-//! What affinity terms say about other pods, once for all terms that say the same.
+//! Selectors of affinity terms, stored once for all terms with the same selector.
 
 use rustc_hash::FxHashMap;
 
@@ -7,19 +7,20 @@ use crate::ids::{LabelSetId, SelectorId, TermId};
 use crate::intern::Symbols;
 use crate::model::{LabelSelector, Operator, PodAffinityTerm};
 
-/// Pods that match all of these parts: those of one anti-affinity term, or of all required affinity terms of a pod.
-pub(crate) type Parts = Vec<Part>;
+/// Selects the pods that match all of these: one for an anti-affinity or preferred term, several for the required affinity
+/// terms of a pod.
+pub(crate) type PodSelectors = Vec<PodSelector>;
 
-/// Namespaces (`None` = all) and labels (`None` = matches no pod).
+/// Selects pods by namespaces (`None` = all) and labels (`None` = no pod).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct PodSelector {
     namespaces: Option<Vec<String>>,
     labels: Option<LabelSelector>,
 }
 
-impl Part {
-    pub(crate) fn of(term: &PodAffinityTerm) -> Part {
-        Part {
+impl PodSelector {
+    pub(crate) fn of(term: &PodAffinityTerm) -> PodSelector {
+        PodSelector {
             namespaces: term.namespaces.clone(),
             labels: term.selector.clone(),
         }
@@ -38,7 +39,7 @@ impl Part {
                 .is_some_and(|selector| selector.matches(|key| set.labels.get(key)))
     }
 
-    /// The fewest `key=value` of which a pod must have one; `None` = no requirement names values.
+    /// The shortest list of `key=value` pairs of which a matching pod must have one; `None` = no requirement names values.
     fn pairs(&self) -> Option<Vec<String>> {
         let Some(labels) = &self.labels else {
             return Some(Vec::new());
@@ -54,17 +55,17 @@ impl Part {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selectors {
     rows: Vec<Selector>,
-    ids: FxHashMap<Parts, SelectorId>,
+    ids: FxHashMap<PodSelectors, SelectorId>,
     free: Vec<SelectorId>,
-    /// Selectors by each `key=value` that lets a pod match.
+    /// Selectors by each of their `key=value` pairs.
     by_pair: FxHashMap<String, Vec<SelectorId>>,
-    /// Selectors that name no value: every label set has to be looked at.
+    /// Selectors without pairs: every label set has to be compared with them.
     without_pair: Vec<SelectorId>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selector {
-    parts: Parts,
+    parts: PodSelectors,
     /// Label sets that match.
     pub(crate) label_sets: Vec<LabelSetId>,
     /// Terms with this selector.
@@ -73,7 +74,7 @@ pub(crate) struct Selector {
 
 impl Selector {
     fn pairs(&self) -> Option<Vec<String>> {
-        let pairs = self.parts.iter().filter_map(Part::pairs);
+        let pairs = self.parts.iter().filter_map(PodSelector::pairs);
         let mut fewest = pairs.min_by_key(Vec::len)?;
         fewest.sort_unstable();
         fewest.dedup();
@@ -90,8 +91,8 @@ impl Selectors {
         &self.rows[id.index()]
     }
 
-    /// The selector with these parts; label sets that match are looked up for a new one.
-    pub(crate) fn intern(&mut self, parts: Parts, label_sets: &LabelSets, symbols: &Symbols) -> SelectorId {
+    /// The id of a selector. A new selector is matched with all label sets.
+    pub(crate) fn intern(&mut self, parts: PodSelectors, label_sets: &LabelSets, symbols: &Symbols) -> SelectorId {
         if let Some(id) = self.ids.get(&parts) {
             return *id;
         }
@@ -131,7 +132,7 @@ impl Selectors {
         self.rows[id.index()].terms.push(term);
     }
 
-    /// Removes a term of a selector, and the selector with its last one.
+    /// Removes a term of a selector; the last one removes the selector.
     pub(crate) fn remove_term(&mut self, id: SelectorId, term: TermId) {
         remove_item(&mut self.rows[id.index()].terms, term);
         if !self.rows[id.index()].terms.is_empty() {
@@ -155,7 +156,7 @@ impl Selectors {
         self.free.push(id);
     }
 
-    /// Finds the selectors that match a new label set, and returns their terms.
+    /// Matches a new label set with the selectors, and returns the terms of those that match.
     pub(crate) fn add_label_set(&mut self, id: LabelSetId, set: &LabelSet, symbols: &Symbols) -> Vec<TermId> {
         let by_pair = set.labels.pairs().filter_map(|pair| self.by_pair.get(pair));
         let mut candidates: Vec<SelectorId> = by_pair.flatten().chain(&self.without_pair).copied().collect();
@@ -172,7 +173,7 @@ impl Selectors {
         terms
     }
 
-    /// Forgets a label set that a selector matches.
+    /// Removes a label set from a selector that matches it.
     pub(crate) fn remove_label_set(&mut self, selector: SelectorId, id: LabelSetId) {
         remove_item(&mut self.rows[selector.index()].label_sets, id);
     }

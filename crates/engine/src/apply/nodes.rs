@@ -26,9 +26,9 @@ impl Cluster {
             }
         };
         let pods = self.clear_node(id);
-        self.ledger.forget_node_labels(id);
+        self.ledger.remove_node_labels(id);
         self.ledger.nodes[id.index()] = self.node_row(&spec, name, self.ledger.nodes[id.index()].rank);
-        self.ledger.learn_node_labels(id);
+        self.ledger.add_node_labels(id);
         self.node_specs[id.index()] = Some(spec);
         self.node_changed();
         for pod in pods.into_iter().chain(self.homeless.remove(&name).unwrap_or_default()) {
@@ -42,7 +42,7 @@ impl Cluster {
         };
         let Some(id) = self.node_ids.remove(&name) else { return };
         let pods = self.clear_node(id);
-        self.ledger.forget_node_labels(id);
+        self.ledger.remove_node_labels(id);
         self.ledger.nodes[id.index()] = absent_node();
         self.node_specs[id.index()] = None;
         self.free_nodes.push(id);

@@ -107,7 +107,7 @@ impl Cluster {
         if row.deletion.is_some() {
             self.leaving.retain(|pod| *pod != id);
         }
-        self.ledger.drop_pod_terms(id);
+        self.ledger.remove_pod_terms(id);
         if let Some(gang) = self.ledger.pod(id).gang {
             self.discharge(gang, id);
             self.ledger.pods[id.index()].gang = None;

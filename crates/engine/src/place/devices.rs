@@ -17,8 +17,8 @@ pub(crate) struct DeviceChoice {
     pub(crate) must_wait: bool,
 }
 
-/// Chooses GPUs on a node for a pod that shares GPUs: `Binpack` prefers GPUs in use by other groups, `Spread` prefers free
-/// ones. `None` = the node has not enough of them.
+/// Chooses GPUs on a node for a pod that shares GPUs: `Binpack` prefers GPUs that other pods share already, `Spread` prefers
+/// free ones. `None` = the node has not enough of them.
 pub(crate) fn choose_devices(
     ledger: &Ledger,
     pod: PodId,

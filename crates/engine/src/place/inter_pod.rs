@@ -235,7 +235,7 @@ impl<'a> InterPodRules<'a> {
         let present = self.ledger.present_nodes;
         let everywhere = |term: &TermId, counted: fn(TermCount) -> i64| {
             let (row, key) = (index.term(*term), index.key_of(*term));
-            row.value_count() >= key.value_count() && key.labelled() == present && {
+            row.value_count() >= key.value_count() && key.labelled_nodes() == present && {
                 self.ledger.note_work(row.value_count());
                 let met = row
                     .values()

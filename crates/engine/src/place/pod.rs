@@ -165,7 +165,7 @@ impl Cycle<'_> {
         // An evicted pod is kept if it gets the place that it has, or the one that it left when it was moved before.
         let is_same = |old: &Place| old.node == Some(node) && (groups.is_empty() || groups == old.groups);
         let moved_from = row.leaving.as_deref();
-        // In the second case the pod keeps its promised place, which another pod may have got since.
+        // In the second case the pod keeps the place to which it was moved; another pod may have got that since.
         let keeps_promise = || moved_from.is_some_and(is_same) && ledger.still_fits(pod);
         if row.evicted_from.is_some() && (is_same(&row.place) || keeps_promise()) {
             return self.ledger.keep(pod);

@@ -91,7 +91,7 @@ impl SearchState {
             ranks: Vec::with_capacity(ledger.gangs.len()),
             pending_order: None,
         };
-        // One pass fills all state, since the rows of gangs are many and each costs a cache miss.
+        // One pass fills all lists, since the rows of gangs are many and each costs a cache miss.
         for (at, gang) in ledger.gangs.iter().enumerate() {
             let (id, rank) = (GangId::new(at), GangRank::of(gang));
             state.ranks.push(rank);

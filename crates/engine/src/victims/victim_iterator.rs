@@ -107,7 +107,7 @@ impl VictimIterator {
         iterator
     }
 
-    /// The next unit. Recorded victims are evicted already: a unit that contains one is skipped.
+    /// The next unit. A unit that contains a recorded victim is skipped: every set of the probe has that victim already.
     pub(crate) fn next(
         &mut self,
         cycle: &Cycle<'_>,
