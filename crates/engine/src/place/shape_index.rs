@@ -394,7 +394,7 @@ mod tests {
             let mut cluster = case.cluster.clone();
             let mut config = case.config.clone();
             config.placement = placement;
-            // Pods have their places: on many nodes a device has room for less than the request.
+            // Pods have their places: on many nodes a GPU has less free memory than the request.
             cluster.cycle(shapes::NOW, &config);
             let ledger = &cluster.ledger;
             assert!(ledger.shapes.len() > SHAPES_MAX);
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn a_node_that_is_worth_less_than_its_bound_is_not_taken_for_the_best() {
         let mut case = shapes::nodes(2);
-        // The request is rounded down to 0.268: the device of the first node has room for that, and not for 0.28.
+        // The request is rounded down to 0.268: that fits on the GPU of the first node, 0.28 does not.
         for pod in [
             part_of_gpu(730, Some("node-000000")),
             part_of_gpu(500, Some("node-000001")),

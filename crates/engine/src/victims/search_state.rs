@@ -32,7 +32,7 @@ pub(crate) struct SearchState {
 /// them at its end.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingQueueOrder {
-    pub(crate) tournament: Tournament,
+    pub(crate) heap: Tournament,
     /// By leaf queue: the request of its next pending gang.
     loads: Vec<Option<Load>>,
     /// By gang: its request, once computed.
@@ -43,7 +43,7 @@ pub(crate) struct PendingQueueOrder {
 impl PendingQueueOrder {
     pub(crate) fn new(ledger: &Ledger, pending: &ByLeaf, total: Share, memory_min: Option<i64>) -> PendingQueueOrder {
         let mut pending_order = PendingQueueOrder {
-            tournament: Tournament::new(ledger, Direction::Serve, total),
+            heap: Tournament::new(ledger, Direction::Serve, total),
             loads: vec![None; ledger.queues.len()],
             requests: vec![None; ledger.gangs.len()],
             memory_min,
@@ -77,7 +77,7 @@ impl PendingQueueOrder {
 
     /// Reverts the changes of a simulation to a leaf.
     pub(crate) fn restore_leaf(&mut self, ledger: &Ledger, leaf: QueueId) {
-        self.tournament.set(ledger, leaf, self.loads[leaf.index()]);
+        self.heap.set(ledger, leaf, self.loads[leaf.index()]);
     }
 }
 

@@ -88,7 +88,7 @@ impl Cycle<'_> {
         let mut fits = true;
         while contending > 1 && !self.is_out_of_work() {
             self.ledger.note_work(4);
-            let Some(queue) = pending_order.tournament.best_leaf_below(self.ledger, &branches) else {
+            let Some(queue) = pending_order.heap.best_leaf_below(self.ledger, &branches) else {
                 break;
             };
             let leaf = leaves.entry(queue).or_insert_with(|| SimulatedLeaf {
@@ -101,7 +101,7 @@ impl Cycle<'_> {
                     fits = false;
                     break;
                 }
-                pending_order.tournament.touch(self.ledger, queue);
+                pending_order.heap.touch(self.ledger, queue);
             }
             self.refresh_leaf(search, pods, leaf, &mut pending_order, queue);
         }
@@ -196,7 +196,7 @@ impl Cycle<'_> {
             };
             Load { request, freed: [0; 3] }
         });
-        pending_order.tournament.set(self.ledger, queue, load);
+        pending_order.heap.set(self.ledger, queue, load);
     }
 
     /// Removes the next gang of a leaf and returns it if it is a participant. Another pending gang is removed together with
@@ -241,7 +241,7 @@ impl Cycle<'_> {
             .base_capacity
             .gpus
             .iter()
-            .map(|room| *room > Gpus::ZERO)
+            .map(|gpus| *gpus > Gpus::ZERO)
             .collect();
         for pod in victims {
             let row = ledger.pod(*pod);

@@ -17,7 +17,7 @@ use crate::victims::victim_sets::{EvictionUnit, EvictionUnits};
 pub(crate) struct VictimIterator {
     /// Whether every unit so far contained all pods of its gang.
     whole_gangs: bool,
-    tournament: Tournament,
+    heap: Tournament,
     leaves: FxHashMap<QueueId, LeafVictims>,
     /// The most gangs that may lose pods; `None` = no limit.
     gangs_max: Option<u32>,
@@ -88,7 +88,7 @@ impl VictimIterator {
     pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimIterator {
         let mut iterator = VictimIterator {
             whole_gangs: true,
-            tournament: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
+            heap: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
             leaves: FxHashMap::default(),
             gangs_max,
             gangs: Vec::new(),
@@ -115,7 +115,7 @@ impl VictimIterator {
         recorded: &RecordedVictims,
     ) -> Option<EvictionUnit> {
         loop {
-            let queue = self.tournament.best_leaf(cycle.ledger)?;
+            let queue = self.heap.best_leaf(cycle.ledger)?;
             let leaf = self.leaves.get_mut(&queue).expect("every leaf of the heap is known");
             let (_, victim) = leaf.next.take().expect("a leaf in the heap has a next gang");
             leaf.freed = plus(leaf.freed, victim.allocated);
@@ -148,14 +148,14 @@ impl VictimIterator {
             leaf.unvisited -= 1;
         }
         let unvisited = (leaf.unvisited > 0).then(|| list[leaf.unvisited - 1]);
-        let partly_taken = leaf.partly_taken.last().map(|(turn, _)| *turn);
+        let partly_taken = leaf.partly_taken.last().map(|(key, _)| *key);
         leaf.next = match (unvisited, partly_taken) {
-            (Some((turn, _)), Some(partly_taken)) if partly_taken > turn => leaf.partly_taken.pop(),
-            (Some((turn, gang)), _) => {
+            (Some((key, _)), Some(partly_taken)) if partly_taken > key => leaf.partly_taken.pop(),
+            (Some((key, gang)), _) => {
                 leaf.unvisited -= 1;
                 let allocated = cycle.ledger.gang(gang).allocated;
                 Some((
-                    turn,
+                    key,
                     VictimGang {
                         gang,
                         taken: Vec::new(),
@@ -169,7 +169,7 @@ impl VictimIterator {
             request: [0; 3],
             freed: plus(leaf.freed, victim.allocated),
         });
-        self.tournament.set(cycle.ledger, queue, load);
+        self.heap.set(cycle.ledger, queue, load);
     }
 }
 
