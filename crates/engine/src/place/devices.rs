@@ -12,7 +12,7 @@ use crate::tables::{GPU, Group, Groups, When};
 /// The GPU groups that were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceChoice {
-    pub(crate) groups: Groups,
+    pub(crate) gpu_groups: Groups,
     /// The pod can't start before other pods have released resources.
     pub(crate) must_wait: bool,
 }
@@ -24,7 +24,7 @@ pub(crate) fn choose_devices(
     pod: PodId,
     node: NodeId,
     strategy: PlacementStrategy,
-    only_promise: bool,
+    only_pipeline: bool,
 ) -> Option<DeviceChoice> {
     let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
     let (need, wanted) = (shape.need_mib(row.memory_mib), shape.devices() as usize);
@@ -37,34 +37,34 @@ pub(crate) fn choose_devices(
         PlacementStrategy::Binpack => shared.sort_unstable_by_key(|group| (std::cmp::Reverse(group.used()), group.id)),
         PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used(), group.id)),
     }
-    let openable = row
+    let free_gpus = row
         .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)
         .max(0) as usize;
-    if shared.len() + openable < wanted {
+    if shared.len() + free_gpus < wanted {
         return None;
     }
     let from_shared = match strategy {
         PlacementStrategy::Binpack => shared.len().min(wanted),
-        PlacementStrategy::Spread => wanted.saturating_sub(openable),
+        PlacementStrategy::Spread => wanted.saturating_sub(free_gpus),
     };
     let fits_now = fits(row, shape, row.free.idle, When::Now).is_ok();
     let joined = &shared[..from_shared];
     let opened = (wanted - from_shared) as i64;
     let opens_now = opened <= row.openable_devices(row.free.idle[GPU], When::Now);
     let joins_now = joined.iter().all(|group| group.fits_now(need, row.memory_mib));
-    let must_wait = !fits_now || !joins_now || (opened > 0 && (only_promise || !opens_now));
-    let mut groups: Groups = joined.iter().map(|group| group.id).collect();
+    let must_wait = !fits_now || !joins_now || (opened > 0 && (only_pipeline || !opens_now));
+    let mut gpu_groups: Groups = joined.iter().map(|group| group.id).collect();
     let uid = &ledger.pod(pod).uid;
     let mut ordinal = 0;
-    while groups.len() < wanted {
-        let group = unused_group(uid, &row.name, &mut ordinal, |id| row.group(id).is_some());
-        groups.push(group);
+    while gpu_groups.len() < wanted {
+        let group = unused_gpu_group(uid, &row.name, &mut ordinal, |id| row.group(id).is_some());
+        gpu_groups.push(group);
     }
-    Some(DeviceChoice { groups, must_wait })
+    Some(DeviceChoice { gpu_groups, must_wait })
 }
 
 /// A new GPU group id that the node does not use yet.
-fn unused_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GroupId) -> bool) -> GroupId {
+fn unused_gpu_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GroupId) -> bool) -> GroupId {
     loop {
         let group = fresh_group(uid, node, *ordinal);
         *ordinal += 1;

@@ -140,7 +140,7 @@ impl Cycle<'_> {
     fn place_subgroup(
         &mut self,
         attempt: &mut Attempt,
-        group: u32,
+        subgroup: u32,
         pods: &[PodId],
         scope: Scope<'_>,
     ) -> Result<(), PlacementFailure> {
@@ -148,24 +148,25 @@ impl Cycle<'_> {
             return Ok(());
         }
         let row = self.ledger.gang(attempt.gang);
-        let Some(constraint) = row.groups[group as usize].topology.clone() else {
-            return self.place_members(attempt, group, pods, scope);
+        let Some(constraint) = row.groups[subgroup as usize].topology.clone() else {
+            return self.place_members(attempt, subgroup, pods, scope);
         };
         let mut sets = Vec::new();
-        row.sets_below(group, &mut sets);
+        row.sets_below(subgroup, &mut sets);
         let DomainChoice { domains, scores } = self.suitable_domains(attempt.gang, &constraint, &sets, pods, scope)?;
         if scores.is_some() {
-            attempt.subgroup_scores[group as usize] = scores;
+            attempt.subgroup_scores[subgroup as usize] = scores;
         }
         self.try_domains(attempt, &constraint, domains, scope, |cycle, attempt, scope| {
-            cycle.place_members(attempt, group, pods, scope)
+            cycle.place_members(attempt, subgroup, pods, scope)
         })
     }
 
+    /// Places the pods of a subgroup, one member after the other.
     fn place_members(
         &mut self,
         attempt: &mut Attempt,
-        group: u32,
+        subgroup: u32,
         pods: &[PodId],
         scope: Scope<'_>,
     ) -> Result<(), PlacementFailure> {
@@ -173,17 +174,17 @@ impl Cycle<'_> {
         let mut by_member: FxHashMap<Member, Vec<PodId>> = FxHashMap::default();
         for pod in pods {
             let set = self.ledger.pod(*pod).pod_set;
-            if let Some(member) = set.and_then(|set| gang.member_with(group, set)) {
+            if let Some(member) = set.and_then(|set| gang.member_with(subgroup, set)) {
                 by_member.entry(member).or_default().push(*pod);
             }
         }
-        for member in gang.ordered_members(group) {
+        for member in gang.ordered_members(subgroup) {
             let Some(pods) = by_member.remove(&member) else {
                 continue;
             };
             match member {
                 Member::Pods(set) => self.place_pod_set(attempt, set, &pods, scope)?,
-                Member::Group(group) => self.place_subgroup(attempt, group, &pods, scope)?,
+                Member::Group(subgroup) => self.place_subgroup(attempt, subgroup, &pods, scope)?,
             }
         }
         Ok(())
@@ -211,6 +212,7 @@ impl Cycle<'_> {
         })
     }
 
+    /// Calls `place` with one domain after the other until it succeeds.
     fn try_domains(
         &mut self,
         attempt: &mut Attempt,
@@ -223,7 +225,7 @@ impl Cycle<'_> {
             return place(self, attempt, scope);
         };
         let mut result = Err(PlacementFailure::NoPods);
-        let offered: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
+        let in_domain: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
         for domain in domains {
             let tree = self
                 .domains
@@ -231,8 +233,8 @@ impl Cycle<'_> {
                 .expect("the topology was there just now");
             let mut nodes = tree.domain(domain).nodes.clone();
             self.ledger.note_work(1 + nodes.len() / 8);
-            if let Some(offered) = &offered {
-                nodes.retain(|node| offered.contains(node));
+            if let Some(in_domain) = &in_domain {
+                nodes.retain(|node| in_domain.contains(node));
             }
             nodes.retain(|node| scope.allowed.contains(*node));
             let (checkpoint, placed) = (self.ledger.checkpoint(), attempt.placed);
@@ -288,12 +290,12 @@ pub(super) fn topology_scores_for<'a>(
     if let Some(scores) = &attempt.pod_set_scores[set] {
         return Some(scores);
     }
-    let mut group = Some(gang.pod_sets[set].parent);
-    while let Some(at) = group {
+    let mut subgroup = Some(gang.pod_sets[set].parent);
+    while let Some(at) = subgroup {
         if let Some(scores) = &attempt.subgroup_scores[at as usize] {
             return Some(scores);
         }
-        group = gang.groups[at as usize].parent;
+        subgroup = gang.groups[at as usize].parent;
     }
     None
 }

@@ -49,8 +49,8 @@ impl NodeFilter<'_> {
         if !shape.is_shared() {
             return Some((node, None));
         }
-        let only_promise = self.mode == PlacementMode::Simulated;
-        let devices = choose_devices(ledger, pod, node, self.strategy, only_promise)?;
+        let only_pipeline = self.mode == PlacementMode::Simulated;
+        let devices = choose_devices(ledger, pod, node, self.strategy, only_pipeline)?;
         Some((node, Some(devices)))
     }
 }
@@ -151,8 +151,8 @@ impl Cycle<'_> {
     fn commit_placement(&mut self, pod: PodId, node: NodeId, devices: Option<DeviceChoice>, mode: PlacementMode) {
         let ledger = &*self.ledger;
         let row = ledger.pod(pod);
-        let (groups, must_wait) = match devices {
-            Some(devices) => (devices.groups, devices.must_wait),
+        let (gpu_groups, must_wait) = match devices {
+            Some(devices) => (devices.gpu_groups, devices.must_wait),
             None => {
                 let node = ledger.node(node);
                 let fits_now = crate::place::fits(node, ledger.shape(row.shape), node.free.idle, When::Now).is_ok();
@@ -160,17 +160,17 @@ impl Cycle<'_> {
             }
         };
         if mode == PlacementMode::Real && !must_wait {
-            return self.ledger.bind(pod, node, groups);
+            return self.ledger.bind(pod, node, gpu_groups);
         }
         // An evicted pod is kept if it gets the place that it has, or the one that it left when it was moved before.
-        let is_same = |old: &Place| old.node == Some(node) && (groups.is_empty() || groups == old.groups);
+        let is_same = |old: &Place| old.node == Some(node) && (gpu_groups.is_empty() || gpu_groups == old.groups);
         let moved_from = row.leaving.as_deref();
         // In the second case the pod keeps the place to which it was moved; another pod may have got that since.
         let keeps_promise = || moved_from.is_some_and(is_same) && ledger.still_fits(pod);
         if row.evicted_from.is_some() && (is_same(&row.place) || keeps_promise()) {
             return self.ledger.keep(pod);
         }
-        self.ledger.pipeline(pod, node, groups);
+        self.ledger.pipeline(pod, node, gpu_groups);
     }
 }
 
