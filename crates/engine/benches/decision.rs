@@ -1,8 +1,8 @@
 //! How long one decision takes: `cargo bench -p kai-engine`. The shapes and what they must take are in docs/performance.md.
 
-mod shapes;
+mod clusters;
 
-use shapes::{Case, NOW, fill, fractions, gangs, infeasible, reclaim_large, reclaim_many};
+use clusters::{Case, NOW, fill, fractions, gangs, infeasible, reclaim_large, reclaim_many};
 
 fn main() {
     divan::main();

@@ -141,7 +141,7 @@ proptest! {
     fn nobody_goes_whose_place_nobody_takes(scene in scenes()) {
         watch(&scene, |world, report| {
             // What one search took may come to be free again by another.
-            let searches = report.efforts.iter().filter(|effort| effort.action != Action::Allocate);
+            let searches = report.action_stats.iter().filter(|effort| effort.action != Action::Allocate);
             if searches.map(|effort| effort.placed).sum::<u32>() != 1 {
                 return;
             }

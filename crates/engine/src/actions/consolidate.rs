@@ -25,7 +25,7 @@ impl Cycle<'_> {
 
     /// Whether the cluster has enough GPUs and GPU memory free in sum; moving can't make more.
     fn has_free_gpus(&self, pods: &[PodId], known: &Cell<Option<FreeGpus>>) -> bool {
-        let stamp = self.ledger.touched.end();
+        let stamp = self.ledger.changed_nodes.end();
         let free = known
             .get()
             .filter(|free| free.stamp == stamp)
@@ -48,7 +48,7 @@ impl Cycle<'_> {
                 .filter(|node| !node.not_ready && !node.unschedulable)
         };
         FreeGpus {
-            stamp: self.ledger.touched.end(),
+            stamp: self.ledger.changed_nodes.end(),
             gpus: ready().map(|node| node.idle_gpus(mig) + node.releasing_gpus(mig)).sum(),
             mib: ready().map(|node| node.available_memory_mib()).sum(),
         }

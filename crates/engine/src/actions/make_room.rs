@@ -9,7 +9,7 @@ use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Action;
 use crate::place::{fits, static_check};
-use crate::report::SearchEnd;
+use crate::report::SearchResult;
 use crate::tables::When;
 use crate::victims::{Budget, Lists, Search, Solution};
 
@@ -36,7 +36,7 @@ impl Cycle<'_> {
         }
         let mut round = self.begin_round(action, &mut waiting);
         let mut lists = Lists::new(self.ledger);
-        let mut walk = self.walk(self.by_leaf(action, waiting));
+        let mut walk = self.iterate(self.by_leaf(action, waiting));
         let mut left = self.config.failed_scenarios_per_action_max;
         let mut failed: FxHashSet<Signature> = FxHashSet::default();
         let mut fitting = FxHashMap::default();
@@ -48,7 +48,7 @@ impl Cycle<'_> {
             self.ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
             let signature = Signature::of(self.ledger, action, queue, gang, &pods);
             if pods.is_empty() || (self.config.use_signatures && failed.contains(&signature)) {
-                round.failed(gang, false);
+                round.record_failure(gang, false);
                 continue;
             }
             if !self.may_try_next(&mut round) {
@@ -61,7 +61,7 @@ impl Cycle<'_> {
                 lists: &mut lists,
             };
             if !may_try(self, &search, &pods) || !self.fit_somewhere(&pods, &mut fitting) {
-                round.failed(gang, false);
+                round.record_failure(gang, false);
                 continue;
             }
             let mut budget = Budget {
@@ -71,12 +71,12 @@ impl Cycle<'_> {
             let reduced = left < budget.gang;
             let solution = self.solve(&mut search, &pods, &mut budget);
             left = budget.action;
-            let effort = self.effort();
+            let effort = self.stats();
             effort.tried += 1;
             effort.searches[solution.end() as usize][usize::from(reduced)] += 1;
             match solution {
                 Solution::Found(checkpoint) => {
-                    self.effort().placed += 1;
+                    self.stats().placed += 1;
                     let changed = self.ledger.changed_since(checkpoint);
                     self.commit(checkpoint, action, gang);
                     let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
@@ -88,11 +88,11 @@ impl Cycle<'_> {
                 }
                 Solution::None(_) => {
                     failed.insert(signature);
-                    round.failed(gang, self.is_out_of_work());
+                    round.record_failure(gang, self.is_out_of_work());
                 }
             }
-            let was_cut = solution.end() != SearchEnd::Solved && !self.may_go_on(&budget);
-            self.step_back(gang, was_cut, round.was_full() || !self.is_out_of_work());
+            let was_cut = solution.end() != SearchResult::Solved && !self.may_go_on(&budget);
+            self.step_back(gang, was_cut, round.has_full_budget() || !self.is_out_of_work());
             if left == 0 {
                 round.cut();
                 break;
@@ -166,7 +166,7 @@ impl Signature {
             .map(|pod| (ledger.pod(*pod).pod_set, ledger.pod(*pod).shape))
             .collect();
         shapes.sort_unstable();
-        let of_groups = row.groups.iter().map(|group| group.topology.clone());
+        let of_groups = row.sub_groups.iter().map(|group| group.topology.clone());
         let of_sets = row.pod_sets.iter().map(|set| set.topology.clone());
         Signature {
             queue: (action != Action::Consolidation).then_some(queue),

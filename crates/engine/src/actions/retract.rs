@@ -31,7 +31,7 @@ impl Cycle<'_> {
             let superseded = match &decision {
                 Decision::Pipeline(placed) => {
                     let pod = self.pods_by_uid[&*placed.pod];
-                    self.ledger.pod(pod).place.status != Status::Pipelined || !later.insert(pod)
+                    self.ledger.pod(pod).placement.status != Status::Pipelined || !later.insert(pod)
                 }
                 Decision::Bind(_)
                 | Decision::Evict { .. }
@@ -49,11 +49,11 @@ impl Cycle<'_> {
     }
 
     fn take_back_bindings(&mut self) {
-        let bound = std::mem::take(&mut self.bound);
+        let bound = std::mem::take(&mut self.bound_pods);
         let undone: FxHashSet<PodId> = bound
             .iter()
             .copied()
-            .filter(|pod| self.ledger.pod(*pod).place.status != Status::Binding)
+            .filter(|pod| self.ledger.pod(*pod).placement.status != Status::Binding)
             .collect();
         if undone.is_empty() {
             return;
@@ -73,7 +73,7 @@ impl Cycle<'_> {
         order.sort_unstable();
         let mut gangs: Vec<GangId> = Vec::new();
         for pod in order {
-            self.ledger.retract(pod);
+            self.ledger.retract_binding(pod);
             self.explanations.evictions.remove(&pod);
             gangs.extend(self.ledger.pod(pod).gang);
         }
@@ -101,7 +101,7 @@ impl Cycle<'_> {
         });
         let lost: FxHashSet<GangId> = lost.collect();
         let mut unharmed = FxHashSet::default();
-        for (gang, before) in std::mem::take(&mut self.robbed) {
+        for (gang, before) in std::mem::take(&mut self.evicted_gangs) {
             if !lost.contains(&gang) {
                 let row = &mut self.ledger.gangs[gang.index()];
                 row.last_eviction = before;
@@ -116,7 +116,7 @@ impl Cycle<'_> {
     fn hold_back(&mut self, gang: GangId, bound: &[PodId]) {
         for pod in bound.iter().copied() {
             let row = self.ledger.pod(pod);
-            if row.gang != Some(gang) || row.place.status != Status::Binding {
+            if row.gang != Some(gang) || row.placement.status != Status::Binding {
                 continue;
             }
             self.ledger.bind_to_pipeline(pod);
@@ -128,8 +128,8 @@ impl Cycle<'_> {
                 *decision = promise;
             }
         }
-        if let Some(at) = self.started.iter().position(|(started, _)| *started == gang) {
-            let (_, before) = self.started.swap_remove(at);
+        if let Some(at) = self.started_gangs.iter().position(|(started, _)| *started == gang) {
+            let (_, before) = self.started_gangs.swap_remove(at);
             let row = &mut self.ledger.gangs[gang.index()];
             row.last_start = before;
             let key = &row.key;
@@ -155,7 +155,7 @@ impl Cycle<'_> {
         }
         for gang in gangs {
             let sets = &self.ledger.gang(gang).pod_sets;
-            let promised = |pod: &PodId| self.ledger.pod(*pod).place.status == Status::Pipelined;
+            let promised = |pod: &PodId| self.ledger.pod(*pod).placement.status == Status::Pipelined;
             let pods: Vec<PodId> = sets
                 .iter()
                 .flat_map(|set| &set.pods)
@@ -165,7 +165,7 @@ impl Cycle<'_> {
             let checkpoint = self.ledger.checkpoint();
             // A pod that is still leaving its old place can't start anew before it is gone.
             let free = |cycle: &mut Self, pod: PodId| {
-                cycle.ledger.pod(pod).observed.status == Status::Pending && cycle.ledger.redeem(pod)
+                cycle.ledger.pod(pod).observed.status == Status::Pending && cycle.ledger.promote_to_bind(pod)
             };
             let ran_before = self.ledger.gang(gang).has_started();
             let redeemed = !pods.is_empty() && pods.iter().all(|pod| free(self, *pod));

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::ids::{DomainId, NodeId};
 use crate::ledger::Ledger;
 use crate::model::TopologySpec;
-use crate::tables::{GPU, GpuKind, Node, PODS, Shape, Vector};
+use crate::tables::{GPU, GpuKind, Node, NodeResources, PODS, Shape};
 
 /// One topology.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct DomainTree {
     /// The finest domain of each node; `None` = not part of the topology.
     leaf: Vec<Option<DomainId>>,
     /// What each node contributed to its domains when last looked at.
-    counted: Vec<Vector>,
+    counted: Vec<NodeResources>,
     cursor: Option<u64>,
     /// Pods that fit per node and domain, by shape of pod.
     capacities: FxHashMap<PodVector, Capacity>,
@@ -34,13 +34,13 @@ pub(crate) struct Domain {
     pub(crate) children: Vec<DomainId>,
     pub(crate) nodes: Vec<NodeId>,
     /// Idle and releasing resources of its nodes.
-    pub(crate) free: Vector,
+    pub(crate) free: NodeResources,
 }
 
 /// What one pod takes, for counting how many fit: resources, and the part of a GPU in hundredths for shared ones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodVector {
-    pub(crate) base: Vector,
+    pub(crate) base: NodeResources,
     pub(crate) gpu_hundredths: i64,
     pub(crate) extended: Vec<(crate::ids::ResourceId, i64)>,
 }
@@ -166,14 +166,14 @@ impl DomainTree {
     }
 
     fn catch_up(&mut self, ledger: &Ledger) {
-        let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
+        let touched = self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor));
         match touched {
             Some(touched) => touched.iter().for_each(|node| self.recount(ledger, *node)),
             None => (0..ledger.nodes.len())
                 .map(NodeId::new)
                 .for_each(|node| self.recount(ledger, node)),
         }
-        self.cursor = Some(ledger.touched.end());
+        self.cursor = Some(ledger.changed_nodes.end());
     }
 
     fn recount(&mut self, ledger: &Ledger, node: NodeId) {
@@ -231,11 +231,11 @@ impl DomainTree {
                 at = domains[domain.index()].parent;
             }
         };
-        match cursor.and_then(|cursor| ledger.touched.since(cursor)) {
+        match cursor.and_then(|cursor| ledger.changed_nodes.since(cursor)) {
             Some(touched) => touched.iter().for_each(|node| recount(*node)),
             None => (0..ledger.nodes.len()).map(NodeId::new).for_each(&mut recount),
         }
-        *cursor = Some(ledger.touched.end());
+        *cursor = Some(ledger.changed_nodes.end());
     }
 }
 
@@ -282,9 +282,9 @@ fn pods_that_fit(node: &Node, pod: &PodVector) -> i64 {
     if pod.gpu_hundredths > 0 {
         let mut gpus = free[GPU] * 100;
         if pod.gpu_hundredths < 100 {
-            let shared = node.groups.iter();
+            let shared = node.gpu_groups.iter();
             gpus += shared
-                .map(|group| group.room(node.memory_mib).max(0) * 100 / node.memory_mib.max(1))
+                .map(|group| group.available_mib(node.memory_mib).max(0) * 100 / node.memory_mib.max(1))
                 .sum::<i64>();
         }
         fit = fit.min(gpus.max(0) / pod.gpu_hundredths);

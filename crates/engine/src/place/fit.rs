@@ -1,8 +1,8 @@
 //! Whether a node can take a pod of a shape, by resources and by the node's own nature, and how good a choice it is.
 
-use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, Placement, PlacementStrategy, TaintEffect};
+use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, PlacementStrategies, PlacementStrategy, TaintEffect};
 use crate::reasons::Check;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, Shape, Vector, When};
+use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, Shape, When};
 
 /// Weight of a node on which the pod fits at once.
 const AVAILABLE_NOW: i64 = 1_000;
@@ -87,7 +87,7 @@ fn type_check(node: &Node, shape: &Shape) -> Result<(), Check> {
 }
 
 /// Whether the pod fits into `free` (idle, or idle and releasing) of the node; else what is short.
-pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Result<(), Check> {
+pub(crate) fn fits(node: &Node, shape: &Shape, free: NodeResources, when: When) -> Result<(), Check> {
     let mut need = shape.base;
     need[MEMORY] += node.unified_bytes(shape);
     match shape.gpu {
@@ -109,11 +109,11 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Resu
                 return Err(Check::GpuTooSmall);
             }
             let shared = node
-                .groups
+                .gpu_groups
                 .iter()
-                .filter(|group| group.fits(need_mib, node.memory_mib))
+                .filter(|group| group.fits_after_release(need_mib, node.memory_mib))
                 .count() as i64;
-            if shared + node.openable_devices(free[GPU], when).max(0) < devices {
+            if shared + node.shareable_devices(free[GPU], when).max(0) < devices {
                 return Err(if node.allocatable[GPU] == 0 {
                     Check::Gpus
                 } else {
@@ -181,13 +181,13 @@ fn is_settled(node: &Node) -> bool {
     node.free.releasing == [0; 4]
         && node.extended.iter().all(|extended| extended.releasing == 0)
         && node
-            .groups
+            .gpu_groups
             .iter()
-            .all(|group| group.leaving == 0 && group.promised == 0)
+            .all(|group| group.releasing_mib == 0 && group.pipelined_mib == 0)
 }
 
 /// How good a choice the node is now. `preference` comes from [`static_check`].
-pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> Worth {
+pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: PlacementStrategies) -> Worth {
     let total = node.free.total();
     if fits(node, shape, total, When::AfterRelease).is_err() {
         return Worth::UNFIT;
@@ -196,9 +196,13 @@ pub(crate) fn worth(node: &Node, shape: &Shape, preference: i64, placement: Plac
     if is_settled(node) || fits(node, shape, node.free.idle, When::Now).is_ok() {
         weight += AVAILABLE_NOW;
     }
-    if placement.gpu == PlacementStrategy::Binpack && !node.groups.is_empty() {
+    if placement.gpu == PlacementStrategy::Binpack && !node.gpu_groups.is_empty() {
         let need = shape.need_mib(node.memory_mib);
-        if node.groups.iter().any(|group| group.fits(need, node.memory_mib)) {
+        if node
+            .gpu_groups
+            .iter()
+            .any(|group| group.fits_after_release(need, node.memory_mib))
+        {
             weight += SHARES_GPU;
         }
     }

@@ -10,7 +10,7 @@ use crate::model::TopologyConstraint;
 use crate::place::domains::PodVector;
 use crate::reasons::Rejections;
 use crate::share::{self, Bound};
-use crate::tables::{CPU, GPU, Gang, MEMORY, Member, Shape, Share};
+use crate::tables::{CPU, GPU, Gang, MEMORY, Member, QueueResources, Shape};
 
 /// Whether pods may start, or everything is only promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Cycle<'_> {
         if pods.is_empty() {
             return Err(Failure::NoPods);
         }
-        let requested = self.ledger.requested_by(pods, self.memory_max);
+        let requested = self.ledger.requested_by(pods, self.gpu_memory_max_mib);
         if let Some(bound) = share::exceeded(self.ledger, gang, requested) {
             return Err(Failure::Bound(bound));
         }
@@ -117,7 +117,7 @@ impl Cycle<'_> {
             gang,
             mode,
             group_points: if constrained {
-                vec![None; row.groups.len()]
+                vec![None; row.sub_groups.len()]
             } else {
                 Vec::new()
             },
@@ -152,7 +152,7 @@ impl Cycle<'_> {
             return Ok(());
         }
         let row = self.ledger.gang(attempt.gang);
-        let Some(constraint) = row.groups[group as usize].topology.clone() else {
+        let Some(constraint) = row.sub_groups[group as usize].topology.clone() else {
             return self.place_members(attempt, group, pods, scope);
         };
         let mut sets = Vec::new();
@@ -187,7 +187,7 @@ impl Cycle<'_> {
             };
             match member {
                 Member::Pods(set) => self.place_set(attempt, set, &pods, scope)?,
-                Member::Group(group) => self.place_group(attempt, group, &pods, scope)?,
+                Member::SubGroup(group) => self.place_group(attempt, group, &pods, scope)?,
             }
         }
         Ok(())
@@ -415,7 +415,7 @@ impl Cycle<'_> {
             let mut pinned: Vec<DomainId> = sets
                 .iter()
                 .flat_map(|set| &ledger.gang(gang).pod_sets[*set as usize].pods)
-                .map(|pod| &ledger.pod(*pod).place)
+                .map(|pod| &ledger.pod(*pod).placement)
                 .filter(|place| place.status.is_active_allocated())
                 .filter_map(|place| tree.domain_of(place.node?, required))
                 .collect();
@@ -468,7 +468,7 @@ pub(super) fn points_for<'a>(attempt: &'a Attempt, gang: &Gang, pod_set: Option<
         if let Some(points) = &attempt.group_points[at as usize] {
             return Some(points);
         }
-        group = gang.groups[at as usize].parent;
+        group = gang.sub_groups[at as usize].parent;
     }
     None
 }
@@ -496,7 +496,7 @@ fn is_weightless(vector: &PodVector) -> bool {
 }
 
 /// CPU, memory and hundredths of GPUs of all pods together.
-fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Share {
+fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> QueueResources {
     let mut total = [0; 3];
     for shape in shapes {
         let gpus = PodVector::of(shape).gpu_hundredths;
@@ -506,7 +506,7 @@ fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Share {
 }
 
 /// How much of a domain's free resources the pods would take, by the scarcest.
-fn fullness(demand: &Share, free: &crate::tables::Vector) -> f64 {
+fn fullness(demand: &QueueResources, free: &crate::tables::NodeResources) -> f64 {
     /// For a resource that the domain does not have at all.
     const MISSING: f64 = 1000.0;
     let free = [free[CPU], free[MEMORY], free[GPU] * 100];

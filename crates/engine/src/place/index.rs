@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
-use crate::model::Placement;
+use crate::model::PlacementStrategies;
 use crate::place::fit::{Worth, kind_check, static_check, worth};
 use crate::place::pod::{best_of, best_ranked};
 use crate::tables::{GpuKind, Node, Shape};
@@ -29,7 +29,7 @@ pub(crate) struct ShapeIndexes {
     slots: Vec<Slot>,
     /// Indexes of GPU requests.
     requests: FxHashMap<GpuKind, ShapeIndex>,
-    placement: Option<Placement>,
+    placement: Option<PlacementStrategies>,
     clock: u64,
 }
 
@@ -46,7 +46,7 @@ struct Slot {
 pub(crate) struct ShapeIndex {
     /// The shape that has the index; `None` for an index of a GPU request.
     shape: Option<ShapeId>,
-    placement: Placement,
+    placement: PlacementStrategies,
     cursor: Option<u64>,
     last_use: u64,
     /// Number of leaves, a power of two.
@@ -71,7 +71,7 @@ pub(crate) enum Ranking<'i> {
 
 impl ShapeIndexes {
     /// The ranking of nodes for a shape, up to date.
-    pub(crate) fn fresh(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> Ranking<'_> {
+    pub(crate) fn fresh(&mut self, ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> Ranking<'_> {
         if self.placement != Some(placement) {
             self.clear();
             self.placement = Some(placement);
@@ -119,7 +119,7 @@ impl ShapeIndexes {
     }
 
     /// A slot for one more shape: a new one, or that of the shape asked for longest ago.
-    fn assign(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> usize {
+    fn assign(&mut self, ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> usize {
         let index = ShapeIndex::new(Some(shape), placement);
         let slot = if self.indexes.len() < SHAPES_MAX {
             self.indexes.push(index);
@@ -194,7 +194,7 @@ impl Ranking<'_> {
 }
 
 impl ShapeIndex {
-    fn new(shape: Option<ShapeId>, placement: Placement) -> ShapeIndex {
+    fn new(shape: Option<ShapeId>, placement: PlacementStrategies) -> ShapeIndex {
         ShapeIndex {
             shape,
             placement,
@@ -210,7 +210,7 @@ impl ShapeIndex {
     fn catch_up(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
         /// So far ahead a node is looked for that is touched once more: about as long as to evaluate it takes.
         const AHEAD: usize = 16;
-        let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
+        let touched = self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor));
         match touched {
             Some(touched) if touched.len() <= self.leaves => {
                 for (at, node) in touched.iter().enumerate() {
@@ -223,7 +223,7 @@ impl ShapeIndex {
             }
             Some(_) | None => self.rebuild(ledger, shape, check),
         }
-        self.cursor = Some(ledger.touched.end());
+        self.cursor = Some(ledger.changed_nodes.end());
     }
 
     fn rebuild(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
@@ -364,13 +364,13 @@ impl ShapeIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clusters;
     use crate::model::{
         Constraints, Event, GpuRequest, Labels, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests, TaskRank,
     };
-    use crate::shapes;
 
     /// The best node by an index of the shape, and by the index of its GPU request.
-    fn best(ledger: &Ledger, shape: ShapeId, placement: Placement) -> [Option<NodeId>; 2] {
+    fn best(ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> [Option<NodeId>; 2] {
         let mut own = ShapeIndex::new(Some(shape), placement);
         own.catch_up(ledger, ledger.shape(shape), |node, shape| {
             static_check(node, shape).ok()
@@ -384,14 +384,14 @@ mod tests {
     #[test]
     fn the_index_of_a_request_leads_to_the_same_node_as_an_index_of_the_shape() {
         use PlacementStrategy::{Binpack, Spread};
-        let case = shapes::hostile::distinct(24);
+        let case = clusters::hostile::distinct(24);
         for (gpu, cpu) in [(Binpack, Binpack), (Spread, Spread)] {
-            let placement = Placement { gpu, cpu };
+            let placement = PlacementStrategies { gpu, cpu };
             let mut cluster = case.cluster.clone();
             let mut config = case.config.clone();
             config.placement = placement;
             // Pods have their places: on many nodes a device has room for less than the request.
-            cluster.cycle(shapes::NOW, &config);
+            cluster.cycle(clusters::NOW, &config);
             let ledger = &cluster.ledger;
             assert!(ledger.shapes.len() > SHAPES_MAX);
             for shape in (0..ledger.shapes.len()).map(ShapeId::new) {
@@ -407,7 +407,7 @@ mod tests {
         PodSpec {
             namespace: "n".to_owned(),
             name: uid.clone(),
-            created: shapes::NOW,
+            created: clusters::NOW,
             kind: PodKind::Workload,
             gang: None,
             sub_group: None,
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_worth_less_than_its_bound_is_not_taken_for_the_best() {
-        let mut case = shapes::nodes(2);
+        let mut case = clusters::nodes(2);
         // The request is rounded down to 0.268: the device of the first node has room for that, and not for 0.28.
         for pod in [
             part_of_gpu(730, Some("node-000000")),
@@ -457,8 +457,8 @@ mod tests {
 
     #[test]
     fn the_best_node_is_found_behind_many_that_refuse() {
-        let mut cluster = shapes::nodes(200).cluster;
-        let case = shapes::fill(1);
+        let mut cluster = clusters::nodes(200).cluster;
+        let case = clusters::fill(1);
         let pods = case.cluster.ledger.shapes[0].clone();
         cluster.ledger.shapes.push(pods);
         cluster.rank_nodes();

@@ -73,7 +73,7 @@ impl Merged {
 impl<'a> Neighbours<'a> {
     /// Whether nothing needs to be looked up for the pod.
     pub(crate) fn are_irrelevant(ledger: &Ledger, pod: PodId) -> bool {
-        ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).has_neighbour_rules()
+        ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).depends_on_other_pods()
     }
 
     pub(crate) fn of(ledger: &'a Ledger, pod: PodId, score: bool) -> Neighbours<'a> {

@@ -8,7 +8,7 @@ use crate::place::fit::Worth;
 use crate::place::gang::{Attempt, points_for};
 use crate::place::{Devices, Mode, Neighbours, Scope, choose_devices};
 use crate::share;
-use crate::tables::{Gang, Place, SHARE_GPU, Shape, Share, When, ceil_hundredths};
+use crate::tables::{Gang, Placement, QUEUE_GPU, QueueResources, Shape, When, ceil_hundredths};
 
 /// Weight of the node that a former decision promised.
 const NOMINATED: i64 = 10_000_000;
@@ -108,12 +108,12 @@ impl Cycle<'_> {
             return self.ledger.bind(pod, node, groups);
         }
         // Back where it is, or where it still was when it was moved before: then it just keeps what it has.
-        let at_home = |home: &Place| home.node == Some(node) && (groups.is_empty() || groups == home.groups);
-        let moved_from = row.leaving.as_deref();
+        let at_home = |home: &Placement| home.node == Some(node) && (groups.is_empty() || groups == home.gpu_groups);
+        let moved_from = row.old_placement.as_deref();
         // What it was promised when it was moved may have been given away since: the room was found elsewhere.
         let keeps_promise = || moved_from.is_some_and(at_home) && ledger.still_fits(pod);
-        if row.evicted_from.is_some() && (at_home(&row.place) || keeps_promise()) {
-            return self.ledger.keep(pod);
+        if row.evicted_from.is_some() && (at_home(&row.placement) || keeps_promise()) {
+            return self.ledger.undo_eviction(pod);
         }
         self.ledger.pipeline(pod, node, groups);
     }
@@ -152,12 +152,12 @@ fn is_bounded(gang: &Gang, ledger: &crate::ledger::Ledger) -> bool {
 }
 
 /// What bounds see of a pod on a device of this size: for a shared one the memory it really takes, rounded up.
-fn charge_on(shape: &Shape, memory_mib: i64) -> Share {
+fn charge_on(shape: &Shape, memory_mib: i64) -> QueueResources {
     let mut charge = shape.accepted(memory_mib);
     if shape.is_shared() {
         let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
         let accepted = shape.accepted_hundredths(memory_mib);
-        charge[SHARE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
+        charge[QUEUE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
     }
     charge
 }

@@ -7,7 +7,7 @@ use crate::cycle::Cycle;
 use crate::ids::{PodId, QueueId};
 use crate::model::{Action, Gpus};
 use crate::share::{plus, quota_of, within_deserved};
-use crate::tables::SHARE_GPU;
+use crate::tables::QUEUE_GPU;
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
@@ -16,7 +16,7 @@ impl Cycle<'_> {
         search.lists.room.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
         // Parts of devices are rounded to hundredths in the sums, per device.
-        let shared_devices = self.ledger.shared_devices;
+        let shared_devices = self.ledger.gpu_groups_in_use;
         let shared_pods = pods
             .iter()
             .filter(|pod| self.ledger.shape_of(**pod).is_shared())
@@ -46,7 +46,7 @@ impl Cycle<'_> {
             .filter(|(_, gang)| search.accepts(self, *gang));
         Some(
             victims
-                .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[SHARE_GPU]))
+                .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[QUEUE_GPU]))
                 .sum(),
         )
     }
@@ -56,7 +56,7 @@ impl Cycle<'_> {
         let reclaimer = search.reclaimer(self);
         let mut bounds: FxHashMap<QueueId, Gpus> = FxHashMap::default();
         for leaf in search.victim_queues(self) {
-            let (mine, theirs) = crate::share::leveled(self.ledger, search.queue, leaf);
+            let (mine, theirs) = crate::share::sibling_ancestors(self.ledger, search.queue, leaf);
             if bounds.contains_key(&theirs) {
                 continue;
             }
@@ -68,11 +68,11 @@ impl Cycle<'_> {
                 [row.allocatable[resource], quota].into_iter().flatten().min()
             };
             let others_bind =
-                (0..SHARE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));
-            let floor = floor(SHARE_GPU).filter(|_| others_bind)?;
+                (0..QUEUE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));
+            let floor = floor(QUEUE_GPU).filter(|_| others_bind)?;
             // The last unit may begin above the floor and end below it; units are whole gangs at most.
             let largest = search.largest_victim(self, theirs);
-            let above = Gpus(row.allocated[SHARE_GPU] - floor);
+            let above = Gpus(row.allocated[QUEUE_GPU] - floor);
             let bound = if above <= Gpus::ZERO {
                 Gpus::ZERO
             } else {

@@ -5,18 +5,18 @@ use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::order::{ByLeaf, Direction, Tournament};
+use crate::order::{Direction, GangsByQueue, QueueHeap};
 use crate::report::Status;
-use crate::share::Load;
-use crate::tables::{SHARE_GPU, Share};
+use crate::share::QueueChange;
+use crate::tables::{QUEUE_GPU, QueueResources};
 use crate::victims::scenario::BaseRoom;
 
 /// Pending gangs in the order in which they are served, gangs with something to lose in the order in which they do, and
 /// the GPUs that are free.
 #[derive(Clone, Debug)]
 pub(crate) struct Lists {
-    pub(crate) pending: ByLeaf,
-    pub(crate) victims: ByLeaf,
+    pub(crate) pending: GangsByQueue,
+    pub(crate) victims: GangsByQueue,
     pub(crate) room: BaseRoom,
     /// The rank under which a gang is listed.
     ranks: Vec<GangRank>,
@@ -30,21 +30,26 @@ pub(crate) struct Lists {
 /// these afterwards.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingTurns {
-    pub(crate) tournament: Tournament,
+    pub(crate) tournament: QueueHeap,
     /// What the next pending gang of a leaf asks for, by queue.
-    loads: Vec<Option<Load>>,
+    loads: Vec<Option<QueueChange>>,
     /// What a pending gang asks for, where it was asked before.
-    requests: Vec<Option<Share>>,
-    memory_min: Option<i64>,
+    requests: Vec<Option<QueueResources>>,
+    gpu_memory_min_mib: Option<i64>,
 }
 
 impl PendingTurns {
-    pub(crate) fn new(ledger: &Ledger, pending: &ByLeaf, total: Share, memory_min: Option<i64>) -> PendingTurns {
+    pub(crate) fn new(
+        ledger: &Ledger,
+        pending: &GangsByQueue,
+        total: QueueResources,
+        gpu_memory_min_mib: Option<i64>,
+    ) -> PendingTurns {
         let mut turns = PendingTurns {
-            tournament: Tournament::new(ledger, Direction::Serve, total),
+            tournament: QueueHeap::new(ledger, Direction::Serve, total),
             loads: vec![None; ledger.queues.len()],
             requests: vec![None; ledger.gangs.len()],
-            memory_min,
+            gpu_memory_min_mib,
         };
         for leaf in pending.leaves() {
             turns.follow(ledger, pending, leaf);
@@ -53,20 +58,20 @@ impl PendingTurns {
     }
 
     /// What a pending gang asks for that takes no part in the running simulation.
-    pub(crate) fn request(&mut self, ledger: &Ledger, gang: GangId) -> Share {
+    pub(crate) fn request(&mut self, ledger: &Ledger, gang: GangId) -> QueueResources {
         if let Some(request) = self.requests[gang.index()] {
             return request;
         }
         let mut pods = Vec::new();
         ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
-        let request = ledger.requested_by(&pods, self.memory_min);
+        let request = ledger.requested_by(&pods, self.gpu_memory_min_mib);
         self.requests[gang.index()] = Some(request);
         request
     }
 
     /// Follows a change of a leaf's pending gangs, or of what its queues hold.
-    fn follow(&mut self, ledger: &Ledger, pending: &ByLeaf, leaf: QueueId) {
-        self.loads[leaf.index()] = pending.next(leaf).map(|gang| Load {
+    fn follow(&mut self, ledger: &Ledger, pending: &GangsByQueue, leaf: QueueId) {
+        self.loads[leaf.index()] = pending.next(leaf).map(|gang| QueueChange {
             request: self.request(ledger, gang),
             freed: [0; 3],
         });
@@ -83,8 +88,8 @@ impl Lists {
     pub(crate) fn new(ledger: &Ledger) -> Lists {
         let mut lists = Lists {
             largest: vec![Gpus::ZERO; ledger.queues.len()],
-            pending: ByLeaf::empty(ledger, Direction::Serve),
-            victims: ByLeaf::empty(ledger, Direction::Take),
+            pending: GangsByQueue::empty(ledger, Direction::Serve),
+            victims: GangsByQueue::empty(ledger, Direction::Evict),
             room: BaseRoom::default(),
             ranks: Vec::with_capacity(ledger.gangs.len()),
             turns: None,
@@ -97,7 +102,7 @@ impl Lists {
                 continue;
             };
             let held = &mut lists.largest[queue.index()];
-            *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+            *held = (*held).max(Gpus(gang.allocated[QUEUE_GPU]));
             if is_pending(ledger, id) {
                 lists.pending.add(queue, rank, id);
             }

@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 
 use crate::cluster::ResourceNames;
 use crate::cycle::Cycle;
-use crate::ids::{GangId, GroupId, NodeId, PodId, ShapeId};
+use crate::ids::{GangId, GpuGroupId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, SHARE_GPU, Shape, Vector};
+use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, QUEUE_GPU, Shape};
 use crate::victims::walk::Recorded;
 
 /// What could be had if a set of victims were gone: enough to rule the set out, never enough to rule it in.
@@ -29,9 +29,9 @@ pub(crate) struct Room {
 struct Freed {
     /// As queues count it.
     gpus: Gpus,
-    base: Vector,
+    base: NodeResources,
     /// MiB on shared devices.
-    devices: SmallVec<[(GroupId, i64); 2]>,
+    devices: SmallVec<[(GpuGroupId, i64); 2]>,
     /// How many of the pending pods find room on the node.
     slots: i64,
 }
@@ -67,18 +67,18 @@ impl Room {
     fn change(&mut self, cycle: &Cycle<'_>, base: &BaseRoom, pod: PodId, sign: i64) {
         let ledger = &*cycle.ledger;
         let row = ledger.pod(pod);
-        let Some(id) = row.place.node else { return };
+        let Some(id) = row.placement.node else { return };
         let (node, shape) = (ledger.node(id), ledger.shape(row.shape));
         let freed = self.freed.entry(id).or_insert_with(|| Freed {
             slots: base.slots_on(id),
             ..Freed::default()
         });
-        freed.gpus += Gpus(shape.accepted(node.memory_mib)[SHARE_GPU]) * sign;
+        freed.gpus += Gpus(shape.accepted(node.memory_mib)[QUEUE_GPU]) * sign;
         for (freed, charge) in freed.base.iter_mut().zip(node.charge(shape, row.kind)) {
             *freed += sign * charge;
         }
         if shape.is_shared() {
-            for group in &row.place.groups {
+            for group in &row.placement.gpu_groups {
                 let need = sign * shape.need_mib(node.memory_mib);
                 match freed.devices.iter_mut().find(|(id, _)| id == group) {
                     Some((_, mib)) => *mib += need,
@@ -123,8 +123,8 @@ fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
     };
     // A device that all its users leave is a whole one; if nobody was to stay anyway it counts as one already.
     let emptied = freed.devices.iter().filter(|(id, mib)| {
-        node.group(*id)
-            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.staying + group.promised == *mib)
+        node.gpu_group(*id)
+            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.active_mib + group.pipelined_mib == *mib)
     });
     free[GPU] += emptied.count() as i64;
     let mut slots = free[PODS].max(0);
@@ -140,11 +140,11 @@ fn slots_on(node: &Node, shape: &Shape, freed: &Freed) -> i64 {
             let need = shape.need_mib(node.memory_mib).max(1);
             let per_device = node.memory_mib / need;
             let shared = node
-                .groups
+                .gpu_groups
                 .iter()
-                .filter(|group| group.staying + group.promised > mib_freed(group.id));
+                .filter(|group| group.active_mib + group.pipelined_mib > mib_freed(group.id));
             let shared: i64 = shared
-                .map(|group| (group.room(node.memory_mib) + mib_freed(group.id)).max(0) / need)
+                .map(|group| (group.available_mib(node.memory_mib) + mib_freed(group.id)).max(0) / need)
                 .sum();
             slots = slots.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
         }
@@ -171,7 +171,7 @@ impl BaseRoom {
             let node = ledger.node(node);
             node.idle_gpus(mig) + node.releasing_gpus(mig)
         };
-        match self.cursor.and_then(|cursor| ledger.touched.since(cursor)) {
+        match self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor)) {
             Some(touched) => {
                 for node in touched {
                     let now = room(*node);
@@ -190,7 +190,7 @@ impl BaseRoom {
                 self.slots = None;
             }
         }
-        self.cursor = Some(ledger.touched.end());
+        self.cursor = Some(ledger.changed_nodes.end());
     }
 
     /// How many pods of the shape find room, each node counted on its own.
@@ -237,7 +237,7 @@ impl Units {
     pub(crate) fn push(&mut self, cycle: &Cycle<'_>, unit: Unit) {
         let at = self.units.len() as u32;
         for pod in &unit.pods {
-            let Some(node) = cycle.ledger.pod(*pod).place.node else {
+            let Some(node) = cycle.ledger.pod(*pod).placement.node else {
                 continue;
             };
             let units = self.by_node.entry(node).or_default();
@@ -297,7 +297,7 @@ impl Taken<'_> {
             .pod_sets
             .iter()
             .flat_map(|set| &set.pods);
-        let mut nodes: SmallVec<[NodeId; 4]> = pods.filter_map(|pod| cycle.ledger.pod(*pod).place.node).collect();
+        let mut nodes: SmallVec<[NodeId; 4]> = pods.filter_map(|pod| cycle.ledger.pod(*pod).placement.node).collect();
         nodes.sort_unstable_by_key(|node| cycle.ledger.node(*node).rank);
         nodes.dedup();
         let mut sets: Vec<Vec<PodId>> = Vec::new();
@@ -335,7 +335,7 @@ impl Taken<'_> {
             with_victims += recorded.at(base, *node);
             let gpus = room.at(base, *node);
             if smallest == Gpus::ZERO || gpus >= smallest {
-                let on_node = |pod: &PodId| cycle.ledger.pod(*pod).place.node == Some(*node);
+                let on_node = |pod: &PodId| cycle.ledger.pod(*pod).placement.node == Some(*node);
                 let position = self.unit(first).pods.iter().position(on_node);
                 nodes.push((gpus, first, position, *node));
             }

@@ -6,10 +6,10 @@ use crate::cycle::{Cycle, rank_of};
 use crate::gangs::Candidates;
 use crate::ids::{GangId, NodeId, PodId, QueueId};
 use crate::model::Gpus;
-use crate::order::{Direction, Turn};
+use crate::order::{Direction, RankKey};
 use crate::place::{Mode, NodeSet};
 use crate::report::Status;
-use crate::share::Load;
+use crate::share::QueueChange;
 use crate::victims::lists::PendingTurns;
 use crate::victims::solve::Search;
 
@@ -25,7 +25,7 @@ pub(crate) enum Order {
 /// A leaf queue during a simulation: the gangs that take part, and the pending ones that merely hold a turn.
 struct Leaf {
     /// Gangs that take part, the next one last.
-    involved: Vec<(Turn, GangId)>,
+    involved: Vec<(RankKey, GangId)>,
     /// Pending gangs of the list not yet passed.
     left: usize,
 }
@@ -42,7 +42,7 @@ impl Cycle<'_> {
     ) -> bool {
         self.ledger.note_work(victims.len());
         for pod in victims {
-            if self.ledger.pod(*pod).place.status.is_active_allocated() {
+            if self.ledger.pod(*pod).placement.status.is_active_allocated() {
                 self.ledger.evict(*pod);
             }
         }
@@ -75,7 +75,7 @@ impl Cycle<'_> {
         let branches = self.competing_branches(leaves);
         let mut turns = match search.lists.turns.take() {
             Some(turns) => turns,
-            None => PendingTurns::new(self.ledger, &search.lists.pending, self.total, self.memory_min),
+            None => PendingTurns::new(self.ledger, &search.lists.pending, self.total, self.gpu_memory_min_mib),
         };
         for queue in sorted_keys(leaves) {
             let leaf = leaves.get_mut(&queue).expect("the leaf is known");
@@ -100,7 +100,7 @@ impl Cycle<'_> {
                     fits = false;
                     break;
                 }
-                turns.tournament.touch(self.ledger, queue);
+                turns.tournament.invalidate(self.ledger, queue);
             }
             self.refresh_leaf(search, pods, leaf, &mut turns, queue);
         }
@@ -141,7 +141,7 @@ impl Cycle<'_> {
                 continue;
             }
             leaf.involved
-                .push((Turn::new(Direction::Serve, rank_of(self.ledger, gang)), gang));
+                .push((RankKey::new(Direction::Serve, rank_of(self.ledger, gang)), gang));
         }
         leaves.values_mut().for_each(|leaf| leaf.involved.sort_unstable());
         leaves
@@ -174,13 +174,13 @@ impl Cycle<'_> {
     fn refresh_leaf(&self, search: &Search<'_>, pods: &[PodId], leaf: &Leaf, turns: &mut PendingTurns, queue: QueueId) {
         let load = next_in(search, leaf, queue).map(|(gang, takes_part)| {
             let request = if gang == search.gang {
-                self.ledger.requested_by(pods, self.memory_min)
+                self.ledger.requested_by(pods, self.gpu_memory_min_mib)
             } else if takes_part {
                 self.request_of(gang, Candidates::Simulated, &mut Vec::new())
             } else {
                 turns.request(self.ledger, gang)
             };
-            Load { request, freed: [0; 3] }
+            QueueChange { request, freed: [0; 3] }
         });
         turns.tournament.set(self.ledger, queue, load);
     }
@@ -226,10 +226,10 @@ impl Cycle<'_> {
         for pod in victims {
             let row = ledger.pod(*pod);
             for node in row
-                .place
+                .placement
                 .node
                 .into_iter()
-                .chain(row.leaving.as_ref().and_then(|place| place.node))
+                .chain(row.old_placement.as_ref().and_then(|place| place.node))
             {
                 allow(&mut allowed, node);
             }
@@ -285,7 +285,7 @@ pub(crate) enum Outcome {
 /// How the victim came out of the simulation that is in the ledger.
 pub(crate) fn outcome(cycle: &Cycle<'_>, pod: PodId) -> Outcome {
     let row = cycle.ledger.pod(pod);
-    match (row.evicted_from, row.place.status) {
+    match (row.evicted_from, row.placement.status) {
         (Some(_), Status::Releasing) => Outcome::Evicted,
         (Some(_), Status::Pipelined) => Outcome::Moved,
         _ => Outcome::Kept,

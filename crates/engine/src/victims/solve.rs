@@ -9,8 +9,8 @@ use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::Checkpoint;
 use crate::model::Action;
-use crate::report::{Generator, Moment, SearchEnd};
-use crate::share::{self, Before, Reclaimer};
+use crate::report::{CycleProgress, Generator, SearchResult};
+use crate::share::{self, AllocatedBefore, Reclaimer};
 use crate::victims::Lists;
 use crate::victims::scenario::Room;
 use crate::victims::simulate::{Order, Outcome, outcome};
@@ -50,7 +50,7 @@ impl Budget {
 /// What the probes of one search share.
 struct Effort<'b> {
     /// What queues held before it.
-    before: Before,
+    before: AllocatedBefore,
     failed: Failed,
     memo: Option<Memo>,
     budget: &'b mut Budget,
@@ -64,13 +64,13 @@ pub(crate) enum Solution {
     /// The ledger holds it, since the checkpoint; it is not final yet.
     Found(Checkpoint),
     /// There is none, or none was found.
-    None(SearchEnd),
+    None(SearchResult),
 }
 
 impl Solution {
-    pub(crate) fn end(self) -> SearchEnd {
+    pub(crate) fn end(self) -> SearchResult {
         match self {
-            Solution::Found(_) => SearchEnd::Solved,
+            Solution::Found(_) => SearchResult::Solved,
             Solution::None(end) => end,
         }
     }
@@ -105,7 +105,8 @@ impl Search<'_> {
         match self.action {
             Action::Reclaim => {
                 let reclaimer = self.reclaimer(cycle);
-                queues.retain(|queue| *queue != self.queue && share::may_lose(cycle.ledger, &reclaimer, *queue));
+                queues
+                    .retain(|queue| *queue != self.queue && share::may_reclaim_from(cycle.ledger, &reclaimer, *queue));
             }
             Action::Preempt => queues.retain(|queue| *queue == self.queue),
             Action::Allocate | Action::Consolidation | Action::StaleGangEviction => {}
@@ -125,7 +126,7 @@ impl Cycle<'_> {
     /// Searches victims for `pods` of the gang.
     pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut Budget) -> Solution {
         if self.is_hopeless(search, pods) {
-            return Solution::None(SearchEnd::Exhausted);
+            return Solution::None(SearchResult::Exhausted);
         }
         let held = self
             .ledger
@@ -140,14 +141,14 @@ impl Cycle<'_> {
             simulated: 0,
         };
         self.ledger.note_work(WORK_PER_SEARCH);
-        let mut solution = Solution::None(SearchEnd::Exhausted);
+        let mut solution = Solution::None(SearchResult::Exhausted);
         for generator in Generator::ALL {
-            (self.observe)(Moment::Search);
+            (self.observe)(CycleProgress::SearchStarts);
             solution = self.solve_with(generator, search, pods, &mut effort);
-            (self.observe)(Moment::Searched(search.action, generator, solution.end()));
+            (self.observe)(CycleProgress::SearchEnds(search.action, generator, solution.end()));
             match solution.end() {
-                SearchEnd::Solved | SearchEnd::InPart => break,
-                SearchEnd::Exhausted | SearchEnd::Cut => {}
+                SearchResult::Solved | SearchResult::Partial => break,
+                SearchResult::Exhausted | SearchResult::Cut => {}
             }
         }
         solution
@@ -169,8 +170,8 @@ impl Cycle<'_> {
         };
         let Some(victims) = found else {
             return Solution::None(match self.may_go_on(effort.budget) {
-                true => SearchEnd::Exhausted,
-                false => SearchEnd::Cut,
+                true => SearchResult::Exhausted,
+                false => SearchResult::Cut,
             });
         };
         let gang = self.ledger.gang(search.gang);
@@ -179,7 +180,7 @@ impl Cycle<'_> {
             return Solution::Found(checkpoint);
         }
         self.ledger.rollback(checkpoint);
-        Solution::None(SearchEnd::InPart)
+        Solution::None(SearchResult::Partial)
     }
 
     /// The most pods for which victims were found, by doubling and then halving. Victims of every success are recorded:
@@ -265,7 +266,7 @@ impl Cycle<'_> {
             }
             room.add(self, &search.lists.room, &unit.pods);
             if !room.suffices(&search.lists.room) {
-                self.effort().ruled_out += 1;
+                self.stats().ruled_out += 1;
                 continue;
             }
             let taken = memo.units().taken(at, recorded);
@@ -321,7 +322,7 @@ impl Cycle<'_> {
         }
         self.ledger.note_work(victims.len());
         effort.simulated = victims.len();
-        let counts = &mut self.effort().sets[generator as usize];
+        let counts = &mut self.stats().sets[generator as usize];
         counts.chosen += 1;
         if effort.failed.contains(pods, victims) {
             counts.repeated += 1;
@@ -335,7 +336,7 @@ impl Cycle<'_> {
             if fits && self.is_allowed(search, pods, victims, &effort.before) {
                 return Some(self.needed(victims));
             }
-            self.effort().sets[generator as usize].refused += u32::from(fits);
+            self.stats().sets[generator as usize].refused += u32::from(fits);
             let again = order == Order::Fair && !fits && self.is_in_the_way(search, victims);
             self.ledger.rollback(checkpoint);
             if !again || self.is_out_of_work() {

@@ -5,7 +5,7 @@
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::report::Status;
-use crate::share::{self, Before};
+use crate::share::{self, AllocatedBefore};
 use crate::victims::simulate::{Outcome, outcome};
 use crate::victims::solve::Search;
 use crate::victims::validate::by_gang;
@@ -15,7 +15,7 @@ const ATTEMPTS_MAX: usize = 64;
 
 impl Cycle<'_> {
     /// Lets victims of the simulation in the ledger stay where `pods`, for which it is, do not need their place.
-    pub(crate) fn spare(&mut self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) {
+    pub(crate) fn spare(&mut self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &AllocatedBefore) {
         // Nearly always every place is needed, and victims may be thousands.
         if !victims.iter().any(|pod| self.could_stay(*pod)) {
             return;
@@ -66,7 +66,7 @@ impl Cycle<'_> {
             let row = self.ledger.pod(**pod);
             // One that only waited for a place and now waits for another loses nothing.
             row.evicted_from != Some(Status::Pipelined)
-                && (row.leaving.is_some() || outcome(self, **pod) != Outcome::Moved)
+                && (row.old_placement.is_some() || outcome(self, **pod) != Outcome::Moved)
         });
         // What was promised elsewhere meanwhile must not be torn from the rest.
         if !promised.is_empty() && self.ledger.gang(gang).has_topology() {
@@ -74,12 +74,12 @@ impl Cycle<'_> {
         }
         let moved = |pod: &&PodId| outcome(self, **pod) == Outcome::Moved;
         let moved: Vec<PodId> = here.iter().filter(moved).copied().collect();
-        moved.iter().for_each(|pod| self.ledger.unmove(*pod));
+        moved.iter().for_each(|pod| self.ledger.undo_move(*pod));
         !here.is_empty()
             && here.iter().all(|pod| {
                 let is_free = self.place_is_free(*pod);
                 if is_free {
-                    self.ledger.keep(*pod);
+                    self.ledger.undo_eviction(*pod);
                 }
                 is_free
             })
@@ -89,11 +89,11 @@ impl Cycle<'_> {
     /// so that all there can stay as it was, were it too much.
     fn place_is_free(&self, pod: PodId) -> bool {
         let ledger = &*self.ledger;
-        let Some(node) = ledger.pod(pod).place.node else {
+        let Some(node) = ledger.pod(pod).placement.node else {
             return false;
         };
         let is_promised = |other: &PodId| {
-            let place = &ledger.pod(*other).place;
+            let place = &ledger.pod(*other).placement;
             place.status == Status::Pipelined && place.node == Some(node)
         };
         ledger.still_fits(pod) || !ledger.node(node).pods.iter().any(is_promised)

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 use crate::cycle::Cycle;
 use crate::gangs::{Evictable, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
-use crate::order::{Direction, Tournament, Turn};
-use crate::share::{Load, plus};
-use crate::tables::Share;
+use crate::order::{Direction, QueueHeap, RankKey};
+use crate::share::{QueueChange, plus};
+use crate::tables::QueueResources;
 use crate::victims::scenario::{Unit, Units};
 use crate::victims::solve::Search;
 
@@ -16,7 +16,7 @@ use crate::victims::solve::Search;
 pub(crate) struct VictimWalk {
     /// Every unit so far was all that its gang has.
     whole_gangs: bool,
-    tournament: Tournament,
+    tournament: QueueHeap,
     leaves: FxHashMap<QueueId, Leaf>,
     /// At most so many gangs are taken; `None` = any number.
     gangs_max: Option<u32>,
@@ -28,10 +28,10 @@ struct Leaf {
     /// Gangs of the list not yet looked at.
     left: usize,
     /// Gangs of which a part was taken.
-    partly: Vec<(Turn, Item)>,
+    partly: Vec<(RankKey, Item)>,
     /// What all taken so far held when they were taken.
-    freed: Share,
-    next: Option<(Turn, Item)>,
+    freed: QueueResources,
+    next: Option<(RankKey, Item)>,
 }
 
 /// A gang less the pods already taken from it.
@@ -39,14 +39,14 @@ struct Leaf {
 struct Item {
     gang: GangId,
     taken: Vec<PodId>,
-    allocated: Share,
+    allocated: QueueResources,
 }
 
 impl VictimWalk {
     pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimWalk {
         let mut walk = VictimWalk {
             whole_gangs: true,
-            tournament: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
+            tournament: QueueHeap::new(cycle.ledger, Direction::Evict, cycle.total),
             leaves: FxHashMap::default(),
             gangs_max,
             gangs: Vec::new(),
@@ -95,7 +95,7 @@ impl VictimWalk {
                 let rest = Evictable::new(cycle.ledger, item.gang, &taken);
                 if rest.total() > 0 {
                     let rank = GangRank::new(cycle.ledger.gang(item.gang), rest.elastic_state());
-                    let turn = Turn::new(Direction::Take, rank);
+                    let turn = RankKey::new(Direction::Evict, rank);
                     let item = Item {
                         gang: item.gang,
                         allocated: rest.allocated(),
@@ -154,7 +154,7 @@ impl VictimWalk {
             }
             (None, _) => leaf.partly.pop(),
         };
-        let load = leaf.next.as_ref().map(|(_, item)| Load {
+        let load = leaf.next.as_ref().map(|(_, item)| QueueChange {
             request: [0; 3],
             freed: plus(leaf.freed, item.allocated),
         });
