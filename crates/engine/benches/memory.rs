@@ -1,6 +1,5 @@
-//! How much memory the engine keeps per node and per pod: `cargo bench -p kai-engine --bench memory`. Bytes
-//! alive once the cluster is built and one cycle has run are `alloc` and `grow` less `dealloc` and `shrink`; `max alloc` has
-//! the report of the cycle on top.
+//! The engine's memory per node and per pod: `cargo bench -p kai-engine --bench memory`. The bytes in use after the cluster is built and
+//! one cycle has run are `alloc` and `grow` less `dealloc` and `shrink`; `max alloc` includes the report of the cycle.
 
 mod clusters;
 
