@@ -1,14 +1,14 @@
-//! How long one decision takes: `cargo bench -p kai-engine`. The shapes and what they must take are in docs/performance.md.
+//! The time of one cycle: `cargo bench -p kai-engine`. docs/performance.md describes the clusters and their targets.
 
-mod shapes;
+mod clusters;
 
-use shapes::{Case, NOW, fill, fractions, gangs, infeasible, reclaim_large, reclaim_many};
+use clusters::{Case, NOW, fill, fractions, gangs, infeasible, reclaim_large, reclaim_many};
 
 fn main() {
     divan::main();
 }
 
-/// Measures the first cycle: nothing decided before, no index built yet.
+/// Measures the first cycle, in which no index is built yet.
 fn first_cycle(bencher: divan::Bencher<'_, '_>, case: &Case) {
     bencher
         .with_inputs(|| case.cluster.clone())

@@ -1,8 +1,7 @@
-//! How much memory the engine keeps per node and per pod: `cargo bench -p kai-engine --bench memory`. Bytes
-//! alive once the cluster is built and one cycle has run are `alloc` and `grow` less `dealloc` and `shrink`; `max alloc` has
-//! the report of the cycle on top.
+//! The engine's memory per node and per pod: `cargo bench -p kai-engine --bench memory`. The bytes in use after the cluster is built and
+//! one cycle has run are `alloc` and `grow` less `dealloc` and `shrink`; `max alloc` includes the report of the cycle.
 
-mod shapes;
+mod clusters;
 
 use divan::AllocProfiler;
 
@@ -16,22 +15,22 @@ fn main() {
 /// 10,000 nodes with eight GPUs, no pods.
 #[divan::bench(sample_count = 1, sample_size = 1)]
 fn nodes_10_000() -> impl Sized {
-    after_a_cycle(shapes::nodes(10_000))
+    after_a_cycle(clusters::nodes(10_000))
 }
 
 /// The same nodes and 80,000 pods, each in a gang of its own.
 #[divan::bench(sample_count = 1, sample_size = 1)]
 fn nodes_10_000_and_pods_80_000() -> impl Sized {
-    after_a_cycle(shapes::fill(10_000))
+    after_a_cycle(clusters::fill(10_000))
 }
 
 /// The same nodes and 80,000 pods in gangs of eight.
 #[divan::bench(sample_count = 1, sample_size = 1)]
 fn nodes_10_000_and_pods_80_000_in_gangs() -> impl Sized {
-    after_a_cycle(shapes::gangs(10_000, 8, 0))
+    after_a_cycle(clusters::gangs(10_000, 8, 0))
 }
 
-fn after_a_cycle(mut case: shapes::Case) -> shapes::Case {
-    drop(case.cluster.cycle(shapes::NOW, &case.config));
+fn after_a_cycle(mut case: clusters::Case) -> clusters::Case {
+    drop(case.cluster.cycle(clusters::NOW, &case.config));
     case
 }

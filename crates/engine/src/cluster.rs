@@ -1,4 +1,4 @@
-//! The long-lived state of the engine and its cycle.
+//! The long-lived state of the engine, and the start and end of a cycle.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use rustc_hash::FxHashMap;
 
 use crate::cycle::{Cycle, Explanations};
 use crate::ids::{GangId, NodeId, PodId, QueueId, ResourceId, ShapeId, Symbol};
-use crate::intern::GroupNames;
+use crate::intern::GpuGroupNames;
 use crate::ledger::{Ledger, add};
 use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
 use crate::place::{Domains, ShapeIndexes};
-use crate::report::{Anomaly, Decision, Moment, Report, Status, Waiting};
+use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
-use crate::tables::{Place, PodSet, Share};
+use crate::tables::{Placement, PodSet, QueueResources};
 use crate::work::Rounds;
 
-/// Everything the engine knows about a cluster.
+/// Everything the engine knows about a cluster. [`Cluster::apply`] changes it, [`Cluster::cycle`] decides.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     pub(crate) ledger: Ledger,
     pub(crate) indexes: ShapeIndexes,
     pub(crate) domains: Domains,
-    pub(crate) groups: GroupNames,
+    pub(crate) gpu_group_names: GpuGroupNames,
     pub(crate) resources: ResourceNames,
     pub(crate) shapes: FxHashMap<(Requests, crate::model::Constraints), ShapeId>,
-    /// With more shapes than this it is time to look for unused ones.
+    /// The number of shapes above which unused ones are dropped.
     pub(crate) shapes_max: usize,
     pub(crate) node_ids: FxHashMap<Symbol, NodeId>,
     pub(crate) node_specs: Vec<Option<NodeSpec>>,
@@ -35,39 +35,43 @@ pub struct Cluster {
     pub(crate) free_pods: Vec<PodId>,
     pub(crate) free_gangs: Vec<GangId>,
     pub(crate) free_queues: Vec<QueueId>,
-    /// Pods that name a node which is not there (yet).
-    pub(crate) homeless: FxHashMap<Symbol, Vec<PodId>>,
-    /// Pods that were asked to leave.
-    pub(crate) leaving: Vec<PodId>,
-    /// Gangs by age, each at its seniority, with gaps where one left; those in `young_gangs` are yet to be merged in.
-    pub(crate) old_gangs: Vec<Option<GangId>>,
-    pub(crate) young_gangs: Vec<GangId>,
-    /// Gangs that a cycle may have to do with, as of the begin of the last one: with pods that wait, or that are or were below
-    /// their minimum. Most gangs of a large cluster just run, and a cycle that evicts nobody must not cost a look at each.
-    pub(crate) restless: Vec<GangId>,
-    /// Those of them that have a queue and pods that wait.
+    /// Pods whose node the engine does not know (yet), by the node's name.
+    pub(crate) pods_on_unknown_nodes: FxHashMap<Symbol, Vec<PodId>>,
+    /// Pods with a deletion time.
+    pub(crate) terminating_pods: Vec<PodId>,
+    /// Gangs by age, each at the index of its seniority; `None` where a gang was removed.
+    pub(crate) gangs_by_age: Vec<Option<GangId>>,
+    /// New gangs that are not merged into `gangs_by_age` yet.
+    pub(crate) new_gangs: Vec<GangId>,
+    /// Gangs with pending pods, and gangs that are or were stale, as of the start of the last cycle. Most gangs of a large cluster run
+    /// undisturbed; a cycle does not visit them unless it searches for victims.
+    pub(crate) active_gangs: Vec<GangId>,
+    /// Active gangs with a queue and pending pods.
     pub(crate) waiting: Vec<GangId>,
     pub(crate) roots: Vec<QueueId>,
-    /// Usage by queue name, also of queues not seen yet.
-    pub(crate) usage: FxHashMap<Box<str>, Share>,
+    /// Historic usage by queue name, also of queues that are not known yet.
+    pub(crate) usage: FxHashMap<Box<str>, QueueResources>,
     pub(crate) queues_changed: bool,
     pub(crate) ranks_changed: bool,
-    pub(crate) memory_changed: bool,
-    pub(crate) memory_min: Option<i64>,
-    pub(crate) memory_max: Option<i64>,
-    pub(crate) total: Share,
+    pub(crate) gpu_memory_changed: bool,
+    /// The smallest known GPU memory of any node.
+    pub(crate) gpu_memory_min_mib: Option<i64>,
+    /// The largest known GPU memory of any node.
+    pub(crate) gpu_memory_max_mib: Option<i64>,
+    /// The resources that queues divide, as of the start of the last cycle.
+    pub(crate) total: QueueResources,
     pub(crate) now: Millis,
-    /// Cycles so far.
+    /// Number of cycles so far.
     pub(crate) number: u64,
-    /// Actions that did not come to all gangs in the last cycle.
+    /// Actions that did not try all gangs in the last cycle.
     pub(crate) rounds: Rounds,
     pub(crate) explanations: Explanations,
     pub(crate) anomalies: std::collections::BTreeMap<String, Vec<Anomaly>>,
-    /// Promises of the last cycle are still in the ledger, for the views.
-    pub(crate) unsettled: bool,
+    /// Whether the pipelined placements of the last cycle are still in the ledger, where the views read them.
+    pub(crate) has_pipelined: bool,
 }
 
-/// Names of extended resources.
+/// The interned names of extended resources, each with its [`ResourceNames::mig_gpus`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResourceNames {
     ids: FxHashMap<Box<str>, ResourceId>,
@@ -89,7 +93,7 @@ impl ResourceNames {
         &self.names[id.index()].0
     }
 
-    /// What one unit of the resource counts as in GPUs: a MIG slice counts as many as it has compute slices.
+    /// The GPUs that one unit of the resource counts as: for a MIG slice the number of its compute slices, for others 0.
     pub(crate) fn mig_gpus(&self, id: ResourceId) -> Gpus {
         self.names[id.index()].1
     }
@@ -111,17 +115,16 @@ impl Cluster {
         Cluster::default()
     }
 
-    /// Decides. Bindings and evictions are assumed to be carried out; tell the engine by [`Cluster::apply`] what really
-    /// happened.
+    /// Decides. The engine assumes that bindings and evictions are carried out, until an event of [`Cluster::apply`] shows otherwise.
     pub fn cycle(&mut self, now: Millis, config: &Config) -> Report {
         self.cycle_observed(now, config, &mut |_| {})
     }
 
-    /// The same; `observe` is told of each step, so that the caller can take times.
-    pub fn cycle_observed(&mut self, now: Millis, config: &Config, observe: &mut dyn FnMut(Moment)) -> Report {
-        self.settle();
+    /// Like [`Cluster::cycle`]; calls `observe` at each [`CycleProgress`], so that the caller can measure times.
+    pub fn cycle_observed(&mut self, now: Millis, config: &Config, observe: &mut dyn FnMut(CycleProgress)) -> Report {
+        self.revert_pipelined();
         self.prepare(now, config);
-        self.ledger.record();
+        self.ledger.start_journal();
         let mut cycle = self.begin(config, observe);
         for action in &config.actions {
             cycle.run(*action);
@@ -129,35 +132,35 @@ impl Cluster {
         cycle.reconcile_decisions();
         let (report, explanations) = (cycle.report, cycle.explanations);
         self.explanations = explanations;
-        self.ledger.stop_recording();
+        self.ledger.stop_journal();
         self.assume_deleted(&report, now);
-        self.unsettled = true;
+        self.has_pipelined = true;
         let nodes = self.ledger.nodes.len();
-        self.ledger.touched.trim(nodes);
+        self.ledger.changed_nodes.trim(nodes);
         report
     }
 
-    fn begin<'a>(&'a mut self, config: &'a Config, observe: &'a mut dyn FnMut(Moment)) -> Cycle<'a> {
+    fn begin<'a>(&'a mut self, config: &'a Config, observe: &'a mut dyn FnMut(CycleProgress)) -> Cycle<'a> {
         let work = config.work_for(self.node_ids.len(), self.pod_ids.len());
         let cycle_end = self.ledger.work().saturating_add(work);
         Cycle {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
             domains: &mut self.domains,
-            groups: &self.groups,
+            gpu_group_names: &self.gpu_group_names,
             resources: &self.resources,
             config,
             now: self.now,
             number: self.number,
             total: self.total,
-            memory_min: self.memory_min,
-            memory_max: self.memory_max,
+            gpu_memory_min_mib: self.gpu_memory_min_mib,
+            gpu_memory_max_mib: self.gpu_memory_max_mib,
             waiting: &self.waiting,
-            restless: &self.restless,
+            active_gangs: &self.active_gangs,
             pods_by_uid: &self.pod_ids,
-            bound: Vec::new(),
-            started: Vec::new(),
-            robbed: Vec::new(),
+            bound_pods: Vec::new(),
+            started_gangs: Vec::new(),
+            evicted_gangs: Vec::new(),
             observe,
             cycle_end,
             work_end: u64::MAX,
@@ -167,18 +170,18 @@ impl Cluster {
         }
     }
 
-    /// Gangs that wait, in the order in which they are served next: queues by fairness, gangs within a queue by rank, each with
-    /// its queue and priority. Takes back the promises of the last cycle, as the next one would.
-    pub fn serving_order(&mut self, config: &Config) -> Vec<Waiting> {
-        self.settle();
+    /// Gangs with pending pods, in the order in which the next cycle serves them: queues by fairness, gangs within a queue by rank.
+    /// Reverts the pipelined placements of the last cycle, as the next cycle does.
+    pub fn serving_order(&mut self, config: &Config) -> Vec<PendingGang> {
+        self.revert_pipelined();
         self.count_pending();
-        let mut nobody = |_| {};
-        let cycle = self.begin(config, &mut nobody);
-        let mut walk = cycle.walk(cycle.by_leaf(Action::Allocate, cycle.waiting_gangs()));
+        let mut ignore = |_| {};
+        let cycle = self.begin(config, &mut ignore);
+        let mut queues = cycle.iterate(cycle.by_leaf(Action::Allocate, cycle.waiting_gangs()));
         let mut order = Vec::new();
-        while let Some(gang) = walk.pop(&cycle) {
+        while let Some(gang) = queues.pop(&cycle) {
             let row = cycle.ledger.gang(gang);
-            order.push(Waiting {
+            order.push(PendingGang {
                 gang: row.key.clone(),
                 queue: cycle.ledger.symbols.text(row.queue_name).to_owned(),
                 priority: row.priority,
@@ -187,7 +190,7 @@ impl Cluster {
         order
     }
 
-    /// The time to leave runs from the decision, should the world stay silent about the deletion.
+    /// Sets the deletion time of evicted pods to the time of the decision, until an event shows the real one.
     fn assume_deleted(&mut self, report: &Report, now: Millis) {
         for decision in &report.decisions {
             let Decision::Evict { pod, .. } = decision else {
@@ -199,21 +202,21 @@ impl Cluster {
             let row = &mut self.ledger.pods[id.index()];
             if row.deletion.is_none() {
                 row.deletion = Some(now);
-                self.leaving.push(id);
+                self.terminating_pods.push(id);
             }
         }
     }
 
-    /// Takes back the promises of the last cycle: they are decided anew each time.
-    pub(crate) fn settle(&mut self) {
-        if !std::mem::take(&mut self.unsettled) {
+    /// Reverts the pipelined placements of the last cycle: every cycle decides them anew.
+    pub(crate) fn revert_pipelined(&mut self) {
+        if !std::mem::take(&mut self.has_pipelined) {
             return;
         }
-        for pod in self.ledger.take_decided() {
+        for pod in self.ledger.take_changed_pods() {
             let row = self.ledger.pod(pod);
-            if row.place != row.observed || row.leaving.is_some() {
+            if row.placement != row.observed || row.old_placement.is_some() {
                 let observed = row.observed.clone();
-                self.ledger.observe(pod, observed);
+                self.ledger.set_observed(pod, observed);
             }
         }
     }
@@ -223,11 +226,11 @@ impl Cluster {
         self.number += 1;
         self.drop_unused_shapes();
         self.relink_queues();
-        self.measure_memory();
+        self.update_gpu_memory_bounds();
         self.rank_nodes();
-        self.merge_gangs();
-        self.find_stuck(now, config);
-        self.total = self.divisible();
+        self.rank_gangs();
+        self.mark_stuck_pods(now, config);
+        self.total = self.divisible_resources();
         self.count_pending();
         for queue in &mut self.ledger.queues {
             queue.requested = crate::share::plus(queue.allocated, queue.pending);
@@ -240,26 +243,26 @@ impl Cluster {
         );
     }
 
-    /// Pods long past their deletion time can't be counted on to leave.
-    fn find_stuck(&mut self, now: Millis, config: &Config) {
-        let mut leaving = std::mem::take(&mut self.leaving);
-        leaving.retain(|pod| self.ledger.pod(*pod).deletion.is_some());
-        for pod in &leaving {
+    /// Marks pods long past their deletion time as stuck: their resources no longer count as releasing.
+    fn mark_stuck_pods(&mut self, now: Millis, config: &Config) {
+        let mut terminating = std::mem::take(&mut self.terminating_pods);
+        terminating.retain(|pod| self.ledger.pod(*pod).deletion.is_some());
+        for pod in &terminating {
             let row = self.ledger.pod(*pod);
             let Some(deletion) = row.deletion else { continue };
             if row.observed.status == Status::Releasing && now - deletion > config.stuck_in_releasing {
-                let stuck = Place {
+                let stuck = Placement {
                     status: Status::StuckInReleasing,
                     ..row.observed.clone()
                 };
-                self.ledger.observe(*pod, stuck);
+                self.ledger.set_observed(*pod, stuck);
             }
         }
-        self.leaving = leaving;
+        self.terminating_pods = terminating;
     }
 
-    /// What queues divide: all ready nodes, less what other schedulers have there.
-    fn divisible(&self) -> Share {
+    /// The resources that queues divide: those of all ready nodes, less those of other schedulers' pods.
+    fn divisible_resources(&self) -> QueueResources {
         let mut total = [0; 3];
         for node in self
             .ledger
@@ -279,25 +282,27 @@ impl Cluster {
         total
     }
 
-    /// Brings the gangs that a cycle may have to do with up to date.
-    fn find_restless(&mut self) {
-        let stirred = self.ledger.take_stirred();
-        if !stirred.is_empty() {
-            self.restless.extend(stirred);
-            self.restless.sort();
-            self.restless.dedup();
+    /// Brings `active_gangs` up to date with the gangs that changed.
+    fn update_active_gangs(&mut self) {
+        let dirty = self.ledger.take_dirty_gangs();
+        if !dirty.is_empty() {
+            self.active_gangs.extend(dirty);
+            self.active_gangs.sort();
+            self.active_gangs.dedup();
         }
         let ledger = &self.ledger;
-        self.restless.retain(|gang| ledger.gang(*gang).is_restless());
+        self.active_gangs.retain(|gang| ledger.gang(*gang).is_active());
         let all = ledger.gangs.iter().enumerate();
-        let looked_up = all
-            .filter(|(_, gang)| gang.is_restless())
-            .map(|(at, _)| GangId::new(at));
-        debug_assert!(looked_up.eq(self.restless.iter().copied()), "a gang changed unnoticed");
+        let expected = all.filter(|(_, gang)| gang.is_active()).map(|(at, _)| GangId::new(at));
+        debug_assert!(
+            expected.eq(self.active_gangs.iter().copied()),
+            "a gang changed and was not marked dirty"
+        );
     }
 
+    /// Finds the waiting gangs, and sums the requests of pending pods by queue.
     fn count_pending(&mut self) {
-        self.find_restless();
+        self.update_active_gangs();
         let Ledger {
             pods,
             gangs,
@@ -308,7 +313,7 @@ impl Cluster {
         queues.iter_mut().for_each(|queue| queue.pending = [0; 3]);
         self.waiting.clear();
         let waits = |set: &&PodSet| set.counts[Status::Pending as usize] > 0;
-        for id in &self.restless {
+        for id in &self.active_gangs {
             let gang = &gangs[id.index()];
             let Some(leaf) = gang.queue.filter(|_| gang.known) else {
                 continue;
@@ -321,8 +326,12 @@ impl Cluster {
             for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {
                     let row = &pods[pod.index()];
-                    if row.place.status == Status::Pending {
-                        add(&mut pending, shapes[row.shape.index()].requested(self.memory_min), 1);
+                    if row.placement.status == Status::Pending {
+                        add(
+                            &mut pending,
+                            shapes[row.shape.index()].requested(self.gpu_memory_min_mib),
+                            1,
+                        );
                     }
                 }
             }

@@ -6,71 +6,72 @@ use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
 use crate::model::{Action, Config, Millis};
-use crate::order::{ByLeaf, Direction, Tournament};
+use crate::order::{Direction, GangsByQueue, QueueHeap};
 use crate::place::{Domains, PlacementFailure, ShapeIndexes};
 use crate::reasons::{EvictionReason, Rejections};
-use crate::report::{Decision, Effort, Moment, Placed, Received, Report, Status};
-use crate::share::Load;
-use crate::tables::{GpuKind, Share};
+use crate::report::{ActionStats, CycleProgress, Decision, Placed, Received, Report, Status};
+use crate::share::QueueChange;
+use crate::tables::{GpuKind, QueueResources};
 use crate::work::Rounds;
 
-/// Everything a cycle works with.
+/// The state of one running cycle: borrows from [`Cluster`](crate::Cluster), and the report that the actions fill.
 pub(crate) struct Cycle<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) indexes: &'a mut ShapeIndexes,
     pub(crate) domains: &'a mut Domains,
-    pub(crate) groups: &'a crate::intern::GroupNames,
+    pub(crate) gpu_group_names: &'a crate::intern::GpuGroupNames,
     pub(crate) resources: &'a crate::cluster::ResourceNames,
     pub(crate) config: &'a Config,
     pub(crate) now: Millis,
-    /// Counts cycles.
+    /// Number of this cycle, counted from the start of the engine.
     pub(crate) number: u64,
-    /// What queues divide.
-    pub(crate) total: Share,
-    /// Smallest and largest GPU memory of any node.
-    pub(crate) memory_min: Option<i64>,
-    pub(crate) memory_max: Option<i64>,
-    /// Gangs with pods that waited when the cycle began. No others come to wait within it: what is undone had waited before.
+    /// The resources that queues divide.
+    pub(crate) total: QueueResources,
+    /// The smallest and the largest known GPU memory of any node.
+    pub(crate) gpu_memory_min_mib: Option<i64>,
+    pub(crate) gpu_memory_max_mib: Option<i64>,
+    /// Gangs with pods that were pending at the start of the cycle. A cycle adds none: a pod whose binding is undone was pending before.
     pub(crate) waiting: &'a [GangId],
-    /// Gangs with pods that wait, or that are or were below their minimum, as the cycle began.
-    pub(crate) restless: &'a [GangId],
+    /// Gangs with pending pods, and gangs that are or were stale, as of the start of the cycle.
+    pub(crate) active_gangs: &'a [GangId],
     /// Pods by uid.
     pub(crate) pods_by_uid: &'a FxHashMap<std::sync::Arc<str>, PodId>,
-    /// Pods bound by this cycle.
-    pub(crate) bound: Vec<PodId>,
-    /// Gangs started by this cycle, and when they had started before.
-    pub(crate) started: Vec<(GangId, Option<Millis>)>,
-    /// Gangs that lost pods to others in this cycle, and when they had lost some before.
-    pub(crate) robbed: Vec<(GangId, Option<Millis>)>,
-    /// Told of each step, so that who has a clock can take times.
-    pub(crate) observe: &'a mut dyn FnMut(Moment),
-    /// Where the counter of work must not go beyond, in this cycle and while one gang is served.
+    /// Pods that this cycle bound.
+    pub(crate) bound_pods: Vec<PodId>,
+    /// Gangs that this cycle started, each with its `last_start` from before.
+    pub(crate) started_gangs: Vec<(GangId, Option<Millis>)>,
+    /// Gangs of which this cycle evicted pods for other gangs, each with its `last_eviction` from before.
+    pub(crate) evicted_gangs: Vec<(GangId, Option<Millis>)>,
+    /// Called at each [`CycleProgress`]: the caller has a clock, the engine has none.
+    pub(crate) observe: &'a mut dyn FnMut(CycleProgress),
+    /// The value of [`Ledger::work`] at which the budget of the cycle is used up.
     pub(crate) cycle_end: u64,
+    /// The value of [`Ledger::work`] at which the budget of the current gang is used up.
     pub(crate) work_end: u64,
     pub(crate) rounds: &'a mut Rounds,
     pub(crate) report: Report,
     pub(crate) explanations: Explanations,
 }
 
-/// What is remembered for people.
+/// Why gangs wait and pods were evicted, kept after the cycle for the views.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explanations {
     /// Why a gang was not placed.
     pub(crate) failures: FxHashMap<GangId, PlacementFailure>,
-    /// Gangs for which the search for victims was cut short.
+    /// Gangs whose victim search ended for lack of budget.
     pub(crate) cut_searches: FxHashSet<GangId>,
     /// Why a pod was evicted.
     pub(crate) evictions: FxHashMap<PodId, EvictionReason>,
-    /// Why nodes could not take a shape, as of a state of the ledger.
+    /// Why nodes rejected a shape, each with the end of [`Ledger::changed_nodes`] at that time.
     pub(crate) rejections: FxHashMap<crate::ids::ShapeId, (u64, std::sync::Arc<Rejections>)>,
-    /// Looks at all nodes in this cycle for the sake of explanations.
-    pub(crate) looks: u32,
+    /// How many times this cycle has checked all nodes for an explanation.
+    pub(crate) node_scans: u32,
 }
 
 impl Cycle<'_> {
     pub(crate) fn run(&mut self, action: Action) {
-        (self.observe)(Moment::Action(action));
-        self.report.efforts.push(Effort::new(action));
+        (self.observe)(CycleProgress::ActionStarts(action));
+        self.report.action_stats.push(ActionStats::new(action));
         let before = self.ledger.work();
         match action {
             Action::Allocate => self.allocate(),
@@ -79,39 +80,39 @@ impl Cycle<'_> {
             Action::Preempt => self.preempt(),
             Action::StaleGangEviction => self.evict_stale(),
         }
-        self.effort().steps = self.ledger.work() - before;
+        self.stats().steps = self.ledger.work() - before;
     }
 
-    /// Whether the work that the gang in hand may cost is used up.
+    /// Whether the budget of the current gang is used up.
     pub(crate) fn is_out_of_work(&self) -> bool {
         self.ledger.work() >= self.work_end
     }
 
-    /// The counters of the action that runs.
-    pub(crate) fn effort(&mut self) -> &mut Effort {
-        self.report.efforts.last_mut().expect("an action runs")
+    /// The counters of the running action.
+    pub(crate) fn stats(&mut self) -> &mut ActionStats {
+        self.report.action_stats.last_mut().expect("an action runs")
     }
 
-    /// The pods that the next attempt at a gang would place, and what they ask of queues.
-    pub(crate) fn request_of(&self, gang: GangId, candidates: Candidates, pods: &mut Vec<PodId>) -> Share {
+    /// Sets `pods` to those that the next attempt places; returns what they request from queues.
+    pub(crate) fn request_of(&self, gang: GangId, candidates: Candidates, pods: &mut Vec<PodId>) -> QueueResources {
         self.ledger.pods_to_place(gang, candidates, pods);
-        self.ledger.requested_by(pods, self.memory_min)
+        self.ledger.requested_by(pods, self.gpu_memory_min_mib)
     }
 
-    /// A walk over gangs in fair order.
-    pub(crate) fn walk(&self, gangs: ByLeaf) -> Walk {
-        let mut walk = Walk {
-            tournament: Tournament::new(self.ledger, Direction::Serve, self.total),
+    /// Iterates over gangs in fair order.
+    pub(crate) fn iterate(&self, gangs: GangsByQueue) -> QueueIterator {
+        let mut iterator = QueueIterator {
+            queues: QueueHeap::new(self.ledger, Direction::Serve, self.total),
             gangs,
             pods: Vec::new(),
         };
-        for leaf in walk.gangs.leaves() {
-            walk.refresh(self, leaf);
+        for leaf in iterator.gangs.leaves() {
+            iterator.refresh(self, leaf);
         }
-        walk
+        iterator
     }
 
-    /// Makes everything since the checkpoint final and reports it.
+    /// Makes all changes since the checkpoint final, and reports them as decisions.
     pub(crate) fn commit(&mut self, since: Checkpoint, action: Action, preemptor: GangId) {
         let changed = self.ledger.changed_since(since);
         let evicted: Vec<PodId> = changed
@@ -121,7 +122,7 @@ impl Cycle<'_> {
             .collect();
         let pods = evicted.len() as u32;
         for pod in &evicted {
-            let moved = self.ledger.pod(*pod).place.status == Status::Pipelined;
+            let moved = self.ledger.pod(*pod).placement.status == Status::Pipelined;
             let gang = self.ledger.gang(preemptor).key.clone();
             let reason = EvictionReason::For {
                 action,
@@ -131,15 +132,15 @@ impl Cycle<'_> {
             };
             if self.report_eviction(*pod, reason) {
                 let gang = self.ledger.pod(*pod).gang.expect("only pods of gangs are evicted");
-                self.rob(gang);
+                self.record_eviction(gang);
             }
         }
         for pod in changed {
-            match self.ledger.pod(pod).place.status {
-                // One that was bound before and only came out of a simulation unchanged is not news.
-                Status::Binding if self.ledger.pod(pod).observed != self.ledger.pod(pod).place => {
+            match self.ledger.pod(pod).placement.status {
+                // A pod whose binding was reported before may be among the changed pods, because a simulation evicted and restored it.
+                Status::Binding if self.ledger.pod(pod).observed != self.ledger.pod(pod).placement => {
                     self.ledger.assume_bound(pod);
-                    self.bound.push(pod);
+                    self.bound_pods.push(pod);
                     self.report.decisions.push(Decision::Bind(self.placed(pod)));
                 }
                 Status::Pipelined => self.report.decisions.push(Decision::Pipeline(self.placed(pod))),
@@ -149,31 +150,31 @@ impl Cycle<'_> {
         self.ledger.commit();
     }
 
-    /// Reports that a gang of which nothing ran starts.
+    /// Reports the start of a gang that had no running pods.
     pub(crate) fn start(&mut self, gang: GangId) {
         let row = &mut self.ledger.gangs[gang.index()];
         let before = row.last_start.replace(self.now);
         self.report.decisions.push(Decision::Started(row.key.clone()));
-        self.started.push((gang, before));
+        self.started_gangs.push((gang, before));
     }
 
-    /// Reports that a gang loses pods to another.
-    fn rob(&mut self, gang: GangId) {
+    /// Reports that pods of a gang were evicted for another gang.
+    fn record_eviction(&mut self, gang: GangId) {
         let row = &mut self.ledger.gangs[gang.index()];
         if row.last_eviction != Some(self.now) {
             let before = row.last_eviction.replace(self.now);
             self.report.decisions.push(Decision::Evicted(row.key.clone()));
-            self.robbed.push((gang, before));
+            self.evicted_gangs.push((gang, before));
         }
     }
 
-    /// Reports an eviction that is already in the ledger; whether there is a pod to delete.
+    /// Reports an eviction that is already in the ledger; returns whether there is a pod to delete.
     pub(crate) fn report_eviction(&mut self, pod: PodId, reason: EvictionReason) -> bool {
         self.ledger.finish_eviction(pod);
         let row = &mut self.ledger.pods[pod.index()];
-        // A pod that was only promised a place has nothing to leave: there is nothing to delete.
-        let is_there = row.observed.status.is_allocated();
-        if is_there {
+        // A pod that was only pipelined runs nowhere: there is nothing to delete.
+        let is_allocated = row.observed.status.is_allocated();
+        if is_allocated {
             row.observed.status = Status::Releasing;
             self.report.decisions.push(Decision::Evict {
                 pod: row.uid.clone(),
@@ -181,12 +182,12 @@ impl Cycle<'_> {
             });
         }
         self.explanations.evictions.insert(pod, reason);
-        is_there
+        is_allocated
     }
 
     pub(crate) fn placed(&self, pod: PodId) -> Placed {
         let row = self.ledger.pod(pod);
-        let node = self.ledger.node(row.place.node.expect("a placed pod has a node"));
+        let node = self.ledger.node(row.placement.node.expect("a placed pod has a node"));
         let shape = self.ledger.shape(row.shape);
         let received = match shape.gpu {
             GpuKind::None => Received::Regular { devices: 0 },
@@ -200,42 +201,48 @@ impl Cycle<'_> {
         Placed {
             pod: row.uid.clone(),
             node: node.name.clone(),
-            gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
+            gpu_groups: row
+                .placement
+                .gpu_groups
+                .iter()
+                .map(|group| self.gpu_group_names.text(*group))
+                .collect(),
             received,
         }
     }
 }
 
-/// Gangs still to be served, in fair order.
-pub(crate) struct Walk {
-    tournament: Tournament,
-    gangs: ByLeaf,
-    /// Only to save allocations.
+/// Gangs that an action still has to serve, in fair order: the best queue first, and of its gangs the one with the highest rank.
+pub(crate) struct QueueIterator {
+    queues: QueueHeap,
+    gangs: GangsByQueue,
+    /// A buffer that saves allocations.
     pods: Vec<PodId>,
 }
 
-impl Walk {
-    /// The next gang. What it then gets must be told by [`Walk::served`].
+impl QueueIterator {
+    /// Removes the next gang. If the caller then changes what queues hold, it calls [`QueueIterator::served`] or
+    /// [`QueueIterator::changed`].
     pub(crate) fn pop(&mut self, cycle: &Cycle<'_>) -> Option<GangId> {
-        let leaf = self.tournament.best_leaf(cycle.ledger)?;
+        let leaf = self.queues.best_leaf(cycle.ledger)?;
         let gang = self.gangs.pop(leaf);
         self.refresh(cycle, leaf);
         gang
     }
 
-    /// Tells that only the queue of this gang has changed.
+    /// Updates the order after a change of this gang's queue and its ancestors only.
     pub(crate) fn served(&mut self, cycle: &Cycle<'_>, gang: GangId) {
         if let Some(queue) = cycle.ledger.gang(gang).queue {
-            self.tournament.touch(cycle.ledger, queue);
+            self.queues.invalidate(cycle.ledger, queue);
         }
     }
 
-    /// Tells that any queue may have changed.
+    /// Updates the order after a change of any queues.
     pub(crate) fn changed(&mut self) {
-        self.tournament.touch_all();
+        self.queues.invalidate_all();
     }
 
-    /// Puts a gang back that wants more.
+    /// Puts back a gang with more pods to place.
     pub(crate) fn push(&mut self, cycle: &Cycle<'_>, gang: GangId) {
         self.gangs.insert(cycle.ledger, gang);
         if let Some(queue) = cycle.ledger.gang(gang).queue {
@@ -245,16 +252,16 @@ impl Walk {
 
     fn refresh(&mut self, cycle: &Cycle<'_>, leaf: QueueId) {
         let mut pods = std::mem::take(&mut self.pods);
-        let load = self.gangs.next(leaf).map(|gang| Load {
+        let change = self.gangs.next(leaf).map(|gang| QueueChange {
             request: cycle.request_of(gang, Candidates::Simulated, &mut pods),
             freed: [0; 3],
         });
-        self.tournament.set(cycle.ledger, leaf, load);
+        self.queues.set(cycle.ledger, leaf, change);
         self.pods = pods;
     }
 }
 
-/// The rank under which gangs are listed.
+/// The rank under which a gang is listed in [`GangsByQueue`].
 pub(crate) fn rank_of(ledger: &Ledger, gang: GangId) -> GangRank {
     GangRank::of(ledger.gang(gang))
 }

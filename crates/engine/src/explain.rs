@@ -1,4 +1,4 @@
-//! Finding out why: which check each node failed, and who holds what is short.
+//! Explanations: which check each node failed, and which gangs hold the GPUs that a pod lacks.
 
 use std::sync::Arc;
 
@@ -10,27 +10,29 @@ use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
 use crate::place::{InterPodRules, Scope, fits, static_check};
 use crate::reasons::{Check, Rejections};
-use crate::tables::{SHARE_GPU, When};
+use crate::tables::{QUEUE_GPU, When};
 
-/// So many looks at all nodes a cycle spends on explanations. Gangs beyond share the last answer for the same shape.
-const LOOKS_MAX: u32 = 32;
-/// So many holders are named.
+/// How many times per cycle all nodes are checked for an explanation. Later gangs get the last answer for the same shape.
+const NODE_SCANS_MAX: u32 = 32;
+/// How many gangs that hold GPUs an explanation names.
 const HOLDERS_MAX: usize = 3;
 
 impl Cycle<'_> {
-    /// Why no node could take the pod, as of now.
+    /// Why no node can take the pod at present.
     pub(crate) fn rejections(&mut self, pod: PodId, scope: Scope<'_>) -> Arc<Rejections> {
-        let (shape, stamp) = (self.ledger.pod(pod).shape, self.ledger.touched.end());
+        let (shape, version) = (self.ledger.pod(pod).shape, self.ledger.changed_nodes.end());
         if let Some((at, known)) = self.explanations.rejections.get(&shape) {
-            let outdated = *at != stamp || scope.domain.is_some() || self.ledger.shape(shape).has_neighbour_rules();
-            if !outdated || self.explanations.looks >= LOOKS_MAX {
+            let outdated = *at != version || scope.domain.is_some() || self.ledger.shape(shape).depends_on_other_pods();
+            if !outdated || self.explanations.node_scans >= NODE_SCANS_MAX {
                 return known.clone();
             }
         }
-        self.explanations.looks += 1;
+        self.explanations.node_scans += 1;
         self.ledger.note_work(self.ledger.present_nodes / 4);
         let rejections = Arc::new(reject(self.ledger, pod, scope));
-        self.explanations.rejections.insert(shape, (stamp, rejections.clone()));
+        self.explanations
+            .rejections
+            .insert(shape, (version, rejections.clone()));
         rejections
     }
 }
@@ -38,18 +40,18 @@ impl Cycle<'_> {
 fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let shape = ledger.shape_of(pod);
     let in_domain: Option<FxHashSet<NodeId>> = scope.domain.map(|nodes| nodes.iter().copied().collect());
-    let neighbours = (!InterPodRules::are_not_needed(ledger, pod)).then(|| InterPodRules::of(ledger, pod, false));
+    let rules = (!InterPodRules::are_not_needed(ledger, pod)).then(|| InterPodRules::of(ledger, pod, false));
     let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
     for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
         let id = NodeId::new(at);
         let by_node =
             || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), When::AfterRelease));
-        let by_neighbours = || neighbours.as_ref().map_or(Ok(()), |neighbours| neighbours.check(id));
+        let by_rules = || rules.as_ref().map_or(Ok(()), |rules| rules.check(id));
         let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));
-        let check = match by_node().and_then(|()| by_neighbours()) {
+        let check = match by_node().and_then(|()| by_rules()) {
             Err(check) => check,
             Ok(()) if outside => Check::Domain,
-            // It fits by itself, so what it would be charged there was against it.
+            // The pod fits on the node, so a queue bound must have rejected what it would be charged there.
             Ok(()) => Check::QueueBound,
         };
         *counts.entry(check).or_default() += 1;
@@ -64,7 +66,7 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     }
 }
 
-/// The gangs that hold most GPUs on nodes which a shape could use if they were free.
+/// The gangs that hold the most GPUs on nodes which pods of the shape may use.
 pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Vec<(GangKey, Gpus)> {
     let shape = ledger.shape(shape);
     if shape.is_cpu_only() {
@@ -78,10 +80,10 @@ pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Vec<(GangKey, Gpus)> {
     {
         for pod in &node.pods {
             let row = ledger.pod(*pod);
-            let gpus = Gpus(ledger.shape(row.shape).accepted(node.memory_mib)[SHARE_GPU]);
+            let gpus = Gpus(ledger.shape(row.shape).accepted(node.memory_mib)[QUEUE_GPU]);
             if let Some(gang) = row
                 .gang
-                .filter(|_| gpus > Gpus::ZERO && row.place.status.is_active_used())
+                .filter(|_| gpus > Gpus::ZERO && row.placement.status.is_active_used())
             {
                 *held.entry(gang).or_default() += gpus;
             }

@@ -1,4 +1,4 @@
-//! Dense ids. Inside the engine every object is an index into a table; names exist only at the edge.
+//! Dense ids: inside the engine an object is an index into a table. Names occur in events and reports only.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ macro_rules! id {
 
         impl $name {
             pub(crate) fn new(index: usize) -> $name {
-                // One more than the index, so that an optional id is no larger than an id.
+                // The index plus one, so that `Option` of an id takes no extra space.
                 let number = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
                 $name(number.expect("tables hold fewer than 2^32 rows"))
             }
@@ -32,7 +32,7 @@ id!(/// A row of the queue table.
     QueueId);
 id!(/// A domain within one topology.
     DomainId);
-id!(/// A shape: everything about a pod that filters and scores read.
+id!(/// A row of the shape table: requests and constraints of pods.
     ShapeId);
 id!(/// The name of a resource beyond CPU, memory, GPUs and pod slots.
     ResourceId);
@@ -40,24 +40,24 @@ id!(/// An interned string.
     Symbol);
 id!(/// A namespace with a set of labels that pods have in it.
     LabelSetId);
-id!(/// What a pod affinity term says about other pods.
+id!(/// The label selector and namespaces of a pod affinity term.
     SelectorId);
-id!(/// A node label that pod affinity terms compare.
+id!(/// A topology key of pod affinity terms: a node label.
     TopologyKeyId);
 id!(/// A pod affinity term: a selector within a topology key.
     TermId);
 
-/// A shared GPU. Ids in the usual UUID form are their own number; others are hashed, and their text is kept aside.
+/// A GPU group. See [`GpuGroupNames`](crate::intern::GpuGroupNames) for how names become ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct GroupId {
-    // Two halves, as a whole would have to be aligned to 16 bytes in every row.
+pub(crate) struct GpuGroupId {
+    // Two halves, because a u128 would align every row to 16 bytes.
     high: u64,
     low: u64,
 }
 
-impl GroupId {
-    pub(crate) fn new(bits: u128) -> GroupId {
-        GroupId {
+impl GpuGroupId {
+    pub(crate) fn new(bits: u128) -> GpuGroupId {
+        GpuGroupId {
             high: (bits >> 64) as u64,
             low: bits as u64,
         }

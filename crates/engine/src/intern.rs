@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::ids::{GroupId, Symbol};
+use crate::ids::{GpuGroupId, Symbol};
 
-/// Strings.
+/// Interned strings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Symbols {
     ids: FxHashMap<Box<str>, Symbol>,
@@ -31,40 +31,40 @@ impl Symbols {
     }
 }
 
-/// Names of GPU groups.
+/// Names of GPU groups. A UUID is its own id; other names are hashed, and kept here for the way back.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct GroupNames {
-    odd: FxHashMap<GroupId, Box<str>>,
+pub(crate) struct GpuGroupNames {
+    other_names: FxHashMap<GpuGroupId, Box<str>>,
 }
 
-impl GroupNames {
-    /// The id of a group named by a label.
-    pub(crate) fn id(&mut self, name: &str) -> GroupId {
+impl GpuGroupNames {
+    /// The id of the GPU group of this name.
+    pub(crate) fn id(&mut self, name: &str) -> GpuGroupId {
         if let Some(id) = parse_uuid(name) {
-            return GroupId::new(id);
+            return GpuGroupId::new(id);
         }
-        let id = GroupId::new(hash128(&[name.as_bytes()]));
-        self.odd.entry(id).or_insert_with(|| name.into());
+        let id = GpuGroupId::new(hash128(&[name.as_bytes()]));
+        self.other_names.entry(id).or_insert_with(|| name.into());
         id
     }
 
-    pub(crate) fn text(&self, id: GroupId) -> String {
-        match self.odd.get(&id) {
+    pub(crate) fn text(&self, id: GpuGroupId) -> String {
+        match self.other_names.get(&id) {
             Some(name) => name.to_string(),
             None => format_uuid(id.bits()),
         }
     }
 }
 
-/// A group id for a device that a pod opens. It depends only on who opens it and where, so that the same decision has
-/// the same name on every machine; `ordinal` tells apart several devices of one pod.
-pub(crate) fn fresh_group(pod_uid: &str, node: &str, ordinal: u32) -> GroupId {
-    // Version 8, variant 1: a UUID whose content is the maker's own business (RFC 9562).
+/// The id of a new GPU group. It is a function of its first pod, the node and `ordinal`, which tells apart several GPUs of one pod, so
+/// that equal decisions give equal names on every machine.
+pub(crate) fn new_gpu_group_id(pod_uid: &str, node: &str, ordinal: u32) -> GpuGroupId {
+    // UUID version 8, variant 1, for custom content (RFC 9562).
     let bits = hash128(&[pod_uid.as_bytes(), node.as_bytes(), &ordinal.to_le_bytes()]);
-    GroupId::new(bits & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62))
+    GpuGroupId::new(bits & !(0xf << 76) & !(0x3 << 62) | (0x8 << 76) | (0x2 << 62))
 }
 
-/// By hand: every shared pod that is bound needs one, and the formatting machinery takes ten times as long.
+/// Without `format!`, which takes ten times as long: every pod with a shared GPU needs the text.
 fn format_uuid(bits: u128) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [b'-'; 36];
@@ -93,7 +93,7 @@ fn parse_uuid(text: &str) -> Option<u128> {
         let digit = match byte {
             b'-' if dashes(at) => continue,
             b'0'..=b'9' if !dashes(at) => byte - b'0',
-            // Upper case would not survive the round trip to text: such ids are kept as text.
+            // A UUID in upper case would come back in lower case, so it is treated as another name.
             b'a'..=b'f' if !dashes(at) => byte - b'a' + 10,
             _ => return None,
         };
@@ -102,7 +102,7 @@ fn parse_uuid(text: &str) -> Option<u128> {
     Some(bits)
 }
 
-/// 128-bit FNV-1a: stable across machines and releases, which the standard library's hashers don't promise.
+/// 128-bit FNV-1a: the same on all machines and in all releases, unlike the hashers of the standard library.
 fn hash128(parts: &[&[u8]]) -> u128 {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn group_names_survive_the_round_trip() {
-        let mut names = GroupNames::default();
+        let mut names = GpuGroupNames::default();
         for name in [
             "0",
             "gpu-a",
@@ -135,12 +135,12 @@ mod tests {
 
     #[test]
     fn fresh_groups_are_uuids_that_differ_by_pod_node_and_device() {
-        let names = GroupNames::default();
+        let names = GpuGroupNames::default();
         let groups = [
-            fresh_group("a", "n", 0),
-            fresh_group("b", "n", 0),
-            fresh_group("a", "m", 0),
-            fresh_group("a", "n", 1),
+            new_gpu_group_id("a", "n", 0),
+            new_gpu_group_id("b", "n", 0),
+            new_gpu_group_id("a", "m", 0),
+            new_gpu_group_id("a", "n", 1),
         ];
         for (at, group) in groups.iter().enumerate() {
             let text = names.text(*group);

@@ -1,4 +1,4 @@
-//! Laws about what only the engine can see: taking back a what-if restores every number of the ledger.
+//! Laws about the engine's internal state: a rollback restores every number of the ledger, and no gang starves.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use crate as kai_engine;
 use crate::Cluster;
 use crate::ids::{GangId, NodeId, PodId};
-use crate::intern::fresh_group;
+use crate::intern::new_gpu_group_id;
 use crate::ledger::Ledger;
 use crate::model::Action;
 use crate::place::PlacementFailure;
 use crate::report::Status;
-use crate::tables::{Gang, GpuKind, Groups};
+use crate::tables::{Gang, GpuGroupIds, GpuKind};
 
 #[path = "../tests/world/mod.rs"]
 pub(crate) mod world;
@@ -21,14 +21,14 @@ pub(crate) mod world;
 use world::plan::{Pace, scenes};
 use world::{World, cases};
 
-/// A change of the ledger; picks are taken modulo what there is.
+/// A random change of the ledger. `pod` and `node` are taken modulo the number of pods and nodes.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     kind: Kind,
     pod: usize,
     node: usize,
-    /// Which shared devices of the node, fresh ones among them.
-    devices: usize,
+    /// How many GPU groups of the node to skip, before the pod's GPU groups are taken from the rest and from new ones.
+    skipped_groups: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,8 @@ enum Kind {
     Pipeline,
     BindToPipeline,
     Evict,
-    Keep,
-    Unmove,
+    UndoEviction,
+    UndoMove,
 }
 
 fn changes() -> impl Strategy<Value = Change> {
@@ -47,18 +47,18 @@ fn changes() -> impl Strategy<Value = Change> {
         Just(Kind::Pipeline),
         Just(Kind::BindToPipeline),
         Just(Kind::Evict),
-        Just(Kind::Keep),
-        Just(Kind::Unmove),
+        Just(Kind::UndoEviction),
+        Just(Kind::UndoMove),
     ];
-    (kind, any::<usize>(), any::<usize>(), 0usize..6).prop_map(|(kind, pod, node, devices)| Change {
+    (kind, any::<usize>(), any::<usize>(), 0usize..6).prop_map(|(kind, pod, node, skipped_groups)| Change {
         kind,
         pod,
         node,
-        devices,
+        skipped_groups,
     })
 }
 
-/// Makes the change if the ledger allows it for one of the pods, from the picked one on.
+/// Makes the change for the first pod that allows it, from `change.pod` on.
 fn make(ledger: &mut Ledger, change: Change) {
     let nodes: Vec<NodeId> = (0..ledger.nodes.len())
         .map(NodeId::new)
@@ -71,14 +71,16 @@ fn make(ledger: &mut Ledger, change: Change) {
     let allowed = |pod: &PodId| {
         let row = ledger.pod(*pod);
         match change.kind {
-            Kind::Bind => row.place.status == Status::Pending && placeable(pod),
+            Kind::Bind => row.placement.status == Status::Pending && placeable(pod),
             Kind::Pipeline => row.is_placeable() && placeable(pod),
-            Kind::BindToPipeline => row.place.status == Status::Binding,
-            Kind::Evict => row.place.status.is_active_allocated() && row.gang.is_some() && row.evicted_from.is_none(),
-            Kind::Keep => row.place.status == Status::Releasing && row.evicted_from.is_some(),
-            Kind::Unmove => {
+            Kind::BindToPipeline => row.placement.status == Status::Binding,
+            Kind::Evict => {
+                row.placement.status.is_active_allocated() && row.gang.is_some() && row.evicted_from.is_none()
+            }
+            Kind::UndoEviction => row.placement.status == Status::Releasing && row.evicted_from.is_some(),
+            Kind::UndoMove => {
                 let was_there = row.evicted_from.is_some_and(|status| status != Status::Pipelined);
-                row.place.status == Status::Pipelined && was_there && row.leaving.is_some()
+                row.placement.status == Status::Pipelined && was_there && row.old_placement.is_some()
             }
         }
     };
@@ -90,28 +92,28 @@ fn make(ledger: &mut Ledger, change: Change) {
         return;
     };
     let node = || nodes[change.node % nodes.len()];
-    let groups = || {
+    let gpu_groups = || {
         let (row, shape) = (ledger.node(node()), ledger.shape_of(pod));
-        let known = row.groups.iter().map(|group| group.id);
-        let fresh = (0..).map(|ordinal| fresh_group(&ledger.pod(pod).uid, &row.name, ordinal));
+        let known = row.gpu_groups.iter().map(|group| group.id);
+        let new = (0..).map(|ordinal| new_gpu_group_id(&ledger.pod(pod).uid, &row.name, ordinal));
         let devices = if shape.is_shared() { shape.devices() as usize } else { 0 };
         known
-            .chain(fresh)
-            .skip(change.devices)
+            .chain(new)
+            .skip(change.skipped_groups)
             .take(devices)
-            .collect::<Groups>()
+            .collect::<GpuGroupIds>()
     };
     match change.kind {
-        Kind::Bind => ledger.bind(pod, node(), groups()),
-        Kind::Pipeline => ledger.pipeline(pod, node(), groups()),
+        Kind::Bind => ledger.bind(pod, node(), gpu_groups()),
+        Kind::Pipeline => ledger.pipeline(pod, node(), gpu_groups()),
         Kind::BindToPipeline => ledger.bind_to_pipeline(pod),
         Kind::Evict => ledger.evict(pod),
-        Kind::Keep => ledger.keep(pod),
-        Kind::Unmove => ledger.unmove(pod),
+        Kind::UndoEviction => ledger.undo_eviction(pod),
+        Kind::UndoMove => ledger.undo_move(pod),
     }
 }
 
-/// Everything a change can touch, as text.
+/// Everything that a change can affect, as text.
 fn numbers(ledger: &Ledger) -> String {
     let Ledger {
         nodes,
@@ -120,26 +122,26 @@ fn numbers(ledger: &Ledger) -> String {
         queues,
         ..
     } = ledger;
-    // Who was touched is remembered even if nothing came of it.
-    let at_rest = |gang: &Gang| Gang {
-        stirred: false,
+    // A rollback does not restore the dirty flag.
+    let clean = |gang: &Gang| Gang {
+        dirty: false,
         ..gang.clone()
     };
-    let gangs: Vec<Gang> = gangs.iter().map(at_rest).collect();
+    let gangs: Vec<Gang> = gangs.iter().map(clean).collect();
     format!("{nodes:#?}\n{pods:#?}\n{gangs:#?}\n{queues:#?}")
 }
 
-/// Gangs that could be tried, and whether the last cycle tried to place them.
+/// Gangs that a cycle can try to place, each with whether the last cycle tried it.
 fn waiting_gangs(cluster: &Cluster) -> Vec<(GangId, bool)> {
     let gangs = cluster.ledger.gangs.iter().enumerate();
     let waiting =
         gangs.filter(|(_, gang)| gang.queue.is_some() && gang.schedulable && gang.is_ready() && gang.waiting() > 0);
     let was_tried = |id: GangId, gang: &Gang| {
         let failure = cluster.explanations.failures.get(&id);
-        // At the end of a round all have been tried.
+        // At the end of a round all gangs have been tried.
         failure.is_some_and(|failure| *failure != PlacementFailure::OutOfWork)
             || gang.tried_by & 1 != 0
-            || cluster.rounds.are_over()
+            || cluster.rounds.are_complete()
     };
     waiting
         .map(|(at, gang)| (GangId::new(at), was_tried(GangId::new(at), gang)))
@@ -176,11 +178,11 @@ proptest! {
         for step in &scene.steps {
             world.step(step, &mut |_, _| {});
         }
-        world.cluster.settle();
+        world.cluster.revert_pipelined();
         let ledger = &mut world.cluster.ledger;
         prop_assume!(!ledger.pods.is_empty());
         let start = numbers(ledger);
-        ledger.record();
+        ledger.start_journal();
         let first = ledger.checkpoint();
         before.into_iter().for_each(|change| make(ledger, change));
         let (middle, second) = (numbers(ledger), ledger.checkpoint());

@@ -1,12 +1,12 @@
-//! The scheduling decision of kai-rs: which pod gets which node and GPU, who has to make room, and why.
+//! The scheduling decision of kai-rs: which pod gets which node and GPUs, which pods are evicted for it, and why.
 //!
-//! [`Cluster`] is long-lived. Tell it what changed ([`Cluster::apply`]), then ask for decisions ([`Cluster::cycle`]).
-//! Same events and same time give the same decisions, on every machine and in any order of objects.
+//! [`Cluster`] is long-lived: [`Cluster::apply`] takes events, [`Cluster::cycle`] makes decisions. Equal events and equal times give
+//! equal decisions, on every machine and in any order of objects.
 //!
-//! It never does I/O, never reads a clock, never spawns a thread, and never fails: what is wrong with an object becomes
-//! a reason that is shown to people.
+//! The engine never does I/O, never reads a clock, never spawns a thread, and never fails: an invalid object becomes a reason that is
+//! shown to people.
 
-// Shapes of clusters are written for benchmarks, which see the crate from outside.
+// The clusters of the benchmarks refer to this crate by its name; tests include them as a module.
 #[cfg(test)]
 extern crate self as kai_engine;
 
@@ -14,6 +14,9 @@ mod actions;
 mod affinity;
 mod apply;
 mod cluster;
+#[cfg(test)]
+#[path = "../benches/clusters/mod.rs"]
+mod clusters;
 mod cycle;
 mod explain;
 mod gangs;
@@ -27,9 +30,6 @@ mod order;
 mod place;
 pub mod reasons;
 pub mod report;
-#[cfg(test)]
-#[path = "../benches/shapes/mod.rs"]
-mod shapes;
 mod share;
 pub mod steps;
 mod tables;

@@ -1,4 +1,4 @@
-//! The order in which gangs are served: a tournament over the queue tree, and sorted lists of gangs per leaf queue.
+//! The order in which gangs are served or evicted: the queue tree as a heap, and a sorted list of gangs per leaf queue.
 
 use std::cmp::Ordering;
 
@@ -7,75 +7,78 @@ use smallvec::SmallVec;
 use crate::gangs::GangRank;
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
-use crate::share::{Load, Standing};
-use crate::tables::Share;
+use crate::share::{QueueChange, QueueSortKey};
+use crate::tables::QueueResources;
 
-/// Who comes first.
+/// The purpose of an order of queues and gangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The queue that is served next.
+    /// The first queue is the one to be served next.
     Serve,
-    /// The queue that loses next.
-    Take,
+    /// The first queue is the one that loses pods next.
+    Evict,
 }
 
-/// Finds the leaf queue whose turn it is. A queue stands for its best leaf; only what changed is compared anew.
+/// Finds the best leaf queue. An inner queue is compared by its best leaf; sort keys are kept until they are invalidated.
 #[derive(Clone, Debug)]
-pub(crate) struct Tournament {
+pub(crate) struct QueueHeap {
     direction: Direction,
-    total: Share,
-    nodes: Vec<Node>,
+    total: QueueResources,
+    /// By queue id.
+    nodes: Vec<HeapNode>,
+    /// Active queues without a parent.
     roots: Vec<QueueId>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Node {
-    /// Takes part: it, or a leaf below it, has something to offer.
+struct HeapNode {
+    /// Whether the queue is a leaf with a gang, or has such a leaf below it.
     active: bool,
+    /// Active children.
     children: Vec<QueueId>,
-    /// What the best gang of a leaf would change; for an inner queue that of its best leaf, while `standing` is valid.
-    load: Load,
+    /// The change by the best gang of a leaf; of an inner queue that of its best leaf, valid while `key` is set.
+    change: QueueChange,
     /// The best leaf below an inner queue.
     leaf: Option<QueueId>,
-    /// The comparison values, while valid.
-    standing: Option<Standing>,
+    /// `None` = invalidated.
+    key: Option<QueueSortKey>,
 }
 
-impl Tournament {
-    pub(crate) fn new(ledger: &Ledger, direction: Direction, total: Share) -> Tournament {
-        Tournament {
+impl QueueHeap {
+    pub(crate) fn new(ledger: &Ledger, direction: Direction, total: QueueResources) -> QueueHeap {
+        QueueHeap {
             direction,
             total,
-            nodes: vec![Node::default(); ledger.queues.len()],
+            nodes: vec![HeapNode::default(); ledger.queues.len()],
             roots: Vec::new(),
         }
     }
 
-    /// Sets what the best gang of a leaf would change; `None` = the leaf has nothing left.
-    pub(crate) fn set(&mut self, ledger: &Ledger, leaf: QueueId, load: Option<Load>) {
-        match load {
-            Some(load) => {
-                self.nodes[leaf.index()].load = load;
+    /// Sets the change by the best gang of a leaf; `None` = the leaf has no gangs left.
+    pub(crate) fn set(&mut self, ledger: &Ledger, leaf: QueueId, change: Option<QueueChange>) {
+        match change {
+            Some(change) => {
+                self.nodes[leaf.index()].change = change;
                 self.activate(ledger, leaf);
             }
-            None => self.retire(ledger, leaf),
+            None => self.deactivate(ledger, leaf),
         }
-        self.touch(ledger, leaf);
+        self.invalidate(ledger, leaf);
     }
 
-    /// What the queue holds changed.
-    pub(crate) fn touch(&mut self, ledger: &Ledger, queue: QueueId) {
+    /// Invalidates the sort keys of a queue whose resources changed, and of its ancestors.
+    pub(crate) fn invalidate(&mut self, ledger: &Ledger, queue: QueueId) {
         for id in ledger.queue_path(queue) {
-            self.nodes[id.index()].standing = None;
+            self.nodes[id.index()].key = None;
         }
     }
 
-    /// What any queue holds may have changed.
-    pub(crate) fn touch_all(&mut self) {
-        self.nodes.iter_mut().for_each(|node| node.standing = None);
+    /// Invalidates all sort keys.
+    pub(crate) fn invalidate_all(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.key = None);
     }
 
-    /// The leaf whose turn it is.
+    /// The best of all active leaves.
     pub(crate) fn best_leaf(&mut self, ledger: &Ledger) -> Option<QueueId> {
         let roots = std::mem::take(&mut self.roots);
         let best = self.best_of(ledger, &roots);
@@ -83,7 +86,7 @@ impl Tournament {
         best.map(|best| self.nodes[best.index()].leaf.unwrap_or(best))
     }
 
-    /// The leaf below one of these queues whose turn it is.
+    /// The best active leaf at or below one of these queues.
     pub(crate) fn best_leaf_below(&mut self, ledger: &Ledger, queues: &[QueueId]) -> Option<QueueId> {
         let active = |queue: &QueueId| self.nodes[queue.index()].active;
         let active: SmallVec<[QueueId; 8]> = queues.iter().copied().filter(active).collect();
@@ -92,14 +95,14 @@ impl Tournament {
     }
 
     fn best_of(&mut self, ledger: &Ledger, queues: &[QueueId]) -> Option<QueueId> {
-        let mut best: Option<(Standing, QueueId)> = None;
+        let mut best: Option<(QueueSortKey, QueueId)> = None;
         for queue in queues {
-            let candidate = self.standing(ledger, *queue);
+            let candidate = self.key(ledger, *queue);
             let better = best.as_ref().is_none_or(|(best, _)| {
                 let order = candidate.compare(best, ledger, self.total);
                 match self.direction {
                     Direction::Serve => order == Ordering::Less,
-                    Direction::Take => order == Ordering::Greater,
+                    Direction::Evict => order == Ordering::Greater,
                 }
             });
             if better {
@@ -109,9 +112,9 @@ impl Tournament {
         best.map(|(_, queue)| queue)
     }
 
-    fn standing(&mut self, ledger: &Ledger, queue: QueueId) -> Standing {
+    fn key(&mut self, ledger: &Ledger, queue: QueueId) -> QueueSortKey {
         let node = &mut self.nodes[queue.index()];
-        if let Some(known) = node.standing {
+        if let Some(known) = node.key {
             return known;
         }
         if !node.children.is_empty() {
@@ -119,18 +122,20 @@ impl Tournament {
             let best = self.best_of(ledger, &children);
             let best = best.map(|best| {
                 (
-                    self.nodes[best.index()].load,
+                    self.nodes[best.index()].change,
                     self.nodes[best.index()].leaf.unwrap_or(best),
                 )
             });
             let node = &mut self.nodes[queue.index()];
             node.children = children;
-            if let Some((load, leaf)) = best {
-                (node.load, node.leaf) = (load, Some(leaf));
+            if let Some((change, leaf)) = best {
+                (node.change, node.leaf) = (change, Some(leaf));
             }
         }
         let node = &mut self.nodes[queue.index()];
-        *node.standing.insert(Standing::of(ledger, queue, node.load, self.total))
+        *node
+            .key
+            .insert(QueueSortKey::of(ledger, queue, node.change, self.total))
     }
 
     fn activate(&mut self, ledger: &Ledger, leaf: QueueId) {
@@ -145,7 +150,7 @@ impl Tournament {
         }
     }
 
-    fn retire(&mut self, ledger: &Ledger, leaf: QueueId) {
+    fn deactivate(&mut self, ledger: &Ledger, leaf: QueueId) {
         let mut at = leaf;
         loop {
             if !std::mem::replace(&mut self.nodes[at.index()].active, false) {
@@ -165,30 +170,30 @@ impl Tournament {
     }
 }
 
-/// A gang's place in a list: the greatest is next.
+/// The sort key of a gang in the list of its queue. The greatest is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn(u128);
+pub(crate) struct RankKey(u128);
 
-impl Turn {
-    pub(crate) fn new(direction: Direction, rank: GangRank) -> Turn {
+impl RankKey {
+    pub(crate) fn new(direction: Direction, rank: GangRank) -> RankKey {
         match direction {
-            Direction::Serve => Turn(!rank.0),
-            Direction::Take => Turn(rank.0),
+            Direction::Serve => RankKey(!rank.0),
+            Direction::Evict => RankKey(rank.0),
         }
     }
 }
 
-/// Gangs by leaf queue, each list sorted so that the next one is last.
+/// Gangs by leaf queue. Each list is sorted so that the next gang is last.
 #[derive(Clone, Debug)]
-pub(crate) struct ByLeaf {
+pub(crate) struct GangsByQueue {
     direction: Direction,
-    lists: Vec<Vec<(Turn, GangId)>>,
+    lists: Vec<Vec<(RankKey, GangId)>>,
 }
 
-impl ByLeaf {
+impl GangsByQueue {
     /// Lists these gangs.
-    pub(crate) fn build(ledger: &Ledger, direction: Direction, listed: impl Iterator<Item = GangId>) -> ByLeaf {
-        let mut gangs = ByLeaf::empty(ledger, direction);
+    pub(crate) fn build(ledger: &Ledger, direction: Direction, listed: impl Iterator<Item = GangId>) -> GangsByQueue {
+        let mut gangs = GangsByQueue::empty(ledger, direction);
         for id in listed {
             let gang = ledger.gang(id);
             if let Some(queue) = gang.queue {
@@ -199,23 +204,23 @@ impl ByLeaf {
         gangs
     }
 
-    pub(crate) fn empty(ledger: &Ledger, direction: Direction) -> ByLeaf {
-        ByLeaf {
+    pub(crate) fn empty(ledger: &Ledger, direction: Direction) -> GangsByQueue {
+        GangsByQueue {
             direction,
             lists: vec![Vec::new(); ledger.queues.len()],
         }
     }
 
-    /// Adds a gang out of order; [`ByLeaf::sort`] has to follow.
+    /// Adds a gang at the end of its list. The caller calls [`GangsByQueue::sort`] afterwards.
     pub(crate) fn add(&mut self, queue: QueueId, rank: GangRank, gang: GangId) {
-        self.lists[queue.index()].push((Turn::new(self.direction, rank), gang));
+        self.lists[queue.index()].push((RankKey::new(self.direction, rank), gang));
     }
 
     pub(crate) fn sort(&mut self) {
         self.lists.iter_mut().for_each(|list| list.sort_unstable());
     }
 
-    /// Keeps only the next `depth` gangs of every leaf.
+    /// Keeps only the first `depth` gangs of every leaf.
     pub(crate) fn cap(&mut self, depth: usize) {
         for list in &mut self.lists {
             let excess = list.len().saturating_sub(depth);
@@ -223,8 +228,8 @@ impl ByLeaf {
         }
     }
 
-    /// The gangs of a leaf; the next one is last.
-    pub(crate) fn leaf(&self, queue: QueueId) -> &[(Turn, GangId)] {
+    /// The gangs of a leaf; the next gang is last.
+    pub(crate) fn leaf(&self, queue: QueueId) -> &[(RankKey, GangId)] {
         &self.lists[queue.index()]
     }
 
@@ -242,22 +247,22 @@ impl ByLeaf {
         self.lists[queue.index()].pop().map(|(_, gang)| gang)
     }
 
-    /// Puts a gang where it belongs now.
+    /// Inserts a gang by its present rank.
     pub(crate) fn insert(&mut self, ledger: &Ledger, gang: GangId) {
         let row = ledger.gang(gang);
         let Some(queue) = row.queue else { return };
-        let entry = (Turn::new(self.direction, GangRank::of(row)), gang);
+        let entry = (RankKey::new(self.direction, GangRank::of(row)), gang);
         let list = &mut self.lists[queue.index()];
         if let Err(at) = list.binary_search(&entry) {
             list.insert(at, entry);
         }
     }
 
-    /// Takes a gang out that was listed with this rank.
+    /// Removes a gang that was listed with this rank.
     pub(crate) fn remove(&mut self, ledger: &Ledger, gang: GangId, rank: GangRank) {
         let Some(queue) = ledger.gang(gang).queue else { return };
         let list = &mut self.lists[queue.index()];
-        if let Ok(at) = list.binary_search(&(Turn::new(self.direction, rank), gang)) {
+        if let Ok(at) = list.binary_search(&(RankKey::new(self.direction, rank), gang)) {
             list.remove(at);
         }
     }

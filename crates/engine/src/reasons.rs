@@ -1,4 +1,4 @@
-//! Why a pod waits and why one was evicted: data first, then the one place that turns it into text.
+//! Why a pod waits and why a pod was evicted: as data, and in this file only, as text.
 
 use std::sync::Arc;
 
@@ -9,103 +9,103 @@ use crate::model::{Action, GangKey, Gpus, Millis, SUB_GROUP_DEPTH_MAX, SUB_GROUP
 /// Why a pod does not run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    /// It names no gang, or one that does not exist.
+    /// The pod names no gang, or one that does not exist.
     GangMissing(Option<GangKey>),
-    /// Its gang names no queue (an empty name), or one that does not exist.
+    /// The gang names no queue (an empty name), or one that does not exist.
     QueueMissing(String),
-    /// Its gang names a queue that has no way to a root.
-    QueueCutOff {
+    /// The gang names a queue whose ancestors lead to no root.
+    QueueDisconnected {
         /// The queue.
         queue: String,
-        /// The queue above it that does not exist; `None` = the queues above it form a cycle.
+        /// The ancestor that does not exist; `None` = the ancestors form a cycle.
         missing: Option<String>,
     },
-    /// Its gang names a queue that has children.
+    /// The gang names a queue that has children.
     QueueNotLeaf(String),
-    /// It names a subgroup that its gang does not have.
+    /// The pod names a subgroup that its gang does not have.
     UnknownSubGroup(String),
-    /// Its gang has more subgroups than are scheduled.
+    /// The gang exceeds a bound on subgroups.
     SubGroupsExceeded(SubGroupExcess),
-    /// Scheduling gates hold it.
+    /// The pod has scheduling gates.
     Gated,
-    /// The edge can't serve it, in the edge's words.
+    /// The pod or gang was refused before it came to the engine, for this reason; see [`PodSpec::refused`](crate::model::PodSpec).
     Refused(String),
-    /// The gang waits for more of its pods to exist.
+    /// Too few pods of the gang exist.
     GangNotReady {
-        /// Pods that could start.
+        /// Pods that exist and can start.
         ready: u32,
         /// Pods that must start together.
         required: u32,
-        /// The first of the subgroups that lack pods, by name.
+        /// The first subgroups that lack pods, by name.
         lacking: Vec<PodsLacking>,
     },
-    /// A queue's limit would be passed.
+    /// The pods would exceed the limit of a queue.
     OverLimit(QueueBound),
-    /// A pod that can't be evicted must stay within its queue's quota.
+    /// The pods of a non-preemptible gang would exceed the quota of a queue.
     OverQuota(QueueBound),
-    /// No node can take it.
+    /// No node can take the pod.
     NoNode(Rejections),
-    /// Other pods of its gang found no node.
+    /// Too few pods of the gang fit on nodes.
     GangShort {
-        /// Pods of the gang that would have found a place.
+        /// Pods of the gang that would fit.
         placed: u32,
         /// Pods that must start together.
         required: u32,
-        /// The subgroup that fell short; `None` = the gang itself.
+        /// The subgroup that has too few; `None` = the gang itself.
         sub_group: Option<String>,
-        /// Why the next pod found none.
+        /// Why the next pod does not fit.
         rejections: Rejections,
     },
-    /// No domain of the required topology level can hold the group.
+    /// No domain of the required topology level can hold the gang or subgroup.
     NoDomain {
         /// Topology.
         topology: String,
         /// Level.
         level: String,
-        /// Domains and how many of the pods each could take, best first.
+        /// Domains with the number of the pods that fit there, best first.
         domains: Vec<(String, u32)>,
-        /// Pods to be placed together.
+        /// Pods that must be placed together.
         required: u32,
     },
     /// The topology or one of its levels does not exist.
     TopologyUnknown {
         /// Topology.
         topology: String,
-        /// Level, if it is the level that is missing.
+        /// The level, if the level is missing.
         level: Option<String>,
     },
-    /// It may not evict others yet.
+    /// The preemption delay of the gang is not over: it may not evict other gangs yet.
     PreemptionDelay {
-        /// Until then.
+        /// End of the delay.
         until: Millis,
     },
-    /// It has a place and waits for it to become free.
+    /// The pod is pipelined.
     WaitsForRelease {
         /// The node.
         node: String,
     },
-    /// It was evicted.
+    /// The pod was evicted.
     Evicted(EvictionReason),
-    /// It was not reached in this cycle.
+    /// The cycle did not try the pod.
     NotTried,
-    /// The cycle's budget of work was used up before it was known whether there is a place.
+    /// The budget of the cycle was used up before the search for a node ended.
     CutShort,
 }
 
-/// A subgroup that lacks pods, or a gang without subgroups that does.
+/// A subgroup, or a gang without subgroups, that lacks pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodsLacking {
-    /// The subgroup; `None` = the gang has none.
+    /// The subgroup; `None` = a gang without subgroups.
     pub sub_group: Option<String>,
     /// Pods that must start together.
     pub required: u32,
     /// Pods that exist and have not ended.
     pub existing: u32,
-    /// Those of them that scheduling gates hold.
+    /// Pods of them that have scheduling gates.
     pub gated: u32,
 }
 
-/// In KAI's words, which scripts look for in events.
+/// The text of KAI, which scripts look for in events.
 impl fmt::Display for PodsLacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Waiting for {} pods", self.required)?;
@@ -119,9 +119,9 @@ impl fmt::Display for PodsLacking {
 /// Which bound on subgroups a gang exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubGroupExcess {
-    /// It has this many subgroups, more than [`SUB_GROUPS_MAX`].
+    /// The gang has this many subgroups, more than [`SUB_GROUPS_MAX`].
     Count(u32),
-    /// Its subgroups are nested deeper than [`SUB_GROUP_DEPTH_MAX`].
+    /// The subgroups are nested deeper than [`SUB_GROUP_DEPTH_MAX`].
     Depth,
 }
 
@@ -141,22 +141,22 @@ impl fmt::Display for SubGroupExcess {
     }
 }
 
-/// A queue bound that was hit, with the numbers that were compared.
+/// A queue bound that a request would exceed, with the numbers that were compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueBound {
-    /// The queue; it may be an ancestor of the gang's own.
+    /// The queue: the gang's queue or an ancestor of it.
     pub queue: String,
     /// Which resource.
     pub resource: Resource,
     /// The bound.
     pub bound: i64,
-    /// What counts against it already.
+    /// What counts against the bound already.
     pub used: i64,
-    /// What was asked on top.
+    /// What was requested on top.
     pub requested: i64,
 }
 
-/// A resource that queues share out.
+/// A resource that queues divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// Milli-cores.
@@ -168,7 +168,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// In the order of all queue arrays.
+    /// All resources, in the order of arrays in queue views.
     pub const ALL: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Gpu];
 
     /// Name for people.
@@ -194,14 +194,14 @@ fn counted(number: &str, what: &str) -> String {
     format!("{number} {what}{}", if number == "1" { "" } else { "s" })
 }
 
-/// A point in time as people and Kubernetes write it, in UTC.
+/// A point in time in the format of Kubernetes (RFC 3339, UTC).
 struct Instant(Millis);
 
 impl fmt::Display for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.0.div_euclid(1000);
         let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-        // Days since 1970 to a date: years that begin in March, in cycles of 400 years of 146,097 days.
+        // Days since 1970 to a date. Years begin in March here, in cycles of 400 years with 146,097 days.
         let shifted = days + 719_468;
         let (cycle, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
         let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -234,16 +234,16 @@ impl fmt::Display for Decimal {
     }
 }
 
-/// Why nodes could not take a pod: the first check that each of them failed.
+/// Why nodes can't take a pod: the first check that each node failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rejections {
-    /// Checks and how many nodes failed each, most first.
+    /// Checks with the number of nodes that failed each, the most frequent first.
     pub checks: Vec<(Check, u32)>,
-    /// Extended resources that the pod asks for, where some node has too little of them.
+    /// Extended resources that the pod requests, if a node has too little of them.
     pub extended: Vec<String>,
-    /// Who holds the most of the short resource on nodes that would otherwise do: gang and its GPUs there.
+    /// The gangs that hold the most GPUs on nodes which the pod may use, with these GPUs.
     pub holders: Vec<(GangKey, Gpus)>,
-    /// The search for gangs that could make room was cut short.
+    /// Whether the victim search ended for lack of budget.
     pub search_cut: bool,
 }
 
@@ -260,7 +260,7 @@ pub enum Check {
     Cpu,
     /// Too little memory.
     Memory,
-    /// No pod slot.
+    /// No free pod slot.
     PodSlots,
     /// Too little of another resource (MIG slices included).
     Extended,
@@ -272,24 +272,24 @@ pub enum Check {
     NodeAffinity,
     /// Taints.
     Taints,
-    /// A host port is taken.
+    /// A requested host port is in use.
     HostPorts,
     /// Pod affinity.
     PodAffinity,
     /// Pod anti-affinity.
     PodAntiAffinity,
-    /// MIG pods and others don't mix there.
+    /// The MIG mode of the node does not suit the GPU request.
     MigMismatch,
-    /// The memory of its GPUs is not known.
+    /// The memory of the node's GPUs is not known.
     GpuMemoryUnknown,
-    /// The queue's bound is passed by what the pod would take there.
+    /// What the pod would be charged on the node exceeds a queue bound.
     QueueBound,
     /// Outside the topology domain.
     Domain,
 }
 
 impl Check {
-    /// What the check found, for people.
+    /// Text for people.
     pub fn text(self) -> &'static str {
         match self {
             Check::Gpus => "node(s) didn't have enough resources: GPUs",
@@ -314,21 +314,21 @@ impl Check {
     }
 }
 
-/// Why and for whom a pod was evicted.
+/// Why a pod was evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvictionReason {
     /// For another gang.
     For {
-        /// What evicted it.
+        /// The action that evicted the pod.
         action: Action,
-        /// Who gets the room.
+        /// The gang that gets the resources.
         gang: Arc<GangKey>,
-        /// Whether it has a new place already.
+        /// Whether the pod is already pipelined to another node.
         moved: bool,
         /// Pods evicted together.
         pods: u32,
     },
-    /// Its own gang fell below its minimum.
+    /// The gang of the pod ran below its minimum for too long.
     StaleGang,
 }
 
@@ -352,20 +352,23 @@ impl fmt::Display for QueueBound {
     }
 }
 
-/// A reason in words, in which gangs are called as the reader knows them.
+/// Displays a reason, with names for gangs that the reader knows.
 #[derive(Clone, Copy)]
-pub struct Told<'a, T> {
-    what: &'a T,
+pub struct ReasonText<'a, T> {
+    reason: &'a T,
     name: &'a dyn Fn(&GangKey) -> String,
 }
 
-impl<T> Told<'_, T> {
-    fn of<'b, U>(&'b self, what: &'b U) -> Told<'b, U> {
-        Told { what, name: self.name }
+impl<T> ReasonText<'_, T> {
+    fn of<'b, U>(&'b self, reason: &'b U) -> ReasonText<'b, U> {
+        ReasonText {
+            reason,
+            name: self.name,
+        }
     }
 }
 
-impl<T> fmt::Debug for Told<'_, T>
+impl<T> fmt::Debug for ReasonText<'_, T>
 where
     Self: fmt::Display,
 {
@@ -375,39 +378,39 @@ where
 }
 
 impl Reason {
-    /// The reason in words, with these names for gangs.
-    pub fn told<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> Told<'a, Reason> {
-        Told { what: self, name }
+    /// The reason as text, with these names for gangs.
+    pub fn with_names<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> ReasonText<'a, Reason> {
+        ReasonText { reason: self, name }
     }
 }
 
 impl EvictionReason {
-    /// The reason in words, with these names for gangs.
-    pub fn told<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> Told<'a, EvictionReason> {
-        Told { what: self, name }
+    /// The reason as text, with these names for gangs.
+    pub fn with_names<'a>(&'a self, name: &'a dyn Fn(&GangKey) -> String) -> ReasonText<'a, EvictionReason> {
+        ReasonText { reason: self, name }
     }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.told(&GangKey::to_string))
+        write!(f, "{}", self.with_names(&GangKey::to_string))
     }
 }
 
 impl fmt::Display for EvictionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.told(&GangKey::to_string))
+        write!(f, "{}", self.with_names(&GangKey::to_string))
     }
 }
 
-impl fmt::Display for Told<'_, Rejections> {
+impl fmt::Display for ReasonText<'_, Rejections> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rejections {
             checks,
             extended,
             holders,
             search_cut,
-        } = self.what;
+        } = self.reason;
         if checks.is_empty() {
             return write!(f, "there is no node");
         }
@@ -438,9 +441,9 @@ impl fmt::Display for Told<'_, Rejections> {
     }
 }
 
-impl fmt::Display for Told<'_, EvictionReason> {
+impl fmt::Display for ReasonText<'_, EvictionReason> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
+        match self.reason {
             EvictionReason::For {
                 action,
                 gang,
@@ -466,16 +469,16 @@ impl fmt::Display for Told<'_, EvictionReason> {
     }
 }
 
-impl fmt::Display for Told<'_, Reason> {
+impl fmt::Display for ReasonText<'_, Reason> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
+        match self.reason {
             Reason::GangMissing(None) => write!(f, "the pod belongs to no pod group (annotation pod-group-name)"),
             Reason::GangMissing(Some(gang)) => write!(f, "pod group {gang} does not exist"),
             Reason::QueueMissing(queue) if queue.is_empty() => {
                 write!(f, "the pod group names no queue; write the name of one into spec.queue")
             }
             Reason::QueueMissing(queue) => write!(f, "queue {queue} does not exist"),
-            Reason::QueueCutOff {
+            Reason::QueueDisconnected {
                 queue,
                 missing: Some(missing),
             } => write!(
@@ -483,7 +486,7 @@ impl fmt::Display for Told<'_, Reason> {
                 "queue {queue} waits for queue {missing} above it, which does not exist; create {missing}, or change spec.parentQueue of \
                  the queue that names it"
             ),
-            Reason::QueueCutOff { queue, missing: None } => write!(
+            Reason::QueueDisconnected { queue, missing: None } => write!(
                 f,
                 "queue {queue} is below itself; change spec.parentQueue of one of the queues above it"
             ),
@@ -563,8 +566,8 @@ impl fmt::Display for Told<'_, Reason> {
     }
 }
 
-/// What KAI says of a gang that waits for pods of its own.
-pub fn not_ready(lacking: &[PodsLacking]) -> String {
+/// The text of KAI for a gang that lacks pods.
+pub fn not_ready_text(lacking: &[PodsLacking]) -> String {
     let sentences = lacking.iter().map(|lacking| format!(" {lacking}."));
     format!("Job is not ready for scheduling.{}", sentences.collect::<String>())
 }
@@ -582,11 +585,11 @@ mod tests {
             gated: 0,
         };
         assert_eq!(
-            not_ready(&[lacking(None)]),
+            not_ready_text(&[lacking(None)]),
             "Job is not ready for scheduling. Waiting for 2 pods, currently 1 exist, 0 are gated."
         );
         assert_eq!(
-            not_ready(&[lacking(Some("a")), lacking(Some("b"))]),
+            not_ready_text(&[lacking(Some("a")), lacking(Some("b"))]),
             "Job is not ready for scheduling. Waiting for 2 pods for SubGroup a, currently 1 exist, 0 are gated. \
              Waiting for 2 pods for SubGroup b, currently 1 exist, 0 are gated."
         );
@@ -610,7 +613,7 @@ mod tests {
             Reason::QueueMissing(String::new()),
             "the pod group names no queue; write the name of one into spec.queue",
         );
-        let cut_off = |missing: Option<&str>| Reason::QueueCutOff {
+        let cut_off = |missing: Option<&str>| Reason::QueueDisconnected {
             queue: "team".to_owned(),
             missing: missing.map(str::to_owned),
         };
@@ -652,7 +655,7 @@ mod tests {
             search_cut: false,
         });
         assert!(
-            held.told(&name)
+            held.with_names(&name)
                 .to_string()
                 .ends_with("; held by Deployment a/llm (1 GPU)")
         );
@@ -664,7 +667,7 @@ mod tests {
             pods: 1,
         };
         assert_eq!(
-            evicted.told(&name).to_string(),
+            evicted.with_names(&name).to_string(),
             "preempted by Deployment a/llm (1 pod in all)"
         );
     }

@@ -1,45 +1,45 @@
-//! What a cycle decided, and the views on the cluster that people and programs read afterwards.
+//! The decisions of a cycle, and the views of the cluster after it.
 //!
-//! Everything here is data. Text for people is made in [`crate::reasons`] and nowhere else.
+//! Everything here is data. Only [`crate::reasons`] makes text for people.
 
 use std::sync::Arc;
 
 use crate::model::{Action, GangKey, Gpus, Millis, Quota};
 use crate::reasons::{EvictionReason, Reason};
 
-/// The outcome of one cycle.
+/// The result of one cycle.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// What to do, in the order in which to do it.
+    /// What to carry out, in this order.
     pub decisions: Vec<Decision>,
-    /// What each action did for it, in the order in which they ran.
-    pub efforts: Vec<Effort>,
+    /// The counters of each action, in the order in which they ran.
+    pub action_stats: Vec<ActionStats>,
 }
 
-/// What an action did in a cycle, in counts.
+/// The counters of an action in one cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
+pub struct ActionStats {
     /// The action.
     pub action: Action,
-    /// Gangs that places were sought for.
+    /// Gangs that the action tried to place.
     pub tried: u32,
-    /// Those of them that got places, or the promise of places.
+    /// Gangs of them that were bound or pipelined.
     pub placed: u32,
-    /// Searches for victims by [`SearchEnd`], then by whether what was left to the action was less than a gang's budget.
-    pub searches: [[u32; 2]; SearchEnd::ALL.len()],
-    /// Steps of searches at which the victims so far could not be enough, so that nothing was simulated.
+    /// Victim searches by [`SearchResult`], then by whether the action had less than the budget of a gang left for it.
+    pub searches: [[u32; 2]; SearchResult::ALL.len()],
+    /// Steps of searches whose victims so far could not be enough, so that no set of them was simulated.
     pub ruled_out: u32,
-    /// What became of sets of victims, by [`Generator`].
-    pub sets: [Sets; Generator::ALL.len()],
-    /// Nothing was left of the action's budget: gangs after that were not tried. They come first in the next cycle.
+    /// Sets of victims, by [`Generator`].
+    pub sets: [VictimSets; Generator::ALL.len()],
+    /// Whether the budget of the action was used up before it tried all gangs. The next cycle tries the others first.
     pub exhausted: bool,
-    /// Steps of work.
+    /// Steps of work that the action took.
     pub steps: u64,
 }
 
-impl Effort {
-    pub(crate) fn new(action: Action) -> Effort {
-        Effort {
+impl ActionStats {
+    pub(crate) fn new(action: Action) -> ActionStats {
+        ActionStats {
             action,
             tried: 0,
             placed: 0,
@@ -52,33 +52,33 @@ impl Effort {
     }
 }
 
-/// What became of sets of victims.
+/// Numbers of sets of victims, by what the search did with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sets {
-    /// Worth a simulation.
+pub struct VictimSets {
+    /// Chosen by the generator.
     pub chosen: u32,
-    /// Not simulated, since the same set had failed before.
+    /// Not simulated, because the same set had failed before.
     pub repeated: u32,
     /// Simulated.
     pub simulated: u32,
-    /// Simulated with success, but the outcome is not allowed.
+    /// Simulated with success, but the result was not allowed.
     pub refused: u32,
 }
 
-/// How sets of victims are chosen from those taken so far.
+/// How a search chooses sets from the victims so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generator {
-    /// All victims that have to do with one node of the last one.
+    /// All victims on one of the nodes of the last victim.
     NodeLocal,
-    /// Victims of as few nodes as could be enough, then more and more of them.
+    /// Victims on as few nodes as could be enough, then on more and more nodes.
     MultiNode,
 }
 
 impl Generator {
-    /// In the order in which they are tried.
+    /// All generators, in the order in which a search tries them.
     pub const ALL: [Generator; 2] = [Generator::NodeLocal, Generator::MultiNode];
 
-    /// Name in configuration and metrics.
+    /// The name in configuration and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Generator::NodeLocal => "NodeLocalGreedy",
@@ -87,32 +87,32 @@ impl Generator {
     }
 }
 
-/// How a search for victims ended.
+/// How a victim search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SearchEnd {
+pub enum SearchResult {
     /// Victims were found.
     Solved,
-    /// Nothing is left to try.
+    /// All sets of victims were tried in vain.
     Exhausted,
-    /// The budget was used up.
+    /// The budget was used up first.
     Cut,
-    /// Victims were found for some of the pods, too few to start.
-    InPart,
+    /// Victims were found for some of the pods, but too few for the gang to start.
+    Partial,
 }
 
-impl SearchEnd {
-    /// All of them, in the order of the counters.
-    pub const ALL: [SearchEnd; 4] = [
-        SearchEnd::Solved,
-        SearchEnd::Exhausted,
-        SearchEnd::Cut,
-        SearchEnd::InPart,
+impl SearchResult {
+    /// All results, in the order of the counters.
+    pub const ALL: [SearchResult; 4] = [
+        SearchResult::Solved,
+        SearchResult::Exhausted,
+        SearchResult::Cut,
+        SearchResult::Partial,
     ];
 }
 
-/// A gang that waits for its turn.
+/// A gang with pending pods, in [`Cluster::serving_order`](crate::Cluster::serving_order).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct PendingGang {
     /// The gang.
     pub gang: Arc<GangKey>,
     /// Name of its queue.
@@ -121,60 +121,61 @@ pub struct Waiting {
     pub priority: i32,
 }
 
-/// Where a cycle is. The engine has no clock; who has one may take the time when it is told.
+/// The progress of a running cycle. The engine has no clock: the caller of [`Cluster::cycle_observed`](crate::Cluster::cycle_observed)
+/// measures times by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
-    /// An action is about to run.
-    Action(Action),
-    /// A search with one generator is about to start.
-    Search,
-    /// It is over.
-    Searched(Action, Generator, SearchEnd),
+pub enum CycleProgress {
+    /// An action starts.
+    ActionStarts(Action),
+    /// A victim search with one generator starts.
+    SearchStarts,
+    /// The victim search has ended.
+    SearchEnds(Action, Generator, SearchResult),
 }
 
-/// Something to carry out. Names, not ids: a decision outlives the cycle. They are shared with the engine's tables.
+/// A decision to carry out. It has names instead of ids, because it outlives the cycle; their text is shared with the engine's tables.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Bind the pod.
     Bind(Placed),
-    /// The pod will be bound there once what occupies the place is gone. Nothing to carry out; decided anew each cycle.
+    /// A later cycle binds the pod there, once other pods have released the resources. Nothing to carry out: every cycle decides anew.
     Pipeline(Placed),
     /// Delete the pod.
     Evict {
         /// Uid of the pod.
         pod: Arc<str>,
-        /// Why, and for whom.
+        /// Why, and for which gang.
         reason: EvictionReason,
     },
-    /// A gang that had nothing running was started: remember the time.
+    /// A gang without running pods was started: the caller records the time.
     Started(Arc<GangKey>),
-    /// Pods of the gang were evicted for others: remember the time.
+    /// Pods of the gang were evicted for other gangs: the caller records the time.
     Evicted(Arc<GangKey>),
-    /// The gang runs below its minimum since then.
+    /// The gang runs below its minimum.
     Stale {
         /// The gang.
         gang: Arc<GangKey>,
         /// Since when.
         since: Millis,
     },
-    /// The gang is whole again.
+    /// The gang has its minimum again.
     Recovered(Arc<GangKey>),
 }
 
-/// A pod and the place chosen for it.
+/// A pod with the node and the GPU groups chosen for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// Uid of the pod.
     pub pod: Arc<str>,
     /// Name of the node.
     pub node: Arc<str>,
-    /// One GPU group per device, for shared GPUs.
+    /// One GPU group for each shared GPU; empty if the pod shares none.
     pub gpu_groups: Vec<String>,
-    /// How the GPU request was met.
+    /// The kind of GPUs that the pod receives.
     pub received: Received,
 }
 
-/// How a GPU request was met.
+/// The kind of GPUs that a pod received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Whole devices, or none.
@@ -182,7 +183,7 @@ pub enum Received {
         /// How many.
         devices: i64,
     },
-    /// A part of each of several devices.
+    /// The same part of each of several devices.
     Fraction {
         /// How many.
         devices: i64,
@@ -193,35 +194,35 @@ pub enum Received {
     MigInstance,
 }
 
-/// Where a pod stands.
+/// The status of a pod in scheduling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// Waits for a place.
+    /// Waits to be placed.
     Pending,
     /// Held back by scheduling gates.
     Gated,
-    /// Has a place as soon as those who leave it are gone.
+    /// Placed on resources that other pods are still releasing.
     Pipelined,
-    /// Decided; being bound.
+    /// The binding is decided and being carried out.
     Binding,
     /// Bound, not yet running.
     Bound,
     /// Running.
     Running,
-    /// Leaving.
+    /// Being deleted.
     Releasing,
-    /// Should have left long ago: occupies its place and can't be counted on.
+    /// Past its deletion time for too long: its resources don't count as releasing.
     StuckInReleasing,
-    /// Ended well.
+    /// Ended with success.
     Succeeded,
-    /// Ended badly.
+    /// Ended with an error.
     Failed,
-    /// Its node does not answer.
+    /// The node does not report the pod.
     Unknown,
 }
 
 impl Status {
-    /// Its name, as cases, tables and answers write it.
+    /// The name in cases, tables and API answers.
     pub fn name(self) -> &'static str {
         match self {
             Status::Pending => "Pending",
@@ -254,9 +255,9 @@ pub struct PodView<'a> {
     pub status: Status,
     /// Node, where it has one.
     pub node: Option<&'a str>,
-    /// GPU groups it shares or will share.
+    /// GPU groups that the pod shares or will share.
     pub gpu_groups: Vec<String>,
-    /// Why it waits, or why it was evicted.
+    /// Why the pod waits, or why it was evicted.
     pub reason: Option<Reason>,
 }
 
@@ -265,43 +266,42 @@ pub struct PodView<'a> {
 pub struct NodeView<'a> {
     /// Name.
     pub name: &'a str,
-    /// Free GPUs, parts of shared ones included.
+    /// Idle GPUs, including idle parts of shared GPUs and idle MIG slices.
     pub idle_gpus: Gpus,
-    /// GPUs that are being freed, parts of shared ones included.
+    /// Releasing GPUs, including parts of shared GPUs and MIG slices.
     pub releasing_gpus: Gpus,
     /// Allocatable devices.
     pub gpus: i64,
     /// MiB per device; `None` = unknown.
     pub gpu_memory_mib: Option<i64>,
-    /// Shared devices in use, by group.
+    /// Shared GPUs in use.
     pub shared: Vec<SharedGpuView>,
-    /// Devices that nobody holds; below zero where more are held than there are. A device that was promised to a pod which waits for
-    /// others to leave is held by those others alone.
+    /// Whole GPUs that no pod holds; negative where pods hold more than the node has. Pipelined pods hold none.
     pub idle_devices: i64,
-    /// Devices taken whole, those included that were promised to pods which wait for others to leave.
+    /// GPUs of pods that use whole GPUs, pipelined pods included.
     pub whole_used: i64,
-    /// MIG slices: resource name, free, allocatable.
+    /// MIG slices: resource name, idle, allocatable.
     pub mig: Vec<(&'a str, i64, i64)>,
-    /// Free milli-cores.
+    /// Idle milli-cores.
     pub cpu_idle_milli: i64,
     /// Allocatable milli-cores.
     pub cpu_milli: i64,
-    /// Free bytes.
+    /// Idle bytes.
     pub memory_idle_bytes: i64,
     /// Allocatable bytes.
     pub memory_bytes: i64,
-    /// Whether pods can be placed there at all.
+    /// Whether the node is ready and not cordoned.
     pub ready: bool,
 }
 
-/// A shared device of a node.
+/// A shared GPU of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedGpuView {
-    /// Group id.
-    pub group: String,
-    /// MiB promised to pods, those that wait for it included.
+    /// Id of its GPU group.
+    pub gpu_group: String,
+    /// MiB of its pods, pipelined pods included.
     pub used_mib: i64,
-    /// MiB held by pods that are there.
+    /// MiB of its pods, without pipelined pods.
     pub allocated_mib: i64,
 }
 
@@ -316,25 +316,25 @@ pub struct QueueView<'a> {
     pub priority: i32,
     /// Quota, limit and weight.
     pub quota: Quota,
-    /// What fair division gives it.
+    /// Result of the fair division.
     pub fair_share: [i64; 3],
-    /// What its pods have.
+    /// What its pods hold.
     pub allocated: [i64; 3],
-    /// The part of it that can't be taken back.
+    /// The part of it held by non-preemptible gangs.
     pub allocated_non_preemptible: [i64; 3],
-    /// What it used lately, as a share of the cluster, in billionths; zero where nobody tells.
+    /// Historic usage as a part of the cluster, in billionths; 0 if not known.
     pub usage_billionths: [i64; 3],
-    /// What its pods had and waited for at the start of the cycle: what fair division went by.
+    /// What its pods held and requested at the start of the cycle: the input of the fair division.
     pub requested: [i64; 3],
 }
 
-/// Something about an object that keeps it from taking part, found when it was applied.
+/// A problem of an object that was applied: the engine ignores the object or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Anomaly {
     /// Kind and name, as in `Queue team-a`.
     pub object: String,
     /// Field.
     pub field: String,
-    /// What is wrong and what happens now.
+    /// What is wrong, and what the engine does about it.
     pub problem: String,
 }

@@ -1,13 +1,13 @@
-//! Counts steps of work, so that tests can bound them: time differs from machine to machine, steps do not.
+//! Counts steps of work, so that tests can bound them: times differ between machines, steps do not.
 //!
-//! Loops over lists that a tenant can write count their rounds here. Only builds with debug assertions count; in others this is nothing.
+//! Loops over lists that a tenant can write count their iterations here. Only builds with debug assertions count.
 
 #[cfg(debug_assertions)]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts steps of this thread.
+/// Adds to the steps of this thread.
 #[inline(always)]
 pub fn count(steps: usize) {
     #[cfg(debug_assertions)]

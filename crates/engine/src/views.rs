@@ -1,4 +1,4 @@
-//! What people and programs read after a cycle.
+//! The views of the cluster after a cycle.
 
 use rustc_hash::FxHashMap;
 
@@ -12,11 +12,11 @@ use crate::report::{Anomaly, NodeView, PodView, QueueView, SharedGpuView, Status
 use crate::share::BoundKind;
 use crate::tables::GPU;
 
-/// Holders by shape: looked up once per call.
+/// The gangs that hold the most GPUs, by shape: found once per call.
 type Holders = FxHashMap<ShapeId, Vec<(GangKey, Gpus)>>;
 
 impl Cluster {
-    /// Pods that are ours to place, by namespace and name.
+    /// Workload pods, by namespace and name.
     pub fn pods(&self) -> Vec<PodView<'_>> {
         let mut holders = Holders::default();
         let all = (0..self.ledger.pods.len()).map(PodId::new);
@@ -25,7 +25,7 @@ impl Cluster {
         views
     }
 
-    /// The same for these pods only, in the order of their uids as given: costs what they are, not what the cluster is.
+    /// The workload pods of these uids, in this order. The cost is in proportion to their number, not to the size of the cluster.
     pub fn pods_of<'u>(&self, uids: impl IntoIterator<Item = &'u str>) -> Vec<PodView<'_>> {
         let mut holders = Holders::default();
         let known = uids.into_iter().filter_map(|uid| self.pod_ids.get(uid).copied());
@@ -39,26 +39,31 @@ impl Cluster {
             namespace: self.ledger.symbols.text(row.namespace),
             name: &row.name,
             gang: row.gang.map(|gang| &*self.ledger.gang(gang).key),
-            status: row.place.status,
-            node: match row.place.node {
+            status: row.placement.status,
+            node: match row.placement.node {
                 Some(node) => Some(&*self.ledger.node(node).name),
-                None => row.world_node.map(|name| self.ledger.symbols.text(name)),
+                None => row.observed_node_name.map(|name| self.ledger.symbols.text(name)),
             },
-            gpu_groups: row.place.groups.iter().map(|group| self.groups.text(*group)).collect(),
+            gpu_groups: row
+                .placement
+                .gpu_groups
+                .iter()
+                .map(|group| self.gpu_group_names.text(*group))
+                .collect(),
             reason: self.reason(pod, holders),
         })
     }
 
-    /// Why a pod waits or was evicted; `None` for one that does neither.
+    /// Why a pod waits or was evicted; `None` for other pods.
     fn reason(&self, pod: PodId, holders: &mut Holders) -> Option<Reason> {
         let row = self.ledger.pod(pod);
         if let Some(eviction) = self.explanations.evictions.get(&pod) {
             return Some(Reason::Evicted(eviction.clone()));
         }
-        match row.place.status {
+        match row.placement.status {
             Status::Gated => Some(Reason::Gated),
             Status::Pipelined => {
-                let node = row.place.node.map(|node| self.ledger.node(node).name.to_string());
+                let node = row.placement.node.map(|node| self.ledger.node(node).name.to_string());
                 node.map(|node| Reason::WaitsForRelease { node })
             }
             Status::Pending => Some(self.why_pending(pod, holders)),
@@ -66,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// Why a gang that names this queue has none.
+    /// Why a gang that names this queue has no leaf queue.
     fn why_no_queue(&self, name: &str) -> Reason {
         let row = |name: &str| self.queue_ids.get(name).map(|id| self.ledger.queue(*id));
         let Some(queue) = row(name) else {
@@ -75,20 +80,20 @@ impl Cluster {
         if queue.connected {
             return Reason::QueueNotLeaf(name.to_owned());
         }
-        let mut above = queue.parent_name.as_deref();
+        let mut ancestor = queue.parent_name.as_deref();
         let mut missing = None;
-        // More steps than there are queues are a cycle.
+        // A path with more steps than there are queues is a cycle.
         for _ in 0..=self.queue_ids.len() {
-            let Some(parent) = above else { break };
+            let Some(parent) = ancestor else { break };
             match row(parent) {
-                Some(queue) => above = queue.parent_name.as_deref(),
+                Some(queue) => ancestor = queue.parent_name.as_deref(),
                 None => {
                     missing = Some(parent.to_owned());
                     break;
                 }
             }
         }
-        Reason::QueueCutOff {
+        Reason::QueueDisconnected {
             queue: name.to_owned(),
             missing,
         }
@@ -220,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// Nodes by name.
+    /// All nodes, by name.
     pub fn nodes(&self) -> Vec<NodeView<'_>> {
         let mig = |resource| self.resources.mig_gpus(resource);
         let present = self.ledger.nodes.iter().filter(|node| node.present);
@@ -232,16 +237,16 @@ impl Cluster {
                 gpus: node.allocatable[GPU],
                 gpu_memory_mib: node.memory_known.then_some(node.memory_mib),
                 shared: node
-                    .groups
+                    .gpu_groups
                     .iter()
                     .map(|group| SharedGpuView {
-                        group: self.groups.text(group.id),
-                        used_mib: group.used(),
-                        allocated_mib: group.allocated(),
+                        gpu_group: self.gpu_group_names.text(group.id),
+                        used_mib: group.used_mib(),
+                        allocated_mib: group.allocated_mib(),
                     })
                     .collect(),
                 idle_devices: node.free.idle[GPU],
-                whole_used: node.free.used_gpus,
+                whole_used: node.free.whole_gpus_used,
                 mig: node
                     .extended
                     .iter()
@@ -266,7 +271,7 @@ impl Cluster {
         views
     }
 
-    /// Queues that reach a root, parents before children.
+    /// Connected queues, parents before children.
     pub fn queues(&self) -> Vec<QueueView<'_>> {
         let mut views = Vec::new();
         let mut stack: Vec<QueueId> = self.roots.iter().rev().copied().collect();
@@ -288,7 +293,7 @@ impl Cluster {
         views
     }
 
-    /// What is wrong with objects that were applied, as of the last cycle.
+    /// Problems of objects that were applied, as of the last cycle.
     pub fn anomalies(&self) -> Vec<Anomaly> {
         self.anomalies.values().flatten().cloned().collect()
     }

@@ -1,18 +1,18 @@
-//! Budgets of work, so that no cluster can make a cycle long, and rounds, so that no gang starves for it.
+//! Budgets of work, which bound the length of a cycle, and rounds, which keep a budget from starving gangs.
 //!
-//! A cycle has a budget of steps. Every action may take its part of what is left, and one gang a part of that. An action
-//! that runs out of work stops; its round goes on in the next cycle with the gangs that were not tried yet. At least one gang
-//! is tried per action and cycle, so that a round takes at most as many cycles as gangs wait.
+//! A cycle has a budget of steps. Every action gets a part of what is left, and every gang a part of that. An action whose budget is
+//! used up stops; its round goes on in the next cycle with the gangs that it has not tried yet. Every action tries at least one gang
+//! per cycle, so a round takes at most as many cycles as there are waiting gangs.
 
 use crate::cycle::Cycle;
 use crate::ids::GangId;
 use crate::model::Action;
 use crate::place::PlacementFailure;
 
-/// One gang may take this part of what its action may.
-const GANG_PART: u64 = 2;
+/// The budget of a gang is the budget of its action, divided by this.
+const GANGS_PER_ACTION_BUDGET: u64 = 2;
 
-/// Which actions are in the midst of a round over all gangs.
+/// The actions whose round continues in the next cycle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rounds {
     /// Bits as in [`Gang::tried_by`](crate::tables::Gang).
@@ -21,29 +21,33 @@ pub(crate) struct Rounds {
 
 #[cfg(test)]
 impl Rounds {
-    /// Whether every action came to all gangs.
-    pub(crate) fn are_over(self) -> bool {
+    /// Whether every action has tried all gangs.
+    pub(crate) fn are_complete(self) -> bool {
         self.open == 0
     }
 }
 
-/// The round of one action: gangs tried in vain so far in this cycle.
+/// The round of one action, in one cycle.
 #[derive(Debug)]
 pub(crate) struct Round {
-    bit: u8,
+    action_bit: u8,
+    /// The value of `Ledger::work` at which the budget of the action is used up.
     end: u64,
-    part: u64,
-    tried: Vec<GangId>,
-    began: bool,
+    /// The budget of one gang.
+    gang_budget: u64,
+    /// Gangs that this cycle failed to place.
+    failed: Vec<GangId>,
+    has_tried: bool,
+    /// Whether the action stopped before it tried all gangs.
     is_cut: bool,
-    /// Gangs that were tried in earlier cycles are left out.
+    /// Whether the round began in an earlier cycle: gangs tried there are left out.
     is_resumed: bool,
-    /// The gang in hand has less than its part, since the action is about to end.
+    /// Whether the current gang has less than `gang_budget`, because the budget of the action ends before.
     is_reduced: bool,
 }
 
-/// The bit of an action that takes its gangs in rounds.
-fn bit(action: Action) -> u8 {
+/// The bit of an action in [`Gang::tried_by`](crate::tables::Gang); 0 for an action without rounds.
+fn bit_of(action: Action) -> u8 {
     match action {
         Action::Allocate => 1,
         Action::Consolidation => 2,
@@ -54,22 +58,22 @@ fn bit(action: Action) -> u8 {
 }
 
 impl Cycle<'_> {
-    /// The work that an action may take: half of what is left for placing gangs on what is free, for others the same for
-    /// each that is still to come.
-    fn part_of_work(&self, action: Action) -> u64 {
+    /// The budget of an action: for allocate half of what is left of the cycle's budget, for other actions the same for each that is
+    /// still to run.
+    fn action_budget(&self, action: Action) -> u64 {
         let left = self.cycle_end.saturating_sub(self.ledger.work());
         let later = self.config.actions.iter().skip_while(|other| **other != action).skip(1);
-        let later = later.filter(|other| bit(**other) != 0).count() as u64;
+        let later = later.filter(|other| bit_of(**other) != 0).count() as u64;
         match action {
             Action::Allocate => left / (1 + later.min(1)),
             Action::Consolidation | Action::Reclaim | Action::Preempt | Action::StaleGangEviction => left / (1 + later),
         }
     }
 
-    /// Begins an action. Of `gangs` those remain that the round has not come to yet; a new round begins if there is none.
+    /// Begins the round of an action, or continues it: then the gangs that it has tried are removed from `gangs`.
     pub(crate) fn begin_round(&mut self, action: Action, gangs: &mut Vec<GangId>) -> Round {
-        let part = self.part_of_work(action);
-        let (bit, mut is_resumed) = (bit(action), false);
+        let budget = self.action_budget(action);
+        let (bit, mut is_resumed) = (bit_of(action), false);
         if self.rounds.open & bit != 0 {
             let is_new = |gang: &GangId| self.ledger.gang(*gang).tried_by & bit == 0;
             if gangs.iter().any(is_new) {
@@ -80,42 +84,42 @@ impl Cycle<'_> {
             }
         }
         Round {
-            bit,
-            end: self.ledger.work().saturating_add(part),
-            part: part / GANG_PART,
-            tried: Vec::new(),
-            began: false,
+            action_bit: bit,
+            end: self.ledger.work().saturating_add(budget),
+            gang_budget: budget / GANGS_PER_ACTION_BUDGET,
+            failed: Vec::new(),
+            has_tried: false,
             is_cut: false,
             is_resumed,
             is_reduced: false,
         }
     }
 
-    /// Whether the next gang may be tried. The first one always may.
+    /// Whether the action may try the next gang, and sets the budget of that gang. The action may always try the first gang.
     pub(crate) fn may_try_next(&mut self, round: &mut Round) -> bool {
         let work = self.ledger.work();
-        if std::mem::replace(&mut round.began, true) && work >= round.end {
+        if std::mem::replace(&mut round.has_tried, true) && work >= round.end {
             round.is_cut = true;
             return false;
         }
-        let wanted = work.saturating_add(round.part);
+        let wanted = work.saturating_add(round.gang_budget);
         let end = round.end.max(work + 1);
         round.is_reduced = wanted > end;
         self.work_end = wanted.min(end);
         true
     }
 
-    /// Ends an action.
+    /// Ends the round of an action, or interrupts it if gangs are left to try.
     pub(crate) fn end_round(&mut self, round: Round) {
         self.work_end = u64::MAX;
         if round.is_cut {
-            self.effort().exhausted = true;
-            self.rounds.open |= round.bit;
-            for gang in round.tried {
-                self.ledger.gangs[gang.index()].tried_by |= round.bit;
+            self.stats().exhausted = true;
+            self.rounds.open |= round.action_bit;
+            for gang in round.failed {
+                self.ledger.gangs[gang.index()].tried_by |= round.action_bit;
             }
-        } else if self.rounds.open & round.bit != 0 {
-            self.end_rounds(round.bit);
+        } else if self.rounds.open & round.action_bit != 0 {
+            self.end_rounds(round.action_bit);
         }
     }
 
@@ -126,7 +130,7 @@ impl Cycle<'_> {
         }
     }
 
-    /// Gangs that were not reached say why.
+    /// Sets the explanation of gangs that the action did not try.
     pub(crate) fn explain_cut(&mut self, gangs: impl Iterator<Item = GangId>) {
         for gang in gangs {
             self.explanations
@@ -138,26 +142,26 @@ impl Cycle<'_> {
 }
 
 impl Round {
-    /// The gang was tried in vain. If it was cut short with less than its part, it is the first of the next cycle.
-    pub(crate) fn failed(&mut self, gang: GangId, is_cut: bool) {
+    /// Records that the gang was not placed. A gang whose attempt was cut by a reduced budget is tried again in the next cycle.
+    pub(crate) fn record_failure(&mut self, gang: GangId, is_cut: bool) {
         if is_cut && self.is_reduced {
             self.is_cut = true;
         } else {
-            self.tried.push(gang);
+            self.failed.push(gang);
         }
     }
 
-    /// Whether a gang that was cut short had its part of the work.
-    pub(crate) fn was_full(&self) -> bool {
+    /// Whether the current gang has its full budget.
+    pub(crate) fn has_full_budget(&self) -> bool {
         !self.is_reduced
     }
 
-    /// Stops the action for another reason than work.
+    /// Marks that the action stops early for a reason other than its budget of work.
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;
     }
 
-    /// Whether some gangs were left out in this cycle.
+    /// Whether the action left out some gangs in this cycle.
     pub(crate) fn is_partial(&self) -> bool {
         self.is_cut || self.is_resumed
     }

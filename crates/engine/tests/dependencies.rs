@@ -1,4 +1,4 @@
-//! The engine depends on almost nothing, and on none of our other crates: that keeps it pure.
+//! The engine depends on two small crates and on no other crate of the workspace, which keeps it pure.
 
 #[test]
 fn the_engine_depends_on_two_small_crates() {

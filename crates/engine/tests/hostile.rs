@@ -1,15 +1,15 @@
-//! Clusters that are hard on a scheduler, in small: bounds on steps of work, never on time. The same shapes on 1,000 nodes
-//! are measured in docs/performance.md.
+//! Small versions of clusters that take a scheduler much work: bounds on steps of work, never on time. docs/performance.md has the times
+//! on 1,000 nodes.
 
-#[path = "../benches/shapes/mod.rs"]
-mod shapes;
+#[path = "../benches/clusters/mod.rs"]
+mod clusters;
 
+use clusters::{Case, NOW, hostile};
 use kai_engine::model::{Config, Millis};
 use kai_engine::reasons::Reason;
 use kai_engine::report::{Decision, Report, Status};
-use shapes::{Case, NOW, hostile};
 
-/// Cycles of a run: later ones have other work than the first.
+/// Cycles of a run; later cycles have other work than the first.
 const CYCLES: usize = 3;
 
 fn run(case: &mut Case, cycles: usize) -> Vec<Report> {
@@ -20,12 +20,12 @@ fn run(case: &mut Case, cycles: usize) -> Vec<Report> {
 }
 
 fn steps(report: &Report) -> u64 {
-    report.efforts.iter().map(|effort| effort.steps).sum()
+    report.action_stats.iter().map(|stats| stats.steps).sum()
 }
 
-/// Steps that placing gangs on free capacity takes in the first cycle.
+/// Steps that allocate takes in the first cycle.
 fn steps_to_allocate(build: hostile::Build, nodes: usize) -> u64 {
-    run(&mut build(nodes), 1)[0].efforts[0].steps
+    run(&mut build(nodes), 1)[0].action_stats[0].steps
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_small_budget_is_kept_by_every_hostile_cluster() {
             case.config.work_per_cycle_max = Some(work);
             for report in run(&mut case, CYCLES) {
                 let steps = steps(&report);
-                // Each action ends what it has begun when the budget is used up: one simulation at most.
+                // An action whose budget is used up completes what it has begun: at most one simulation.
                 assert!(steps <= work + 20_000, "{name}: {steps} steps of {work}");
             }
         }
@@ -101,7 +101,7 @@ fn gangs_that_a_small_budget_leaves_out_start_in_later_cycles() {
         case.config.work_per_cycle_max = Some(2_000);
         let first = run(&mut case, 1);
         assert!(count(&first) < expect, "{name}: the budget is small enough to matter");
-        assert!(first[0].efforts.iter().any(|effort| effort.exhausted), "{name}");
+        assert!(first[0].action_stats.iter().any(|stats| stats.exhausted), "{name}");
         let waits = case
             .cluster
             .pods()

@@ -7,7 +7,7 @@ mod structured;
 use kai_api::{Object, ObjectKey, ObjectReference, PodCondition};
 use kai_cluster::{Note, Severity};
 use kai_engine::model::{GangKey, Millis};
-use kai_engine::reasons::{Reason, not_ready};
+use kai_engine::reasons::{Reason, not_ready_text};
 use kai_engine::report::PodView;
 
 pub(crate) use rota::Rota;
@@ -90,7 +90,7 @@ fn look(view: &PodView<'_>, index: &ClusterMirror, rota: &mut Rota, board: &Boar
         return;
     }
     if let Reason::GangNotReady { lacking, .. } = reason {
-        let message = format!("{} ({text})", not_ready(lacking));
+        let message = format!("{} ({text})", not_ready_text(lacking));
         return board.note(note(
             ObjectReference::of(&**group),
             Severity::Normal,
@@ -153,7 +153,7 @@ fn tell_pod(
 /// The engine's words, and what only the mirror knows.
 pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &ClusterMirror) -> String {
     let name = |gang: &GangKey| index.workload(gang);
-    let reason = reason.told(&name);
+    let reason = reason.with_names(&name);
     match index.avoided(view.uid) {
         Some((node, until)) => {
             let until = crate::writers::time(until);
@@ -194,7 +194,7 @@ fn tells(reason: &Reason) -> Tells {
         Reason::GangMissing(_) => Tells::OnceGrouped,
         Reason::WaitsForRelease { .. } | Reason::CutShort => Tells::Pod,
         Reason::QueueMissing(_)
-        | Reason::QueueCutOff { .. }
+        | Reason::QueueDisconnected { .. }
         | Reason::QueueNotLeaf(_)
         | Reason::UnknownSubGroup(_)
         | Reason::SubGroupsExceeded(_)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kai_engine::Cluster;
 use kai_engine::model::Action;
-use kai_engine::report::{Decision, Effort, Generator, NodeView, Report, SearchEnd};
+use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -247,13 +247,13 @@ impl Metrics {
                 Decision::Started(_) | Decision::Evicted(_) | Decision::Stale { .. } | Decision::Recovered(_) => {}
             }
         }
-        for effort in &report.efforts {
+        for effort in &report.action_stats {
             self.effort(effort);
             self.search.effort(effort);
         }
     }
 
-    fn effort(&self, effort: &Effort) {
+    fn effort(&self, effort: &ActionStats) {
         let of = OfAction {
             action: effort.action.name(),
         };
@@ -389,6 +389,6 @@ pub(crate) struct Parts {
 pub(crate) struct Searched {
     pub(crate) action: Action,
     pub(crate) generator: Generator,
-    pub(crate) end: SearchEnd,
+    pub(crate) end: SearchResult,
     pub(crate) duration: Duration,
 }

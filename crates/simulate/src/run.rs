@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    Action, Event, GpuRequest, Gpus, Millis, NodeSpec, Placement, PlacementStrategy, PodSpec, Quota, ResourceQuota,
+    Action, Event, GpuRequest, Gpus, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodSpec, Quota,
+    ResourceQuota,
 };
-use kai_engine::report::{Decision, Moment, NodeView, PodView, QueueView, Report, Status};
+use kai_engine::report::{CycleProgress, Decision, NodeView, PodView, QueueView, Report, Status};
 use rustc_hash::FxHashSet;
 
 use crate::check;
@@ -94,7 +95,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
 
 fn override_config(scenario: &mut Scenario, options: &Options) {
     if let Some(strategy) = options.placement {
-        scenario.config.placement = Placement {
+        scenario.config.placement = PlacementStrategies {
             gpu: strategy,
             cpu: strategy,
         };
@@ -203,7 +204,7 @@ impl Runner {
         let mut marks: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
         let started = Instant::now();
         let report = self.cluster.cycle_observed(now, &scenario.config, &mut |moment| {
-            if let Moment::Action(action) = moment {
+            if let CycleProgress::ActionStarts(action) = moment {
                 marks.push((action, Instant::now()));
             }
         });

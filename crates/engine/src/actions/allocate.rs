@@ -4,7 +4,7 @@ use crate::cycle::Cycle;
 use crate::gangs::Candidates;
 use crate::ids::GangId;
 use crate::model::Action;
-use crate::order::{ByLeaf, Direction};
+use crate::order::{Direction, GangsByQueue};
 use crate::place::{NodeSet, PlacementFailure, PlacementMode};
 use crate::report::Status;
 
@@ -13,37 +13,37 @@ impl Cycle<'_> {
         let mut waiting = self.waiting_gangs();
         let all = waiting.clone();
         let mut round = self.begin_round(Action::Allocate, &mut waiting);
-        let mut walk = self.walk(self.by_leaf(Action::Allocate, waiting));
+        let mut queues = self.iterate(self.by_leaf(Action::Allocate, waiting));
         let mut pods = Vec::new();
-        while let Some(gang) = walk.pop(self) {
+        while let Some(gang) = queues.pop(self) {
             if !self.may_try_next(&mut round) {
                 break;
             }
-            self.effort().tried += 1;
+            self.stats().tried += 1;
             let started_before = self.ledger.gang(gang).has_started();
             let checkpoint = self.ledger.checkpoint();
             self.ledger.pods_to_place(gang, Candidates::Waiting, &mut pods);
             if let Err(failure) = self.place_gang(gang, &pods, PlacementMode::Real, &NodeSet::All) {
-                round.failed(gang, failure == PlacementFailure::OutOfWork);
+                round.record_failure(gang, failure == PlacementFailure::OutOfWork);
                 self.explanations.failures.insert(gang, failure);
                 continue;
             }
             let must_wait = self.starts_in_part(gang);
             if must_wait {
                 for pod in &pods {
-                    if self.ledger.pod(*pod).place.status == Status::Binding {
+                    if self.ledger.pod(*pod).placement.status == Status::Binding {
                         self.ledger.bind_to_pipeline(*pod);
                     }
                 }
             }
             self.commit(checkpoint, Action::Allocate, gang);
-            self.effort().placed += 1;
+            self.stats().placed += 1;
             if !must_wait && !started_before {
                 self.start(gang);
             }
-            walk.served(self, gang);
+            queues.served(self, gang);
             if self.ledger.gang(gang).waiting() > 0 {
-                walk.push(self, gang);
+                queues.push(self, gang);
             }
         }
         if round.is_partial() {
@@ -62,8 +62,8 @@ impl Cycle<'_> {
     }
 
     /// These gangs by leaf queue, of each queue as many as the action may try.
-    pub(crate) fn by_leaf(&self, action: Action, gangs: Vec<GangId>) -> ByLeaf {
-        let mut gangs = ByLeaf::build(self.ledger, Direction::Serve, gangs.into_iter());
+    pub(crate) fn by_leaf(&self, action: Action, gangs: Vec<GangId>) -> GangsByQueue {
+        let mut gangs = GangsByQueue::build(self.ledger, Direction::Serve, gangs.into_iter());
         if let Some(depth) = self.config.depth(action) {
             gangs.cap(depth);
         }

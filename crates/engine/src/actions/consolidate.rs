@@ -25,7 +25,7 @@ impl Cycle<'_> {
 
     /// Whether the cluster has enough idle and releasing GPUs and GPU memory in sum: moving pods does not change the sum.
     fn has_available_gpus(&self, pods: &[PodId], cached: &Cell<Option<AvailableGpus>>) -> bool {
-        let cursor = self.ledger.touched.end();
+        let cursor = self.ledger.changed_nodes.end();
         let available = cached
             .get()
             .filter(|available| available.cursor == cursor)
@@ -48,14 +48,14 @@ impl Cycle<'_> {
                 .filter(|node| !node.not_ready && !node.unschedulable)
         };
         AvailableGpus {
-            cursor: self.ledger.touched.end(),
+            cursor: self.ledger.changed_nodes.end(),
             gpus: ready().map(|node| node.idle_gpus(mig) + node.releasing_gpus(mig)).sum(),
             mib: ready().map(|node| node.available_memory_mib()).sum(),
         }
     }
 }
 
-/// Idle and releasing GPUs of all ready nodes. Valid while `cursor` is the end of the ledger's touch log.
+/// Idle and releasing GPUs of all ready nodes. Valid while `cursor` is the end of the ledger's log of changed nodes.
 #[derive(Clone, Copy, Debug)]
 struct AvailableGpus {
     cursor: u64,

@@ -9,7 +9,7 @@ use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::{Checkpoint, Ledger};
 use crate::model::Action;
 use crate::place::{fits, static_check};
-use crate::report::SearchEnd;
+use crate::report::SearchResult;
 use crate::tables::When;
 use crate::victims::{Search, SearchState, SimulationBudget, Solution};
 
@@ -28,19 +28,19 @@ impl Cycle<'_> {
         }
         let mut round = self.begin_round(action, &mut waiting);
         let mut state = SearchState::new(self.ledger);
-        let mut walk = self.walk(self.by_leaf(action, waiting));
+        let mut queues = self.iterate(self.by_leaf(action, waiting));
         let mut simulations_left = self.config.failed_scenarios_per_action_max;
         let mut failed: FxHashSet<Signature> = FxHashSet::default();
         let mut fitting = FxHashMap::default();
         let mut pods = Vec::new();
-        while let Some(gang) = walk.pop(self) {
+        while let Some(gang) = queues.pop(self) {
             let Some(queue) = self.ledger.gang(gang).queue else {
                 continue;
             };
             self.ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
             let signature = Signature::of(self.ledger, action, queue, gang, &pods);
             if pods.is_empty() || (self.config.use_signatures && failed.contains(&signature)) {
-                round.failed(gang, false);
+                round.record_failure(gang, false);
                 continue;
             }
             if !self.may_try_next(&mut round) {
@@ -53,7 +53,7 @@ impl Cycle<'_> {
                 state: &mut state,
             };
             if !may_try(self, &search, &pods) || !self.fit_some_empty_node(&pods, &mut fitting) {
-                round.failed(gang, false);
+                round.record_failure(gang, false);
                 continue;
             }
             let (solution, budget) = self.search_victims(&mut search, &pods, simulations_left);
@@ -61,16 +61,16 @@ impl Cycle<'_> {
             match solution {
                 Solution::Found(checkpoint) => {
                     self.commit_solution(&mut search, checkpoint);
-                    walk.changed();
+                    queues.changed();
                     failed.clear();
                 }
                 Solution::None(_) => {
                     failed.insert(signature);
-                    round.failed(gang, self.is_out_of_work());
+                    round.record_failure(gang, self.is_out_of_work());
                 }
             }
-            let was_cut = solution.end() != SearchEnd::Solved && !self.can_continue(&budget);
-            self.set_search_pause(gang, was_cut, round.was_full() || !self.is_out_of_work());
+            let was_cut = solution.end() != SearchResult::Solved && !self.can_continue(&budget);
+            self.set_search_pause(gang, was_cut, round.has_full_budget() || !self.is_out_of_work());
             if simulations_left == 0 {
                 round.cut();
                 break;
@@ -106,15 +106,15 @@ impl Cycle<'_> {
         };
         let is_reduced = budget.action < budget.gang;
         let solution = self.solve(search, pods, &mut budget);
-        let effort = self.effort();
-        effort.tried += 1;
-        effort.searches[solution.end() as usize][usize::from(is_reduced)] += 1;
+        let stats = self.stats();
+        stats.tried += 1;
+        stats.searches[solution.end() as usize][usize::from(is_reduced)] += 1;
         (solution, budget)
     }
 
     /// Commits the solution in the ledger and updates the state of the searches that follow.
     fn commit_solution(&mut self, search: &mut Search<'_>, checkpoint: Checkpoint) {
-        self.effort().placed += 1;
+        self.stats().placed += 1;
         let changed = self.ledger.changed_since(checkpoint);
         self.commit(checkpoint, search.action, search.gang);
         let mut gangs: Vec<GangId> = changed.iter().filter_map(|pod| self.ledger.pod(*pod).gang).collect();
@@ -190,7 +190,7 @@ impl Signature {
             .map(|pod| (ledger.pod(*pod).pod_set, ledger.pod(*pod).shape))
             .collect();
         shapes.sort_unstable();
-        let of_groups = row.groups.iter().map(|group| group.topology.clone());
+        let of_sub_groups = row.sub_groups.iter().map(|group| group.topology.clone());
         let of_sets = row.pod_sets.iter().map(|set| set.topology.clone());
         Signature {
             queue: (action != Action::Consolidation).then_some(queue),
@@ -199,7 +199,7 @@ impl Signature {
             pods: shapes,
             // Running pods restrict the topology domains, and differ from gang to gang.
             running: (row.active_used() > 0).then_some(gang),
-            topology: of_groups.chain(of_sets).collect(),
+            topology: of_sub_groups.chain(of_sets).collect(),
         }
     }
 }

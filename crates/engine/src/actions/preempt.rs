@@ -11,7 +11,7 @@ impl Cycle<'_> {
         self.place_with_victims(
             Action::Preempt,
             |cycle, search: &Search<'_>, pods: &[PodId]| {
-                let requested = cycle.ledger.requested_by(pods, cycle.memory_max);
+                let requested = cycle.ledger.requested_by(pods, cycle.gpu_memory_max_mib);
                 share::over_quota(cycle.ledger, search.gang, requested).is_none()
             },
             |_: &Cycle<'_>, _: GangId| true,

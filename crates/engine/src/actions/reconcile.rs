@@ -34,7 +34,7 @@ impl Cycle<'_> {
             let superseded = match &decision {
                 Decision::Pipeline(placed) => {
                     let pod = self.pods_by_uid[&*placed.pod];
-                    self.ledger.pod(pod).place.status != Status::Pipelined || !later.insert(pod)
+                    self.ledger.pod(pod).placement.status != Status::Pipelined || !later.insert(pod)
                 }
                 Decision::Bind(_)
                 | Decision::Evict { .. }
@@ -53,11 +53,11 @@ impl Cycle<'_> {
 
     /// Removes the bindings of this cycle whose pods a later action has evicted, and the evictions themselves.
     fn revert_undone_bindings(&mut self) {
-        let bound = std::mem::take(&mut self.bound);
+        let bound = std::mem::take(&mut self.bound_pods);
         let undone: FxHashSet<PodId> = bound
             .iter()
             .copied()
-            .filter(|pod| self.ledger.pod(*pod).place.status != Status::Binding)
+            .filter(|pod| self.ledger.pod(*pod).placement.status != Status::Binding)
             .collect();
         if undone.is_empty() {
             return;
@@ -77,7 +77,7 @@ impl Cycle<'_> {
         order.sort_unstable();
         let mut gangs: Vec<GangId> = Vec::new();
         for pod in order {
-            self.ledger.retract(pod);
+            self.ledger.retract_binding(pod);
             self.explanations.evictions.remove(&pod);
             gangs.extend(self.ledger.pod(pod).gang);
         }
@@ -105,7 +105,7 @@ impl Cycle<'_> {
         });
         let with_loss: FxHashSet<GangId> = lost.collect();
         let mut without_loss = FxHashSet::default();
-        for (gang, before) in std::mem::take(&mut self.robbed) {
+        for (gang, before) in std::mem::take(&mut self.evicted_gangs) {
             if !with_loss.contains(&gang) {
                 let row = &mut self.ledger.gangs[gang.index()];
                 row.last_eviction = before;
@@ -121,7 +121,7 @@ impl Cycle<'_> {
     fn turn_bindings_into_promises(&mut self, gang: GangId, bound: &[PodId]) {
         for pod in bound.iter().copied() {
             let row = self.ledger.pod(pod);
-            if row.gang != Some(gang) || row.place.status != Status::Binding {
+            if row.gang != Some(gang) || row.placement.status != Status::Binding {
                 continue;
             }
             self.ledger.bind_to_pipeline(pod);
@@ -133,8 +133,8 @@ impl Cycle<'_> {
                 *decision = promise;
             }
         }
-        if let Some(at) = self.started.iter().position(|(started, _)| *started == gang) {
-            let (_, before) = self.started.swap_remove(at);
+        if let Some(at) = self.started_gangs.iter().position(|(started, _)| *started == gang) {
+            let (_, before) = self.started_gangs.swap_remove(at);
             let row = &mut self.ledger.gangs[gang.index()];
             row.last_start = before;
             let key = &row.key;
@@ -160,7 +160,7 @@ impl Cycle<'_> {
         }
         for gang in gangs {
             let sets = &self.ledger.gang(gang).pod_sets;
-            let promised = |pod: &PodId| self.ledger.pod(*pod).place.status == Status::Pipelined;
+            let promised = |pod: &PodId| self.ledger.pod(*pod).placement.status == Status::Pipelined;
             let pods: Vec<PodId> = sets
                 .iter()
                 .flat_map(|set| &set.pods)
@@ -170,7 +170,7 @@ impl Cycle<'_> {
             let checkpoint = self.ledger.checkpoint();
             // A moved pod still runs on its old node: the new pod can't be bound before that one is deleted.
             let bind = |cycle: &mut Self, pod: PodId| {
-                cycle.ledger.pod(pod).observed.status == Status::Pending && cycle.ledger.redeem(pod)
+                cycle.ledger.pod(pod).observed.status == Status::Pending && cycle.ledger.promote_to_bind(pod)
             };
             let ran_before = self.ledger.gang(gang).has_started();
             let all_bound = !pods.is_empty() && pods.iter().all(|pod| bind(self, *pod));

@@ -8,8 +8,10 @@ use crate::report::Decision;
 impl Cycle<'_> {
     pub(crate) fn evict_stale(&mut self) {
         // Other gangs had their minimum when the cycle began, and the cycle did not change them.
-        let suspects = self.restless.iter().chain(&self.ledger.stirred).copied();
-        let mut order: Vec<GangId> = suspects.filter(|gang| self.ledger.gang(*gang).is_unwell()).collect();
+        let candidates = self.active_gangs.iter().chain(&self.ledger.dirty_gangs).copied();
+        let mut order: Vec<GangId> = candidates
+            .filter(|gang| self.ledger.gang(*gang).is_or_was_stale())
+            .collect();
         order.sort_by_key(|gang| self.ledger.gang(*gang).seniority);
         // Duplicates are adjacent after the sort, since no two known gangs have the same seniority.
         order.dedup();
@@ -38,7 +40,7 @@ impl Cycle<'_> {
         }
         let pods: Vec<PodId> = row.pod_sets.iter().flat_map(|set| set.pods.iter().copied()).collect();
         for pod in pods {
-            if self.ledger.pod(pod).place.status.is_active_allocated() {
+            if self.ledger.pod(pod).placement.status.is_active_allocated() {
                 self.ledger.evict(pod);
                 self.report_eviction(pod, EvictionReason::StaleGang);
             }

@@ -213,15 +213,15 @@ fn apply(cluster: &mut Cluster, step: &Step) {
             };
             let node = nodes[usize::from(*at) % nodes.len()];
             let row = cluster.ledger.pod(pod);
-            if row.place.status == Status::Pending || row.evicted_from.is_some() && row.leaving.is_none() {
+            if row.placement.status == Status::Pending || row.evicted_from.is_some() && row.old_placement.is_none() {
                 cluster.ledger.pipeline(pod, node, Default::default());
             }
         }
         Step::Evict(name) => {
             if let Some(pod) = id(cluster, *name)
-                && cluster.ledger.pod(pod).place.status.is_active_allocated()
+                && cluster.ledger.pod(pod).placement.status.is_active_allocated()
                 && cluster.ledger.pod(pod).evicted_from.is_none()
-                && cluster.ledger.pod(pod).place.node.is_some()
+                && cluster.ledger.pod(pod).placement.node.is_some()
             {
                 cluster.ledger.evict(pod);
             }
@@ -326,7 +326,7 @@ proptest! {
         let mut cluster = Cluster::new();
         steps.iter().for_each(|step| apply(&mut cluster, step));
         check_all(&cluster)?;
-        cluster.ledger.record();
+        cluster.ledger.start_journal();
         let start = cluster.ledger.checkpoint();
         before.iter().for_each(|step| apply(&mut cluster, step));
         check_all(&cluster)?;

@@ -1,16 +1,17 @@
-//! Gangs that come, change and go, and their pods' places in them.
+//! Events about gangs, and the pod sets of their pods.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
-use crate::gangs::{DEFAULT_SUB_GROUP, Tree, build_tree, task_order};
+use crate::gangs::{DEFAULT_SUB_GROUP, Tree, TreeProblem, build_tree, task_order};
 use crate::ids::{GangId, PodId, Symbol};
 use crate::model::{GangKey, GangSpec, Millis};
+use crate::reasons::SubGroupExcess;
 use crate::steps;
 use crate::tables::{Gang, PodSet, PodSets, add_row};
 
-/// Problems of one gang that are kept: they are for people, who mend the first and look again.
+/// How many problems of one gang are shown.
 const PROBLEMS_MAX: usize = 16;
 
 impl Cluster {
@@ -34,8 +35,8 @@ impl Cluster {
         id
     }
 
-    /// Puts a pod into the pod set that it names.
-    pub(super) fn enlist(&mut self, gang: GangId, pod: PodId) {
+    /// Adds a pod to the pod set of its subgroup, in task order.
+    pub(super) fn add_to_pod_set(&mut self, gang: GangId, pod: PodId) {
         let found = self.pod_set_of(gang, pod);
         self.ledger.pods[pod.index()].pod_set = found.map(|at| at as u32);
         match found {
@@ -45,7 +46,7 @@ impl Cluster {
                 let position = set.pods.partition_point(|other| order(other) == Ordering::Less);
                 self.ledger.gangs[gang.index()].pod_sets[at].pods.insert(position, pod);
             }
-            None => self.ledger.gangs[gang.index()].strays.push(pod),
+            None => self.ledger.gangs[gang.index()].unmatched_pods.push(pod),
         }
     }
 
@@ -65,40 +66,32 @@ impl Cluster {
         gang.pod_sets.binary_search_by(order).ok()
     }
 
-    /// Takes a pod out of its gang.
-    pub(super) fn discharge(&mut self, gang: GangId, pod: PodId) {
-        self.ledger.count(pod, -1);
+    /// Removes a pod from its pod set and from the sums of its gang.
+    pub(super) fn remove_from_pod_set(&mut self, gang: GangId, pod: PodId) {
+        self.ledger.count_pod(pod, -1);
         let row = &mut self.ledger.gangs[gang.index()];
         let list = match self.ledger.pods[pod.index()].pod_set {
             Some(set) => &mut row.pod_sets[set as usize].pods,
-            None => return row.strays.retain(|other| *other != pod),
+            None => return row.unmatched_pods.retain(|other| *other != pod),
         };
         list.retain(|other| *other != pod);
     }
 
     pub(super) fn apply_gang(&mut self, spec: GangSpec) {
         let id = self.gang_id(&spec.key);
-        let pods = self.disband(id);
+        let pods = self.uncount_pods(id);
         let Tree {
-            groups,
+            sub_groups,
             pod_sets,
             problems,
             excess,
         } = build_tree(&spec);
-        let problems = problems.into_iter().map(|problem| {
-            let text = format!("{}; the subgroup is left out", problem.problem);
-            (format!("spec.subGroups[{}]", problem.sub_group), text)
-        });
-        let exceeded = excess.map(|excess| ("spec.subGroups".to_owned(), excess.to_string()));
-        self.note(
-            &format!("PodGroup {}", spec.key),
-            problems.chain(exceeded).take(PROBLEMS_MAX).collect(),
-        );
+        self.report_problems(&spec.key, problems, excess);
         let queue_name = self.ledger.symbols.intern(&spec.queue);
         let queue = self.leaf_queue(&spec.queue);
         let row = &mut self.ledger.gangs[id.index()];
-        let listed = row.known;
-        let same_age = listed && (row.created, &*row.uid) == (spec.created, spec.uid.as_str());
+        let was_known = row.known;
+        let same_age = was_known && (row.created, &*row.uid) == (spec.created, spec.uid.as_str());
         *row = Gang {
             key: row.key.clone(),
             known: true,
@@ -109,10 +102,10 @@ impl Cluster {
             queue,
             priority: spec.priority,
             preemptible: spec.preemptible,
-            groups,
+            sub_groups,
             pod_sets,
             excess,
-            strays: Vec::new(),
+            unmatched_pods: Vec::new(),
             last_start: spec.last_start,
             last_eviction: spec.last_eviction,
             stale_since: spec.stale_since,
@@ -124,64 +117,72 @@ impl Cluster {
             searches_cut: row.searches_cut,
             search_from: row.search_from,
             tried_by: row.tried_by,
-            stirred: row.stirred,
+            dirty: row.dirty,
         };
-        self.ledger.stir(id);
-        self.regroup(id, pods);
+        self.ledger.mark_dirty(id);
+        self.assign_pods(id, pods);
         if !same_age {
-            if listed {
-                self.strike_out(id);
+            if was_known {
+                self.remove_from_age_order(id);
             }
-            self.young_gangs.push(id);
-            /// So many gangs are merged in one go, so that none of them costs a look at all.
-            const YOUNG_GANGS_MAX: usize = 4096;
-            if self.young_gangs.len() >= YOUNG_GANGS_MAX.max(self.old_gangs.len() / 4) {
-                self.merge_gangs();
-            }
+            self.add_to_age_order(id);
         }
+    }
+
+    fn report_problems(&mut self, key: &GangKey, problems: Vec<TreeProblem>, excess: Option<SubGroupExcess>) {
+        let problems = problems.into_iter().map(|problem| {
+            let text = format!("{}; the subgroup is left out", problem.problem);
+            (format!("spec.subGroups[{}]", problem.sub_group), text)
+        });
+        let exceeded = excess.map(|excess| ("spec.subGroups".to_owned(), excess.to_string()));
+        self.set_anomalies(
+            &format!("PodGroup {key}"),
+            problems.chain(exceeded).take(PROBLEMS_MAX).collect(),
+        );
     }
 
     pub(super) fn remove_gang(&mut self, key: &GangKey) {
         let Some(id) = self.gang_ids.get(key).copied() else {
             return;
         };
-        let pods = self.disband(id);
+        let pods = self.uncount_pods(id);
         self.anomalies.remove(&format!("PodGroup {key}"));
         let empty = self.ledger.symbols.intern("");
         let key = self.ledger.gang(id).key.clone();
-        self.strike_out(id);
+        self.remove_from_age_order(id);
         self.ledger.gangs[id.index()] = unknown_gang(key, empty);
-        self.regroup(id, pods);
-        self.drop_if_forgotten(id);
+        self.assign_pods(id, pods);
+        self.drop_if_unused(id);
     }
 
-    /// Takes all pods out of a gang's sums; returns them.
-    fn disband(&mut self, id: GangId) -> Vec<PodId> {
+    /// Subtracts all pods of a gang from its sums; returns them.
+    fn uncount_pods(&mut self, id: GangId) -> Vec<PodId> {
         let row = self.ledger.gang(id);
         let pods: Vec<PodId> = row
             .pod_sets
             .iter()
             .flat_map(|set| &set.pods)
-            .chain(&row.strays)
+            .chain(&row.unmatched_pods)
             .copied()
             .collect();
         for pod in &pods {
-            self.ledger.count(*pod, -1);
+            self.ledger.count_pod(*pod, -1);
         }
         pods
     }
 
-    fn regroup(&mut self, id: GangId, pods: Vec<PodId>) {
+    /// Assigns pods to the pod sets of a gang, and adds them to its sums.
+    fn assign_pods(&mut self, id: GangId, pods: Vec<PodId>) {
         for pod in pods {
-            self.enlist(id, pod);
-            self.ledger.count(pod, 1);
+            self.add_to_pod_set(id, pod);
+            self.ledger.count_pod(pod, 1);
         }
     }
 
-    /// Forgets a gang that neither exists nor has pods.
-    pub(super) fn drop_if_forgotten(&mut self, id: GangId) {
+    /// Drops the row of a gang that neither exists nor has pods.
+    pub(super) fn drop_if_unused(&mut self, id: GangId) {
         let row = self.ledger.gang(id);
-        let has_pods = !row.strays.is_empty() || row.pod_sets.iter().any(|set| !set.pods.is_empty());
+        let has_pods = !row.unmatched_pods.is_empty() || row.pod_sets.iter().any(|set| !set.pods.is_empty());
         if !row.known && !has_pods {
             let key = row.key.clone();
             self.gang_ids.remove(&key);
@@ -189,21 +190,32 @@ impl Cluster {
         }
     }
 
-    /// Takes a gang out of those by age.
-    fn strike_out(&mut self, id: GangId) {
+    fn add_to_age_order(&mut self, id: GangId) {
+        /// At least this many new gangs are merged at once, so that the cost of a merge is spread over many gangs.
+        const NEW_GANGS_MAX: usize = 4096;
+        self.new_gangs.push(id);
+        if self.new_gangs.len() >= NEW_GANGS_MAX.max(self.gangs_by_age.len() / 4) {
+            self.rank_gangs();
+        }
+    }
+
+    fn remove_from_age_order(&mut self, id: GangId) {
         let seniority = self.ledger.gang(id).seniority as usize;
-        match self.old_gangs.get_mut(seniority) {
-            Some(place) if *place == Some(id) => *place = None,
+        match self.gangs_by_age.get_mut(seniority) {
+            Some(entry) if *entry == Some(id) => *entry = None,
             Some(_) | None => {
-                debug_assert!(!self.old_gangs.contains(&Some(id)), "an old gang is at its seniority");
-                self.young_gangs.retain(|gang| *gang != id);
+                debug_assert!(
+                    !self.gangs_by_age.contains(&Some(id)),
+                    "a gang in the age order is at the index of its seniority"
+                );
+                self.new_gangs.retain(|gang| *gang != id);
             }
         }
     }
 
-    /// Numbers gangs by age.
-    pub(crate) fn merge_gangs(&mut self) {
-        if self.young_gangs.is_empty() {
+    /// Merges new gangs into the age order, and sets the seniority of all gangs.
+    pub(crate) fn rank_gangs(&mut self) {
+        if self.new_gangs.is_empty() {
             return;
         }
         let gangs = &self.ledger.gangs;
@@ -214,15 +226,15 @@ impl Cluster {
                 .then_with(|| a.uid.cmp(&b.uid))
                 .then_with(|| a.key.cmp(&b.key))
         };
-        let mut young = std::mem::take(&mut self.young_gangs);
-        young.sort_unstable_by(order);
-        let old = std::mem::take(&mut self.old_gangs);
-        let mut merged = Vec::with_capacity(old.len() + young.len());
-        let (mut old, mut young) = (old.into_iter().flatten().peekable(), young.into_iter().peekable());
+        let mut new = std::mem::take(&mut self.new_gangs);
+        new.sort_unstable_by(order);
+        let old = std::mem::take(&mut self.gangs_by_age);
+        let mut merged = Vec::with_capacity(old.len() + new.len());
+        let (mut old, mut new) = (old.into_iter().flatten().peekable(), new.into_iter().peekable());
         loop {
-            let next = match (old.peek(), young.peek()) {
+            let next = match (old.peek(), new.peek()) {
                 (Some(a), Some(b)) if order(a, b) == Ordering::Less => old.next(),
-                (_, Some(_)) => young.next(),
+                (_, Some(_)) => new.next(),
                 (_, None) => old.next(),
             };
             let Some(next) = next else { break };
@@ -231,10 +243,11 @@ impl Cluster {
         for (seniority, gang) in merged.iter().flatten().enumerate() {
             self.ledger.gangs[gang.index()].seniority = seniority as u32;
         }
-        self.old_gangs = merged;
+        self.gangs_by_age = merged;
     }
 }
 
+/// A gang of which only pods are known.
 fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
     Gang {
         key,
@@ -246,10 +259,10 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         queue: None,
         priority: 0,
         preemptible: false,
-        groups: Arc::default(),
+        sub_groups: Arc::default(),
         pod_sets: PodSets::new(),
         excess: None,
-        strays: Vec::new(),
+        unmatched_pods: Vec::new(),
         last_start: None,
         last_eviction: None,
         stale_since: None,
@@ -261,6 +274,6 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         searches_cut: 0,
         search_from: 0,
         tried_by: 0,
-        stirred: false,
+        dirty: false,
     }
 }

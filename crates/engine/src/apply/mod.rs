@@ -1,4 +1,4 @@
-//! Taking in what changed in the world, a file per kind of object. Nothing here decides.
+//! Events into tables, a file per kind of object. Nothing here decides.
 
 mod gangs;
 mod nodes;
@@ -11,9 +11,9 @@ use crate::model::Event;
 use crate::report::Anomaly;
 
 impl Cluster {
-    /// Takes in one change.
+    /// Applies one event to the tables.
     pub fn apply(&mut self, event: Event) {
-        self.settle();
+        self.revert_pipelined();
         match event {
             Event::Node(spec) => self.apply_node(spec),
             Event::NodeGone(name) => self.remove_node(&name),
@@ -35,7 +35,8 @@ impl Cluster {
         }
     }
 
-    pub(super) fn note(&mut self, object: &str, problems: Vec<(String, String)>) {
+    /// Replaces the anomalies of an object by these problems: field and text each.
+    pub(super) fn set_anomalies(&mut self, object: &str, problems: Vec<(String, String)>) {
         if problems.is_empty() {
             self.anomalies.remove(object);
             return;

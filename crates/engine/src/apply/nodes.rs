@@ -1,11 +1,11 @@
-//! Nodes that come, change and go.
+//! Events about nodes.
 
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, Symbol};
 use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec};
-use crate::tables::{Extended, Free, GPU, Node, add_row};
+use crate::tables::{ExtendedResource, FreeResources, GPU, Node, add_row};
 
-/// Device memory assumed where a node does not tell: fractions are hundredths of it.
+/// GPU memory of a node whose GPU memory is not known: a fraction of a GPU is a number of hundredths of it.
 const UNKNOWN_MEMORY_MIB: i64 = 100;
 
 impl Cluster {
@@ -31,8 +31,11 @@ impl Cluster {
         self.ledger.add_node_labels(id);
         self.node_specs[id.index()] = Some(spec);
         self.node_changed();
-        for pod in pods.into_iter().chain(self.homeless.remove(&name).unwrap_or_default()) {
-            self.rehome(pod);
+        for pod in pods
+            .into_iter()
+            .chain(self.pods_on_unknown_nodes.remove(&name).unwrap_or_default())
+        {
+            self.update_node_of(pod);
         }
     }
 
@@ -48,49 +51,51 @@ impl Cluster {
         self.free_nodes.push(id);
         self.ranks_changed = true;
         self.node_changed();
-        // Pods that ended there are not in its books, but they remember it.
+        // Pods that have ended are not accounted on the node, but their placement refers to it.
         let ended = (0..self.ledger.pods.len())
             .map(PodId::new)
             .filter(|pod| self.ledger.pod(*pod).observed.node == Some(id));
         let ended: Vec<PodId> = ended.filter(|pod| !pods.contains(pod)).collect();
         for pod in pods.into_iter().chain(ended) {
-            self.rehome(pod);
+            self.update_node_of(pod);
         }
     }
 
-    /// Takes all pods off a node; they have to find out anew where they are.
+    /// Removes all pods from the accounting of a node; returns them.
     fn clear_node(&mut self, id: NodeId) -> Vec<PodId> {
         let mut pods = self.ledger.node(id).pods.clone();
         pods.sort_unstable();
         pods.dedup();
         for pod in &pods {
-            self.ledger.withdraw(*pod);
+            self.ledger.remove_placement(*pod);
         }
         pods
     }
 
-    /// Puts a pod where the world has it, now that its node came, went or changed.
-    fn rehome(&mut self, pod: PodId) {
+    /// Places a pod on its observed node again, after that node was added, changed or removed.
+    fn update_node_of(&mut self, pod: PodId) {
         let row = self.ledger.pod(pod);
-        let mut place = row.observed.clone();
-        place.node = row.world_node.and_then(|name| self.node_ids.get(&name).copied());
-        if let (Some(name), None) = (row.world_node, place.node) {
-            self.homeless.entry(name).or_default().push(pod);
+        let mut placement = row.observed.clone();
+        placement.node = row
+            .observed_node_name
+            .and_then(|name| self.node_ids.get(&name).copied());
+        if let (Some(name), None) = (row.observed_node_name, placement.node) {
+            self.pods_on_unknown_nodes.entry(name).or_default().push(pod);
         }
-        self.ledger.observe(pod, place);
+        self.ledger.set_observed(pod, placement);
     }
 
     fn node_changed(&mut self) {
         self.indexes.clear();
         self.domains.clear();
-        self.ledger.touched.invalidate();
+        self.ledger.changed_nodes.invalidate();
         self.ledger.present_nodes = self.node_ids.len();
-        self.memory_changed = true;
+        self.gpu_memory_changed = true;
     }
 
-    /// Finds the smallest and largest GPU memory anew once nodes changed.
-    pub(crate) fn measure_memory(&mut self) {
-        if !std::mem::take(&mut self.memory_changed) {
+    /// Finds the smallest and the largest known GPU memory again if nodes changed.
+    pub(crate) fn update_gpu_memory_bounds(&mut self) {
+        if !std::mem::take(&mut self.gpu_memory_changed) {
             return;
         }
         let known = || {
@@ -99,17 +104,17 @@ impl Cluster {
                 .iter()
                 .filter(|node| node.memory_known && node.memory_mib > UNKNOWN_MEMORY_MIB)
         };
-        self.memory_min = known().map(|node| node.memory_mib).min();
-        self.memory_max = known().map(|node| node.memory_mib).max();
+        self.gpu_memory_min_mib = known().map(|node| node.memory_mib).min();
+        self.gpu_memory_max_mib = known().map(|node| node.memory_mib).max();
     }
 
     fn node_row(&mut self, spec: &NodeSpec, symbol: Symbol, rank: u32) -> Node {
-        let mut extended: Vec<Extended> = spec
+        let mut extended: Vec<ExtendedResource> = spec
             .extended
             .iter()
             .map(|(name, amount)| {
                 let (resource, amount) = (self.resources.intern(name), (*amount).max(0));
-                Extended {
+                ExtendedResource {
                     resource,
                     allocatable: amount,
                     idle: amount,
@@ -136,12 +141,12 @@ impl Cluster {
             unschedulable: spec.unschedulable,
             not_ready: !spec.conditions.is_empty(),
             allocatable,
-            free: Free {
+            free: FreeResources {
                 idle: allocatable,
-                ..Free::default()
+                ..FreeResources::default()
             },
             extended,
-            groups: Vec::new(),
+            gpu_groups: Vec::new(),
             pods: Vec::new(),
             gpu_units: allocatable[GPU],
             gpu_physical: physical.min(allocatable[GPU]),
@@ -156,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// Numbers nodes by name.
+    /// Sets the rank of every node by name, if nodes were added or removed.
     pub(crate) fn rank_nodes(&mut self) {
         if !std::mem::take(&mut self.ranks_changed) {
             return;
@@ -167,10 +172,11 @@ impl Cluster {
             self.ledger.nodes[at].rank = rank as u32;
         }
         self.indexes.clear();
-        self.ledger.touched.invalidate();
+        self.ledger.changed_nodes.invalidate();
     }
 }
 
+/// The content of an unused row.
 fn absent_node() -> Node {
     Node {
         name: "".into(),
@@ -182,9 +188,9 @@ fn absent_node() -> Node {
         unschedulable: true,
         not_ready: true,
         allocatable: [0; 4],
-        free: Free::default(),
+        free: FreeResources::default(),
         extended: Vec::new(),
-        groups: Vec::new(),
+        gpu_groups: Vec::new(),
         pods: Vec::new(),
         gpu_units: 0,
         gpu_physical: 0,

@@ -1,45 +1,31 @@
-//! Pods that come, change and go.
+//! Events about pods.
 
 use crate::cluster::Cluster;
 use crate::ids::{PodId, ShapeId, Symbol};
 use crate::model::{AFFINITY_TERMS_MAX, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use crate::report::Status;
-use crate::tables::{Groups, PackedLabels, Place, Pod, add_row};
+use crate::tables::{GpuGroupIds, PackedLabels, Placement, Pod, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
-        bound_affinity(&mut spec);
-        let id = match self.pod_ids.get(spec.uid.as_str()) {
-            Some(id) => {
-                let id = *id;
-                self.detach_pod(id);
-                id
-            }
-            None => {
-                let id = self.free_pods.pop().unwrap_or_else(|| {
-                    add_row(&mut self.ledger.pods, absent_pod());
-                    PodId::new(self.ledger.pods.len() - 1)
-                });
-                self.pod_ids.insert(spec.uid.as_str().into(), id);
-                id
-            }
-        };
+        limit_affinity_terms(&mut spec);
+        let id = self.detached_pod(&spec.uid);
         let uid = self.pod_ids.get_key_value(spec.uid.as_str());
         let uid = uid.expect("the pod was listed just now").0.clone();
-        let (status, node, groups) = derive_place(&spec);
-        let world_node = node.map(|name| self.ledger.symbols.intern(name));
-        let node = world_node.and_then(|name| self.node_ids.get(&name).copied());
-        if let (Some(name), None) = (world_node, node) {
-            self.homeless.entry(name).or_default().push(id);
+        let (status, node, groups) = observed_placement(&spec);
+        let observed_node_name = node.map(|name| self.ledger.symbols.intern(name));
+        let node = observed_node_name.and_then(|name| self.node_ids.get(&name).copied());
+        if let (Some(name), None) = (observed_node_name, node) {
+            self.pods_on_unknown_nodes.entry(name).or_default().push(id);
         }
-        let groups: Groups = groups.iter().map(|name| self.groups.id(name)).collect();
+        let gpu_groups: GpuGroupIds = groups.iter().map(|name| self.gpu_group_names.id(name)).collect();
         let gang = spec
             .gang
             .as_ref()
             .filter(|_| spec.kind == PodKind::Workload)
             .map(|key| self.gang_id(key));
         if spec.deletion.is_some() {
-            self.leaving.push(id);
+            self.terminating_pods.push(id);
         }
         let row = Pod {
             uid,
@@ -60,19 +46,39 @@ impl Cluster {
                 .as_deref()
                 .map(|name| self.ledger.symbols.intern(name)),
             refused: spec.refused.map(Into::into),
-            world_node,
-            observed: Place::none(Status::Unknown),
-            place: Place::none(Status::Unknown),
-            leaving: None,
+            observed_node_name,
+            observed: Placement::none(Status::Unknown),
+            placement: Placement::none(Status::Unknown),
+            old_placement: None,
             evicted_from: None,
         };
         self.ledger.pods[id.index()] = row;
         self.index_terms(id);
         if let Some(gang) = gang {
-            self.enlist(gang, id);
-            self.ledger.count(id, 1);
+            self.add_to_pod_set(gang, id);
+            self.ledger.count_pod(id, 1);
         }
-        self.ledger.observe(id, Place { status, node, groups });
+        let placement = Placement {
+            status,
+            node,
+            gpu_groups,
+        };
+        self.ledger.set_observed(id, placement);
+    }
+
+    /// The row of the pod of this uid, to which nothing refers: a new one, or that of a known pod once it is detached.
+    fn detached_pod(&mut self, uid: &str) -> PodId {
+        if let Some(id) = self.pod_ids.get(uid) {
+            let id = *id;
+            self.detach_pod(id);
+            return id;
+        }
+        let id = self.free_pods.pop().unwrap_or_else(|| {
+            add_row(&mut self.ledger.pods, absent_pod());
+            PodId::new(self.ledger.pods.len() - 1)
+        });
+        self.pod_ids.insert(uid.into(), id);
+        id
     }
 
     pub(super) fn remove_pod(&mut self, uid: &str) {
@@ -82,7 +88,7 @@ impl Cluster {
         self.free_pods.push(id);
     }
 
-    /// Lists the pod by its labels and affinity terms. The first pod with such terms makes all pods be listed.
+    /// Adds the pod to the affinity index. The index is empty until a pod has affinity terms; the first such pod adds all pods.
     fn index_terms(&mut self, id: PodId) {
         let enables = self.ledger.has_terms(id) && !self.ledger.affinity.is_enabled();
         if !enables {
@@ -97,27 +103,30 @@ impl Cluster {
         self.ledger.add_pod_terms(id);
     }
 
-    /// Takes a pod out of everything that refers to it.
+    /// Removes a pod from everything that refers to it.
     fn detach_pod(&mut self, id: PodId) {
-        self.ledger.withdraw(id);
+        self.ledger.remove_placement(id);
         let row = self.ledger.pod(id);
-        if let Some(homeless) = row.world_node.and_then(|name| self.homeless.get_mut(&name)) {
-            homeless.retain(|pod| *pod != id);
+        let waiting_for_node = row
+            .observed_node_name
+            .and_then(|name| self.pods_on_unknown_nodes.get_mut(&name));
+        if let Some(pods) = waiting_for_node {
+            pods.retain(|pod| *pod != id);
         }
         if row.deletion.is_some() {
-            self.leaving.retain(|pod| *pod != id);
+            self.terminating_pods.retain(|pod| *pod != id);
         }
         self.ledger.remove_pod_terms(id);
         if let Some(gang) = self.ledger.pod(id).gang {
-            self.discharge(gang, id);
+            self.remove_from_pod_set(gang, id);
             self.ledger.pods[id.index()].gang = None;
-            self.drop_if_forgotten(gang);
+            self.drop_if_unused(gang);
         }
     }
 }
 
-/// A pod with too many affinity terms is not placed; one that runs already keeps the first of them.
-fn bound_affinity(spec: &mut PodSpec) {
+/// Refuses a pod with too many affinity terms, and drops the terms beyond the bound: such a pod may be running already.
+fn limit_affinity_terms(spec: &mut PodSpec) {
     let (near, away) = (&mut spec.constraints.affinity, &mut spec.constraints.anti_affinity);
     let terms = near.required.len() + near.preferred.len() + away.required.len() + away.preferred.len();
     if terms <= AFFINITY_TERMS_MAX {
@@ -135,8 +144,8 @@ fn bound_affinity(spec: &mut PodSpec) {
     });
 }
 
-/// Status, node and groups of a pod as the world has it.
-fn derive_place(spec: &PodSpec) -> (Status, Option<&str>, &[String]) {
+/// Status, node and GPU groups of a pod, by its spec.
+fn observed_placement(spec: &PodSpec) -> (Status, Option<&str>, &[String]) {
     let node = spec.node.as_deref();
     let in_flight = spec.bind_in_flight.as_ref();
     let groups = match in_flight {
@@ -164,6 +173,7 @@ fn derive_place(spec: &PodSpec) -> (Status, Option<&str>, &[String]) {
     (status, node, groups)
 }
 
+/// The content of an unused row.
 fn absent_pod() -> Pod {
     Pod {
         uid: "".into(),
@@ -181,10 +191,10 @@ fn absent_pod() -> Pod {
         deletion: None,
         nominated: None,
         refused: None,
-        world_node: None,
-        observed: Place::none(Status::Unknown),
-        place: Place::none(Status::Unknown),
-        leaving: None,
+        observed_node_name: None,
+        observed: Placement::none(Status::Unknown),
+        placement: Placement::none(Status::Unknown),
+        old_placement: None,
         evicted_from: None,
     }
 }

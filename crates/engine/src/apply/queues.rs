@@ -1,4 +1,4 @@
-//! Queues that come, change and go, and the tree they form.
+//! Events about queues, and the tree of queues.
 
 use crate::cluster::Cluster;
 use crate::ids::{PodId, QueueId};
@@ -47,31 +47,35 @@ impl Cluster {
     }
 
     pub(super) fn apply_usage(&mut self, usage: &Usage) {
-        let share = [usage.cpu_billionths, usage.memory_billionths, usage.gpu_billionths];
-        self.usage.insert(usage.queue.as_str().into(), share);
+        let billionths = [usage.cpu_billionths, usage.memory_billionths, usage.gpu_billionths];
+        self.usage.insert(usage.queue.as_str().into(), billionths);
         if let Some(id) = self.queue_ids.get(usage.queue.as_str()) {
-            self.ledger.queues[id.index()].usage = share;
+            self.ledger.queues[id.index()].usage = billionths;
         }
     }
 
+    /// The queue of this name, if it is a connected leaf.
     pub(super) fn leaf_queue(&self, name: &str) -> Option<QueueId> {
         let id = *self.queue_ids.get(name)?;
         let queue = self.ledger.queue(id);
         (queue.connected && queue.children.is_empty()).then_some(id)
     }
 
+    /// Subtracts all pods from all sums.
     fn uncount_all(&mut self) {
         for at in 0..self.ledger.pods.len() {
-            self.ledger.count(PodId::new(at), -1);
+            self.ledger.count_pod(PodId::new(at), -1);
         }
     }
 
+    /// Adds all pods to all sums.
     fn recount_all(&mut self) {
         for at in 0..self.ledger.pods.len() {
-            self.ledger.count(PodId::new(at), 1);
+            self.ledger.count_pod(PodId::new(at), 1);
         }
     }
 
+    /// Removes all links between gangs, queues and their parents.
     fn unlink_queues(&mut self) {
         for gang in &mut self.ledger.gangs {
             gang.queue = None;
@@ -84,62 +88,18 @@ impl Cluster {
         }
     }
 
-    /// Builds the queue tree anew once queues came, went or moved.
+    /// Builds the queue tree again if queues were added or removed, or changed their parent.
     pub(crate) fn relink_queues(&mut self) {
         if !std::mem::take(&mut self.queues_changed) {
             return;
         }
         self.uncount_all();
         self.unlink_queues();
-        let mut order: Vec<QueueId> = self.queue_ids.values().copied().collect();
-        order.sort_by(|a, b| self.ledger.queue(*a).name.cmp(&self.ledger.queue(*b).name));
-        let by_name = |cluster: &Cluster, name: &str| cluster.queue_ids.get(name).copied();
-        self.roots = order
-            .iter()
-            .copied()
-            .filter(|id| self.ledger.queue(*id).parent_name.is_none())
-            .collect();
-        // From the roots down; what is not reached hangs in a cycle or on a missing parent.
-        let mut reached = self.roots.clone();
-        for root in &self.roots {
-            self.ledger.queues[root.index()].connected = true;
-        }
-        let mut next = 0;
-        while next < reached.len() {
-            let parent = reached[next];
-            next += 1;
-            for child in &order {
-                let wanted = self
-                    .ledger
-                    .queue(*child)
-                    .parent_name
-                    .as_deref()
-                    .and_then(|name| by_name(self, name));
-                if wanted == Some(parent) && !self.ledger.queue(*child).connected {
-                    let depth = self.ledger.queue(parent).depth + 1;
-                    let row = &mut self.ledger.queues[child.index()];
-                    (row.parent, row.connected, row.depth) = (Some(parent), true, depth);
-                    self.ledger.queues[parent.index()].children.push(*child);
-                    reached.push(*child);
-                }
-            }
-        }
-        for id in order {
-            let row = self.ledger.queue(id);
-            let problems = match &row.parent_name {
-                Some(parent) if !row.connected => {
-                    let problem = match by_name(self, parent) {
-                        None => format!("queue {parent} does not exist; this queue and those below it are left out"),
-                        Some(_) => format!(
-                            "queue {parent} does not lead to a root (a cycle, or a missing queue above it); this queue is left out"
-                        ),
-                    };
-                    vec![("spec.parentQueue".to_owned(), problem)]
-                }
-                Some(_) | None => Vec::new(),
-            };
-            let object = format!("Queue {}", row.name);
-            self.note(&object, problems);
+        let mut by_name: Vec<QueueId> = self.queue_ids.values().copied().collect();
+        by_name.sort_by(|a, b| self.ledger.queue(*a).name.cmp(&self.ledger.queue(*b).name));
+        self.link_queues(&by_name);
+        for id in by_name {
+            self.report_disconnected(id);
         }
         for at in 0..self.ledger.gangs.len() {
             let gang = &self.ledger.gangs[at];
@@ -148,8 +108,58 @@ impl Cluster {
         }
         self.recount_all();
     }
+
+    /// Links queues to their parents, from the roots down. Queues in a cycle, or below a missing parent, stay disconnected.
+    fn link_queues(&mut self, by_name: &[QueueId]) {
+        self.roots = by_name
+            .iter()
+            .copied()
+            .filter(|id| self.ledger.queue(*id).parent_name.is_none())
+            .collect();
+        let mut connected = self.roots.clone();
+        for root in &self.roots {
+            self.ledger.queues[root.index()].connected = true;
+        }
+        let mut next = 0;
+        while next < connected.len() {
+            let parent = connected[next];
+            next += 1;
+            for child in by_name {
+                let row = self.ledger.queue(*child);
+                let named = row.parent_name.as_deref();
+                let named = named.and_then(|name| self.queue_ids.get(name).copied());
+                if named == Some(parent) && !row.connected {
+                    let depth = self.ledger.queue(parent).depth + 1;
+                    let row = &mut self.ledger.queues[child.index()];
+                    (row.parent, row.connected, row.depth) = (Some(parent), true, depth);
+                    self.ledger.queues[parent.index()].children.push(*child);
+                    connected.push(*child);
+                }
+            }
+        }
+    }
+
+    /// Sets or clears the anomaly of a queue whose ancestors lead to no root.
+    fn report_disconnected(&mut self, id: QueueId) {
+        let row = self.ledger.queue(id);
+        let problems = match &row.parent_name {
+            Some(parent) if !row.connected => {
+                let problem = match self.queue_ids.get(parent) {
+                    None => format!("queue {parent} does not exist; this queue and those below it are left out"),
+                    Some(_) => format!(
+                        "queue {parent} does not lead to a root (a cycle, or a missing queue above it); this queue is left out"
+                    ),
+                };
+                vec![("spec.parentQueue".to_owned(), problem)]
+            }
+            Some(_) | None => Vec::new(),
+        };
+        let object = format!("Queue {}", row.name);
+        self.set_anomalies(&object, problems);
+    }
 }
 
+/// The content of an unused row.
 fn absent_queue() -> Queue {
     Queue {
         name: "".into(),

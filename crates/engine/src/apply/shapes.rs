@@ -1,16 +1,16 @@
-//! Shapes of pods: everything of a pod that fits and scores can read, once for all pods made alike.
+//! Shapes of pods: pods with equal requests and constraints share one row.
 
 use crate::cluster::Cluster;
 use crate::ids::ShapeId;
 use crate::model::{Constraints, GpuRequest, Gpus, Requests};
 use crate::tables::{GpuKind, Shape};
 
-/// So many shapes without pods may be kept: they cost little, and the next pod of such a shape is likely.
+/// How many unused shapes are kept at least: they cost little, and a later pod may have the same shape.
 const UNUSED_MAX: usize = 1024;
 
 impl Cluster {
-    /// Drops the shapes that no pod has any more, once there may be many: where every job has constraints of its own, their number grows
-    /// with all jobs that ever were. Only between cycles.
+    /// Drops unused shapes once there may be many. Where every job has its own constraints, their number would grow with all jobs that
+    /// ever existed. Called between cycles only, because it changes shape ids.
     pub(crate) fn drop_unused_shapes(&mut self) {
         if self.ledger.shapes.len() <= self.shapes_max.max(UNUSED_MAX) {
             return;
@@ -20,7 +20,7 @@ impl Cluster {
             used[pod.shape.index()] = true;
         }
         let mut kept = 0;
-        let renamed: Vec<Option<ShapeId>> = used
+        let new_ids: Vec<Option<ShapeId>> = used
             .iter()
             .map(|used| {
                 let id = used.then(|| ShapeId::new(kept));
@@ -34,10 +34,10 @@ impl Cluster {
             used[at - 1]
         });
         for pod in &mut self.ledger.pods {
-            pod.shape = renamed[pod.shape.index()].expect("the shape of a pod is used");
+            pod.shape = new_ids[pod.shape.index()].expect("the shape of a pod is used");
         }
         self.shapes.retain(|_, id| {
-            let new = renamed[id.index()];
+            let new = new_ids[id.index()];
             *id = new.unwrap_or(*id);
             new.is_some()
         });

@@ -1,4 +1,4 @@
-//! Which pods of a gang are evicted first.
+//! The order in which the pods of a gang are evicted.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -6,23 +6,23 @@ use super::{ElasticState, Progress, by_progress, elastic_state};
 use crate::ids::{GangId, PodId};
 use crate::ledger::Ledger;
 use crate::steps;
-use crate::tables::{Gang, Member, Share};
+use crate::tables::{Gang, Member, QueueResources};
 
-/// Pods of a gang that can still be evicted: those with a place, less those already taken.
+/// The pods of a gang that can still be evicted: active allocated ones, without those that are victims already.
 pub(crate) struct Evictable<'a> {
     ledger: &'a Ledger,
     gang: &'a Gang,
-    /// Sorted.
+    /// Pods that are victims already, sorted.
     taken: SmallVec<[PodId; 4]>,
-    /// How many pods of each set are left; empty if none is taken.
+    /// Number of evictable pods by pod set; empty if `taken` is empty.
     left: Vec<u32>,
 }
 
-/// Sums over the tree of a gang, by group.
+/// Sums over the tree of a gang, by subgroup.
 struct Sums {
-    /// Members that have their minimum.
+    /// Number of members that have their minimum.
     satisfied: SmallVec<[usize; 2]>,
-    /// Whether the group can lose a pod or a member and keep its minimum.
+    /// Whether the subgroup can lose a pod or a member and keep its minimum.
     surplus: SmallVec<[bool; 2]>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Evictable<'a> {
     }
 
     fn is_left(&self, pod: PodId) -> bool {
-        self.ledger.pod(pod).place.status.is_active_allocated() && self.taken.binary_search(&pod).is_err()
+        self.ledger.pod(pod).placement.status.is_active_allocated() && self.taken.binary_search(&pod).is_err()
     }
 
     pub(crate) fn count(&self, set: usize) -> u32 {
@@ -63,12 +63,12 @@ impl<'a> Evictable<'a> {
         (0..self.gang.pod_sets.len()).map(|set| self.count(set)).sum()
     }
 
-    /// What the remaining pods that really hold a place are charged.
-    pub(crate) fn allocated(&self) -> Share {
+    /// What queues are charged for the evictable pods, without pipelined ones.
+    pub(crate) fn allocated(&self) -> QueueResources {
         if self.taken.is_empty() {
             return self.gang.allocated;
         }
-        let mut share = [0; 3];
+        let mut allocated = [0; 3];
         for pod in self
             .gang
             .pod_sets
@@ -77,44 +77,44 @@ impl<'a> Evictable<'a> {
             .filter(|pod| self.is_left(**pod))
         {
             let row = self.ledger.pod(*pod);
-            if let Some(node) = row.place.node.filter(|_| row.place.status.is_allocated()) {
+            if let Some(node) = row.placement.node.filter(|_| row.placement.status.is_allocated()) {
                 let accepted = self.ledger.shape(row.shape).accepted(self.ledger.node(node).memory_mib);
-                crate::ledger::add(&mut share, accepted, 1);
+                crate::ledger::add(&mut allocated, accepted, 1);
             }
         }
-        share
+        allocated
     }
 
     pub(crate) fn elastic_state(&self) -> ElasticState {
         elastic_state(self.gang, |set| self.count(set))
     }
 
-    /// The pods that go first: one that is above the minimum, else an optional subgroup, else the whole gang.
+    /// The unit that is evicted first: a pod above the minimum of its set, else an optional subgroup, else the whole gang.
     pub(crate) fn unit(&self) -> Vec<PodId> {
         let unit = self.elastic_unit(0, &self.sums());
         if !unit.is_empty() {
             return unit;
         }
-        self.all_below(Member::Group(0))
+        self.all_below(Member::SubGroup(0))
     }
 
-    /// In one pass, since children stand after their parents.
+    /// One pass is enough, because children are listed after their parents.
     fn sums(&self) -> Sums {
-        let groups = &self.gang.groups;
-        steps::count(groups.len() + self.gang.pod_sets.len());
+        let sub_groups = &self.gang.sub_groups;
+        steps::count(sub_groups.len() + self.gang.pod_sets.len());
         let mut sums = Sums {
-            satisfied: smallvec![0; groups.len()],
-            surplus: smallvec![false; groups.len()],
+            satisfied: smallvec![0; sub_groups.len()],
+            surplus: smallvec![false; sub_groups.len()],
         };
         for (at, set) in self.gang.pod_sets.iter().enumerate() {
             let (count, parent) = (self.count(at), set.parent as usize);
             sums.satisfied[parent] += usize::from(count >= set.min);
             sums.surplus[parent] |= count > set.min;
         }
-        for (at, group) in groups.iter().enumerate().rev() {
-            let required = group.required_members();
+        for (at, sub_group) in sub_groups.iter().enumerate().rev() {
+            let required = sub_group.required_members();
             sums.surplus[at] |= sums.satisfied[at] > required;
-            if let Some(parent) = group.parent {
+            if let Some(parent) = sub_group.parent {
                 sums.satisfied[parent as usize] += usize::from(sums.satisfied[at] >= required);
                 sums.surplus[parent as usize] |= sums.surplus[at];
             }
@@ -122,20 +122,21 @@ impl<'a> Evictable<'a> {
         sums
     }
 
-    fn elastic_unit(&self, group: u32, sums: &Sums) -> Vec<PodId> {
-        let row = &self.gang.groups[group as usize];
-        let satisfied = sums.satisfied[group as usize];
+    /// The first unit of a subgroup that leaves it its minimum; empty if there is none.
+    fn elastic_unit(&self, sub_group: u32, sums: &Sums) -> Vec<PodId> {
+        let row = &self.gang.sub_groups[sub_group as usize];
+        let satisfied = sums.satisfied[sub_group as usize];
         if satisfied == 0 {
             return Vec::new();
         }
         let mut members = by_progress(&row.members, |member| self.progress(member, sums));
         members.reverse();
-        if sums.surplus[group as usize] {
+        if sums.surplus[sub_group as usize] {
             for member in &members {
                 let unit = match member {
                     Member::Pods(set) if self.has_surplus(*set) => self.last_of(*set).into_iter().collect(),
                     Member::Pods(_) => Vec::new(),
-                    Member::Group(group) => self.elastic_unit(*group, sums),
+                    Member::SubGroup(sub_group) => self.elastic_unit(*sub_group, sums),
                 };
                 if !unit.is_empty() {
                     return unit;
@@ -159,24 +160,24 @@ impl<'a> Evictable<'a> {
                 count: self.count(set as usize) as usize,
                 min: self.gang.pod_sets[set as usize].min as usize,
             },
-            Member::Group(group) => Progress {
-                count: sums.satisfied[group as usize],
-                min: self.gang.groups[group as usize].required_members(),
+            Member::SubGroup(sub_group) => Progress {
+                count: sums.satisfied[sub_group as usize],
+                min: self.gang.sub_groups[sub_group as usize].required_members(),
             },
         }
     }
 
-    /// All that are left of a member.
+    /// All evictable pods of a member.
     fn all_below(&self, member: Member) -> Vec<PodId> {
         let mut sets = Vec::new();
         match member {
             Member::Pods(set) => sets.push(set),
-            Member::Group(group) => self.gang.sets_below(group, &mut sets),
+            Member::SubGroup(sub_group) => self.gang.sets_below(sub_group, &mut sets),
         }
         sets.iter().flat_map(|set| self.left_of(*set)).collect()
     }
 
-    /// All that are left of a set, last in task order first.
+    /// All evictable pods of a set, the last in task order first.
     fn left_of(&self, set: u32) -> impl Iterator<Item = PodId> {
         let pods = self.gang.pod_sets[set as usize].pods.iter().rev();
         pods.copied().filter(|pod| self.is_left(*pod))

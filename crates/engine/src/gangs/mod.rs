@@ -1,4 +1,5 @@
-//! The shape of a gang: its tree of subgroups, which pods are started next, which are evicted first.
+//! The rules of gangs: the tree of subgroups, whether a gang is ready, satisfied or stale, and which of its pods are started next and
+//! evicted first.
 //!
 //! Reads the ledger, never changes it. Recursion goes as deep as the tree, which has at most
 //! [`SUB_GROUP_DEPTH_MAX`](crate::model::SUB_GROUP_DEPTH_MAX) levels.
@@ -14,13 +15,13 @@ use crate::model::TaskRank;
 use crate::reasons::PodsLacking;
 use crate::report::Status;
 use crate::steps;
-use crate::tables::{Gang, Member, Pod, PodSet, Share};
+use crate::tables::{Gang, Member, Pod, PodSet, QueueResources};
 
-/// Subgroups that lack pods and are named: an event has room for a few.
+/// How many of the subgroups that lack pods a message names: an event has room for a few.
 const LACKING_SHOWN_MAX: usize = 8;
 
 pub(crate) use evictable::Evictable;
-pub(crate) use tree::{DEFAULT_SUB_GROUP, Tree, build_tree};
+pub(crate) use tree::{DEFAULT_SUB_GROUP, Tree, TreeProblem, build_tree};
 
 /// The order in which pods of a gang start; the reverse is the order in which they are evicted.
 pub(crate) fn task_order(a: &Pod, b: &Pod) -> Ordering {
@@ -42,7 +43,7 @@ fn rank_order(a: TaskRank, b: TaskRank) -> Ordering {
         .then_with(|| number(a).cmp(&number(b)))
 }
 
-/// Whether a gang has less than its minimum, exactly that, or more.
+/// Whether the number of allocated pods of a gang is below, at or above its minimum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ElasticState {
     Below,
@@ -50,7 +51,7 @@ pub(crate) enum ElasticState {
     Above,
 }
 
-/// The same on a subset of a gang's pods.
+/// The elastic state of a gang with this number of allocated pods per pod set.
 pub(crate) fn elastic_state(gang: &Gang, allocated: impl Fn(usize) -> u32) -> ElasticState {
     let mut state = ElasticState::Exact;
     for (at, set) in gang.pod_sets.iter().enumerate() {
@@ -63,13 +64,13 @@ pub(crate) fn elastic_state(gang: &Gang, allocated: impl Fn(usize) -> u32) -> El
     state
 }
 
-/// The order of gangs within a leaf queue, smaller first: by priority, by what they lack, by age.
+/// The order of gangs within a leaf queue, smaller first: by priority, elastic state and age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GangRank(pub(crate) u128);
 
 impl GangRank {
     pub(crate) fn new(gang: &Gang, elastic: ElasticState) -> GangRank {
-        // The sign bit flipped makes signed priorities order as unsigned ones; the complement puts the highest first.
+        // With the sign bit flipped, signed priorities sort as unsigned numbers; the complement puts the highest first.
         let priority = !((gang.priority as u32) ^ (1 << 31));
         GangRank(u128::from(priority) << 64 | (elastic as u128) << 32 | u128::from(gang.seniority))
     }
@@ -84,79 +85,79 @@ impl GangRank {
 impl Gang {
     /// Whether enough pods exist to start the gang.
     pub(crate) fn is_ready(&self) -> bool {
-        self.known && self.excess.is_none() && self.group_ready(0)
+        self.known && self.excess.is_none() && self.sub_group_ready(0)
     }
 
-    fn group_ready(&self, group: u32) -> bool {
-        let group = &self.groups[group as usize];
-        steps::count(group.members.len());
-        let ready = group.members.iter().filter(|member| self.member_ready(**member));
-        ready.count() >= group.required_members()
+    fn sub_group_ready(&self, sub_group: u32) -> bool {
+        let row = &self.sub_groups[sub_group as usize];
+        steps::count(row.members.len());
+        let ready = row.members.iter().filter(|member| self.member_ready(**member));
+        ready.count() >= row.required_members()
     }
 
-    /// Whether enough pods of a member exist to satisfy it.
+    /// Whether enough pods of a subgroup's member exist to satisfy that member.
     fn member_ready(&self, member: Member) -> bool {
         match member {
             Member::Pods(set) => {
                 let set = &self.pod_sets[set as usize];
                 set.ready() >= set.min
             }
-            Member::Group(group) => self.group_ready(group),
+            Member::SubGroup(sub_group) => self.sub_group_ready(sub_group),
         }
     }
 
-    fn satisfied_members(&self, group: u32, satisfied: fn(&PodSet) -> bool) -> usize {
-        let members = &self.groups[group as usize].members;
+    fn satisfied_members(&self, sub_group: u32, satisfied: fn(&PodSet) -> bool) -> usize {
+        let members = &self.sub_groups[sub_group as usize].members;
         steps::count(members.len());
         members
             .iter()
             .filter(|member| match member {
                 Member::Pods(set) => satisfied(&self.pod_sets[*set as usize]),
-                Member::Group(group) => self.group_satisfied(*group, satisfied),
+                Member::SubGroup(sub_group) => self.sub_group_satisfied(*sub_group, satisfied),
             })
             .count()
     }
 
-    fn group_satisfied(&self, group: u32, satisfied: fn(&PodSet) -> bool) -> bool {
-        self.satisfied_members(group, satisfied) >= self.groups[group as usize].required_members()
+    fn sub_group_satisfied(&self, sub_group: u32, satisfied: fn(&PodSet) -> bool) -> bool {
+        self.satisfied_members(sub_group, satisfied) >= self.sub_groups[sub_group as usize].required_members()
     }
 
-    /// Whether the pods that have a place to stay make up a whole gang.
+    /// Whether the gang has its minimum, pipelined pods included.
     pub(crate) fn is_satisfied(&self) -> bool {
-        self.group_satisfied(0, PodSet::is_satisfied)
+        self.sub_group_satisfied(0, PodSet::is_satisfied)
     }
 
-    /// Whether the pods that hold a place now, not counting promises, make up a whole gang.
+    /// Whether the gang has its minimum without pipelined pods.
     pub(crate) fn holds_minimum(&self) -> bool {
-        self.group_satisfied(0, |set| set.allocated() >= set.min)
+        self.sub_group_satisfied(0, |set| set.allocated() >= set.min)
     }
 
-    /// Whether what occupies nodes makes up a whole gang, pods that are leaving included.
+    /// Whether the gang has its minimum, pipelined and releasing pods included.
     pub(crate) fn is_whole(&self) -> bool {
-        self.group_satisfied(0, |set| set.active_used() >= set.min)
+        self.sub_group_satisfied(0, |set| set.active_used() >= set.min)
     }
 
-    /// Whether something runs but less than the minimum. A gang whose pods begin to succeed is finishing, not broken.
+    /// Whether some pods run, but fewer than the minimum. A gang with succeeded pods is finishing and never stale.
     pub(crate) fn is_stale(&self) -> bool {
         self.active_used() > 0 && self.count(Status::Succeeded) == 0 && !self.is_whole()
     }
 
-    /// Whether its staleness is to be looked at: it is below its minimum, or was.
-    pub(crate) fn is_unwell(&self) -> bool {
+    /// Whether the gang is stale, or is marked as stale and may have recovered.
+    pub(crate) fn is_or_was_stale(&self) -> bool {
         self.known && (self.stale_since.is_some() || self.is_stale())
     }
 
-    /// Whether a cycle may have to do with it.
-    pub(crate) fn is_restless(&self) -> bool {
-        self.count(Status::Pending) > 0 || self.is_unwell()
+    /// Whether a cycle has to visit the gang: it has pending pods, or is or was stale.
+    pub(crate) fn is_active(&self) -> bool {
+        self.count(Status::Pending) > 0 || self.is_or_was_stale()
     }
 
-    /// Pods that must run together, for messages. Minimums are a tenant's, and their sum need not fit.
+    /// Number of pods that must run together, for messages. Saturating, because tenants write the minimums.
     pub(crate) fn required_pods(&self) -> u32 {
         self.pod_sets.iter().fold(0, |sum, set| sum.saturating_add(set.min))
     }
 
-    /// Subgroups that keep the gang from being ready, for messages.
+    /// The first subgroups with fewer ready pods than their minimum, for messages.
     pub(crate) fn pods_lacking(&self) -> Vec<PodsLacking> {
         let lacking = self.pod_sets.iter().filter(|set| set.ready() < set.min);
         let lacking = lacking.map(|set| PodsLacking {
@@ -168,9 +169,9 @@ impl Gang {
         lacking.take(LACKING_SHOWN_MAX).collect()
     }
 
-    /// Members of a group in the order in which they get pods.
-    pub(crate) fn ordered_members(&self, group: u32) -> Vec<Member> {
-        let members = &self.groups[group as usize].members;
+    /// The members of a subgroup, in the order in which pods are placed.
+    pub(crate) fn ordered_members(&self, sub_group: u32) -> Vec<Member> {
+        let members = &self.sub_groups[sub_group as usize].members;
         by_progress(members, |member| self.member_progress(member))
     }
 
@@ -183,34 +184,35 @@ impl Gang {
                     min: set.min as usize,
                 }
             }
-            Member::Group(group) => Progress {
-                count: self.satisfied_members(group, PodSet::is_satisfied),
-                min: self.groups[group as usize].required_members(),
+            Member::SubGroup(sub_group) => Progress {
+                count: self.satisfied_members(sub_group, PodSet::is_satisfied),
+                min: self.sub_groups[sub_group as usize].required_members(),
             },
         }
     }
 
-    /// The member of `group` that is the pod set, or the group above it.
-    pub(crate) fn member_with(&self, group: u32, set: u32) -> Option<Member> {
+    /// The member of the subgroup that contains the pod set.
+    pub(crate) fn member_with(&self, sub_group: u32, set: u32) -> Option<Member> {
         let mut member = Member::Pods(set);
         let mut above = Some(self.pod_sets[set as usize].parent);
         while let Some(at) = above {
-            if at == group {
+            if at == sub_group {
                 return Some(member);
             }
-            member = Member::Group(at);
-            above = self.groups[at as usize].parent;
+            member = Member::SubGroup(at);
+            above = self.sub_groups[at as usize].parent;
         }
         None
     }
 
-    /// The pod sets below a group.
-    pub(crate) fn sets_below(&self, group: u32, into: &mut Vec<u32>) {
-        steps::count(self.groups[group as usize].members.len());
-        for member in &self.groups[group as usize].members {
+    /// Adds the pod sets below a subgroup to `into`.
+    pub(crate) fn sets_below(&self, sub_group: u32, into: &mut Vec<u32>) {
+        let members = &self.sub_groups[sub_group as usize].members;
+        steps::count(members.len());
+        for member in members {
             match member {
                 Member::Pods(set) => into.push(*set),
-                Member::Group(group) => self.sets_below(*group, into),
+                Member::SubGroup(sub_group) => self.sets_below(*sub_group, into),
             }
         }
     }
@@ -218,33 +220,33 @@ impl Gang {
 
 // ---- which pods next -------------------------------------------------------------------------------------------------
 
-/// Which pods count as placeable.
+/// Which pods an attempt can place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Candidates {
-    /// Those that wait.
+    /// Waiting pods.
     Waiting,
-    /// Also those evicted within the running simulation.
+    /// Waiting pods, and pods that the running simulation evicted.
     Simulated,
 }
 
 impl Ledger {
-    /// The pods that one attempt places: the missing part of the gang, or one more once the gang is whole.
+    /// Sets `into` to the pods that one attempt places: those missing to the minimum, or one more pod once the gang is satisfied.
     pub(crate) fn pods_to_place(&self, gang: GangId, candidates: Candidates, into: &mut Vec<PodId>) {
         into.clear();
         let row = self.gang(gang);
         if let [set] = row.pod_sets.as_slice() {
             self.take_from_set(set, candidates, into);
         } else {
-            self.take_from_group(row, 0, candidates, into);
+            self.take_from_sub_group(row, 0, candidates, into);
         }
     }
 
-    fn take_from_group(&self, gang: &Gang, group: u32, candidates: Candidates, into: &mut Vec<PodId>) {
-        let satisfied = gang.group_satisfied(group, PodSet::is_satisfied);
-        let required = gang.groups[group as usize].required_members();
-        let members = gang.ordered_members(group);
+    fn take_from_sub_group(&self, gang: &Gang, sub_group: u32, candidates: Candidates, into: &mut Vec<PodId>) {
+        let satisfied = gang.sub_group_satisfied(sub_group, PodSet::is_satisfied);
+        let required = gang.sub_groups[sub_group as usize].required_members();
+        let members = gang.ordered_members(sub_group);
         if !satisfied {
-            // Members that lack pods can't help to reach the minimum now; others may. In a simulation all that ran can.
+            // A member that lacks pods can't reach its minimum. In a simulation every member that ran can: its pods are evicted only.
             let can_help = |member: &Member| candidates == Candidates::Simulated || gang.member_ready(*member);
             for member in members.into_iter().filter(can_help).take(required) {
                 match member {
@@ -254,9 +256,9 @@ impl Ledger {
                             self.take_from_set(set, candidates, into);
                         }
                     }
-                    Member::Group(group) => {
-                        if !gang.group_satisfied(group, PodSet::is_satisfied) {
-                            self.take_from_group(gang, group, candidates, into);
+                    Member::SubGroup(sub_group) => {
+                        if !gang.sub_group_satisfied(sub_group, PodSet::is_satisfied) {
+                            self.take_from_sub_group(gang, sub_group, candidates, into);
                         }
                     }
                 }
@@ -267,7 +269,7 @@ impl Ledger {
         for member in members {
             match member {
                 Member::Pods(set) => self.take_from_set(&gang.pod_sets[set as usize], candidates, into),
-                Member::Group(group) => self.take_from_group(gang, group, candidates, into),
+                Member::SubGroup(sub_group) => self.take_from_sub_group(gang, sub_group, candidates, into),
             }
             if into.len() > before {
                 return;
@@ -284,17 +286,17 @@ impl Ledger {
         into.extend(placeable.take(missing as usize));
     }
 
-    /// What queues are asked for by these pods, with memory requests measured on a device of `memory_mib`.
-    pub(crate) fn requested_by(&self, pods: &[PodId], memory_mib: Option<i64>) -> Share {
-        let mut share = [0; 3];
+    /// What these pods request from queues; `gpu-memory` counts as a part of a GPU of `memory_mib`.
+    pub(crate) fn requested_by(&self, pods: &[PodId], memory_mib: Option<i64>) -> QueueResources {
+        let mut requested = [0; 3];
         for pod in pods {
-            crate::ledger::add(&mut share, self.shape_of(*pod).requested(memory_mib), 1);
+            crate::ledger::add(&mut requested, self.shape_of(*pod).requested(memory_mib), 1);
         }
-        share
+        requested
     }
 }
 
-/// How far a member of a group is: pods of a set, or satisfied members of a group, and how many of them it needs.
+/// How far a member of a subgroup is: its allocated pods or satisfied members, and its minimum of them.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
     count: usize,
@@ -302,7 +304,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Unsatisfied first, then those with the least above their minimum, those without a minimum last.
+    /// Unsatisfied members first, then by the ratio of count and minimum, members without a minimum last.
     fn order(&self, other: &Progress) -> Ordering {
         match (self.count >= self.min, other.count >= other.min) {
             (false, false) => Ordering::Equal,
@@ -312,14 +314,14 @@ impl Progress {
                 (0, 0) => self.count.cmp(&other.count),
                 (0, _) => Ordering::Greater,
                 (_, 0) => Ordering::Less,
-                // The quotients of count and min, without dividing.
+                // Compares the ratios of count and minimum by cross-multiplication.
                 (own, others) => (self.count * others).cmp(&(other.count * own)),
             },
         }
     }
 }
 
-/// Members by progress, then by name: that is the order in which a tree has them, and the sort keeps it.
+/// Members by progress, then by name: the tree has them by name, and the sort is stable.
 fn by_progress(members: &[Member], progress: impl Fn(Member) -> Progress) -> Vec<Member> {
     if members.len() <= 1 {
         return members.to_vec();

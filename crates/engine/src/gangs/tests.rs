@@ -50,7 +50,7 @@ fn name(at: usize) -> String {
     format!("s{at:06}")
 }
 
-/// A chain of subgroups, the deepest first in order of names, so that nothing is where a single pass would find it.
+/// A chain of subgroups. By name the deepest comes first, so that every child is listed before its parent.
 fn chain(count: usize) -> Vec<SubGroupSpec> {
     let parent = |at: usize| (at + 1 < count).then(|| name(at + 1));
     (0..count)
@@ -113,18 +113,18 @@ fn reason(cluster: &Cluster, uid: &str) -> Option<Reason> {
     cluster.pods_of([uid]).pop().and_then(|view| view.reason)
 }
 
-/// The tree as text: groups with their members, in order.
+/// The tree as text: subgroups with their members, in order.
 fn drawn(spec: &GangSpec) -> (String, Vec<String>) {
     let tree = build_tree(spec);
     let member = |member: &Member| match member {
         Member::Pods(set) => tree.pod_sets[*set as usize].name.to_string(),
-        Member::Group(group) => format!("#{group}"),
+        Member::SubGroup(group) => format!("#{group}"),
     };
     let line = |(at, group): (usize, &crate::tables::SubGroup)| {
         let members: Vec<String> = group.members.iter().map(member).collect();
         format!("#{at} = {}", members.join(" "))
     };
-    let groups: Vec<String> = tree.groups.iter().enumerate().map(line).collect();
+    let groups: Vec<String> = tree.sub_groups.iter().enumerate().map(line).collect();
     let problem = |problem: &tree::TreeProblem| format!("{}: {}", problem.sub_group, problem.problem);
     (groups.join("; "), tree.problems.iter().map(problem).collect())
 }
@@ -147,11 +147,11 @@ fn a_tree_has_its_members_in_order_of_names_and_leaves_out_what_hangs_nowhere() 
     assert_eq!(
         problems,
         [
-            "below-x: it hangs in a cycle of parents or on one that does",
+            "below-x: its parents form a cycle, or lead into one",
             "lonely: its parent does not exist",
             "twice: appears twice",
-            "x: it hangs in a cycle of parents or on one that does",
-            "y: it hangs in a cycle of parents or on one that does",
+            "x: its parents form a cycle, or lead into one",
+            "y: its parents form a cycle, or lead into one",
         ]
     );
 }
@@ -199,7 +199,7 @@ fn a_gang_beyond_the_bounds_starts_nothing_and_says_why_and_others_go_on() {
         cluster.cycle(Millis(0), &Config::default());
         assert_eq!(reason(&cluster, "p0"), Some(Reason::SubGroupsExceeded(excess)));
         assert_eq!(cluster.anomalies().len(), 1);
-        // Within the bounds again, the gang is as any other.
+        // Within the bounds again, the gang is scheduled like any other.
         cluster.apply(Event::Gang(gang(chain(SUB_GROUP_DEPTH_MAX))));
         cluster.cycle(Millis(0), &Config::default());
         assert!(matches!(
@@ -239,10 +239,10 @@ fn running_pods_of_a_gang_beyond_the_bounds_stay_and_are_charged() {
     assert_eq!((report.decisions.len(), later.decisions.len()), (0, 0));
     let row = &cluster.ledger.gangs[0];
     assert_eq!((row.count(Status::Running), row.allocated), (2, [2, 0, 0]));
-    assert!(row.strays.is_empty());
+    assert!(row.unmatched_pods.is_empty());
 }
 
-/// Chains as deep as they may be, side by side.
+/// Chains of the largest allowed depth, side by side.
 fn chains(count: usize) -> Vec<SubGroupSpec> {
     let last_of_chain = |at: usize| (at + 1).is_multiple_of(SUB_GROUP_DEPTH_MAX) || at + 1 == count;
     let parent = |at: usize| (!last_of_chain(at)).then(|| name(at + 1));
@@ -251,7 +251,7 @@ fn chains(count: usize) -> Vec<SubGroupSpec> {
         .collect()
 }
 
-/// The steps of building and rebuilding a gang with a pod per subgroup, and of looking for what to start and to evict.
+/// The steps of building and rebuilding a gang with a pod per subgroup, and of finding the pods to start and to evict.
 #[cfg(debug_assertions)]
 fn steps_of(sub_groups: Vec<SubGroupSpec>) -> u64 {
     let count = sub_groups.len();
@@ -279,7 +279,7 @@ fn work_on_a_gang_grows_with_its_subgroups_and_not_with_their_square() {
     let size = SUB_GROUPS_MAX / 2;
     for shape in [flat, chains] {
         let (half, whole) = (steps_of(shape(size)), steps_of(shape(2 * size)));
-        // Sorts and binary searches add a little to twice as much.
+        // Sorts and binary searches add a logarithmic factor.
         assert!(
             whole <= half * 5 / 2,
             "{half} steps for {size} subgroups, {whole} for twice as many"

@@ -1,7 +1,7 @@
-//! The tree of a gang's subgroups, from the list that a PodGroup has.
+//! The tree of a gang's subgroups, built from the list in its PodGroup.
 //!
-//! Tenants write that list. The tree is built in time linear in its length (but for one sort), without recursion, and lists
-//! beyond the bounds of [`SUB_GROUPS_MAX`] and [`SUB_GROUP_DEPTH_MAX`] give no tree at all.
+//! Tenants write that list. Besides one sort, building the tree takes time linear in the length of the list and no recursion. A list
+//! beyond [`SUB_GROUPS_MAX`] or [`SUB_GROUP_DEPTH_MAX`] gives a tree with a single leaf.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,16 +15,16 @@ use crate::tables::{Member, PodList, PodSet, PodSets, SubGroup};
 /// Name of the only leaf of a gang without subgroups.
 pub(crate) const DEFAULT_SUB_GROUP: &str = "default";
 
-/// What a gang's list of subgroups comes to.
+/// The tree of a gang.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// Parents stand before their children; the first is the gang itself.
-    pub(crate) groups: Arc<[SubGroup]>,
-    /// By name, so that a pod's set is found by a binary search.
+    /// Parents before children; the first is the gang itself.
+    pub(crate) sub_groups: Arc<[SubGroup]>,
+    /// Ordered by name, so that the set of a pod is found by binary search.
     pub(crate) pod_sets: PodSets,
     /// Subgroups that can't be attached and are left out.
     pub(crate) problems: Vec<TreeProblem>,
-    /// If set, the list is beyond a bound: the tree has one leaf for all pods, and the gang starts no pods.
+    /// If set, the list exceeds a bound: the tree has one leaf for all pods, and none of them is started.
     pub(crate) excess: Option<SubGroupExcess>,
 }
 
@@ -44,29 +44,29 @@ pub(crate) fn build_tree(spec: &GangSpec) -> Tree {
         let count = u32::try_from(spec.sub_groups.len()).unwrap_or(u32::MAX);
         return single_leaf(spec, 0, Some(SubGroupExcess::Count(count)));
     }
-    let list = List::new(&spec.sub_groups);
+    let list = SubGroupList::new(&spec.sub_groups);
     match list.reached() {
         Some(reached) => list.tree(spec, &reached),
         None => single_leaf(spec, 0, Some(SubGroupExcess::Depth)),
     }
 }
 
-/// A gang of one set of pods.
+/// The tree of a gang with a single pod set.
 fn single_leaf(spec: &GangSpec, min: u32, excess: Option<SubGroupExcess>) -> Tree {
     let pods = leaf(DEFAULT_NAME.clone(), 0, min, None);
-    let groups = match &spec.topology {
-        None => PLAIN.clone(),
-        Some(topology) => [only_pods(Some(Arc::new(topology.clone())))].into(),
+    let sub_groups = match &spec.topology {
+        None => SINGLE_LEAF.clone(),
+        Some(topology) => [root_of_pods(Some(Arc::new(topology.clone())))].into(),
     };
     Tree {
-        groups,
+        sub_groups,
         pod_sets: PodSets::from_buf([pods]),
         problems: Vec::new(),
         excess,
     }
 }
 
-/// Which subgroup a subgroup is part of.
+/// The parent of a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
     Gang,
@@ -74,26 +74,26 @@ enum Parent {
     Missing,
 }
 
-/// The subgroups by name, so that their order in the PodGroup decides nothing, with the edges between them.
-struct List<'s> {
+/// The subgroups sorted by name, so that their order in the PodGroup has no effect, with the edges between them.
+struct SubGroupList<'s> {
     specs: Vec<&'s SubGroupSpec>,
     parents: Vec<Parent>,
-    /// In order of names, without repeated ones.
+    /// By name, without subgroups whose name is repeated.
     children: Vec<Vec<usize>>,
     /// Children of the gang itself.
     roots: Vec<usize>,
-    /// Whether a subgroup is named as a parent, and so holds subgroups instead of pods.
+    /// Whether another subgroup names this one as its parent: then it holds subgroups instead of pods.
     is_parent: Vec<bool>,
 }
 
-impl<'s> List<'s> {
-    fn new(sub_groups: &'s [SubGroupSpec]) -> List<'s> {
+impl<'s> SubGroupList<'s> {
+    fn new(sub_groups: &'s [SubGroupSpec]) -> SubGroupList<'s> {
         let mut specs: Vec<&SubGroupSpec> = sub_groups.iter().collect();
         specs.sort_by(|a, b| {
             steps::count(1);
             a.name.cmp(&b.name)
         });
-        // Names are lower case by schema; KAI forgives capitals in references to them.
+        // Names are lower case by schema; KAI compares references to them case-insensitively.
         let names: Vec<String> = specs.iter().map(|spec| spec.name.to_lowercase()).collect();
         let mut by_name: FxHashMap<&str, usize> = FxHashMap::default();
         for (at, name) in names.iter().enumerate() {
@@ -110,7 +110,7 @@ impl<'s> List<'s> {
             }
         };
         let parents: Vec<Parent> = specs.iter().map(parent_of).collect();
-        let mut list = List {
+        let mut list = SubGroupList {
             children: vec![Vec::new(); specs.len()],
             roots: Vec::new(),
             is_parent: vec![false; specs.len()],
@@ -135,7 +135,7 @@ impl<'s> List<'s> {
         at > 0 && self.specs[at].name == self.specs[at - 1].name
     }
 
-    /// The subgroups that hang on the gang, level by level; `None` if there are too many levels.
+    /// The subgroups that are connected to the gang, level by level; `None` if there are too many levels.
     fn reached(&self) -> Option<Vec<usize>> {
         let mut reached = self.roots.clone();
         let (mut level, mut depth) = (0..reached.len(), 1);
@@ -155,62 +155,76 @@ impl<'s> List<'s> {
     }
 
     fn tree(&self, spec: &GangSpec, reached: &[usize]) -> Tree {
-        let mut members: Vec<Option<Member>> = vec![None; self.specs.len()];
-        let (mut group_count, mut set_count) = (1, 0);
-        for at in reached.iter().copied().filter(|at| self.is_parent[*at]) {
-            members[at] = Some(Member::Group(group_count));
-            group_count += 1;
-        }
         let mut leaves: Vec<usize> = reached.iter().copied().filter(|at| !self.is_parent[*at]).collect();
         leaves.sort_unstable();
-        for at in &leaves {
-            members[*at] = Some(Member::Pods(set_count));
-            set_count += 1;
-        }
-        let group_of = |at: usize| match self.parents[at] {
-            Parent::SubGroup(parent) => match members[parent] {
-                Some(Member::Group(group)) => group,
-                Some(Member::Pods(_)) | None => unreachable!("what is reached has a parent that is"),
-            },
-            Parent::Gang | Parent::Missing => 0,
-        };
-        let mut groups = vec![SubGroup {
-            parent: None,
-            members: Vec::new(),
-            min_members: spec.min_sub_group,
-            topology: spec.topology.clone().map(Arc::new),
-        }];
-        for at in reached.iter().copied() {
-            let (own, parent) = (self.specs[at], group_of(at));
-            if self.is_parent[at] {
-                groups.push(SubGroup {
-                    parent: Some(parent),
-                    members: Vec::new(),
-                    min_members: own.min_sub_group,
-                    topology: own.topology.clone().map(Arc::new),
-                });
-            }
-            groups[parent as usize].members.extend(members[at]);
-        }
+        let members = self.members(reached, &leaves);
         let pod_set = |at: &usize| {
             let own = self.specs[*at];
             let topology = own.topology.clone().map(Arc::new);
             leaf(
                 own.name.as_str().into(),
-                group_of(*at),
+                self.parent_index(*at, &members),
                 own.min_member.unwrap_or(0),
                 topology,
             )
         };
         Tree {
-            groups: groups.into(),
+            sub_groups: self.inner_nodes(spec, reached, &members).into(),
             pod_sets: leaves.iter().map(pod_set).collect(),
             problems: self.problems(&members),
             excess: None,
         }
     }
 
-    /// Why the subgroups that are no members are left out.
+    /// The nodes of the tree that subgroups become: parents are numbered in the order of `reached`, leaves in the order of `leaves`.
+    /// `None` for a subgroup that is not connected to the gang.
+    fn members(&self, reached: &[usize], leaves: &[usize]) -> Vec<Option<Member>> {
+        let mut members: Vec<Option<Member>> = vec![None; self.specs.len()];
+        // Number 0 is the gang itself.
+        let parents = reached.iter().filter(|at| self.is_parent[**at]);
+        for (at, number) in parents.zip(1..) {
+            members[*at] = Some(Member::SubGroup(number));
+        }
+        for (at, number) in leaves.iter().zip(0..) {
+            members[*at] = Some(Member::Pods(number));
+        }
+        members
+    }
+
+    /// The index of a subgroup's parent among the inner nodes.
+    fn parent_index(&self, at: usize, members: &[Option<Member>]) -> u32 {
+        match self.parents[at] {
+            Parent::SubGroup(parent) => match members[parent] {
+                Some(Member::SubGroup(sub_group)) => sub_group,
+                Some(Member::Pods(_)) | None => unreachable!("the parent of a connected subgroup is connected"),
+            },
+            Parent::Gang | Parent::Missing => 0,
+        }
+    }
+
+    fn inner_nodes(&self, spec: &GangSpec, reached: &[usize], members: &[Option<Member>]) -> Vec<SubGroup> {
+        let mut nodes = vec![SubGroup {
+            parent: None,
+            members: Vec::new(),
+            min_members: spec.min_sub_group,
+            topology: spec.topology.clone().map(Arc::new),
+        }];
+        for at in reached.iter().copied() {
+            let (own, parent) = (self.specs[at], self.parent_index(at, members));
+            if self.is_parent[at] {
+                nodes.push(SubGroup {
+                    parent: Some(parent),
+                    members: Vec::new(),
+                    min_members: own.min_sub_group,
+                    topology: own.topology.clone().map(Arc::new),
+                });
+            }
+            nodes[parent as usize].members.extend(members[at]);
+        }
+        nodes
+    }
+
+    /// Why each subgroup that is not connected to the gang is left out.
     fn problems(&self, members: &[Option<Member>]) -> Vec<TreeProblem> {
         let left_out = (0..self.specs.len()).filter(|at| members[*at].is_none());
         left_out
@@ -219,18 +233,18 @@ impl<'s> List<'s> {
                 problem: match self.parents[at] {
                     _ if self.is_repeated(at) => "appears twice",
                     Parent::Missing => "its parent does not exist",
-                    Parent::Gang | Parent::SubGroup(_) => "it hangs in a cycle of parents or on one that does",
+                    Parent::Gang | Parent::SubGroup(_) => "its parents form a cycle, or lead into one",
                 },
             })
             .collect()
     }
 }
 
-/// The tree of nearly all gangs: one set of pods and no wishes. One value serves them all.
-static PLAIN: LazyLock<Arc<[SubGroup]>> = LazyLock::new(|| [only_pods(None)].into());
+/// The tree of gangs without subgroups and topology: nearly all gangs, which share this value.
+static SINGLE_LEAF: LazyLock<Arc<[SubGroup]>> = LazyLock::new(|| [root_of_pods(None)].into());
 static DEFAULT_NAME: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_SUB_GROUP.into());
 
-fn only_pods(topology: Option<Arc<TopologyConstraint>>) -> SubGroup {
+fn root_of_pods(topology: Option<Arc<TopologyConstraint>>) -> SubGroup {
     SubGroup {
         parent: None,
         members: vec![Member::Pods(0)],

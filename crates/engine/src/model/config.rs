@@ -1,19 +1,19 @@
-//! How the engine shall decide. Every default is the one that users of KAI know.
+//! The policy of a cycle. All defaults are those of KAI.
 
 use super::Millis;
 
 /// One step of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// Place pending gangs on free and soon-free capacity.
+    /// Place pending gangs on idle and releasing resources.
     Allocate,
-    /// Move running gangs together to make room.
+    /// Move running gangs to other nodes, so that a pending gang fits.
     Consolidation,
-    /// Take back what a queue deserves from queues above their share.
+    /// Evict gangs of queues above their fair share for a queue below its own.
     Reclaim,
-    /// Replace lower-priority gangs of the same queue.
+    /// Evict gangs of lower priority in the same queue.
     Preempt,
-    /// End gangs that run below their minimum for too long.
+    /// Evict gangs that run below their minimum for too long.
     StaleGangEviction,
 }
 
@@ -44,70 +44,71 @@ impl Action {
     }
 }
 
-/// Fill nodes up, or even them out.
+/// How pods are distributed over nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlacementStrategy {
     /// The fullest node that fits.
     Binpack,
-    /// The emptiest.
+    /// The emptiest node that fits.
     Spread,
 }
 
-/// Placement per kind of pod.
+/// The placement strategy for each kind of pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Pods that ask for GPUs; also which device of a node a shared pod gets.
+pub struct PlacementStrategies {
+    /// Pods that request GPUs; also the choice of the GPU for a pod that shares one.
     pub gpu: PlacementStrategy,
-    /// Pods that don't.
+    /// Pods that request none.
     pub cpu: PlacementStrategy,
 }
 
-/// Whose minimum runtime protects a victim of reclaim.
+/// Which queue's minimum runtime protects a victim of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MinRuntimeResolve {
-    /// The victim's side of the lowest common ancestor of both queues.
+    /// The child of the lowest common ancestor of both queues, on the side of the victim.
     LowestCommonAncestor,
     /// The victim's own queue, then its ancestors.
     Queue,
 }
 
-/// Policy of a cycle.
+/// The policy of a cycle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What a cycle does, in order.
+    /// The actions of a cycle, in order.
     pub actions: Vec<Action>,
-    /// Pack or spread.
-    pub placement: Placement,
+    /// How pods are distributed over nodes.
+    pub placement: PlacementStrategies,
     /// How many gangs consolidation may move for one pending gang; `None` = any number, 0 turns it off.
     pub consolidation_preemptees_max: Option<u32>,
-    /// Whether reclaim may move gangs that stay within their rights.
+    /// Whether reclaim may move gangs to other nodes, in addition to evicting gangs.
     pub allow_consolidating_reclaim: bool,
-    /// How strongly historic usage counts, in millionths.
+    /// The weight of historic usage in the fair division, in millionths.
     pub usage_weight_millionths: i64,
-    /// How much less saturated than its siblings a reclaiming queue must stay, in millionths; at least 1_000_000.
+    /// The factor by which the saturation of a reclaiming queue is multiplied before it is compared with that of its siblings, in
+    /// millionths; at least 1_000_000.
     pub saturation_multiplier_millionths: i64,
-    /// How long a gang may run below its minimum; `None` = for ever.
+    /// How long a gang may run below its minimum; `None` = without end.
     pub staleness_grace: Option<Millis>,
-    /// How long past its deletion time a pod is believed to be stuck.
+    /// How long past its deletion time a pod counts as releasing; then it counts as stuck.
     pub stuck_in_releasing: Millis,
-    /// Minimum runtime against preemption where no queue says otherwise.
+    /// Minimum runtime against preemption, for queues that set none.
     pub preempt_min_runtime: Millis,
-    /// Minimum runtime against reclaim where no queue says otherwise.
+    /// Minimum runtime against reclaim, for queues that set none.
     pub reclaim_min_runtime: Millis,
     /// How the minimum runtime against reclaim is found.
     pub reclaim_min_runtime_resolve: MinRuntimeResolve,
-    /// At most so many gangs per leaf queue are tried by an action.
+    /// How many gangs per leaf queue an action tries at most.
     pub queue_depth: Vec<(Action, u32)>,
-    /// Skip gangs no easier than one of the same shape that failed already in this action.
+    /// Whether an action skips a gang with the same requests and constraints as a gang that it failed to place.
     pub use_signatures: bool,
-    /// Whether preferred pod affinity scores nodes.
+    /// Whether preferred pod affinity counts in node scores.
     pub score_pod_affinity: bool,
-    /// How many simulations in vain the victim search of one gang may cost. Successful ones don't count.
+    /// How many failed simulations the victim search of one gang may take.
     pub failed_scenarios_per_gang_max: u32,
-    /// How many simulations in vain an action may cost in one cycle. A gang whose search was cut short steps back for a
-    /// few cycles, so that it does not keep others from their turn.
+    /// How many failed simulations an action may take in one cycle. A gang whose search was cut pauses for a few cycles, so that other
+    /// gangs get a search.
     pub failed_scenarios_per_action_max: u32,
-    /// How many steps of work a cycle may take: a step is a node, pod, victim, domain or affinity term that is looked at.
+    /// How many steps of work a cycle may take: a step is a visit of a node, pod, victim, domain or affinity term.
     /// `None` = in proportion to the size of the cluster, see [`Config::work_for`].
     pub work_per_cycle_max: Option<u64>,
 }
@@ -116,7 +117,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             actions: Action::ALL.to_vec(),
-            placement: Placement {
+            placement: PlacementStrategies {
                 gpu: PlacementStrategy::Binpack,
                 cpu: PlacementStrategy::Binpack,
             },
@@ -139,13 +140,13 @@ impl Default for Config {
     }
 }
 
-/// Steps of work that a cycle may take on a cluster of any size.
+/// Steps of work of a cycle on an empty cluster.
 const WORK_BASE: u64 = 1_000_000;
-/// And for each node and each pod.
+/// Additional steps of work for each node and each pod.
 const WORK_PER_OBJECT: u64 = 100;
 
 impl Config {
-    /// How many steps of work a cycle may take on a cluster with so many nodes and pods.
+    /// How many steps of work a cycle may take on a cluster of this size.
     pub fn work_for(&self, nodes: usize, pods: usize) -> u64 {
         let objects = (nodes as u64).saturating_add(pods as u64);
         self.work_per_cycle_max

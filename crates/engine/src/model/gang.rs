@@ -2,12 +2,13 @@
 
 use super::Millis;
 
-/// Subgroups that a gang may have. Groupers make one for each replica of a job set and each segment of a job, so this is as many as
-/// large clusters have nodes; the work per gang and cycle, which grows with their number, stays below a millisecond.
+/// How many subgroups a gang may have. Groupers make one for each replica of a JobSet and each segment of a job, so the bound is the
+/// number of nodes of a large cluster. The work per gang and cycle grows with the number of subgroups; at the bound it takes less
+/// than a millisecond.
 pub const SUB_GROUPS_MAX: usize = 4_096;
 
-/// Levels of subgroups that a gang may have. Groupers make three at most. Walks through the tree go down by recursion and cost up to
-/// one look at each subgroup per level above it.
+/// How many levels of subgroups a gang may have; groupers make three at most. Functions on the tree are recursive, and may visit a
+/// subgroup once for each level above it.
 pub const SUB_GROUP_DEPTH_MAX: usize = 16;
 
 /// Identity of a gang. The namespace is part of it: equal names in two namespaces are two gangs.
@@ -19,7 +20,7 @@ pub struct GangKey {
     pub name: String,
 }
 
-/// A gang.
+/// A gang: a PodGroup with its priority and preemptibility resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GangSpec {
     /// Identity.
@@ -32,29 +33,29 @@ pub struct GangSpec {
     pub queue: String,
     /// Resolved priority value.
     pub priority: i32,
-    /// Whether others may take its place.
+    /// Whether its pods may be evicted for other gangs.
     pub preemptible: bool,
     /// How many pods must run together; ignored once there are subgroups.
     pub min_member: u32,
     /// How many direct subgroups must be satisfied; `None` = all.
     pub min_sub_group: Option<u32>,
-    /// Where the whole gang must or should be together.
+    /// Topology constraint of the whole gang.
     pub topology: Option<TopologyConstraint>,
     /// Subgroups, a forest by `parent`.
     pub sub_groups: Vec<SubGroupSpec>,
-    /// When it last started from nothing.
+    /// When the gang was last started without running pods.
     pub last_start: Option<Millis>,
-    /// When one of its pods was last evicted for others.
+    /// When one of its pods was last evicted for another gang.
     pub last_eviction: Option<Millis>,
-    /// Since when it runs with less than its minimum.
+    /// Since when the gang has run below its minimum.
     pub stale_since: Option<Millis>,
-    /// How long after creation or eviction it may not evict others.
+    /// How long after its creation or its last eviction the gang may not evict other gangs.
     pub preemption_delay: Millis,
-    /// How long it may run below its minimum: `None` = the configured default, `Some(None)` = for ever.
+    /// How long the gang may run below its minimum: `None` = the configured default, `Some(None)` = without end.
     pub staleness_grace: Option<Option<Millis>>,
-    /// False while a back-off of the edge keeps it from being tried.
+    /// False during a back-off that the caller decided: no cycle tries the gang.
     pub schedulable: bool,
-    /// Why nothing of it may start, in the words of the edge; `None` = it may. Pods that run go on.
+    /// Why no pod of the gang may start, as a sentence; `None` = they may. Running pods are not affected.
     pub refused: Option<String>,
 }
 
@@ -69,17 +70,17 @@ pub struct SubGroupSpec {
     pub min_member: Option<u32>,
     /// Parent only: children that must be satisfied; `None` = all.
     pub min_sub_group: Option<u32>,
-    /// Where this subgroup must or should be together.
+    /// Topology constraint of the subgroup.
     pub topology: Option<TopologyConstraint>,
 }
 
-/// Pods of one group shall share a domain of a topology.
+/// The pods of a gang or subgroup must or should be in one domain of a topology.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopologyConstraint {
     /// Name of the topology.
     pub topology: String,
-    /// Level (node label or alias) within which all pods must be.
+    /// Level (node label or alias) of the domain that all pods must share.
     pub required_level: Option<String>,
-    /// Level within which they should be.
+    /// Level of the domain that all pods should share.
     pub preferred_level: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! What the engine is told about the world: plain values with names as strings.
+//! The input of the engine: events about objects, as plain values with names as strings, and the policy.
 //!
-//! These types carry no Kubernetes types and no behaviour that depends on other objects. The edge (manifest loader,
-//! cluster mirror) builds them; [`crate::Cluster::apply`] interns them into dense tables.
+//! These types know no Kubernetes types and no other objects. The cluster mirror and the scenario reader build them;
+//! [`crate::Cluster::apply`] interns them into dense tables.
 
 mod config;
 mod gang;
@@ -12,7 +12,7 @@ mod queue;
 mod selector;
 mod topology;
 
-pub use config::{Action, Config, MinRuntimeResolve, Placement, PlacementStrategy};
+pub use config::{Action, Config, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
 pub use node::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
 pub use pod::{
@@ -24,32 +24,31 @@ pub use queue::{QueueSpec, Usage};
 pub use selector::{LabelSelector, Labels, NodeSelectorTerm, Operator, Requirement, WeightedNodeTerm};
 pub use topology::{TopologyLevel, TopologySpec};
 
-/// One change of the world. Applying the same events in any order that keeps the last event per object gives the same
-/// decisions.
+/// A change of one object. The order of events about different objects has no effect on decisions.
 #[derive(Clone, Debug, PartialEq)]
-// Events are made and consumed one by one; a box would cost an allocation per pod and save nothing.
+// Events are made and consumed one by one, so a box would cost an allocation per pod and save no memory.
 #[allow(clippy::large_enum_variant)]
 pub enum Event {
-    /// A node appeared or changed.
+    /// A node was added or changed.
     Node(NodeSpec),
-    /// The node of this name is gone.
+    /// The node of this name was removed.
     NodeGone(String),
-    /// A pod appeared or changed.
+    /// A pod was added or changed.
     Pod(PodSpec),
-    /// The pod of this uid is gone.
+    /// The pod of this uid was removed.
     PodGone(String),
-    /// A gang (pod group) appeared or changed.
+    /// A gang (PodGroup) was added or changed.
     Gang(GangSpec),
-    /// The gang is gone; its pods stay known and wait for it.
+    /// The gang was removed; the engine keeps its pods.
     GangGone(GangKey),
-    /// A queue appeared or changed.
+    /// A queue was added or changed.
     Queue(QueueSpec),
-    /// The queue of this name is gone.
+    /// The queue of this name was removed.
     QueueGone(String),
-    /// A topology appeared or changed.
+    /// A topology was added or changed.
     Topology(TopologySpec),
-    /// The topology of this name is gone.
+    /// The topology of this name was removed.
     TopologyGone(String),
-    /// Historic usage of a queue as a share of the cluster, for time-based fair share.
+    /// Historic usage of a queue, for time-based fair share.
     Usage(Usage),
 }

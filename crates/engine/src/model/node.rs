@@ -1,4 +1,4 @@
-//! Nodes as the engine sees them.
+//! Nodes.
 
 use super::Labels;
 
@@ -7,7 +7,7 @@ use super::Labels;
 pub struct NodeSpec {
     /// Unique name; the tie-break between equally good nodes.
     pub name: String,
-    /// All labels: selectors, topologies and affinity read them.
+    /// All labels; selectors, topologies and affinity terms read them.
     pub labels: Labels,
     /// Taints.
     pub taints: Vec<Taint>,
@@ -19,47 +19,47 @@ pub struct NodeSpec {
     pub cpu_milli: i64,
     /// Allocatable bytes.
     pub memory_bytes: i64,
-    /// Allocatable GPU devices (replicas, where the device plugin shares them by time).
+    /// Allocatable GPUs; replicas, where the device plugin time-slices GPUs.
     pub gpus: i64,
     /// Pod slots.
     pub pods: i64,
     /// Every other allocatable resource in its own unit, MIG slices included.
     pub extended: Vec<(String, i64)>,
-    /// Physical GPUs by label, where known.
+    /// Number of physical GPUs by label; `None` = unknown.
     pub gpu_count_label: Option<i64>,
-    /// MiB of memory per GPU by label, normalised; `None` = unknown.
+    /// MiB of memory per GPU by label; `None` = unknown.
     pub gpu_memory_mib: Option<i64>,
-    /// Whether GPU memory is the node's own RAM.
+    /// Whether GPU memory is part of the node's RAM.
     pub gpu_memory_kind: MemoryKind,
-    /// Whether the node hands out MIG slices.
+    /// Whether the node offers MIG slices.
     pub mig_enabled: bool,
     /// How MIG slices are named.
     pub mig_strategy: MigStrategy,
 }
 
-/// Where GPU memory lives.
+/// The kind of GPU memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryKind {
-    /// Memory of its own.
+    /// The GPU has its own memory.
     #[default]
     Dedicated,
-    /// One pool with the node's RAM (Tegra, GB10): GPU memory is charged to the node's memory too.
+    /// The GPU uses the node's RAM (Tegra, GB10): GPU memory is charged to the node's memory too.
     Unified,
 }
 
 /// How a node names its MIG slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MigStrategy {
-    /// No statement.
+    /// Not labelled.
     #[default]
     None,
-    /// All slices are alike and called GPUs.
+    /// All slices have one profile and are offered as GPUs.
     Single,
-    /// Slices are resources by profile.
+    /// Each profile is a resource.
     Mixed,
 }
 
-/// A reason why the kubelet of a node can't take pods.
+/// A node condition that keeps pods away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeCondition {
     /// Ready is not True.
@@ -88,10 +88,10 @@ pub struct Taint {
 /// What a taint does to pods that don't tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaintEffect {
-    /// Keeps them away.
+    /// No new pods.
     NoSchedule,
-    /// Keeps them away and removes them.
+    /// No new pods, and running ones are evicted.
     NoExecute,
-    /// Is a last resort.
+    /// New pods only if no other node fits.
     PreferNoSchedule,
 }

@@ -1,4 +1,4 @@
-//! Pods as the engine sees them.
+//! Pods.
 
 use super::{GangKey, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
 use crate::steps;
@@ -14,67 +14,67 @@ pub struct PodSpec {
     pub name: String,
     /// Creation time: older first within a gang.
     pub created: Millis,
-    /// What the pod is to the scheduler.
+    /// How the scheduler treats the pod.
     pub kind: PodKind,
-    /// The gang it belongs to.
+    /// The gang of the pod.
     pub gang: Option<GangKey>,
-    /// The leaf subgroup it belongs to; `None` = the gang's only one.
+    /// The leaf subgroup of the pod; `None` = the gang has no subgroups.
     pub sub_group: Option<String>,
     /// Phase.
     pub phase: PodPhase,
-    /// The node it is bound to.
+    /// The node that the pod is bound to.
     pub node: Option<String>,
-    /// When it has to be gone, once deletion was asked for.
+    /// The deletion time, if the pod is being deleted.
     pub deletion: Option<Millis>,
-    /// Held back by scheduling gates.
+    /// Whether the pod has scheduling gates.
     pub gated: bool,
-    /// A decision of ours that is being carried out.
+    /// A binding that is being carried out.
     pub bind_in_flight: Option<BindInFlight>,
-    /// GPU groups it shares, by label.
+    /// GPU groups of the pod, from its labels.
     pub gpu_groups: Vec<String>,
-    /// What it asks for.
+    /// Resource requests.
     pub requests: Requests,
-    /// Where it can run.
+    /// Limits on the nodes where the pod can run.
     pub constraints: Constraints,
-    /// Labels, for the affinity of others.
+    /// Labels; affinity terms of other pods read them.
     pub labels: Labels,
-    /// Its place within the gang.
+    /// Rank within the gang.
     pub rank: TaskRank,
-    /// A node that a former decision promised.
+    /// The node to which an earlier cycle pipelined the pod.
     pub nominated_node: Option<String>,
-    /// Something about the pod that this scheduler can't serve, as a sentence; the pod waits with it as the reason.
+    /// Why this scheduler can't serve the pod, as a sentence; the pod waits with it as the reason.
     pub refused: Option<String>,
 }
 
-/// What a pod is to the scheduler.
+/// How the scheduler treats a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodKind {
-    /// Ours to place.
+    /// Placed by this scheduler.
     Workload,
-    /// Holds a shared GPU for workloads; takes everything it asks for but the GPU.
+    /// A reservation pod, which holds a shared GPU for workloads. Charged for its requests without the GPU.
     Reservation,
-    /// Another helper of ours (scaling pods): not foreign, but never placed.
+    /// Another pod of the scheduler itself (scaling pods): neither placed nor foreign.
     Utility,
-    /// Another scheduler's: its share of the cluster is not ours to divide.
+    /// A pod of another scheduler: its resources are not divided among queues.
     Foreign,
 }
 
 /// Phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPhase {
-    /// Not started.
+    /// No container has started.
     Pending,
-    /// Started.
+    /// A container has started.
     Running,
-    /// Ended well.
+    /// Ended with success.
     Succeeded,
-    /// Ended badly.
+    /// Ended with an error.
     Failed,
-    /// Its node does not answer.
+    /// The node does not report the pod.
     Unknown,
 }
 
-/// A binding under way.
+/// A binding that is being carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindInFlight {
     /// The chosen node.
@@ -83,7 +83,7 @@ pub struct BindInFlight {
     pub gpu_groups: Vec<String>,
 }
 
-/// What a pod asks for; init containers, sidecars and overhead are already folded in.
+/// The resource requests of a pod, including init containers, sidecars and overhead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requests {
     /// Milli-cores.
@@ -96,7 +96,7 @@ pub struct Requests {
     pub extended: Vec<(String, i64)>,
 }
 
-/// The GPUs a pod asks for.
+/// The GPU request of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GpuRequest {
     /// None.
@@ -125,12 +125,12 @@ pub enum GpuRequest {
     Mig {
         /// Resource name and count.
         slices: Vec<(String, i64)>,
-        /// Asked for by the old annotation: counted where it runs, never placed anew.
+        /// Requested by the legacy annotation: a running pod is accounted, a pending one is never placed.
         legacy: bool,
     },
 }
 
-/// Terms about other pods that one pod may have; each costs a look per node. Far above what pods have.
+/// How many pod affinity terms a pod may have. Each costs a check per node; real pods have far fewer.
 pub const AFFINITY_TERMS_MAX: usize = 64;
 
 /// Everything about a pod that limits where it can run.
@@ -144,7 +144,7 @@ pub struct Constraints {
     pub preferred_nodes: Vec<WeightedNodeTerm>,
     /// Tolerations.
     pub tolerations: Vec<Toleration>,
-    /// Ports on the node.
+    /// Host ports.
     pub host_ports: Vec<HostPort>,
     /// Pod affinity.
     pub affinity: Affinity,
@@ -173,7 +173,7 @@ impl Toleration {
     }
 }
 
-/// A port that the pod takes on its node.
+/// A port of the node that the pod uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
     /// Address; empty = all.
@@ -185,7 +185,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Whether both can't be on one node.
+    /// Whether both ports can't be used on one node.
     pub fn conflicts(&self, other: &HostPort) -> bool {
         steps::count(1);
         let any = |ip: &str| ip.is_empty() || ip == "0.0.0.0";
@@ -205,24 +205,24 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// Whether nothing is asked.
+    /// Whether there are no terms.
     pub fn is_empty(&self) -> bool {
         self.required.is_empty() && self.preferred.is_empty()
     }
 }
 
-/// Pods to be near to, or away from.
+/// A term of pod affinity or anti-affinity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodAffinityTerm {
-    /// Which pods; `None` matches none.
+    /// Which pods; `None` matches no pod.
     pub selector: Option<LabelSelector>,
-    /// In which namespaces; `None` = everywhere. The pod's own namespace is filled in by the edge.
+    /// In which namespaces; `None` = in all. The caller fills in the pod's own namespace.
     pub namespaces: Option<Vec<String>>,
-    /// The node label that says what near means.
+    /// The node label whose value is compared.
     pub topology_key: String,
 }
 
-/// A preference about other pods.
+/// A preferred term of pod affinity or anti-affinity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightedPodAffinityTerm {
     /// 1 to 100.
@@ -231,12 +231,12 @@ pub struct WeightedPodAffinityTerm {
     pub term: PodAffinityTerm,
 }
 
-/// A pod's place within its gang: who is started first and evicted last. Compared before creation time and uid.
+/// A pod's rank within its gang: pods that are started first are evicted last. Compared before creation time and uid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskRank {
-    /// Master or launcher of a Kubeflow job.
+    /// Whether the pod is the master or launcher of a Kubeflow job.
     pub leads_kubeflow_job: bool,
-    /// Head of a Ray cluster.
+    /// Whether the pod is the head of a Ray cluster.
     pub heads_ray_cluster: bool,
     /// `kai.scheduler/task-priority`: outer `None` = no label, inner `None` = not a number.
     pub priority: Option<Option<i64>>,

@@ -3,9 +3,9 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Neg, Sub, SubAssign};
 
-/// An amount of GPUs in millionths of a device, as queues count it.
+/// An amount of GPUs, in millionths of a GPU.
 ///
-/// Fractions are charged in hundredths; the finer unit only serves `gpu-memory` requests before a node is known.
+/// Queues are charged in hundredths of a GPU. The finer unit is needed for `gpu-memory` requests of pods without a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gpus(pub i64);
 
@@ -71,7 +71,7 @@ impl Sum for Gpus {
     }
 }
 
-/// A point in time or a span, in milliseconds. The engine has no clock of its own; time always comes in from outside.
+/// A point in time or a duration, in milliseconds. The engine has no clock: the caller passes the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub i64);
 
@@ -94,25 +94,25 @@ impl Sub for Millis {
     }
 }
 
-/// What one queue may have of one resource, in the resource's own unit (millionths of a GPU, milli-cores, bytes).
+/// Quota, limit and weight of a queue for one resource, in its unit (millionths of a GPU, milli-cores, bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceQuota {
-    /// Guaranteed amount; `None` = as much as it asks for.
+    /// The deserved quota; `None` = as much as the queue requests.
     pub deserved: Option<i64>,
-    /// Upper bound; `None` = none.
+    /// The limit; `None` = no limit.
     pub limit: Option<i64>,
-    /// Weight in millionths when resources above the quotas are shared out.
+    /// Weight in the division of resources above the quotas, in millionths.
     pub weight_millionths: i64,
 }
 
 impl ResourceQuota {
-    /// No bound; everything it asks for counts as its due.
+    /// No limit; the deserved quota is everything that the queue requests.
     pub const UNBOUNDED: ResourceQuota = ResourceQuota {
         deserved: None,
         limit: None,
         weight_millionths: 1_000_000,
     };
-    /// Nothing at all: what a queue without resources in its spec gets.
+    /// Quota and limit 0: those of a queue without resources in its spec.
     pub const NOTHING: ResourceQuota = ResourceQuota {
         deserved: Some(0),
         limit: Some(0),
@@ -132,7 +132,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// No guarantee and no bound on anything.
+    /// [`ResourceQuota::UNBOUNDED`] for every resource.
     pub const UNBOUNDED: Quota = Quota {
         cpu: ResourceQuota::UNBOUNDED,
         memory: ResourceQuota::UNBOUNDED,

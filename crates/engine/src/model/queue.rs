@@ -1,4 +1,4 @@
-//! Queues: the tree that shares the cluster between teams.
+//! Queues: the tree of teams that divide the cluster.
 
 use super::{Millis, Quota};
 
@@ -7,33 +7,33 @@ use super::{Millis, Quota};
 pub struct QueueSpec {
     /// Unique name; parents and gangs refer to it.
     pub name: String,
-    /// What people call it in messages; the name when empty.
+    /// The name in messages; `name` if empty.
     pub display_name: String,
     /// Name of the parent; `None` for a root.
     pub parent: Option<String>,
-    /// Creation time: the tie-break between equals.
+    /// Creation time; the tie-break between equal queues.
     pub created: Millis,
     /// Tie-break after the creation time.
     pub uid: String,
-    /// Higher goes first when what is above the quotas is shared out, and loses last.
+    /// A queue of higher priority gets resources above the quotas first, and loses pods last.
     pub priority: i32,
     /// Quota, limit and weight per resource.
     pub quota: Quota,
-    /// How long a gang of this queue is safe from preemption once started; `None` inherits.
+    /// How long after its start a gang of this queue can't be preempted; `None` = as the parent.
     pub preempt_min_runtime: Option<Millis>,
-    /// How long a gang of this queue is safe from reclaim once started; `None` inherits.
+    /// How long after its start a gang of this queue can't be reclaimed; `None` = as the parent.
     pub reclaim_min_runtime: Option<Millis>,
 }
 
-/// What a queue used lately, as billionths of the cluster's capacity over the same window.
+/// Historic usage of a queue, in billionths of the cluster's capacity over the same window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The queue's name.
     pub queue: String,
-    /// CPU share in billionths.
+    /// Part of the CPUs.
     pub cpu_billionths: i64,
-    /// Memory share in billionths.
+    /// Part of the memory.
     pub memory_billionths: i64,
-    /// GPU share in billionths.
+    /// Part of the GPUs.
     pub gpu_billionths: i64,
 }

@@ -1,4 +1,4 @@
-//! Label sets and the requirements on them.
+//! Labels and selectors.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ pub struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Whether all requirements hold for labels that are looked up like this.
+    /// Whether all requirements hold; `label` returns the value of a label.
     pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements
             .iter()
@@ -90,7 +90,7 @@ pub struct NodeSelectorTerm {
 }
 
 impl NodeSelectorTerm {
-    /// Whether a node of this name and these labels is meant.
+    /// Whether the term matches a node of this name with these labels.
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         steps::count(1);
         let some = !self.labels.is_empty() || !self.fields.is_empty();
@@ -107,7 +107,7 @@ impl NodeSelectorTerm {
 pub struct WeightedNodeTerm {
     /// 1 to 100.
     pub weight: i32,
-    /// What is preferred.
+    /// The preferred term.
     pub term: NodeSelectorTerm,
 }
 

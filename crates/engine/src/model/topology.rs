@@ -1,6 +1,6 @@
-//! Topologies: how nodes are nested in zones, racks and the like, read off node labels.
+//! Topologies: levels such as zones and racks, defined by node labels.
 
-/// An ordered list of levels, coarse first.
+/// A topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologySpec {
     /// Unique name; constraints refer to it.

@@ -2,17 +2,17 @@
 
 use smallvec::SmallVec;
 
-use crate::ids::{GroupId, NodeId, PodId};
-use crate::intern::fresh_group;
+use crate::ids::{GpuGroupId, NodeId, PodId};
+use crate::intern::new_gpu_group_id;
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategy;
 use crate::place::fit::fits;
-use crate::tables::{GPU, Group, Groups, When};
+use crate::tables::{GPU, GpuGroup, GpuGroupIds, When};
 
 /// The GPU groups that were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceChoice {
-    pub(crate) gpu_groups: Groups,
+    pub(crate) gpu_groups: GpuGroupIds,
     /// The pod can't start before other pods have released resources.
     pub(crate) must_wait: bool,
 }
@@ -28,17 +28,19 @@ pub(crate) fn choose_devices(
 ) -> Option<DeviceChoice> {
     let (row, shape) = (ledger.node(node), ledger.shape_of(pod));
     let (need, wanted) = (shape.need_mib(row.memory_mib), shape.devices() as usize);
-    let mut shared: SmallVec<[&Group; 16]> = row
-        .groups
+    let mut shared: SmallVec<[&GpuGroup; 16]> = row
+        .gpu_groups
         .iter()
-        .filter(|group| group.fits(need, row.memory_mib))
+        .filter(|group| group.fits_after_release(need, row.memory_mib))
         .collect();
     match strategy {
-        PlacementStrategy::Binpack => shared.sort_unstable_by_key(|group| (std::cmp::Reverse(group.used()), group.id)),
-        PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used(), group.id)),
+        PlacementStrategy::Binpack => {
+            shared.sort_unstable_by_key(|group| (std::cmp::Reverse(group.used_mib()), group.id))
+        }
+        PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used_mib(), group.id)),
     }
     let free_gpus = row
-        .openable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)
+        .shareable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)
         .max(0) as usize;
     if shared.len() + free_gpus < wanted {
         return None;
@@ -50,23 +52,23 @@ pub(crate) fn choose_devices(
     let fits_now = fits(row, shape, row.free.idle, When::Now).is_ok();
     let joined = &shared[..from_shared];
     let opened = (wanted - from_shared) as i64;
-    let opens_now = opened <= row.openable_devices(row.free.idle[GPU], When::Now);
+    let opens_now = opened <= row.shareable_devices(row.free.idle[GPU], When::Now);
     let joins_now = joined.iter().all(|group| group.fits_now(need, row.memory_mib));
     let must_wait = !fits_now || !joins_now || (opened > 0 && (only_pipeline || !opens_now));
-    let mut gpu_groups: Groups = joined.iter().map(|group| group.id).collect();
+    let mut gpu_groups: GpuGroupIds = joined.iter().map(|group| group.id).collect();
     let uid = &ledger.pod(pod).uid;
     let mut ordinal = 0;
     while gpu_groups.len() < wanted {
-        let group = unused_gpu_group(uid, &row.name, &mut ordinal, |id| row.group(id).is_some());
+        let group = unused_gpu_group(uid, &row.name, &mut ordinal, |id| row.gpu_group(id).is_some());
         gpu_groups.push(group);
     }
     Some(DeviceChoice { gpu_groups, must_wait })
 }
 
 /// A new GPU group id that the node does not use yet.
-fn unused_gpu_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GroupId) -> bool) -> GroupId {
+fn unused_gpu_group(uid: &str, node: &str, ordinal: &mut u32, in_use: impl Fn(GpuGroupId) -> bool) -> GpuGroupId {
     loop {
-        let group = fresh_group(uid, node, *ordinal);
+        let group = new_gpu_group_id(uid, node, *ordinal);
         *ordinal += 1;
         if !in_use(group) {
             return group;

@@ -1,12 +1,12 @@
 //! Topologies as trees of domains over nodes. The trees keep the free resources of each domain up to date by the ledger's
-//! touch log.
+//! log of changed nodes.
 
 use rustc_hash::FxHashMap;
 
 use crate::ids::{DomainId, NodeId};
 use crate::ledger::Ledger;
 use crate::model::TopologySpec;
-use crate::tables::{GPU, GpuKind, Node, PODS, Shape, Vector};
+use crate::tables::{GPU, GpuKind, Node, NodeResources, PODS, Shape};
 
 /// One topology.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct DomainTree {
     /// By node: its finest domain; `None` = the node is not part of the topology.
     leaf: Vec<Option<DomainId>>,
     /// By node: the free resources that are included in the sums of its domains.
-    counted: Vec<Vector>,
+    counted: Vec<NodeResources>,
     cursor: Option<u64>,
     /// Pods that fit per node and domain, by request.
     capacities: FxHashMap<PodRequest, PodCapacity>,
@@ -35,13 +35,13 @@ pub(crate) struct Domain {
     pub(crate) children: Vec<DomainId>,
     pub(crate) nodes: Vec<NodeId>,
     /// Idle and releasing resources of its nodes.
-    pub(crate) free: Vector,
+    pub(crate) free: NodeResources,
 }
 
 /// The request of one pod, reduced to the resources that are counted per domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodRequest {
-    pub(crate) base: Vector,
+    pub(crate) base: NodeResources,
     /// Whole GPUs and fractions of GPUs, in hundredths.
     pub(crate) gpu_hundredths: i64,
     pub(crate) extended: Vec<(crate::ids::ResourceId, i64)>,
@@ -175,14 +175,14 @@ impl DomainTree {
     }
 
     fn catch_up(&mut self, ledger: &Ledger) {
-        let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
-        match touched {
-            Some(touched) => touched.iter().for_each(|node| self.recount(ledger, *node)),
+        let changed = self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor));
+        match changed {
+            Some(changed) => changed.iter().for_each(|node| self.recount(ledger, *node)),
             None => (0..ledger.nodes.len())
                 .map(NodeId::new)
                 .for_each(|node| self.recount(ledger, node)),
         }
-        self.cursor = Some(ledger.touched.end());
+        self.cursor = Some(ledger.changed_nodes.end());
     }
 
     fn recount(&mut self, ledger: &Ledger, node: NodeId) {
@@ -240,11 +240,11 @@ impl DomainTree {
                 at = domains[domain.index()].parent;
             }
         };
-        match cursor.and_then(|cursor| ledger.touched.since(cursor)) {
-            Some(touched) => touched.iter().for_each(|node| recount(*node)),
+        match cursor.and_then(|cursor| ledger.changed_nodes.since(cursor)) {
+            Some(changed) => changed.iter().for_each(|node| recount(*node)),
             None => (0..ledger.nodes.len()).map(NodeId::new).for_each(&mut recount),
         }
-        *cursor = Some(ledger.touched.end());
+        *cursor = Some(ledger.changed_nodes.end());
     }
 }
 
@@ -291,9 +291,9 @@ fn pods_that_fit(node: &Node, pod: &PodRequest) -> i64 {
     if pod.gpu_hundredths > 0 {
         let mut gpus = free[GPU] * 100;
         if pod.gpu_hundredths < 100 {
-            let shared = node.groups.iter();
+            let shared = node.gpu_groups.iter();
             gpus += shared
-                .map(|group| group.room(node.memory_mib).max(0) * 100 / node.memory_mib.max(1))
+                .map(|group| group.available_mib(node.memory_mib).max(0) * 100 / node.memory_mib.max(1))
                 .sum::<i64>();
         }
         fit = fit.min(gpus.max(0) / pod.gpu_hundredths);

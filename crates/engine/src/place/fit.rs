@@ -1,8 +1,8 @@
 //! Whether a pod of a shape fits on a node, by the node's spec and by its resources, and the score of the node.
 
-use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, Placement, PlacementStrategy, TaintEffect};
+use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, PlacementStrategies, PlacementStrategy, TaintEffect};
 use crate::reasons::Check;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, Shape, Vector, When};
+use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, Shape, When};
 
 /// Weight of a node on which the pod fits without waiting for a release.
 const AVAILABLE_NOW: i64 = 1_000;
@@ -88,7 +88,7 @@ fn mig_check(node: &Node, shape: &Shape) -> Result<(), Check> {
 
 /// Whether the pod fits into `free`, which is the idle resources of the node for [`When::Now`], and the idle and releasing
 /// ones for [`When::AfterRelease`]; else the resource that is short.
-pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Result<(), Check> {
+pub(crate) fn fits(node: &Node, shape: &Shape, free: NodeResources, when: When) -> Result<(), Check> {
     let mut need = shape.base;
     need[MEMORY] += node.unified_bytes(shape);
     match shape.gpu {
@@ -110,11 +110,11 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: Vector, when: When) -> Resu
                 return Err(Check::GpuTooSmall);
             }
             let shared = node
-                .groups
+                .gpu_groups
                 .iter()
-                .filter(|group| group.fits(need_mib, node.memory_mib))
+                .filter(|group| group.fits_after_release(need_mib, node.memory_mib))
                 .count() as i64;
-            if shared + node.openable_devices(free[GPU], when).max(0) < devices {
+            if shared + node.shareable_devices(free[GPU], when).max(0) < devices {
                 return Err(if node.allocatable[GPU] == 0 {
                     Check::Gpus
                 } else {
@@ -182,13 +182,13 @@ fn is_quiescent(node: &Node) -> bool {
     node.free.releasing == [0; 4]
         && node.extended.iter().all(|extended| extended.releasing == 0)
         && node
-            .groups
+            .gpu_groups
             .iter()
-            .all(|group| group.leaving == 0 && group.promised == 0)
+            .all(|group| group.releasing_mib == 0 && group.pipelined_mib == 0)
 }
 
 /// The score of a node with its current resources. `preference` comes from [`static_check`].
-pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement: Placement) -> NodeScore {
+pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement: PlacementStrategies) -> NodeScore {
     let total = node.free.total();
     if fits(node, shape, total, When::AfterRelease).is_err() {
         return NodeScore::UNFIT;
@@ -197,9 +197,13 @@ pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement:
     if is_quiescent(node) || fits(node, shape, node.free.idle, When::Now).is_ok() {
         weight += AVAILABLE_NOW;
     }
-    if placement.gpu == PlacementStrategy::Binpack && !node.groups.is_empty() {
+    if placement.gpu == PlacementStrategy::Binpack && !node.gpu_groups.is_empty() {
         let need = shape.need_mib(node.memory_mib);
-        if node.groups.iter().any(|group| group.fits(need, node.memory_mib)) {
+        if node
+            .gpu_groups
+            .iter()
+            .any(|group| group.fits_after_release(need, node.memory_mib))
+        {
             weight += SHARES_GPU;
         }
     }

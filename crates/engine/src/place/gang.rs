@@ -98,7 +98,7 @@ impl Cycle<'_> {
         if pods.is_empty() {
             return Err(PlacementFailure::NoPods);
         }
-        let requested = self.ledger.requested_by(pods, self.memory_max);
+        let requested = self.ledger.requested_by(pods, self.gpu_memory_max_mib);
         if let Some(bound) = share::exceeded(self.ledger, gang, requested) {
             return Err(PlacementFailure::Bound(bound));
         }
@@ -113,7 +113,7 @@ impl Cycle<'_> {
             gang,
             mode,
             subgroup_scores: if constrained {
-                vec![None; row.groups.len()]
+                vec![None; row.sub_groups.len()]
             } else {
                 Vec::new()
             },
@@ -148,7 +148,7 @@ impl Cycle<'_> {
             return Ok(());
         }
         let row = self.ledger.gang(attempt.gang);
-        let Some(constraint) = row.groups[subgroup as usize].topology.clone() else {
+        let Some(constraint) = row.sub_groups[subgroup as usize].topology.clone() else {
             return self.place_members(attempt, subgroup, pods, scope);
         };
         let mut sets = Vec::new();
@@ -184,7 +184,7 @@ impl Cycle<'_> {
             };
             match member {
                 Member::Pods(set) => self.place_pod_set(attempt, set, &pods, scope)?,
-                Member::Group(subgroup) => self.place_subgroup(attempt, subgroup, &pods, scope)?,
+                Member::SubGroup(subgroup) => self.place_subgroup(attempt, subgroup, &pods, scope)?,
             }
         }
         Ok(())
@@ -295,7 +295,7 @@ pub(super) fn topology_scores_for<'a>(
         if let Some(scores) = &attempt.subgroup_scores[at as usize] {
             return Some(scores);
         }
-        subgroup = gang.groups[at as usize].parent;
+        subgroup = gang.sub_groups[at as usize].parent;
     }
     None
 }

@@ -74,7 +74,7 @@ impl MergedTerms {
 impl<'a> InterPodRules<'a> {
     /// Whether no rule concerns the pod.
     pub(crate) fn are_not_needed(ledger: &Ledger, pod: PodId) -> bool {
-        ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).has_neighbour_rules()
+        ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).depends_on_other_pods()
     }
 
     /// `score` = include preferred terms.

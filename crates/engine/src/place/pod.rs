@@ -11,7 +11,7 @@ use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::topology::TopologyScores;
 use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices};
 use crate::share;
-use crate::tables::{Gang, Place, SHARE_GPU, Shape, Share, When, ceil_hundredths};
+use crate::tables::{Gang, Placement, QUEUE_GPU, QueueResources, Shape, When, ceil_hundredths};
 
 /// Weight of the nominated node, which an earlier decision promised to the pod.
 const NOMINATED_WEIGHT: i64 = 10_000_000;
@@ -163,12 +163,13 @@ impl Cycle<'_> {
             return self.ledger.bind(pod, node, gpu_groups);
         }
         // An evicted pod is kept if it gets the place that it has, or the one that it left when it was moved before.
-        let is_same = |old: &Place| old.node == Some(node) && (gpu_groups.is_empty() || gpu_groups == old.groups);
-        let moved_from = row.leaving.as_deref();
+        let is_same =
+            |old: &Placement| old.node == Some(node) && (gpu_groups.is_empty() || gpu_groups == old.gpu_groups);
+        let moved_from = row.old_placement.as_deref();
         // In the second case the pod keeps the place to which it was moved; another pod may have got that since.
         let keeps_promise = || moved_from.is_some_and(is_same) && ledger.still_fits(pod);
-        if row.evicted_from.is_some() && (is_same(&row.place) || keeps_promise()) {
-            return self.ledger.keep(pod);
+        if row.evicted_from.is_some() && (is_same(&row.placement) || keeps_promise()) {
+            return self.ledger.undo_eviction(pod);
         }
         self.ledger.pipeline(pod, node, gpu_groups);
     }
@@ -212,12 +213,12 @@ fn is_bounded(gang: &Gang, ledger: &Ledger) -> bool {
 
 /// The charge of a pod on a GPU with this much memory, as the bounds of queues count it: for a pod that shares GPUs the
 /// memory that it really takes, rounded up.
-fn charge_on(shape: &Shape, memory_mib: i64) -> Share {
+fn charge_on(shape: &Shape, memory_mib: i64) -> QueueResources {
     let mut charge = shape.accepted(memory_mib);
     if shape.is_shared() {
         let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
         let accepted = shape.accepted_hundredths(memory_mib);
-        charge[SHARE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
+        charge[QUEUE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
     }
     charge
 }

@@ -1,5 +1,5 @@
 //! Indexes over nodes by score. An index is a tournament tree: the root has the highest score, and a change of one node
-//! updates the path from its leaf to the root. An index follows the ledger by its touch log when it is used.
+//! updates the path from its leaf to the root. An index follows the ledger by its log of changed nodes when it is used.
 //!
 //! Up to [`SHAPES_MAX`] shapes have an index of their own. The other shapes use the index of their GPU request alone, which
 //! has an upper bound of each node's score; the exact score is computed for the few nodes with the highest bounds.
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
-use crate::model::Placement;
+use crate::model::PlacementStrategies;
 use crate::place::fit::{NodeScore, kind_check, node_score, static_check};
 use crate::place::pod::{best_of, best_of_fitting};
 use crate::tables::{GpuKind, Node, Shape};
@@ -29,7 +29,7 @@ pub(crate) struct ShapeIndexes {
     /// Indexes of GPU requests.
     requests: FxHashMap<GpuKind, ShapeIndex>,
     /// The placement strategies with which all scores were computed.
-    placement: Option<Placement>,
+    placement: Option<PlacementStrategies>,
     /// Counts uses; [`ShapeIndex::last_use`] is a value of it.
     clock: u64,
 }
@@ -48,7 +48,7 @@ struct ShapeEntry {
 pub(crate) struct ShapeIndex {
     /// The shape that has the index; `None` for an index of a GPU request.
     shape: Option<ShapeId>,
-    placement: Placement,
+    placement: PlacementStrategies,
     cursor: Option<u64>,
     last_use: u64,
     /// Number of leaves, a power of two.
@@ -73,7 +73,12 @@ pub(crate) enum Ranking<'i> {
 
 impl ShapeIndexes {
     /// The ranking of nodes for a shape, up to date.
-    pub(crate) fn ranking_for(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> Ranking<'_> {
+    pub(crate) fn ranking_for(
+        &mut self,
+        ledger: &Ledger,
+        shape: ShapeId,
+        placement: PlacementStrategies,
+    ) -> Ranking<'_> {
         if self.placement != Some(placement) {
             self.clear();
             self.placement = Some(placement);
@@ -121,7 +126,7 @@ impl ShapeIndexes {
     }
 
     /// Adds an index for a shape and returns its position. If there are too many, it replaces the least recently used one.
-    fn add_own_index(&mut self, ledger: &Ledger, shape: ShapeId, placement: Placement) -> usize {
+    fn add_own_index(&mut self, ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> usize {
         let index = ShapeIndex::new(Some(shape), placement);
         let position = if self.indexes.len() < SHAPES_MAX {
             self.indexes.push(index);
@@ -198,7 +203,7 @@ impl Ranking<'_> {
 }
 
 impl ShapeIndex {
-    fn new(shape: Option<ShapeId>, placement: Placement) -> ShapeIndex {
+    fn new(shape: Option<ShapeId>, placement: PlacementStrategies) -> ShapeIndex {
         ShapeIndex {
             shape,
             placement,
@@ -214,12 +219,12 @@ impl ShapeIndex {
     fn catch_up(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
         /// How many entries of the log to look ahead for the same node: that costs about as much as one score.
         const LOOKAHEAD: usize = 16;
-        let touched = self.cursor.and_then(|cursor| ledger.touched.since(cursor));
-        match touched {
-            Some(touched) if touched.len() <= self.leaves => {
-                for (at, node) in touched.iter().enumerate() {
-                    // Packing touches the same few nodes repeatedly: only the last entry of a node matters.
-                    if !touched[at + 1..].iter().take(LOOKAHEAD).any(|later| later == node) {
+        let changed = self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor));
+        match changed {
+            Some(changed) if changed.len() <= self.leaves => {
+                for (at, node) in changed.iter().enumerate() {
+                    // Packing changes the same few nodes repeatedly: only the last entry of a node matters.
+                    if !changed[at + 1..].iter().take(LOOKAHEAD).any(|later| later == node) {
                         let score = self.evaluate(ledger, shape, *node);
                         self.set(*node, score);
                     }
@@ -227,7 +232,7 @@ impl ShapeIndex {
             }
             Some(_) | None => self.rebuild(ledger, shape, check),
         }
-        self.cursor = Some(ledger.touched.end());
+        self.cursor = Some(ledger.changed_nodes.end());
     }
 
     fn rebuild(&mut self, ledger: &Ledger, shape: &Shape, check: impl Fn(&Node, &Shape) -> Option<i64>) {
@@ -368,13 +373,13 @@ impl ShapeIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clusters;
     use crate::model::{
         Constraints, Event, GpuRequest, Labels, PlacementStrategy, PodKind, PodPhase, PodSpec, Requests, TaskRank,
     };
-    use crate::shapes;
 
     /// The best node by an index of the shape, and by the index of its GPU request.
-    fn best(ledger: &Ledger, shape: ShapeId, placement: Placement) -> [Option<NodeId>; 2] {
+    fn best(ledger: &Ledger, shape: ShapeId, placement: PlacementStrategies) -> [Option<NodeId>; 2] {
         let mut own = ShapeIndex::new(Some(shape), placement);
         own.catch_up(ledger, ledger.shape(shape), |node, shape| {
             static_check(node, shape).ok()
@@ -388,14 +393,14 @@ mod tests {
     #[test]
     fn the_index_of_a_request_leads_to_the_same_node_as_an_index_of_the_shape() {
         use PlacementStrategy::{Binpack, Spread};
-        let case = shapes::hostile::distinct(24);
+        let case = clusters::hostile::distinct(24);
         for (gpu, cpu) in [(Binpack, Binpack), (Spread, Spread)] {
-            let placement = Placement { gpu, cpu };
+            let placement = PlacementStrategies { gpu, cpu };
             let mut cluster = case.cluster.clone();
             let mut config = case.config.clone();
             config.placement = placement;
             // Pods have their places: on many nodes a GPU has less free memory than the request.
-            cluster.cycle(shapes::NOW, &config);
+            cluster.cycle(clusters::NOW, &config);
             let ledger = &cluster.ledger;
             assert!(ledger.shapes.len() > SHAPES_MAX);
             for shape in (0..ledger.shapes.len()).map(ShapeId::new) {
@@ -411,7 +416,7 @@ mod tests {
         PodSpec {
             namespace: "n".to_owned(),
             name: uid.clone(),
-            created: shapes::NOW,
+            created: clusters::NOW,
             kind: PodKind::Workload,
             gang: None,
             sub_group: None,
@@ -443,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_worth_less_than_its_bound_is_not_taken_for_the_best() {
-        let mut case = shapes::nodes(2);
+        let mut case = clusters::nodes(2);
         // The request is rounded down to 0.268: that fits on the GPU of the first node, 0.28 does not.
         for pod in [
             part_of_gpu(730, Some("node-000000")),
@@ -461,8 +466,8 @@ mod tests {
 
     #[test]
     fn the_best_node_is_found_behind_many_that_refuse() {
-        let mut cluster = shapes::nodes(200).cluster;
-        let case = shapes::fill(1);
+        let mut cluster = clusters::nodes(200).cluster;
+        let case = clusters::fill(1);
         let pods = case.cluster.ledger.shapes[0].clone();
         cluster.ledger.shapes.push(pods);
         cluster.rank_nodes();

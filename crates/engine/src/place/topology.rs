@@ -9,7 +9,7 @@ use crate::model::TopologyConstraint;
 use crate::place::DomainTree;
 use crate::place::domains::PodRequest;
 use crate::place::gang::{NodeSet, PlacementFailure, Scope};
-use crate::tables::{CPU, GPU, MEMORY, Shape, Share, Vector};
+use crate::tables::{CPU, GPU, MEMORY, NodeResources, QueueResources, Shape};
 
 /// Scores of nodes by the preferred topology level, by node id; `None` = the node is in no suitable domain.
 pub(super) type TopologyScores = Vec<Option<i64>>;
@@ -177,7 +177,7 @@ fn search_root(tree: &DomainTree, levels: &Levels, scope: Scope<'_>) -> DomainId
 /// The pods to place, and how many of them fit into a domain.
 struct Demand<'t> {
     pods: usize,
-    total: Share,
+    total: QueueResources,
     capacity: DomainCapacity<'t>,
 }
 
@@ -293,7 +293,7 @@ fn pinned_domains(
     let mut pinned: Vec<DomainId> = sets
         .iter()
         .flat_map(|set| &pod_sets[*set as usize].pods)
-        .map(|pod| &ledger.pod(*pod).place)
+        .map(|pod| &ledger.pod(*pod).placement)
         .filter(|place| place.status.is_active_allocated())
         .filter_map(|place| tree.domain_of(place.node?, required))
         .collect();
@@ -326,7 +326,7 @@ fn requests_nothing(request: &PodRequest) -> bool {
 }
 
 /// Sum of the requests for CPU, memory and GPUs (in hundredths).
-fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Share {
+fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> QueueResources {
     let mut total = [0; 3];
     for shape in shapes {
         let gpus = PodRequest::of(shape).gpu_hundredths;
@@ -336,7 +336,7 @@ fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> Share {
 }
 
 /// The part of a domain's free resources that the pods would take, of the resource for which it is highest.
-fn utilization(demand: &Share, free: &Vector) -> f64 {
+fn utilization(demand: &QueueResources, free: &NodeResources) -> f64 {
     /// For a resource that the domain does not have at all.
     const MISSING: f64 = 1000.0;
     let free = [free[CPU], free[MEMORY], free[GPU] * 100];

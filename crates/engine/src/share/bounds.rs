@@ -1,12 +1,12 @@
-//! Limits of queues, and quotas where they bind: what can't be evicted must stay within what its queue deserves.
+//! Limits and quotas of queues. A quota bounds non-preemptible gangs only: they must stay within the deserved quota of their queue.
 
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
 use crate::reasons::Resource;
-use crate::share::{Before, quota_of};
-use crate::tables::Share;
+use crate::share::{AllocatedBefore, quota_of};
+use crate::tables::QueueResources;
 
-/// A bound that would be passed.
+/// A bound that a request would exceed, with the numbers that were compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
     pub(crate) queue: QueueId,
@@ -17,34 +17,34 @@ pub(crate) struct Bound {
     pub(crate) requested: i64,
 }
 
-/// Which of a queue's numbers binds.
+/// The kind of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BoundKind {
     Limit,
     Quota,
 }
 
-/// The first bound on the way from the gang's queue to the root that `requested` more would pass.
-pub(crate) fn exceeded(ledger: &Ledger, gang: GangId, requested: Share) -> Option<Bound> {
+/// The first bound that `requested` more would exceed, from the gang's queue to the root: a limit, else a quota.
+pub(crate) fn exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources) -> Option<Bound> {
     over_limit(ledger, gang, requested).or_else(|| over_quota(ledger, gang, requested))
 }
 
-/// The first limit that would be passed.
-pub(crate) fn over_limit(ledger: &Ledger, gang: GangId, requested: Share) -> Option<Bound> {
-    first(ledger, gang, requested, BoundKind::Limit)
+/// The first limit that `requested` more would exceed.
+pub(crate) fn over_limit(ledger: &Ledger, gang: GangId, requested: QueueResources) -> Option<Bound> {
+    first_exceeded(ledger, gang, requested, BoundKind::Limit)
 }
 
-/// The first quota that would be passed by pods that can't be evicted; none for a preemptible gang.
-pub(crate) fn over_quota(ledger: &Ledger, gang: GangId, requested: Share) -> Option<Bound> {
+/// The first quota that `requested` more would exceed; `None` for a preemptible gang.
+pub(crate) fn over_quota(ledger: &Ledger, gang: GangId, requested: QueueResources) -> Option<Bound> {
     if ledger.gang(gang).preemptible {
         None
     } else {
-        first(ledger, gang, requested, BoundKind::Quota)
+        first_exceeded(ledger, gang, requested, BoundKind::Quota)
     }
 }
 
-/// Whether every limit on the way from the gang's queue to the root is kept, or passed no further than `before`.
-pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &Before) -> bool {
+/// Whether every queue from the gang's queue to the root is within its limit, or exceeds it by no more than `before`.
+pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefore) -> bool {
     let leaf = ledger.gang(gang).queue;
     leaf.into_iter().flat_map(|leaf| ledger.queue_path(leaf)).all(|id| {
         let (queue, held) = (ledger.queue(id), before[id.index()].0);
@@ -55,7 +55,7 @@ pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &Before) -> boo
     })
 }
 
-fn first(ledger: &Ledger, gang: GangId, requested: Share, kind: BoundKind) -> Option<Bound> {
+fn first_exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources, kind: BoundKind) -> Option<Bound> {
     for id in ledger.queue_path(ledger.gang(gang).queue?) {
         let queue = ledger.queue(id);
         for (at, resource) in Resource::ALL.into_iter().enumerate() {

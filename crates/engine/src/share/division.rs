@@ -1,19 +1,24 @@
-//! Fair division of a resource among sibling queues: first what each deserves, then the rest by priority and weight in
-//! whole units, then the leftovers. Exact integer arithmetic throughout.
+//! Fair division of a resource among sibling queues: first the deserved quotas, then the rest by priority and weight in whole units,
+//! then the remainders. All arithmetic is exact, in integers.
 
 use std::cmp::{Ordering, Reverse};
 
 use crate::ids::QueueId;
 use crate::model::Gpus;
 use crate::share::quota_of;
-use crate::tables::{Queue, Share};
+use crate::tables::{Queue, QueueResources};
 
-/// The unit in which what is above the quotas is handed out: a milli-core, a byte, a whole GPU.
-const UNITS: Share = [1, 1, Gpus::ONE.0];
+/// The units in which resources above the quotas are divided: a milli-core, a byte, a whole GPU.
+const UNITS: QueueResources = [1, 1, Gpus::ONE.0];
 
-/// Sets the fair share of every connected queue, from the roots down: a queue's share is what its children divide.
-pub(crate) fn divide_tree(queues: &mut [Queue], roots: &[QueueId], total: Share, usage_weight_millionths: i64) {
-    let mut level: Vec<(Vec<QueueId>, Share)> = vec![(roots.to_vec(), total)];
+/// Sets the fair share of every connected queue, from the roots down: the children of a queue divide its fair share.
+pub(crate) fn divide_tree(
+    queues: &mut [Queue],
+    roots: &[QueueId],
+    total: QueueResources,
+    usage_weight_millionths: i64,
+) {
+    let mut level: Vec<(Vec<QueueId>, QueueResources)> = vec![(roots.to_vec(), total)];
     while let Some((siblings, total)) = level.pop() {
         for resource in 0..3 {
             let claims: Vec<Claim<'_>> = siblings
@@ -37,7 +42,7 @@ pub(crate) fn divide_tree(queues: &mut [Queue], roots: &[QueueId], total: Share,
     }
 }
 
-/// What a queue may hold of a resource before others have a claim on it; `None` = anything.
+/// See [`Queue::allocatable`].
 fn allocatable_share(queue: &Queue, resource: usize) -> Option<i64> {
     let quota = quota_of(&queue.quota, resource);
     let Some(deserved) = quota.deserved else {
@@ -47,17 +52,17 @@ fn allocatable_share(queue: &Queue, resource: usize) -> Option<i64> {
     Some(quota.limit.map_or(share, |limit| limit.min(share)))
 }
 
-/// What one queue brings to the division of one resource.
+/// The claim of one queue in the division of one resource.
 #[derive(Clone, Debug)]
 struct Claim<'a> {
     deserved: Option<i64>,
-    /// What it asks for, capped by its limit.
+    /// The request, at most the limit.
     requestable: i64,
     weight: i64,
     priority: i32,
     usage_billionths: i64,
-    /// Earlier created first, then by uid and name.
-    tie: (crate::model::Millis, &'a str, &'a str),
+    /// Creation time, uid, name.
+    tie_break: (crate::model::Millis, &'a str, &'a str),
 }
 
 impl Claim<'_> {
@@ -70,7 +75,7 @@ impl Claim<'_> {
             weight: quota.weight_millionths.max(0),
             priority: queue.priority,
             usage_billionths: queue.usage[resource],
-            tie: (queue.created, &queue.uid, &queue.name),
+            tie_break: (queue.created, &queue.uid, &queue.name),
         }
     }
 }
@@ -82,7 +87,7 @@ fn divide(total: i64, unit: i64, usage_weight: i64, claims: &[Claim<'_>]) -> Vec
         .collect();
     let mut rest = fair.iter().fold(total, |rest, share| rest.saturating_sub(*share));
     if rest <= 0 {
-        // Guarantees alone exceed the total: everyone keeps its own.
+        // The deserved quotas alone exceed the total: every queue keeps its own.
         return fair;
     }
     let mut priorities: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
@@ -96,7 +101,10 @@ fn divide(total: i64, unit: i64, usage_weight: i64, claims: &[Claim<'_>]) -> Vec
         leftovers.push(water_fill(&mut rest, unit, usage_weight, claims, &members, &mut fair));
     }
     for mut left in leftovers {
-        left.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| claims[a.0].tie.cmp(&claims[b.0].tie)));
+        left.sort_by(|a, b| {
+            b.1.cmp(&a.1)
+                .then_with(|| claims[a.0].tie_break.cmp(&claims[b.0].tie_break))
+        });
         for (at, _) in left {
             let give = unit.min(rest);
             fair[at] += give;
@@ -106,7 +114,7 @@ fn divide(total: i64, unit: i64, usage_weight: i64, claims: &[Claim<'_>]) -> Vec
     fair
 }
 
-/// A part of a unit that a queue was due but could not get in whole units: `numerator / denominator`.
+/// The part of a unit that a queue did not get because units are whole: `numerator / denominator`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Remainder {
     numerator: i128,
@@ -126,8 +134,9 @@ impl PartialOrd for Remainder {
     }
 }
 
-/// Hands out `rest` in whole units by weight, in rounds, because a queue that needs less than its part leaves something
-/// to the others. Within a round everyone's part is measured against the same budget, so their order does not matter.
+/// Divides `rest` in whole units by weight. It takes several rounds, because a queue that needs less than its part leaves the rest of it
+/// to the other queues. Within a round all parts are computed from the same budget, so the order of queues does not matter.
+/// Returns the remainders by claim.
 fn water_fill(
     rest: &mut i64,
     unit: i64,
@@ -139,18 +148,18 @@ fn water_fill(
     let mut left: Vec<(usize, Remainder)> = Vec::new();
     loop {
         let budget = i128::from(*rest);
-        let hungry: Vec<usize> = members
+        let unsatisfied: Vec<usize> = members
             .iter()
             .copied()
             .filter(|at| claims[*at].requestable > fair[*at])
             .collect();
-        let weights = effective_weights(claims, &hungry, usage_weight);
+        let weights = effective_weights(claims, &unsatisfied, usage_weight);
         let sum: i128 = weights.iter().sum();
         if sum == 0 {
             return left;
         }
-        let mut someone_was_satisfied = false;
-        for (at, weight) in hungry.into_iter().zip(weights) {
+        let mut has_surplus = false;
+        for (at, weight) in unsatisfied.into_iter().zip(weights) {
             if *rest == 0 {
                 break;
             }
@@ -182,29 +191,29 @@ fn water_fill(
             }
             fair[at] += give;
             *rest -= give;
-            someone_was_satisfied |= i128::from(need) * sum < part;
+            has_surplus |= i128::from(need) * sum < part;
         }
-        if !someone_was_satisfied || *rest == 0 {
+        if !has_surplus || *rest == 0 {
             return left;
         }
     }
 }
 
-/// Weights corrected by what the queues used lately: with share of weight `w` and usage `u`, `w + k (w - u)`, at least 0.
-fn effective_weights(claims: &[Claim<'_>], hungry: &[usize], usage_weight: i64) -> Vec<i128> {
-    let plain: Vec<i128> = hungry.iter().map(|at| i128::from(claims[*at].weight)).collect();
+/// Weights corrected by historic usage: for a relative weight `w` and a usage `u`, `w + k (w - u)`, at least 0.
+fn effective_weights(claims: &[Claim<'_>], unsatisfied: &[usize], usage_weight: i64) -> Vec<i128> {
+    let plain: Vec<i128> = unsatisfied.iter().map(|at| i128::from(claims[*at].weight)).collect();
     let total: i128 = plain.iter().sum();
-    if usage_weight <= 0 || total == 0 || hungry.iter().all(|at| claims[*at].usage_billionths == 0) {
+    if usage_weight <= 0 || total == 0 || unsatisfied.iter().all(|at| claims[*at].usage_billionths == 0) {
         return plain;
     }
     let k = i128::from(usage_weight);
-    let corrected = plain.iter().zip(hungry).map(|(weight, at)| {
+    let corrected = plain.iter().zip(unsatisfied).map(|(weight, at)| {
         let usage = i128::from(claims[*at].usage_billionths);
         let weighted = weight * (1_000_000 + k) * 1_000 - k * usage * total / 1_000_000;
         if *weight == 0 { 0 } else { weighted.max(0) }
     });
     let mut corrected: Vec<i128> = corrected.collect();
-    // Keep products with a budget within 128 bits.
+    // Products with a budget must fit 128 bits.
     let largest = corrected.iter().max().copied().unwrap_or(0);
     let excess = (128 - largest.leading_zeros()).saturating_sub(60);
     corrected.iter_mut().for_each(|weight| *weight >>= excess);
@@ -237,7 +246,7 @@ mod tests {
                     usage_billionths: word
                         .get(5)
                         .map_or(0, |usage| usage.parse::<i64>().unwrap() * 10_000_000),
-                    tie: (Millis(at as i64), "", ""),
+                    tie_break: (Millis(at as i64), "", ""),
                 }
             })
             .collect();

@@ -1,4 +1,4 @@
-//! What each queue is due: fair division, the order of queues, bounds, and who may take from whom.
+//! Fairness between queues: fair division, the order of queues, quotas and limits, and the rules of reclaim.
 //!
 //! Reads the ledger; only [`divide_tree`] writes, and only fair shares at the start of a cycle.
 
@@ -9,19 +9,21 @@ mod reclaim;
 
 pub(crate) use bounds::{Bound, BoundKind, exceeded, limits_hold, over_quota};
 pub(crate) use division::divide_tree;
-pub(crate) use order::{Load, Standing};
-pub(crate) use reclaim::{Before, Loss, Reclaimer, can_reclaim, leveled, may_lose, reclaim_is_fair};
+pub(crate) use order::{QueueChange, QueueSortKey};
+pub(crate) use reclaim::{
+    AllocatedBefore, QueueLoss, Reclaimer, can_reclaim, may_reclaim_from, reclaim_is_fair, sibling_ancestors,
+};
 
 use crate::model::{Quota, ResourceQuota};
-use crate::tables::{Queue, Share};
+use crate::tables::{Queue, QueueResources};
 
-/// The quota of one resource, by index into a [`Share`].
+/// The quota of one resource, by index into [`QueueResources`].
 pub(crate) fn quota_of(quota: &Quota, resource: usize) -> &ResourceQuota {
     [&quota.cpu, &quota.memory, &quota.gpu][resource]
 }
 
-/// Whether `amount` is within what the queue deserves of every resource.
-pub(crate) fn within_deserved(queue: &Queue, amount: Share) -> bool {
+/// Whether `amount` is within the deserved quota of the queue for every resource.
+pub(crate) fn within_deserved(queue: &Queue, amount: QueueResources) -> bool {
     (0..3).all(|resource| {
         quota_of(&queue.quota, resource)
             .deserved
@@ -29,8 +31,8 @@ pub(crate) fn within_deserved(queue: &Queue, amount: Share) -> bool {
     })
 }
 
-/// The sum of two shares.
-pub(crate) fn plus(mut a: Share, b: Share) -> Share {
+/// The sum of two amounts.
+pub(crate) fn plus(mut a: QueueResources, b: QueueResources) -> QueueResources {
     crate::ledger::add(&mut a, b, 1);
     a
 }

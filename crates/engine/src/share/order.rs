@@ -1,15 +1,15 @@
-//! The order in which sibling queues are served, and in reverse, in which they lose.
+//! The order in which sibling queues are served; in reverse, the order in which they lose pods.
 
 use std::cmp::Ordering;
 
 use crate::ids::QueueId;
 use crate::ledger::Ledger;
 use crate::share::{plus, within_deserved};
-use crate::tables::{Queue, SHARE_GPU, Share};
+use crate::tables::{QUEUE_GPU, Queue, QueueResources};
 
-/// What one queue brings into the comparison with its siblings: computed once, compared often.
+/// The values by which a queue is compared with its siblings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct QueueSortKey {
     pub(crate) queue: QueueId,
     over_utilised: bool,
     starved: bool,
@@ -17,20 +17,20 @@ pub(crate) struct Standing {
     share_with_gang: f64,
 }
 
-/// What is about to change in a queue: what its best gang asks for, or what victims taken from it would free.
+/// What an action is about to change in a queue: the request of its best gang, and the resources freed by victims of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
-    pub(crate) request: Share,
-    pub(crate) freed: Share,
+pub(crate) struct QueueChange {
+    pub(crate) request: QueueResources,
+    pub(crate) freed: QueueResources,
 }
 
-impl Standing {
-    pub(crate) fn of(ledger: &Ledger, id: QueueId, load: Load, total: Share) -> Standing {
+impl QueueSortKey {
+    pub(crate) fn of(ledger: &Ledger, id: QueueId, change: QueueChange, total: QueueResources) -> QueueSortKey {
         let queue = ledger.queue(id);
-        let with_request = plus(queue.allocated, load.request);
+        let with_request = plus(queue.allocated, change.request);
         let mut with_victims = with_request;
-        crate::ledger::add(&mut with_victims, load.freed, -1);
-        Standing {
+        crate::ledger::add(&mut with_victims, change.freed, -1);
+        QueueSortKey {
             queue: id,
             over_utilised: over_utilised(queue),
             starved: within_deserved(queue, with_request),
@@ -39,8 +39,8 @@ impl Standing {
         }
     }
 
-    /// Who is served first (`Less` = self). Each rule decides only between those equal by the rules before it.
-    pub(crate) fn compare(&self, other: &Standing, ledger: &Ledger, total: Share) -> Ordering {
+    /// `Less` if this queue is served before the other.
+    pub(crate) fn compare(&self, other: &QueueSortKey, ledger: &Ledger, total: QueueResources) -> Ordering {
         let (l, r) = (ledger.queue(self.queue), ledger.queue(other.queue));
         let share = |queue: &Queue| dominant_share(queue, queue.allocated, total);
         self.over_utilised
@@ -50,26 +50,26 @@ impl Standing {
             .then_with(|| self.takes_without_share.cmp(&other.takes_without_share))
             .then_with(|| self.share_with_gang.total_cmp(&other.share_with_gang))
             .then_with(|| share(l).total_cmp(&share(r)))
-            .then_with(|| smaller_everywhere(l, r))
+            .then_with(|| compare_allocatable(l, r))
             .then_with(|| l.created.cmp(&r.created))
             .then_with(|| l.uid.cmp(&r.uid))
             .then_with(|| l.name.cmp(&r.name))
     }
 }
 
-/// Holds more than its fair share of everything.
+/// Whether the queue holds more than its fair share of every resource.
 fn over_utilised(queue: &Queue) -> bool {
     (0..3).all(|resource| queue.allocated[resource] > queue.fair_share[resource])
 }
 
-/// Would hold something of which it has no share at all.
-fn takes_without_share(queue: &Queue, amount: Share) -> bool {
+/// Whether the queue would hold a resource of which it may have nothing.
+fn takes_without_share(queue: &Queue, amount: QueueResources) -> bool {
     (0..3).any(|resource| queue.allocatable[resource] == Some(0) && amount[resource] > 0)
 }
 
-/// The largest part that the queue has of its share of any resource.
-fn dominant_share(queue: &Queue, amount: Share, total: Share) -> f64 {
-    /// Makes any amount of what a queue has no share of outweigh real shares.
+/// The dominant share: the largest ratio, over all resources, of `amount` to what the queue may hold.
+fn dominant_share(queue: &Queue, amount: QueueResources, total: QueueResources) -> f64 {
+    /// Makes any amount of a resource of which the queue may have nothing outweigh other ratios.
     const NO_SHARE_FACTOR: f64 = 1000.0;
     let mut dominant = 0f64;
     for resource in 0..3 {
@@ -77,7 +77,7 @@ fn dominant_share(queue: &Queue, amount: Share, total: Share) -> f64 {
         let amount = amount[resource] as f64;
         let part = if share != 0 {
             amount / share as f64
-        } else if resource == SHARE_GPU {
+        } else if resource == QUEUE_GPU {
             amount / crate::model::Gpus::ONE.0 as f64 * NO_SHARE_FACTOR
         } else {
             amount * NO_SHARE_FACTOR
@@ -87,7 +87,8 @@ fn dominant_share(queue: &Queue, amount: Share, total: Share) -> f64 {
     dominant
 }
 
-fn smaller_everywhere(l: &Queue, r: &Queue) -> Ordering {
+/// `Less` if the queue may hold less of one resource and more of none.
+fn compare_allocatable(l: &Queue, r: &Queue) -> Ordering {
     let shares: [Ordering; 3] = std::array::from_fn(|resource| {
         // No bound is more than any bound.
         let bound = |queue: &Queue| queue.allocatable[resource].map_or((1, 0), |share| (0, share));

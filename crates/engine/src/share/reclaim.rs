@@ -1,27 +1,27 @@
-//! Who may take back resources from whom.
+//! The rules of reclaim between queues.
 //!
-//! A queue below its fair share may take from queues above theirs, and a queue below its quota from queues above
-//! theirs; in the end it must not be better off than those it took from.
+//! A queue below its fair share may reclaim from queues above theirs, and a queue below its quota from queues above theirs. Afterwards
+//! the reclaiming queue must not be more saturated than the queues that lost pods.
 
 use crate::ids::{GangId, QueueId};
 use crate::ledger::{Ledger, add};
 use crate::share::{plus, quota_of, within_deserved};
-use crate::tables::Share;
+use crate::tables::QueueResources;
 
-/// A gang that wants to reclaim, and what it asks for.
+/// A gang that reclaims, and its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reclaimer {
     pub(crate) gang: GangId,
     pub(crate) queue: QueueId,
-    pub(crate) request: Share,
+    pub(crate) request: QueueResources,
     /// Millionths; see [`crate::Config::saturation_multiplier_millionths`].
     pub(crate) saturation_multiplier: i64,
 }
 
-/// What queues held before anything of a scenario happened.
-pub(crate) type Before = Vec<(Share, Share)>;
+/// The allocated and the non-preemptible resources of every queue before the evictions of a scenario, by queue id.
+pub(crate) type AllocatedBefore = Vec<(QueueResources, QueueResources)>;
 
-/// Whether the gang's own queue has room below its fair share (and quota, if it can't be evicted).
+/// Whether the gang's queue stays within its fair share; for a non-preemptible gang, also within its quota.
 pub(crate) fn can_reclaim(ledger: &Ledger, reclaimer: &Reclaimer) -> bool {
     let queue = ledger.queue(reclaimer.queue);
     let within_fair = (0..3).all(|at| queue.allocated[at] + reclaimer.request[at] <= queue.fair_share[at]);
@@ -30,8 +30,9 @@ pub(crate) fn can_reclaim(ledger: &Ledger, reclaimer: &Reclaimer) -> bool {
             || within_deserved(queue, plus(queue.allocated_non_preemptible, reclaimer.request)))
 }
 
-/// The siblings at which the ways to both queues part; where one way ends earlier, the last pair compared.
-pub(crate) fn leveled(ledger: &Ledger, a: QueueId, b: QueueId) -> (QueueId, QueueId) {
+/// The two ancestors (or the queues themselves) that are siblings: where the paths from the root to `a` and `b` diverge. If one path is
+/// a prefix of the other, the last pair of queues at the same depth.
+pub(crate) fn sibling_ancestors(ledger: &Ledger, a: QueueId, b: QueueId) -> (QueueId, QueueId) {
     let path = |leaf| {
         let mut path: Vec<QueueId> = ledger.queue_path(leaf).collect();
         path.reverse();
@@ -45,9 +46,9 @@ pub(crate) fn leveled(ledger: &Ledger, a: QueueId, b: QueueId) -> (QueueId, Queu
         .expect("a path has at least its own queue")
 }
 
-/// Whether gangs of `victim` are worth considering at all.
-pub(crate) fn may_lose(ledger: &Ledger, reclaimer: &Reclaimer, victim: QueueId) -> bool {
-    let (mine, theirs) = leveled(ledger, reclaimer.queue, victim);
+/// Whether gangs of the queue `victim` can be victims at all, before any set of victims is known.
+pub(crate) fn may_reclaim_from(ledger: &Ledger, reclaimer: &Reclaimer, victim: QueueId) -> bool {
+    let (mine, theirs) = sibling_ancestors(ledger, reclaimer.queue, victim);
     let (mine, theirs) = (ledger.queue(mine), ledger.queue(theirs));
     if !within_deserved(mine, plus(mine.allocated, reclaimer.request)) {
         return exceeds_allocatable(theirs, theirs.allocated);
@@ -68,58 +69,63 @@ pub(crate) fn may_lose(ledger: &Ledger, reclaimer: &Reclaimer, victim: QueueId) 
     !below_quota
 }
 
-fn exceeds_allocatable(queue: &crate::tables::Queue, amount: Share) -> bool {
+fn exceeds_allocatable(queue: &crate::tables::Queue, amount: QueueResources) -> bool {
     (0..3).any(|resource| queue.allocatable[resource].is_some_and(|share| amount[resource] > share))
 }
 
-/// What one victim queue loses: one entry per unit that is judged on its own.
+/// The resources that a queue loses: one entry for each unit of victims.
 #[derive(Clone, Debug)]
-pub(crate) struct Loss {
+pub(crate) struct QueueLoss {
     pub(crate) queue: QueueId,
-    pub(crate) units: Vec<Share>,
+    pub(crate) units: Vec<QueueResources>,
 }
 
-/// Whether taking `losses` for the reclaimer is fair. `before` holds every queue's allocated and non-preemptible amount
-/// from before the scenario.
-pub(crate) fn reclaim_is_fair(ledger: &Ledger, before: &Before, reclaimer: &Reclaimer, losses: &[Loss]) -> bool {
+/// Whether the reclaimer may cause these losses.
+pub(crate) fn reclaim_is_fair(
+    ledger: &Ledger,
+    before: &AllocatedBefore,
+    reclaimer: &Reclaimer,
+    losses: &[QueueLoss],
+) -> bool {
     let mut remaining: Vec<(QueueId, Remaining)> = Vec::new();
     for loss in losses {
-        let (mine, theirs) = leveled(ledger, reclaimer.queue, loss.queue);
+        let (mine, theirs) = sibling_ancestors(ledger, reclaimer.queue, loss.queue);
         let involved: [bool; 3] = std::array::from_fn(|at| loss.units.iter().any(|unit| unit[at] > 0));
         let guaranteed = within_deserved(ledger.queue(mine), plus(before[mine.index()].0, reclaimer.request));
         let victim = ledger.queue(theirs);
         for unit in &loss.units {
-            let left = remaining_of(&mut remaining, before, theirs).share;
+            let left = remaining_of(&mut remaining, before, theirs).allocated;
             let fair = exceeds_allocatable(victim, left) || (guaranteed && !within_deserved(victim, left));
             if !fair {
                 return false;
             }
             for queue in ledger.queue_path(loss.queue) {
                 let entry = remaining_of(&mut remaining, before, queue);
-                add(&mut entry.share, *unit, -1);
+                add(&mut entry.allocated, *unit, -1);
                 entry.involved = std::array::from_fn(|at| entry.involved[at] || involved[at]);
             }
         }
     }
-    stays_behind_siblings(ledger, before, reclaimer, &remaining)
+    stays_less_saturated(ledger, before, reclaimer, &remaining)
 }
 
+/// What a queue holds after its losses, and which resources it lost.
 #[derive(Clone, Copy, Debug)]
 struct Remaining {
-    share: Share,
+    allocated: QueueResources,
     involved: [bool; 3],
 }
 
 fn remaining_of<'a>(
     remaining: &'a mut Vec<(QueueId, Remaining)>,
-    before: &Before,
+    before: &AllocatedBefore,
     queue: QueueId,
 ) -> &'a mut Remaining {
     let at = remaining.iter().position(|(id, _)| *id == queue).unwrap_or_else(|| {
         remaining.push((
             queue,
             Remaining {
-                share: before[queue.index()].0,
+                allocated: before[queue.index()].0,
                 involved: [false; 3],
             },
         ));
@@ -128,10 +134,11 @@ fn remaining_of<'a>(
     &mut remaining[at].1
 }
 
-/// Above its fair share, the reclaiming side must stay less saturated than every sibling it took from, at every level.
-fn stays_behind_siblings(
+/// Whether, at every level, the reclaiming queue is within its fair share, or less saturated than every sibling that lost pods; for a
+/// non-preemptible gang, also within its quota.
+fn stays_less_saturated(
     ledger: &Ledger,
-    before: &Before,
+    before: &AllocatedBefore,
     reclaimer: &Reclaimer,
     remaining: &[(QueueId, Remaining)],
 ) -> bool {
@@ -141,7 +148,7 @@ fn stays_behind_siblings(
         let own = remaining
             .iter()
             .find(|(id, _)| *id == level)
-            .map_or(before[level.index()].0, |(_, own)| own.share);
+            .map_or(before[level.index()].0, |(_, own)| own.allocated);
         let mine = plus(own, reclaimer.request);
         for (sibling, theirs) in remaining {
             let sibling_queue = ledger.queue(*sibling);
@@ -161,10 +168,10 @@ fn stays_behind_siblings(
                 if !above_share || their_fair <= 0 {
                     continue;
                 }
-                // mine / my_fair * multiplier >= theirs / their_fair by cross-multiplication; no fair share is infinite.
+                // mine / my_fair * multiplier >= theirs / their_fair, by cross-multiplication; a fair share of 0 is saturated without bound.
                 let mine = i128::from(mine[resource]) * i128::from(reclaimer.saturation_multiplier) / 1_000_000;
                 let my_side = mine * i128::from(their_fair);
-                let their_side = i128::from(theirs.share[resource]) * i128::from(my_fair);
+                let their_side = i128::from(theirs.allocated[resource]) * i128::from(my_fair);
                 if my_fair == 0 || my_side >= their_side {
                     return false;
                 }

@@ -8,22 +8,22 @@ use crate::ids::{PodId, QueueId, Symbol};
 use crate::model::{Millis, TopologyConstraint};
 use crate::reasons::SubGroupExcess;
 use crate::report::Status;
-use crate::tables::Share;
+use crate::tables::QueueResources;
 
-/// A member of a subgroup.
+/// A child of a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Member {
     /// A leaf, by index into the gang's pod sets.
     Pods(u32),
-    /// An inner group, by index into the gang's groups.
-    Group(u32),
+    /// An inner node, by index into the gang's subgroups.
+    SubGroup(u32),
 }
 
-/// An inner node of a gang's tree; index 0 is the gang itself.
+/// An inner node of a gang's tree. Index 0 is the gang itself.
 #[derive(Clone, Debug)]
 pub(crate) struct SubGroup {
     pub(crate) parent: Option<u32>,
-    /// In order of names.
+    /// Ordered by name.
     pub(crate) members: Vec<Member>,
     /// Members that must be satisfied; `None` = all.
     pub(crate) min_members: Option<u32>,
@@ -36,12 +36,12 @@ impl SubGroup {
     }
 }
 
-/// Pods of a set; up to four take no memory beside the row.
+/// Pods of a set. Up to four are stored in the row itself.
 pub(crate) type PodList = SmallVec<[PodId; 4]>;
 /// Pod sets of a gang: one in nearly all cases.
 pub(crate) type PodSets = SmallVec<[PodSet; 1]>;
 
-/// A leaf of a gang's tree.
+/// A leaf of a gang's tree: the pods of one subgroup, or of a gang without subgroups.
 #[derive(Clone, Debug)]
 pub(crate) struct PodSet {
     pub(crate) name: Arc<str>,
@@ -52,7 +52,7 @@ pub(crate) struct PodSet {
     pub(crate) pods: PodList,
     /// Pods per status.
     pub(crate) counts: [u32; Status::COUNT],
-    /// Pods that are pending but refused by the edge.
+    /// Pending pods that are refused; see [`PodSpec::refused`](crate::model::PodSpec).
     pub(crate) refused: u32,
 }
 
@@ -82,7 +82,7 @@ impl PodSet {
         self.sum(Status::is_alive)
     }
 
-    /// Pods that run or could be started.
+    /// Pods that run or can be started.
     pub(crate) fn ready(&self) -> u32 {
         self.alive() - self.counts[Status::Gated as usize] - self.refused
     }
@@ -114,45 +114,46 @@ const STATUSES: [Status; Status::COUNT] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Gang {
     pub(crate) key: Arc<crate::model::GangKey>,
-    /// False while only its pods have been seen.
+    /// False while the engine knows pods of the gang but not the gang.
     pub(crate) known: bool,
     pub(crate) uid: Box<str>,
     pub(crate) created: Millis,
     /// Position among all gangs by age, then uid, then name.
     pub(crate) seniority: u32,
     pub(crate) queue_name: Symbol,
-    /// The leaf queue; `None` = missing, cut off or not a leaf.
+    /// The leaf queue; `None` = the queue is missing, disconnected from a root, or not a leaf.
     pub(crate) queue: Option<QueueId>,
     pub(crate) priority: i32,
     pub(crate) preemptible: bool,
-    /// Shared by gangs without subgroups and topology.
-    pub(crate) groups: Arc<[SubGroup]>,
+    /// Parents before children, the gang itself first. One value is shared by all gangs without subgroups and topology.
+    pub(crate) sub_groups: Arc<[SubGroup]>,
     pub(crate) pod_sets: PodSets,
-    /// If set, it has more subgroups than are scheduled: all its pods are in one set, and none is started.
+    /// If set, the gang exceeds a bound on subgroups: all its pods are in one set, and none is started.
     pub(crate) excess: Option<SubGroupExcess>,
-    /// Pods that name a subgroup which is not there.
-    pub(crate) strays: Vec<PodId>,
+    /// Pods whose subgroup does not exist.
+    pub(crate) unmatched_pods: Vec<PodId>,
     pub(crate) last_start: Option<Millis>,
     pub(crate) last_eviction: Option<Millis>,
     pub(crate) stale_since: Option<Millis>,
     pub(crate) preemption_delay: Millis,
     pub(crate) staleness_grace: Option<Option<Millis>>,
     pub(crate) schedulable: bool,
-    /// Why nothing of it may start, in the words of the edge. Then it is not `schedulable`.
+    /// Why no pod of the gang may start; if set, `schedulable` is false.
     pub(crate) refused: Option<Box<str>>,
-    /// What its pods that really hold a place are charged.
-    pub(crate) allocated: Share,
-    /// How often in a row the search for victims was cut short, and the cycle from which it may search again.
+    /// What queues are charged for its pods, without pipelined ones.
+    pub(crate) allocated: QueueResources,
+    /// How many victim searches in a row ended for lack of budget.
     pub(crate) searches_cut: u32,
+    /// The first cycle in which the gang may search for victims again.
     pub(crate) search_from: u64,
-    /// Actions that tried it in vain since they last came to the end of all gangs, as bits by [`Round`](crate::work::Round).
+    /// Actions that failed to place the gang in their current round, as bits by [`Round`](crate::work::Round).
     pub(crate) tried_by: u8,
-    /// If true, it is among [`Ledger::stirred`](crate::ledger::Ledger).
-    pub(crate) stirred: bool,
+    /// Whether the gang is in [`Ledger::dirty_gangs`](crate::ledger::Ledger).
+    pub(crate) dirty: bool,
 }
 
 impl Gang {
-    /// When it may evict others, if not now.
+    /// The end of its preemption delay, if it is not over.
     pub(crate) fn delayed_until(&self, now: Millis) -> Option<Millis> {
         if self.preemption_delay <= Millis(0) {
             return None;
@@ -168,7 +169,7 @@ impl Gang {
         self.pod_sets.iter().map(|set| set.counts[status as usize]).sum()
     }
 
-    /// Pods that a decision can start now.
+    /// Number of pods that a decision can start now.
     pub(crate) fn waiting(&self) -> u32 {
         self.pod_sets
             .iter()
@@ -180,7 +181,7 @@ impl Gang {
         self.pod_sets.iter().map(PodSet::active_allocated).sum()
     }
 
-    /// Whether any of its pods holds a place, as opposed to waiting for it.
+    /// Whether any of its pods holds resources.
     pub(crate) fn has_started(&self) -> bool {
         self.pod_sets.iter().any(|set| set.allocated() > 0)
     }
@@ -193,9 +194,9 @@ impl Gang {
         self.pod_sets.iter().any(PodSet::is_elastic)
     }
 
-    /// Whether any of it is bound to topology domains.
+    /// Whether the gang or one of its subgroups has a topology constraint.
     pub(crate) fn has_topology(&self) -> bool {
-        self.groups.iter().any(|group| group.topology.is_some())
+        self.sub_groups.iter().any(|group| group.topology.is_some())
             || self.pod_sets.iter().any(|set| set.topology.is_some())
     }
 }

@@ -1,4 +1,4 @@
-//! The labels of a pod, packed into one text: a map costs several times the text.
+//! The labels of a pod as one string, because a map takes several times the memory.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::model::Labels;
 use crate::steps;
 
-/// Lines of `key=value`, by key. Kubernetes allows neither character in a key, nor an end of line in a value; what has one is in no selector.
+/// Lines of `key=value`, ordered by key. A label with `=` or a newline in its key, or a newline in its value, is left out: Kubernetes
+/// allows neither, and no selector can match such a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PackedLabels(Arc<str>);
 
@@ -27,12 +28,12 @@ impl PackedLabels {
         PackedLabels(text.into())
     }
 
-    /// Each `key=value`.
+    /// The lines, `key=value` each.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = &str> {
         self.0.lines()
     }
 
-    /// By a binary search for the line: a pod may have ten thousand labels, and every selector that looks at it asks for one.
+    /// The value of a label, by binary search: a pod may have ten thousand labels, and every selector reads some of them.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         let mut rest = &*self.0;
         while !rest.is_empty() {

@@ -1,7 +1,6 @@
 //! The rows of the engine's tables: nodes, pods, gangs, queues and the shapes of pods.
 //!
-//! Plain data with the small questions that need nothing but the row. Every number that a decision can change is
-//! written by [`crate::ledger`] only.
+//! Plain data, with methods that read nothing but the row. Only [`crate::ledger`] writes the numbers that decisions change.
 
 mod gang;
 mod labels;
@@ -12,8 +11,8 @@ mod shape;
 
 pub(crate) use gang::{Gang, Member, PodList, PodSet, PodSets, SubGroup};
 pub(crate) use labels::PackedLabels;
-pub(crate) use node::{Extended, Free, Group, Node, When};
-pub(crate) use pod::{Groups, Place, Pod};
+pub(crate) use node::{ExtendedResource, FreeResources, GpuGroup, Node, When};
+pub(crate) use pod::{GpuGroupIds, Placement, Pod};
 pub(crate) use queue::Queue;
 pub(crate) use shape::{GpuKind, Shape, ceil_hundredths};
 
@@ -28,18 +27,18 @@ pub(crate) const GPU: usize = 2;
 /// Index of pod slots.
 pub(crate) const PODS: usize = 3;
 
-/// CPU, memory, whole GPUs, pod slots.
-pub(crate) type Vector = [i64; 4];
-/// CPU, memory, GPUs in millionths: what queues count.
-pub(crate) type Share = [i64; 3];
+/// Resources of a node: CPU, memory, whole GPUs, pod slots.
+pub(crate) type NodeResources = [i64; 4];
+/// Resources of a queue: CPU, memory, GPUs in millionths.
+pub(crate) type QueueResources = [i64; 3];
 
-/// Index of GPUs in a [`Share`].
-pub(crate) const SHARE_GPU: usize = 2;
+/// Index of GPUs in [`QueueResources`].
+pub(crate) const QUEUE_GPU: usize = 2;
 
 /// MiB in bytes.
 pub(crate) const MIB: i64 = 1 << 20;
 
-/// Adds a row. A table grows by an eighth and not to twice its size: rows are what memory goes into.
+/// Adds a row. A table grows by an eighth instead of doubling, because the tables are most of the engine's memory.
 pub(crate) fn add_row<T>(table: &mut Vec<T>, row: T) {
     if table.len() == table.capacity() {
         table.reserve_exact(table.len() / 8 + 64);
@@ -51,12 +50,12 @@ impl Status {
     /// Number of statuses, for counters.
     pub(crate) const COUNT: usize = 11;
 
-    /// Occupies its node.
+    /// Whether the pod's resources are accounted on its node.
     pub(crate) fn is_active_used(self) -> bool {
         self.is_active_allocated() || matches!(self, Status::Releasing | Status::StuckInReleasing)
     }
 
-    /// Has a place and is meant to keep it.
+    /// Whether the pod has a node, or is pipelined to one, and is not being evicted.
     pub(crate) fn is_active_allocated(self) -> bool {
         matches!(
             self,
@@ -64,12 +63,12 @@ impl Status {
         )
     }
 
-    /// Really holds its place, as opposed to waiting for it.
+    /// Whether the pod holds resources and is not being evicted. Pipelined pods do not hold any yet.
     pub(crate) fn is_allocated(self) -> bool {
         matches!(self, Status::Binding | Status::Bound | Status::Running)
     }
 
-    /// Is or may become part of the running gang.
+    /// Whether the pod runs or may still be started.
     pub(crate) fn is_alive(self) -> bool {
         self.is_active_allocated() || matches!(self, Status::Pending | Status::Gated)
     }

@@ -1,106 +1,108 @@
-//! Nodes, their shared devices, and what is free on them.
+//! Nodes, their GPU groups and their free resources.
 
-use crate::ids::{GroupId, PodId, ResourceId, Symbol};
+use crate::ids::{GpuGroupId, PodId, ResourceId, Symbol};
 use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, Taint};
-use crate::tables::{GPU, MEMORY, MIB, Shape, Share, Vector, ceil_hundredths};
+use crate::tables::{GPU, MEMORY, MIB, NodeResources, QueueResources, Shape, ceil_hundredths};
 
-/// A shared device of a node: MiB by what becomes of those who hold them.
+/// A GPU group: a GPU of a node that pods share, with its memory by the status of the pods that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
-    pub(crate) id: GroupId,
-    /// Held by pods that stay.
-    pub(crate) staying: i64,
-    /// Held by pods that are leaving.
-    pub(crate) leaving: i64,
-    /// Promised to pods that wait for room.
-    pub(crate) promised: i64,
+pub(crate) struct GpuGroup {
+    pub(crate) id: GpuGroupId,
+    /// Held by pods that are neither releasing nor pipelined.
+    pub(crate) active_mib: i64,
+    /// Held by releasing pods.
+    pub(crate) releasing_mib: i64,
+    /// Reserved for pipelined pods.
+    pub(crate) pipelined_mib: i64,
 }
 
-impl Group {
-    /// Held or promised.
-    pub(crate) fn used(&self) -> i64 {
-        self.staying + self.leaving + self.promised
+impl GpuGroup {
+    /// Held by pods of any status, pipelined ones included.
+    pub(crate) fn used_mib(&self) -> i64 {
+        self.active_mib + self.releasing_mib + self.pipelined_mib
     }
 
-    /// Held by pods that are there, leaving ones included.
-    pub(crate) fn allocated(&self) -> i64 {
-        self.staying + self.leaving
+    /// Held by pods that are on the node, releasing ones included.
+    pub(crate) fn allocated_mib(&self) -> i64 {
+        self.active_mib + self.releasing_mib
     }
 
-    /// Being freed, less what is promised.
-    pub(crate) fn releasing(&self) -> i64 {
-        self.leaving - self.promised
+    /// Releasing memory that is not reserved for pipelined pods yet.
+    pub(crate) fn unreserved_releasing_mib(&self) -> i64 {
+        self.releasing_mib - self.pipelined_mib
     }
 
-    /// MiB that one more pod could be promised.
-    pub(crate) fn room(&self, memory_mib: i64) -> i64 {
-        memory_mib - self.staying - self.promised
+    /// MiB that one more pod can be pipelined to.
+    pub(crate) fn available_mib(&self, memory_mib: i64) -> i64 {
+        memory_mib - self.active_mib - self.pipelined_mib
     }
 
-    /// Whether `need` MiB fit, counting what is being freed. A device that everyone is leaving counts as whole.
-    pub(crate) fn fits(&self, need: i64, memory_mib: i64) -> bool {
-        self.room(memory_mib) >= need && !self.is_emptying() && !self.is_unused()
+    /// Whether `need` MiB fit once the releasing pods have terminated. Never true for a group with releasing pods only: its GPU counts
+    /// as a whole one that is being released.
+    pub(crate) fn fits_after_release(&self, need: i64, memory_mib: i64) -> bool {
+        self.available_mib(memory_mib) >= need && !self.is_emptying() && !self.is_unused()
     }
 
-    /// Whether `need` MiB fit at once.
+    /// Whether `need` MiB fit now.
     pub(crate) fn fits_now(&self, need: i64, memory_mib: i64) -> bool {
-        self.allocated() > 0 && memory_mib - self.allocated() >= need
+        self.allocated_mib() > 0 && memory_mib - self.allocated_mib() >= need
     }
 
-    /// Whether all who use it are leaving.
+    /// Whether all its pods are releasing.
     pub(crate) fn is_emptying(&self) -> bool {
-        self.leaving > 0 && self.staying == 0 && self.promised == 0
+        self.releasing_mib > 0 && self.active_mib == 0 && self.pipelined_mib == 0
     }
 
     pub(crate) fn is_unused(&self) -> bool {
-        self.staying == 0 && self.leaving == 0 && self.promised == 0
+        self.active_mib == 0 && self.releasing_mib == 0 && self.pipelined_mib == 0
     }
 
-    /// A device with anyone on it is not idle.
-    pub(crate) fn takes_idle(&self) -> i64 {
-        i64::from(self.allocated() > 0)
+    /// Whole GPUs that the group takes from the idle ones of its node: 1 while a pod is on the GPU.
+    pub(crate) fn idle_gpus_taken(&self) -> i64 {
+        i64::from(self.allocated_mib() > 0)
     }
 
-    /// A device that everyone leaves is one more to come; the first to be promised a device on which nobody stays takes
-    /// one that comes.
-    pub(crate) fn gives_releasing(&self) -> i64 {
-        i64::from(self.staying == 0 && self.leaving > 0) - i64::from(self.staying == 0 && self.promised > 0)
+    /// Whole GPUs that the group adds to the releasing ones of its node: a GPU with releasing pods only is one more, and the first
+    /// pipelined pod of a GPU without active pods takes one.
+    pub(crate) fn releasing_gpus_given(&self) -> i64 {
+        i64::from(self.active_mib == 0 && self.releasing_mib > 0)
+            - i64::from(self.active_mib == 0 && self.pipelined_mib > 0)
     }
 }
 
 /// An extended resource of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extended {
+pub(crate) struct ExtendedResource {
     pub(crate) resource: ResourceId,
     pub(crate) allocatable: i64,
     pub(crate) idle: i64,
     pub(crate) releasing: i64,
 }
 
-/// Which room counts.
+/// Which resources count as free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
-    /// What is idle.
+    /// Idle ones.
     Now,
-    /// What is idle or being freed.
+    /// Idle and releasing ones.
     AfterRelease,
 }
 
-/// The numbers of a node that decisions change most.
+/// The resources of a node that pods can still get. Copied as a whole into the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Free {
-    pub(crate) idle: Vector,
-    /// May be negative where something waits for room that is idle now; only the sum with `idle` has a meaning.
-    pub(crate) releasing: Vector,
-    /// GPUs taken whole, promised ones included.
-    pub(crate) used_gpus: i64,
-    /// The part of them whose pods are leaving.
-    pub(crate) leaving_gpus: i64,
+pub(crate) struct FreeResources {
+    pub(crate) idle: NodeResources,
+    /// Negative where pods are pipelined to resources that are idle; only the sum with `idle` has a meaning.
+    pub(crate) releasing: NodeResources,
+    /// GPUs of pods that use whole GPUs, pipelined pods included.
+    pub(crate) whole_gpus_used: i64,
+    /// The part of them whose pods are releasing.
+    pub(crate) whole_gpus_releasing: i64,
 }
 
-impl Free {
-    /// Idle and releasing together: what something that can wait may use.
-    pub(crate) fn total(&self) -> Vector {
+impl FreeResources {
+    /// Idle and releasing resources together: what a pipelined pod can get.
+    pub(crate) fn total(&self) -> NodeResources {
         std::array::from_fn(|at| self.idle[at] + self.releasing[at])
     }
 }
@@ -111,7 +113,7 @@ pub(crate) struct Node {
     pub(crate) name: std::sync::Arc<str>,
     /// The name, interned.
     pub(crate) symbol: Symbol,
-    /// False for a row that is free for another node.
+    /// False for an unused row.
     pub(crate) present: bool,
     /// Position among all nodes by name.
     pub(crate) rank: u32,
@@ -119,50 +121,44 @@ pub(crate) struct Node {
     pub(crate) taints: Vec<Taint>,
     pub(crate) unschedulable: bool,
     pub(crate) not_ready: bool,
-    pub(crate) allocatable: Vector,
-    pub(crate) free: Free,
-    pub(crate) extended: Vec<Extended>,
-    /// Shared devices in use, sorted by id.
-    pub(crate) groups: Vec<Group>,
-    /// Pods that the accounting of this node contains.
+    pub(crate) allocatable: NodeResources,
+    pub(crate) free: FreeResources,
+    pub(crate) extended: Vec<ExtendedResource>,
+    /// Sorted by id.
+    pub(crate) gpu_groups: Vec<GpuGroup>,
+    /// Pods whose resources `free` accounts for.
     pub(crate) pods: Vec<PodId>,
-    /// Devices as the device plugin counts them.
+    /// GPUs as the device plugin counts them.
     pub(crate) gpu_units: i64,
-    /// Devices as silicon.
+    /// Physical GPUs.
     pub(crate) gpu_physical: i64,
-    /// MiB per device; 100 where unknown, which makes fractions work all the same.
+    /// MiB per GPU. 100 where unknown, so that a fraction of a GPU is a number of MiB all the same.
     pub(crate) memory_mib: i64,
     pub(crate) memory_known: bool,
     pub(crate) memory_kind: MemoryKind,
     pub(crate) mig_enabled: bool,
     pub(crate) mig_strategy: MigStrategy,
     pub(crate) has_mig: bool,
-    /// MIG pods of the old kind that run here.
+    /// Pods on the node that request MIG slices by the legacy annotation.
     pub(crate) legacy_mig_pods: u32,
-    /// What other schedulers' pods take here.
-    pub(crate) foreign: Share,
+    /// Resources of pods of other schedulers.
+    pub(crate) foreign: QueueResources,
 }
 
 impl Node {
-    /// Whether several device units are the same silicon.
+    /// Whether the device plugin offers each physical GPU several times.
     pub(crate) fn is_time_sliced(&self) -> bool {
         self.gpu_units > self.gpu_physical
     }
 
-    /// Shared devices in use.
-    pub(crate) fn groups_in_use(&self) -> i64 {
-        self.groups.len() as i64
-    }
-
-    pub(crate) fn group(&self, id: GroupId) -> Option<&Group> {
-        self.groups
+    pub(crate) fn gpu_group(&self, id: GpuGroupId) -> Option<&GpuGroup> {
+        self.gpu_groups
             .binary_search_by_key(&id, |group| group.id)
             .ok()
-            .map(|at| &self.groups[at])
+            .map(|at| &self.gpu_groups[at])
     }
 
-    /// How many of `free` whole units can be handed out. On time-sliced silicon every shared device takes all units of
-    /// one physical GPU with it.
+    /// How many of `free` GPUs can be allocated whole. On a time-sliced node every GPU group takes all units of one physical GPU.
     pub(crate) fn whole_units(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
             return free;
@@ -171,8 +167,8 @@ impl Node {
         free.min(self.gpu_units - shared * self.units_per_device() - whole)
     }
 
-    /// How many of `free` devices can still become shared.
-    pub(crate) fn openable_devices(&self, free: i64, when: When) -> i64 {
+    /// How many of `free` GPUs can become the GPU of a new GPU group.
+    pub(crate) fn shareable_devices(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
             return free;
         }
@@ -185,19 +181,20 @@ impl Node {
         (self.gpu_units / self.gpu_physical.max(1)).max(1)
     }
 
-    /// Shared devices and whole units that are taken.
+    /// GPU groups and whole GPUs in use.
     fn occupied(&self, when: When) -> (i64, i64) {
         match when {
-            When::Now => (self.groups_in_use(), self.free.used_gpus),
+            When::Now => (self.gpu_groups.len() as i64, self.free.whole_gpus_used),
             When::AfterRelease => {
-                let staying = self.groups.iter().filter(|group| !group.is_emptying());
-                (staying.count() as i64, self.free.used_gpus - self.free.leaving_gpus)
+                let remaining = self.gpu_groups.iter().filter(|group| !group.is_emptying());
+                let whole = self.free.whole_gpus_used - self.free.whole_gpus_releasing;
+                (remaining.count() as i64, whole)
             }
         }
     }
 
-    /// What a pod of this shape takes of the node besides GPU groups and extended resources.
-    pub(crate) fn charge(&self, shape: &Shape, kind: PodKind) -> Vector {
+    /// The resources of the node that a pod of this shape takes, besides GPU groups and extended resources.
+    pub(crate) fn charge(&self, shape: &Shape, kind: PodKind) -> NodeResources {
         let mut charge = shape.base;
         if kind == PodKind::Reservation {
             charge[GPU] = 0;
@@ -211,7 +208,7 @@ impl Node {
         charge
     }
 
-    /// Bytes of RAM that a pod's GPU memory takes on a node where both are one pool.
+    /// Bytes of RAM that the GPU memory of a pod takes on a node with unified memory.
     pub(crate) fn unified_bytes(&self, shape: &Shape) -> i64 {
         match self.memory_kind {
             MemoryKind::Unified if shape.is_shared() && self.memory_known => shape
@@ -222,13 +219,13 @@ impl Node {
         }
     }
 
-    /// Free GPUs, parts of shared devices and MIG slices included.
+    /// Idle GPUs, including idle parts of shared GPUs and idle MIG slices.
     pub(crate) fn idle_gpus(&self, mig_gpus: impl Fn(ResourceId) -> Gpus) -> Gpus {
         let shared: Gpus = self
-            .groups
+            .gpu_groups
             .iter()
-            .filter(|group| group.allocated() > 0)
-            .map(|group| Gpus::hundredths(100 - ceil_hundredths(group.allocated(), self.memory_mib)))
+            .filter(|group| group.allocated_mib() > 0)
+            .map(|group| Gpus::hundredths(100 - ceil_hundredths(group.allocated_mib(), self.memory_mib)))
             .sum();
         let mig: Gpus = self
             .extended
@@ -238,13 +235,13 @@ impl Node {
         shared + mig + Gpus::whole(self.free.idle[GPU])
     }
 
-    /// GPUs being freed, parts of shared devices and MIG slices included.
+    /// Releasing GPUs, including parts of shared GPUs and MIG slices.
     pub(crate) fn releasing_gpus(&self, mig_gpus: impl Fn(ResourceId) -> Gpus) -> Gpus {
         let shared: Gpus = self
-            .groups
+            .gpu_groups
             .iter()
-            .filter(|group| group.releasing() > 0 && !group.is_emptying())
-            .map(|group| Gpus::hundredths(ceil_hundredths(group.releasing(), self.memory_mib)))
+            .filter(|group| group.unreserved_releasing_mib() > 0 && !group.is_emptying())
+            .map(|group| Gpus::hundredths(ceil_hundredths(group.unreserved_releasing_mib(), self.memory_mib)))
             .sum();
         let mig: Gpus = self
             .extended
@@ -254,21 +251,21 @@ impl Node {
         shared + mig + Gpus::whole(self.free.releasing[GPU])
     }
 
-    /// MiB of idle and releasing GPU memory together.
+    /// Idle and releasing GPU memory together.
     pub(crate) fn available_memory_mib(&self) -> i64 {
         let shared: i64 = self
-            .groups
+            .gpu_groups
             .iter()
             .map(|group| {
-                let idle = if group.allocated() > 0 {
-                    self.memory_mib - group.allocated()
+                let idle = if group.allocated_mib() > 0 {
+                    self.memory_mib - group.allocated_mib()
                 } else {
                     0
                 };
                 let releasing = if group.is_emptying() {
                     0
                 } else {
-                    group.releasing().max(0)
+                    group.unreserved_releasing_mib().max(0)
                 };
                 idle + releasing
             })

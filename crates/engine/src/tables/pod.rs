@@ -1,31 +1,32 @@
-//! Pods and where they are.
+//! Pods and their placements.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ids::{GangId, GroupId, LabelSetId, NodeId, ShapeId, Symbol};
+use crate::ids::{GangId, GpuGroupId, LabelSetId, NodeId, ShapeId, Symbol};
 use crate::model::{Millis, PodKind, TaskRank};
 use crate::report::Status;
 use crate::tables::PackedLabels;
 
-/// GPU groups of a pod: one in nearly all cases.
-pub(crate) type Groups = SmallVec<[GroupId; 1]>;
+/// The GPU groups of a pod: one in nearly all cases.
+pub(crate) type GpuGroupIds = SmallVec<[GpuGroupId; 1]>;
 
-/// Where a pod is, as accounted.
+/// Status, node and GPU groups of a pod, as accounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     pub(crate) status: Status,
     pub(crate) node: Option<NodeId>,
-    pub(crate) groups: Groups,
+    pub(crate) gpu_groups: GpuGroupIds,
 }
 
-impl Place {
-    pub(crate) fn none(status: Status) -> Place {
-        Place {
+impl Placement {
+    /// A placement without a node.
+    pub(crate) fn none(status: Status) -> Placement {
+        Placement {
             status,
             node: None,
-            groups: Groups::new(),
+            gpu_groups: GpuGroupIds::new(),
         }
     }
 }
@@ -37,50 +38,50 @@ pub(crate) struct Pod {
     pub(crate) namespace: Symbol,
     pub(crate) name: Box<str>,
     pub(crate) created: Millis,
-    /// Where it comes before or after others of its gang, if not by age.
+    /// The pod's rank within its gang; `None` = the default, by age.
     pub(crate) rank: Option<Box<TaskRank>>,
     pub(crate) kind: PodKind,
     pub(crate) gang: Option<GangId>,
-    /// Subgroup by name; the pod set follows from it and the gang.
+    /// Name of the subgroup; it and the gang determine the pod set.
     pub(crate) sub_group: Option<Symbol>,
     /// Index into the gang's pod sets; `None` = the gang has no such subgroup.
     pub(crate) pod_set: Option<u32>,
     pub(crate) shape: ShapeId,
-    /// For the affinity of others.
+    /// Read by the affinity terms of other pods.
     pub(crate) labels: PackedLabels,
-    /// Shared by the pods of a namespace with the same labels; `None` = no pod has affinity terms yet.
+    /// The same for all pods of a namespace with equal labels; `None` while no pod of the cluster has affinity terms.
     pub(crate) label_set: Option<LabelSetId>,
     pub(crate) deletion: Option<Millis>,
     pub(crate) nominated: Option<Symbol>,
     pub(crate) refused: Option<Box<str>>,
-    /// The node that the world says it is on, known or not.
-    pub(crate) world_node: Option<Symbol>,
-    /// Where the world (and decisions that were handed out) has it.
-    pub(crate) observed: Place,
-    /// Where this cycle's decisions have it.
-    pub(crate) place: Place,
-    /// Evicted and placed anew: what it still occupies until it is gone.
-    pub(crate) leaving: Option<Box<Place>>,
-    /// Its status before it was evicted in this cycle.
+    /// Name of the node of `observed`, also while the engine knows no such node.
+    pub(crate) observed_node_name: Option<Symbol>,
+    /// The placement that events show, or that a reported decision assumes.
+    pub(crate) observed: Placement,
+    /// The placement by the decisions of this cycle.
+    pub(crate) placement: Placement,
+    /// For a pod that was evicted and placed again: the placement that it occupies until it has terminated.
+    pub(crate) old_placement: Option<Box<Placement>>,
+    /// The status from which this cycle evicted the pod.
     pub(crate) evicted_from: Option<Status>,
 }
 
 impl Pod {
-    /// Whether the pod is one of those that a decision can start now.
+    /// Whether a decision can start the pod now.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.place.status == Status::Pending && self.refused.is_none()
+        self.placement.status == Status::Pending && self.refused.is_none()
     }
 
-    /// The nodes on which the pod occupies a place.
+    /// The nodes on which the pod's resources are accounted.
     pub(crate) fn nodes_in_use(&self) -> impl Iterator<Item = NodeId> {
-        let places = self.leaving.iter().map(|place| &**place).chain([&self.place]);
-        places
-            .filter(|place| place.status.is_active_used())
-            .filter_map(|place| place.node)
+        let placements = self.old_placement.iter().map(|old| &**old).chain([&self.placement]);
+        placements
+            .filter(|placement| placement.status.is_active_used())
+            .filter_map(|placement| placement.node)
     }
 
-    /// Whether it could be placed in a simulation: waiting, or evicted within it.
+    /// Whether a simulation can place the pod: it is waiting, or the simulation evicted it.
     pub(crate) fn is_placeable(&self) -> bool {
-        self.is_waiting() || (self.place.status == Status::Releasing && self.evicted_from.is_some())
+        self.is_waiting() || (self.placement.status == Status::Releasing && self.evicted_from.is_some())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ids::QueueId;
 use crate::model::{Millis, Quota};
-use crate::tables::Share;
+use crate::tables::QueueResources;
 
 /// A queue.
 #[derive(Clone, Debug)]
@@ -16,28 +16,28 @@ pub(crate) struct Queue {
     pub(crate) quota: Quota,
     pub(crate) preempt_min_runtime: Option<Millis>,
     pub(crate) reclaim_min_runtime: Option<Millis>,
-    /// Lately used share of the cluster, in billionths.
-    pub(crate) usage: Share,
+    /// Historic usage as a part of the cluster, in billionths.
+    pub(crate) usage: QueueResources,
     pub(crate) parent: Option<QueueId>,
     pub(crate) children: Vec<QueueId>,
-    /// Reaches a root.
+    /// Whether its ancestors lead to a root.
     pub(crate) connected: bool,
     /// Distance from its root.
     pub(crate) depth: u32,
-    pub(crate) allocated: Share,
-    pub(crate) allocated_non_preemptible: Share,
-    /// What pods ask for that have no place at the start of the cycle.
-    pub(crate) pending: Share,
-    /// That and what others have, at the start of the cycle.
-    pub(crate) requested: Share,
-    /// What fair division gives it, as of the start of the cycle.
-    pub(crate) fair_share: Share,
-    /// What it may hold before others have a claim on it, by quota, limit and fair share; `None` = anything.
+    pub(crate) allocated: QueueResources,
+    pub(crate) allocated_non_preemptible: QueueResources,
+    /// Requests of pending pods, as of the start of the cycle.
+    pub(crate) pending: QueueResources,
+    /// `pending` and `allocated`, as of the start of the cycle.
+    pub(crate) requested: QueueResources,
+    /// Result of the fair division at the start of the cycle.
+    pub(crate) fair_share: QueueResources,
+    /// What the queue may hold before other queues may reclaim, by quota, limit and fair share; `None` = no bound.
     pub(crate) allocatable: [Option<i64>; 3],
 }
 
 impl Queue {
-    /// What people call it.
+    /// The name to show to people.
     pub(crate) fn display(&self) -> &str {
         if self.display_name.is_empty() {
             &self.name

@@ -1,9 +1,9 @@
-//! Shapes: what pods ask for, and the arithmetic of parts of GPUs.
+//! Shapes: requests and constraints of pods, and the arithmetic of GPU fractions.
 
 use crate::affinity::ShapeTerms;
 use crate::ids::ResourceId;
 use crate::model::{Constraints, Gpus};
-use crate::tables::{CPU, MEMORY, SHARE_GPU, Share, Vector};
+use crate::tables::{CPU, MEMORY, NodeResources, QUEUE_GPU, QueueResources};
 
 /// The kind of GPU request, reduced to what arithmetic needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,8 +16,7 @@ pub(crate) enum GpuKind {
 }
 
 impl GpuKind {
-    /// The same kind of request, for at most as much: parts of devices are rounded down to three binary digits, so that
-    /// there are few of them.
+    /// A lower bound of the request: fractions and MiB rounded down to three binary digits, so that few distinct values are left.
     pub(crate) fn rounded_down(self) -> GpuKind {
         let round = |amount: i64| {
             let digits = i64::BITS - amount.max(1).leading_zeros();
@@ -37,25 +36,25 @@ impl GpuKind {
     }
 }
 
-/// Everything about a pod that filters and scores read. Pods of the same shape share one row.
+/// Everything about a pod that filters and scores read. Pods with equal requests and constraints share one row.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     /// CPU, memory, whole GPUs (0 for shared and MIG requests), one pod slot.
-    pub(crate) base: Vector,
+    pub(crate) base: NodeResources,
     /// Extended resources and MIG slices.
     pub(crate) extended: Vec<(ResourceId, i64)>,
     pub(crate) gpu: GpuKind,
-    /// What MIG slices count as, in GPUs.
+    /// The GPUs that the requested MIG slices count as.
     pub(crate) mig: Gpus,
     pub(crate) constraints: Constraints,
-    /// Pods of the shape that there are.
+    /// Number of pods of this shape.
     pub(crate) pods: u32,
-    /// The affinity terms of these pods; `None` = the shape has none, or no pod has the shape.
+    /// The affinity terms of these pods; `None` if the shape has none, or no pod has this shape.
     pub(crate) terms: Option<Box<ShapeTerms>>,
 }
 
 impl Shape {
-    /// A shape without constraints that asks for these GPUs, a pod slot and nothing else.
+    /// A shape that requests these GPUs and a pod slot, without constraints.
     pub(crate) fn of_gpus(gpu: GpuKind) -> Shape {
         let devices = match gpu {
             GpuKind::Whole { devices } => devices,
@@ -72,17 +71,17 @@ impl Shape {
         }
     }
 
-    /// Whether the pod gets a part of one or more devices.
+    /// Whether the pod requests parts of GPUs.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.gpu, GpuKind::Fraction { .. } | GpuKind::Memory { .. })
     }
 
-    /// Whether the pod asks for no GPU of any kind.
+    /// Whether the pod requests no GPU of any kind.
     pub(crate) fn is_cpu_only(&self) -> bool {
         self.gpu == GpuKind::None
     }
 
-    /// Devices asked for.
+    /// GPUs requested, whole or in part; 0 for MIG.
     pub(crate) fn devices(&self) -> i64 {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
@@ -90,7 +89,7 @@ impl Shape {
         }
     }
 
-    /// MiB needed on each device of `memory_mib`.
+    /// MiB needed on each GPU of `memory_mib`.
     pub(crate) fn need_mib(&self, memory_mib: i64) -> i64 {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
@@ -100,7 +99,7 @@ impl Shape {
         }
     }
 
-    /// What a queue is charged for the pod on a device of `memory_mib`, in hundredths per device.
+    /// What a queue is charged for the pod on a GPU of `memory_mib`, in hundredths per GPU.
     pub(crate) fn accepted_hundredths(&self, memory_mib: i64) -> i64 {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
@@ -110,15 +109,15 @@ impl Shape {
         }
     }
 
-    /// What queues are charged once the pod has a place on a node with such devices.
-    pub(crate) fn accepted(&self, memory_mib: i64) -> Share {
+    /// What queues are charged once the pod is placed on a node with GPUs of `memory_mib`.
+    pub(crate) fn accepted(&self, memory_mib: i64) -> QueueResources {
         let gpus = self.mig + Gpus::hundredths(self.accepted_hundredths(memory_mib)) * self.devices();
         [self.base[CPU], self.base[MEMORY], gpus.0]
     }
 
-    /// What queues are asked for while no node is known: `gpu-memory` becomes a part of a device of `memory_mib`, or
-    /// nothing if no node tells its GPU memory.
-    pub(crate) fn requested(&self, memory_mib: Option<i64>) -> Share {
+    /// What the pod requests from queues before its node is known: `gpu-memory` counts as a part of a GPU of `memory_mib`, or as nothing
+    /// if no node of the cluster has a known GPU memory.
+    pub(crate) fn requested(&self, memory_mib: Option<i64>) -> QueueResources {
         let gpus = match self.gpu {
             GpuKind::Memory { mib, devices } => match memory_mib {
                 Some(base) => Gpus(match devices.checked_mul(Gpus::ONE.0) {
@@ -134,13 +133,13 @@ impl Shape {
         [self.base[CPU], self.base[MEMORY], gpus.0]
     }
 
-    /// GPUs asked for by count, where memory requests count nothing.
+    /// GPUs requested by count; `gpu-memory` requests count as 0.
     pub(crate) fn gpus_by_count(&self) -> Gpus {
-        Gpus(self.requested(None)[SHARE_GPU])
+        Gpus(self.requested(None)[QUEUE_GPU])
     }
 
-    /// Whether placing the pod depends on other pods beyond resources.
-    pub(crate) fn has_neighbour_rules(&self) -> bool {
+    /// Whether other pods limit where the pod can be placed: by host ports, affinity or anti-affinity.
+    pub(crate) fn depends_on_other_pods(&self) -> bool {
         let Constraints {
             host_ports,
             affinity,
@@ -160,7 +159,7 @@ pub(crate) fn ceil_hundredths(part: i64, whole: i64) -> i64 {
     }
 }
 
-/// `a * b / divisor`. Only products beyond 64 bits pay for a division of 128.
+/// `a * b / divisor`, in 128 bits only if the product needs them: that division is slow.
 fn multiply_divide(a: i64, b: i64, divisor: i64) -> i64 {
     match a.checked_mul(b) {
         Some(product) => product / divisor,

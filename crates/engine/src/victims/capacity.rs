@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use crate::cluster::ResourceNames;
 use crate::cycle::Cycle;
-use crate::ids::{GroupId, NodeId, PodId, ShapeId};
+use crate::ids::{GpuGroupId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, PODS, SHARE_GPU, Shape, Vector};
+use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, QUEUE_GPU, Shape};
 
 /// The capacity for the pending pods once a set of victims is gone. It is an upper bound: it can rule a set out, but only
 /// a simulation can accept one.
@@ -30,9 +30,9 @@ pub(crate) struct FreedCapacity {
 struct FreedOnNode {
     /// GPUs as queues are charged for them.
     gpus: Gpus,
-    base: Vector,
+    base: NodeResources,
     /// MiB freed on shared GPUs, by GPU group.
-    shared_mib: SmallVec<[(GroupId, i64); 2]>,
+    shared_mib: SmallVec<[(GpuGroupId, i64); 2]>,
     /// How many pending pods fit on the node at most.
     pods_max: i64,
 }
@@ -68,18 +68,18 @@ impl FreedCapacity {
     fn change(&mut self, cycle: &Cycle<'_>, base: &BaseCapacity, pod: PodId, sign: i64) {
         let ledger = &*cycle.ledger;
         let row = ledger.pod(pod);
-        let Some(id) = row.place.node else { return };
+        let Some(id) = row.placement.node else { return };
         let (node, shape) = (ledger.node(id), ledger.shape(row.shape));
         let freed = self.freed.entry(id).or_insert_with(|| FreedOnNode {
             pods_max: base.max_pods_on(id),
             ..FreedOnNode::default()
         });
-        freed.gpus += Gpus(shape.accepted(node.memory_mib)[SHARE_GPU]) * sign;
+        freed.gpus += Gpus(shape.accepted(node.memory_mib)[QUEUE_GPU]) * sign;
         for (freed, charge) in freed.base.iter_mut().zip(node.charge(shape, row.kind)) {
             *freed += sign * charge;
         }
         if shape.is_shared() {
-            for group in &row.place.groups {
+            for group in &row.placement.gpu_groups {
                 let need = sign * shape.need_mib(node.memory_mib);
                 match freed.shared_mib.iter_mut().find(|(id, _)| id == group) {
                     Some((_, mib)) => *mib += need,
@@ -134,8 +134,8 @@ fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
     // A shared GPU whose last staying pods are victims becomes a free GPU. One without staying pods is already counted in
     // `free`.
     let emptied = freed.shared_mib.iter().filter(|(id, mib)| {
-        node.group(*id)
-            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.staying + group.promised == *mib)
+        node.gpu_group(*id)
+            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.active_mib + group.pipelined_mib == *mib)
     });
     free[GPU] += emptied.count() as i64;
     let mut pods_max = free[PODS].max(0);
@@ -151,11 +151,11 @@ fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
             let need = shape.need_mib(node.memory_mib).max(1);
             let per_device = node.memory_mib / need;
             let shared = node
-                .groups
+                .gpu_groups
                 .iter()
-                .filter(|group| group.staying + group.promised > mib_freed(group.id));
+                .filter(|group| group.active_mib + group.pipelined_mib > mib_freed(group.id));
             let shared: i64 = shared
-                .map(|group| (group.room(node.memory_mib) + mib_freed(group.id)).max(0) / need)
+                .map(|group| (group.available_mib(node.memory_mib) + mib_freed(group.id)).max(0) / need)
                 .sum();
             pods_max = pods_max.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
         }
@@ -164,7 +164,7 @@ fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
 }
 
 /// Idle and releasing capacity before any victim is evicted. [`SearchState`](super::SearchState) holds it for all searches
-/// of an action; it follows the ledger by its touch log.
+/// of an action; it follows the ledger by its log of changed nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BaseCapacity {
     /// GPUs per node, as queues are charged for them.
@@ -183,9 +183,9 @@ impl BaseCapacity {
             let node = ledger.node(node);
             node.idle_gpus(mig) + node.releasing_gpus(mig)
         };
-        match self.cursor.and_then(|cursor| ledger.touched.since(cursor)) {
-            Some(touched) => {
-                for node in touched {
+        match self.cursor.and_then(|cursor| ledger.changed_nodes.since(cursor)) {
+            Some(changed) => {
+                for node in changed {
                     let now = available_gpus(*node);
                     let before = std::mem::replace(&mut self.gpus[node.index()], now);
                     self.total += now - before;
@@ -202,7 +202,7 @@ impl BaseCapacity {
                 self.pods_max = None;
             }
         }
-        self.cursor = Some(ledger.touched.end());
+        self.cursor = Some(ledger.changed_nodes.end());
     }
 
     /// How many pods of the shape fit at most, summed over all nodes.

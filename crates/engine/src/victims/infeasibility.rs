@@ -7,7 +7,7 @@ use crate::cycle::Cycle;
 use crate::ids::{PodId, QueueId};
 use crate::model::{Action, Gpus};
 use crate::share::{plus, quota_of, within_deserved};
-use crate::tables::SHARE_GPU;
+use crate::tables::QUEUE_GPU;
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
@@ -16,7 +16,7 @@ impl Cycle<'_> {
         search.state.base_capacity.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
         // The sums round the parts of each shared GPU to hundredths.
-        let shared_devices = self.ledger.shared_devices;
+        let shared_devices = self.ledger.gpu_groups_in_use;
         let shared_pods = pods
             .iter()
             .filter(|pod| self.ledger.shape_of(**pod).is_shared())
@@ -45,7 +45,7 @@ impl Cycle<'_> {
             .iter()
             .filter(|(_, gang)| search.can_be_victim(self, *gang));
         victims
-            .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[SHARE_GPU]))
+            .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[QUEUE_GPU]))
             .sum()
     }
 
@@ -54,7 +54,7 @@ impl Cycle<'_> {
         let reclaimer = search.reclaimer(self);
         let mut bounds: FxHashMap<QueueId, Gpus> = FxHashMap::default();
         for leaf in search.victim_queues(self) {
-            let (mine, theirs) = crate::share::leveled(self.ledger, search.queue, leaf);
+            let (mine, theirs) = crate::share::sibling_ancestors(self.ledger, search.queue, leaf);
             if bounds.contains_key(&theirs) {
                 continue;
             }
@@ -66,11 +66,11 @@ impl Cycle<'_> {
                 [row.allocatable[resource], quota].into_iter().flatten().min()
             };
             let only_gpus_above_floor =
-                (0..SHARE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));
-            let floor = floor(SHARE_GPU).filter(|_| only_gpus_above_floor)?;
+                (0..QUEUE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));
+            let floor = floor(QUEUE_GPU).filter(|_| only_gpus_above_floor)?;
             // The last unit may take the queue below the floor; a unit is at most a whole gang.
             let largest = search.largest_victim(self, theirs);
-            let above = Gpus(row.allocated[SHARE_GPU] - floor);
+            let above = Gpus(row.allocated[QUEUE_GPU] - floor);
             let bound = if above <= Gpus::ZERO {
                 Gpus::ZERO
             } else {

@@ -6,19 +6,19 @@ use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::order::{ByLeaf, Direction, Tournament};
+use crate::order::{Direction, GangsByQueue, QueueHeap};
 use crate::report::Status;
-use crate::share::Load;
-use crate::tables::{SHARE_GPU, Share};
+use crate::share::QueueChange;
+use crate::tables::{QUEUE_GPU, QueueResources};
 use crate::victims::capacity::BaseCapacity;
 
 /// The state that the victim searches of one action share.
 #[derive(Clone, Debug)]
 pub(crate) struct SearchState {
     /// Gangs with pending pods, in the order in which they are placed.
-    pub(crate) pending: ByLeaf,
+    pub(crate) pending: GangsByQueue,
     /// Preemptible gangs with pods on nodes, in the order in which they lose pods.
-    pub(crate) victims: ByLeaf,
+    pub(crate) victims: GangsByQueue,
     pub(crate) base_capacity: BaseCapacity,
     /// By gang: the rank with which the lists contain it.
     ranks: Vec<GangRank>,
@@ -32,21 +32,26 @@ pub(crate) struct SearchState {
 /// them at its end.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingQueueOrder {
-    pub(crate) heap: Tournament,
+    pub(crate) heap: QueueHeap,
     /// By leaf queue: the request of its next pending gang.
-    loads: Vec<Option<Load>>,
+    changes: Vec<Option<QueueChange>>,
     /// By gang: its request, once computed.
-    requests: Vec<Option<Share>>,
-    memory_min: Option<i64>,
+    requests: Vec<Option<QueueResources>>,
+    gpu_memory_min_mib: Option<i64>,
 }
 
 impl PendingQueueOrder {
-    pub(crate) fn new(ledger: &Ledger, pending: &ByLeaf, total: Share, memory_min: Option<i64>) -> PendingQueueOrder {
+    pub(crate) fn new(
+        ledger: &Ledger,
+        pending: &GangsByQueue,
+        total: QueueResources,
+        gpu_memory_min_mib: Option<i64>,
+    ) -> PendingQueueOrder {
         let mut pending_order = PendingQueueOrder {
-            heap: Tournament::new(ledger, Direction::Serve, total),
-            loads: vec![None; ledger.queues.len()],
+            heap: QueueHeap::new(ledger, Direction::Serve, total),
+            changes: vec![None; ledger.queues.len()],
             requests: vec![None; ledger.gangs.len()],
-            memory_min,
+            gpu_memory_min_mib,
         };
         for leaf in pending.leaves() {
             pending_order.update_leaf(ledger, pending, leaf);
@@ -55,20 +60,20 @@ impl PendingQueueOrder {
     }
 
     /// The request of a pending gang that is no participant of the running simulation.
-    pub(crate) fn request(&mut self, ledger: &Ledger, gang: GangId) -> Share {
+    pub(crate) fn request(&mut self, ledger: &Ledger, gang: GangId) -> QueueResources {
         if let Some(request) = self.requests[gang.index()] {
             return request;
         }
         let mut pods = Vec::new();
         ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
-        let request = ledger.requested_by(&pods, self.memory_min);
+        let request = ledger.requested_by(&pods, self.gpu_memory_min_mib);
         self.requests[gang.index()] = Some(request);
         request
     }
 
     /// Updates a leaf after a change of its pending gangs or of the resources of its queue.
-    fn update_leaf(&mut self, ledger: &Ledger, pending: &ByLeaf, leaf: QueueId) {
-        self.loads[leaf.index()] = pending.next(leaf).map(|gang| Load {
+    fn update_leaf(&mut self, ledger: &Ledger, pending: &GangsByQueue, leaf: QueueId) {
+        self.changes[leaf.index()] = pending.next(leaf).map(|gang| QueueChange {
             request: self.request(ledger, gang),
             freed: [0; 3],
         });
@@ -77,7 +82,7 @@ impl PendingQueueOrder {
 
     /// Reverts the changes of a simulation to a leaf.
     pub(crate) fn restore_leaf(&mut self, ledger: &Ledger, leaf: QueueId) {
-        self.heap.set(ledger, leaf, self.loads[leaf.index()]);
+        self.heap.set(ledger, leaf, self.changes[leaf.index()]);
     }
 }
 
@@ -85,8 +90,8 @@ impl SearchState {
     pub(crate) fn new(ledger: &Ledger) -> SearchState {
         let mut state = SearchState {
             largest_gang: vec![Gpus::ZERO; ledger.queues.len()],
-            pending: ByLeaf::empty(ledger, Direction::Serve),
-            victims: ByLeaf::empty(ledger, Direction::Take),
+            pending: GangsByQueue::empty(ledger, Direction::Serve),
+            victims: GangsByQueue::empty(ledger, Direction::Evict),
             base_capacity: BaseCapacity::default(),
             ranks: Vec::with_capacity(ledger.gangs.len()),
             pending_order: None,
@@ -99,7 +104,7 @@ impl SearchState {
                 continue;
             };
             let held = &mut state.largest_gang[queue.index()];
-            *held = (*held).max(Gpus(gang.allocated[SHARE_GPU]));
+            *held = (*held).max(Gpus(gang.allocated[QUEUE_GPU]));
             if is_pending(ledger, id) {
                 state.pending.add(queue, rank, id);
             }

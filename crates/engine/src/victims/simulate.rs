@@ -7,10 +7,10 @@ use crate::cycle::{Cycle, rank_of};
 use crate::gangs::Candidates;
 use crate::ids::{GangId, NodeId, PodId, QueueId};
 use crate::model::Gpus;
-use crate::order::{Direction, Turn};
+use crate::order::{Direction, RankKey};
 use crate::place::{NodeSet, PlacementMode};
 use crate::report::Status;
-use crate::share::Load;
+use crate::share::QueueChange;
 use crate::victims::search_state::PendingQueueOrder;
 use crate::victims::solve::Search;
 
@@ -27,7 +27,7 @@ pub(crate) enum SimulationOrder {
 /// their requests count when the next queue is chosen.
 struct SimulatedLeaf {
     /// Participants that are not placed yet; the next one is last.
-    participants: Vec<(Turn, GangId)>,
+    participants: Vec<(RankKey, GangId)>,
     /// How many gangs of [`SearchState::pending`](super::SearchState) were not passed yet.
     pending_left: usize,
 }
@@ -43,7 +43,7 @@ impl Cycle<'_> {
     ) -> bool {
         self.ledger.note_work(victims.len());
         for pod in victims {
-            if self.ledger.pod(*pod).place.status.is_active_allocated() {
+            if self.ledger.pod(*pod).placement.status.is_active_allocated() {
                 self.ledger.evict(*pod);
             }
         }
@@ -76,7 +76,7 @@ impl Cycle<'_> {
         let branches = self.competing_branches(leaves);
         let mut pending_order = match search.state.pending_order.take() {
             Some(pending_order) => pending_order,
-            None => PendingQueueOrder::new(self.ledger, &search.state.pending, self.total, self.memory_min),
+            None => PendingQueueOrder::new(self.ledger, &search.state.pending, self.total, self.gpu_memory_min_mib),
         };
         for queue in sorted_keys(leaves) {
             let leaf = leaves.get_mut(&queue).expect("the leaf is known");
@@ -101,7 +101,7 @@ impl Cycle<'_> {
                     fits = false;
                     break;
                 }
-                pending_order.heap.touch(self.ledger, queue);
+                pending_order.heap.invalidate(self.ledger, queue);
             }
             self.refresh_leaf(search, pods, leaf, &mut pending_order, queue);
         }
@@ -147,7 +147,7 @@ impl Cycle<'_> {
                 continue;
             }
             leaf.participants
-                .push((Turn::new(Direction::Serve, rank_of(self.ledger, gang)), gang));
+                .push((RankKey::new(Direction::Serve, rank_of(self.ledger, gang)), gang));
         }
         leaves.values_mut().for_each(|leaf| leaf.participants.sort_unstable());
         leaves
@@ -186,17 +186,17 @@ impl Cycle<'_> {
         pending_order: &mut PendingQueueOrder,
         queue: QueueId,
     ) {
-        let load = next_in(search, leaf, queue).map(|(gang, is_participant)| {
+        let change = next_in(search, leaf, queue).map(|(gang, is_participant)| {
             let request = if gang == search.gang {
-                self.ledger.requested_by(pods, self.memory_min)
+                self.ledger.requested_by(pods, self.gpu_memory_min_mib)
             } else if is_participant {
                 self.request_of(gang, Candidates::Simulated, &mut Vec::new())
             } else {
                 pending_order.request(self.ledger, gang)
             };
-            Load { request, freed: [0; 3] }
+            QueueChange { request, freed: [0; 3] }
         });
-        pending_order.heap.set(self.ledger, queue, load);
+        pending_order.heap.set(self.ledger, queue, change);
     }
 
     /// Removes the next gang of a leaf and returns it if it is a participant. Another pending gang is removed together with
@@ -246,10 +246,10 @@ impl Cycle<'_> {
         for pod in victims {
             let row = ledger.pod(*pod);
             for node in row
-                .place
+                .placement
                 .node
                 .into_iter()
-                .chain(row.leaving.as_ref().and_then(|place| place.node))
+                .chain(row.old_placement.as_ref().and_then(|place| place.node))
             {
                 allow(&mut allowed, node);
             }
@@ -305,7 +305,7 @@ pub(crate) enum VictimOutcome {
 /// What the simulation in the ledger did with a victim.
 pub(crate) fn victim_outcome(cycle: &Cycle<'_>, pod: PodId) -> VictimOutcome {
     let row = cycle.ledger.pod(pod);
-    match (row.evicted_from, row.place.status) {
+    match (row.evicted_from, row.placement.status) {
         (Some(_), Status::Releasing) => VictimOutcome::Evicted,
         (Some(_), Status::Pipelined) => VictimOutcome::Moved,
         _ => VictimOutcome::Kept,

@@ -10,8 +10,8 @@ use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::Checkpoint;
 use crate::model::Action;
-use crate::report::{Generator, Moment, SearchEnd};
-use crate::share::{self, Before, Reclaimer};
+use crate::report::{CycleProgress, Generator, SearchResult};
+use crate::share::{self, AllocatedBefore, Reclaimer};
 use crate::victims::SearchState;
 use crate::victims::capacity::FreedCapacity;
 use crate::victims::simulate::{SimulationOrder, VictimOutcome, victim_outcome};
@@ -51,7 +51,7 @@ impl SimulationBudget {
 /// The state that the probes of one search share.
 struct SearchProgress<'b> {
     /// Resources of all queues when the search began.
-    before: Before,
+    before: AllocatedBefore,
     failed: FailedSets,
     unit_cache: Option<UnitCache>,
     budget: &'b mut SimulationBudget,
@@ -65,13 +65,13 @@ pub(crate) enum Solution {
     /// The ledger contains the solution since this checkpoint; the caller commits it.
     Found(Checkpoint),
     /// No solution was found; the ledger is unchanged.
-    None(SearchEnd),
+    None(SearchResult),
 }
 
 impl Solution {
-    pub(crate) fn end(self) -> SearchEnd {
+    pub(crate) fn end(self) -> SearchResult {
         match self {
-            Solution::Found(_) => SearchEnd::Solved,
+            Solution::Found(_) => SearchResult::Solved,
             Solution::None(end) => end,
         }
     }
@@ -115,7 +115,8 @@ impl Search<'_> {
         match self.action {
             Action::Reclaim => {
                 let reclaimer = self.reclaimer(cycle);
-                queues.retain(|queue| *queue != self.queue && share::may_lose(cycle.ledger, &reclaimer, *queue));
+                queues
+                    .retain(|queue| *queue != self.queue && share::may_reclaim_from(cycle.ledger, &reclaimer, *queue));
             }
             Action::Preempt => queues.retain(|queue| *queue == self.queue),
             Action::Allocate | Action::Consolidation | Action::StaleGangEviction => {}
@@ -137,7 +138,7 @@ impl Cycle<'_> {
     /// Searches victims for `pods` of the gang, with one generator of victim sets after the other.
     pub(crate) fn solve(&mut self, search: &mut Search<'_>, pods: &[PodId], budget: &mut SimulationBudget) -> Solution {
         if self.is_infeasible(search, pods) {
-            return Solution::None(SearchEnd::Exhausted);
+            return Solution::None(SearchResult::Exhausted);
         }
         let held = self
             .ledger
@@ -152,14 +153,14 @@ impl Cycle<'_> {
             last_set_len: 0,
         };
         self.ledger.note_work(WORK_PER_SEARCH);
-        let mut solution = Solution::None(SearchEnd::Exhausted);
+        let mut solution = Solution::None(SearchResult::Exhausted);
         for generator in Generator::ALL {
-            (self.observe)(Moment::Search);
+            (self.observe)(CycleProgress::SearchStarts);
             solution = self.solve_with(generator, search, pods, &mut progress);
-            (self.observe)(Moment::Searched(search.action, generator, solution.end()));
+            (self.observe)(CycleProgress::SearchEnds(search.action, generator, solution.end()));
             match solution.end() {
-                SearchEnd::Solved | SearchEnd::InPart => break,
-                SearchEnd::Exhausted | SearchEnd::Cut => {}
+                SearchResult::Solved | SearchResult::Partial => break,
+                SearchResult::Exhausted | SearchResult::Cut => {}
             }
         }
         solution
@@ -189,8 +190,8 @@ impl Cycle<'_> {
         };
         let Some(victims) = found else {
             return Solution::None(match self.can_continue(progress.budget) {
-                true => SearchEnd::Exhausted,
-                false => SearchEnd::Cut,
+                true => SearchResult::Exhausted,
+                false => SearchResult::Cut,
             });
         };
         let gang = self.ledger.gang(search.gang);
@@ -199,7 +200,7 @@ impl Cycle<'_> {
             return Solution::Found(checkpoint);
         }
         self.ledger.rollback(checkpoint);
-        Solution::None(SearchEnd::InPart)
+        Solution::None(SearchResult::Partial)
     }
 
     /// The largest number of pods with a solution: the number doubles until a probe fails, then a binary search follows.
@@ -293,7 +294,7 @@ impl Cycle<'_> {
             }
             freed.add(self, &search.state.base_capacity, &unit.pods);
             if !freed.may_suffice(&search.state.base_capacity) {
-                self.effort().ruled_out += 1;
+                self.stats().ruled_out += 1;
                 continue;
             }
             let taken = cache.units().taken(at, recorded);
@@ -366,7 +367,7 @@ impl Cycle<'_> {
         }
         self.ledger.note_work(victims.len());
         progress.last_set_len = victims.len();
-        let counts = &mut self.effort().sets[generator as usize];
+        let counts = &mut self.stats().sets[generator as usize];
         counts.chosen += 1;
         if progress.failed.contains(pods, victims) {
             counts.repeated += 1;
@@ -380,7 +381,7 @@ impl Cycle<'_> {
             if fits && self.is_allowed(search, pods, victims, &progress.before) {
                 return Some(self.needed_victims(victims));
             }
-            self.effort().sets[generator as usize].refused += u32::from(fits);
+            self.stats().sets[generator as usize].refused += u32::from(fits);
             let again = order == SimulationOrder::Fair && !fits && self.victims_may_block_gang(search, victims);
             self.ledger.rollback(checkpoint);
             if !again || self.is_out_of_work() {

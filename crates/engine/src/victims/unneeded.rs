@@ -6,7 +6,7 @@
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::report::Status;
-use crate::share::{self, Before};
+use crate::share::{self, AllocatedBefore};
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 use crate::victims::validate::group_by_gang;
@@ -21,7 +21,7 @@ impl Cycle<'_> {
         search: &Search<'_>,
         pods: &[PodId],
         victims: &[PodId],
-        before: &Before,
+        before: &AllocatedBefore,
     ) {
         // Victims may be thousands, and nearly always all their places are needed.
         if !victims.iter().any(|pod| self.could_stay(*pod)) {
@@ -74,7 +74,7 @@ impl Cycle<'_> {
             let row = self.ledger.pod(**pod);
             // A pod that was pipelined to one node and now is pipelined to another one loses nothing.
             row.evicted_from != Some(Status::Pipelined)
-                && (row.leaving.is_some() || victim_outcome(self, **pod) != VictimOutcome::Moved)
+                && (row.old_placement.is_some() || victim_outcome(self, **pod) != VictimOutcome::Moved)
         });
         // The pods that keep their new nodes must stay in the same topology domain as the rest of the gang.
         if !promised.is_empty() && self.ledger.gang(gang).has_topology() {
@@ -82,12 +82,12 @@ impl Cycle<'_> {
         }
         let moved = |pod: &&PodId| victim_outcome(self, **pod) == VictimOutcome::Moved;
         let moved: Vec<PodId> = returning.iter().filter(moved).copied().collect();
-        moved.iter().for_each(|pod| self.ledger.unmove(*pod));
+        moved.iter().for_each(|pod| self.ledger.undo_move(*pod));
         !returning.is_empty()
             && returning.iter().all(|pod| {
                 let is_free = self.place_is_free(*pod);
                 if is_free {
-                    self.ledger.keep(*pod);
+                    self.ledger.undo_eviction(*pod);
                 }
                 is_free
             })
@@ -97,11 +97,11 @@ impl Cycle<'_> {
     /// node stays as it was, even if it was overcommitted before.
     fn place_is_free(&self, pod: PodId) -> bool {
         let ledger = &*self.ledger;
-        let Some(node) = ledger.pod(pod).place.node else {
+        let Some(node) = ledger.pod(pod).placement.node else {
             return false;
         };
         let is_pipelined_here = |other: &PodId| {
-            let place = &ledger.pod(*other).place;
+            let place = &ledger.pod(*other).placement;
             place.status == Status::Pipelined && place.node == Some(node)
         };
         ledger.still_fits(pod) || !ledger.node(node).pods.iter().any(is_pipelined_here)

@@ -5,13 +5,19 @@ use rustc_hash::FxHashMap;
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
 use crate::model::Action;
-use crate::share::{self, Before, Loss, Reclaimer};
+use crate::share::{self, AllocatedBefore, QueueLoss, Reclaimer};
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
     /// Whether the simulation in the ledger is allowed. `pods` are the placed pods of the gang.
-    pub(crate) fn is_allowed(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
+    pub(crate) fn is_allowed(
+        &self,
+        search: &Search<'_>,
+        pods: &[PodId],
+        victims: &[PodId],
+        before: &AllocatedBefore,
+    ) -> bool {
         self.ledger.note_work(victims.len());
         if !self.keeps_gangs_whole(victims) {
             return false;
@@ -59,13 +65,19 @@ impl Cycle<'_> {
         true
     }
 
-    fn is_fair_reclaim(&self, search: &Search<'_>, pods: &[PodId], victims: &[PodId], before: &Before) -> bool {
-        let request = self.ledger.requested_by(pods, self.memory_min);
+    fn is_fair_reclaim(
+        &self,
+        search: &Search<'_>,
+        pods: &[PodId],
+        victims: &[PodId],
+        before: &AllocatedBefore,
+    ) -> bool {
+        let request = self.ledger.requested_by(pods, self.gpu_memory_min_mib);
         let reclaimer = Reclaimer {
             request,
             ..search.reclaimer(self)
         };
-        let mut losses: Vec<Loss> = Vec::new();
+        let mut losses: Vec<QueueLoss> = Vec::new();
         for (gang, pods) in group_by_gang(self, victims) {
             let units = self.losses_of(gang, &pods);
             let Some(queue) = self.ledger.gang(gang).queue.filter(|_| !units.is_empty()) else {
@@ -73,7 +85,7 @@ impl Cycle<'_> {
             };
             match losses.iter_mut().find(|loss| loss.queue == queue) {
                 Some(loss) => loss.units.extend(units),
-                None => losses.push(Loss { queue, units }),
+                None => losses.push(QueueLoss { queue, units }),
             }
         }
         share::reclaim_is_fair(self.ledger, before, &reclaimer, &losses)
@@ -81,7 +93,7 @@ impl Cycle<'_> {
 
     /// The losses of a gang in units that fairness checks one by one: each pod above the minimum is a unit, the others are
     /// one unit together. Moved pods are no loss if the configuration allows consolidating reclaim.
-    fn losses_of(&self, gang: GangId, pods: &[PodId]) -> Vec<crate::tables::Share> {
+    fn losses_of(&self, gang: GangId, pods: &[PodId]) -> Vec<crate::tables::QueueResources> {
         let row = self.ledger.gang(gang);
         let (mut units, mut within_minimum) = (Vec::new(), None);
         for (at, set) in row.pod_sets.iter().enumerate() {
@@ -89,7 +101,7 @@ impl Cycle<'_> {
                 .iter()
                 .filter(|pod| self.ledger.pod(**pod).pod_set == Some(at as u32));
             for (position, pod) in of_set.enumerate() {
-                let place = &self.ledger.pod(*pod).place;
+                let place = &self.ledger.pod(*pod).placement;
                 if self.config.allow_consolidating_reclaim && place.status.is_active_allocated() {
                     continue;
                 }

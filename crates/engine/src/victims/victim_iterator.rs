@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use crate::cycle::Cycle;
 use crate::gangs::{Evictable, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
-use crate::order::{Direction, Tournament, Turn};
-use crate::share::{Load, plus};
-use crate::tables::Share;
+use crate::order::{Direction, QueueHeap, RankKey};
+use crate::share::{QueueChange, plus};
+use crate::tables::QueueResources;
 use crate::victims::solve::Search;
 use crate::victims::victim_sets::{EvictionUnit, EvictionUnits};
 
@@ -17,7 +17,7 @@ use crate::victims::victim_sets::{EvictionUnit, EvictionUnits};
 pub(crate) struct VictimIterator {
     /// Whether every unit so far contained all pods of its gang.
     whole_gangs: bool,
-    heap: Tournament,
+    heap: QueueHeap,
     leaves: FxHashMap<QueueId, LeafVictims>,
     /// The most gangs that may lose pods; `None` = no limit.
     gangs_max: Option<u32>,
@@ -31,10 +31,10 @@ struct LeafVictims {
     /// How many gangs of [`SearchState::victims`](super::SearchState) the iterator has not visited yet.
     unvisited: usize,
     /// Gangs that have lost some of their pods, sorted; the next one is last.
-    partly_taken: Vec<(Turn, VictimGang)>,
+    partly_taken: Vec<(RankKey, VictimGang)>,
     /// Sum of the resources that gangs held when a unit was taken from them.
-    freed: Share,
-    next: Option<(Turn, VictimGang)>,
+    freed: QueueResources,
+    next: Option<(RankKey, VictimGang)>,
 }
 
 /// A gang without the pods that were already taken from it.
@@ -42,7 +42,7 @@ struct LeafVictims {
 struct VictimGang {
     gang: GangId,
     taken: Vec<PodId>,
-    allocated: Share,
+    allocated: QueueResources,
 }
 
 impl VictimGang {
@@ -52,7 +52,7 @@ impl VictimGang {
         self,
         cycle: &Cycle<'_>,
         recorded: &RecordedVictims,
-    ) -> (Option<SmallVec<[PodId; 2]>>, Option<(Turn, VictimGang)>) {
+    ) -> (Option<SmallVec<[PodId; 2]>>, Option<(RankKey, VictimGang)>) {
         let VictimGang { gang, mut taken, .. } = self;
         let evictable = Evictable::new(cycle.ledger, gang, &taken);
         let unit = evictable.unit();
@@ -72,7 +72,7 @@ impl VictimGang {
     }
 
     /// The gang without the pods that were taken.
-    fn rest(cycle: &Cycle<'_>, gang: GangId, taken: Vec<PodId>) -> Option<(Turn, VictimGang)> {
+    fn rest(cycle: &Cycle<'_>, gang: GangId, taken: Vec<PodId>) -> Option<(RankKey, VictimGang)> {
         let rest = Evictable::new(cycle.ledger, gang, &taken);
         if rest.total() == 0 {
             return None;
@@ -80,7 +80,7 @@ impl VictimGang {
         let rank = GangRank::new(cycle.ledger.gang(gang), rest.elastic_state());
         let allocated = rest.allocated();
         let rest = VictimGang { gang, taken, allocated };
-        Some((Turn::new(Direction::Take, rank), rest))
+        Some((RankKey::new(Direction::Evict, rank), rest))
     }
 }
 
@@ -88,7 +88,7 @@ impl VictimIterator {
     pub(crate) fn new(cycle: &Cycle<'_>, search: &Search<'_>, gangs_max: Option<u32>) -> VictimIterator {
         let mut iterator = VictimIterator {
             whole_gangs: true,
-            heap: Tournament::new(cycle.ledger, Direction::Take, cycle.total),
+            heap: QueueHeap::new(cycle.ledger, Direction::Evict, cycle.total),
             leaves: FxHashMap::default(),
             gangs_max,
             gangs: Vec::new(),
@@ -165,11 +165,11 @@ impl VictimIterator {
             }
             (None, _) => leaf.partly_taken.pop(),
         };
-        let load = leaf.next.as_ref().map(|(_, victim)| Load {
+        let change = leaf.next.as_ref().map(|(_, victim)| QueueChange {
             request: [0; 3],
             freed: plus(leaf.freed, victim.allocated),
         });
-        self.heap.set(cycle.ledger, queue, load);
+        self.heap.set(cycle.ledger, queue, change);
     }
 }
 

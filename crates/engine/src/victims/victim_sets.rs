@@ -29,7 +29,7 @@ impl EvictionUnits {
     pub(crate) fn push(&mut self, cycle: &Cycle<'_>, unit: EvictionUnit) {
         let at = self.units.len() as u32;
         for pod in &unit.pods {
-            let Some(node) = cycle.ledger.pod(*pod).place.node else {
+            let Some(node) = cycle.ledger.pod(*pod).placement.node else {
                 continue;
             };
             let units = self.by_node.entry(node).or_default();
@@ -93,7 +93,7 @@ impl TakenUnits<'_> {
             .pod_sets
             .iter()
             .flat_map(|set| &set.pods);
-        let mut nodes: SmallVec<[NodeId; 4]> = pods.filter_map(|pod| cycle.ledger.pod(*pod).place.node).collect();
+        let mut nodes: SmallVec<[NodeId; 4]> = pods.filter_map(|pod| cycle.ledger.pod(*pod).placement.node).collect();
         nodes.sort_unstable_by_key(|node| cycle.ledger.node(*node).rank);
         nodes.dedup();
         let mut sets: Vec<Vec<PodId>> = Vec::new();
@@ -180,7 +180,7 @@ impl TakenUnits<'_> {
             on_nodes += recorded.gpus_on(base, *node);
             let gpus = freed.gpus_on(base, *node);
             if smallest == Gpus::ZERO || gpus >= smallest {
-                let on_node = |pod: &PodId| cycle.ledger.pod(*pod).place.node == Some(*node);
+                let on_node = |pod: &PodId| cycle.ledger.pod(*pod).placement.node == Some(*node);
                 let position = self.unit(first).pods.iter().position(on_node);
                 nodes.push((gpus, first, position, *node));
             }

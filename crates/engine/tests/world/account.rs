@@ -1,4 +1,4 @@
-//! What pods take of nodes and queues, summed from the objects alone.
+//! The resources that pods take of nodes and queues, summed from the objects alone.
 
 use std::collections::BTreeMap;
 
@@ -8,73 +8,72 @@ use super::super::kai_engine::model::{
 use super::super::kai_engine::report::{Decision, Report, Status};
 use super::{MIB, World};
 
-/// A pod on a node.
+/// A pod with a node.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seat {
+pub(crate) struct PlacedPod {
     pub(crate) pod: PodSpec,
     pub(crate) node: String,
-    pub(crate) groups: Vec<String>,
-    pub(crate) stay: Stay,
+    pub(crate) gpu_groups: Vec<String>,
+    pub(crate) state: PodState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stay {
-    Stays,
-    /// Was asked to go and believed to do so.
-    Leaves,
-    /// Was asked to go long ago.
+pub(crate) enum PodState {
+    Active,
+    /// Is being deleted.
+    Releasing,
+    /// Should have terminated long ago.
     Stuck,
-    /// Will come.
-    Promised,
+    Pipelined,
 }
 
-pub(crate) type Seats = Vec<Seat>;
+pub(crate) type PlacedPods = Vec<PlacedPod>;
 
-/// Where pods are.
-pub(crate) fn seats_of<'a>(pods: impl Iterator<Item = &'a PodSpec>, stuck_before: Millis) -> Seats {
-    let seat = |pod: &PodSpec| {
+/// The pods that have a node or a binding in flight.
+pub(crate) fn placed_pods<'a>(pods: impl Iterator<Item = &'a PodSpec>, stuck_before: Millis) -> PlacedPods {
+    let placed_pod = |pod: &PodSpec| {
         let (node, groups) = match (&pod.node, &pod.bind_in_flight) {
             (Some(node), _) => (node, &pod.gpu_groups),
             (None, Some(bind)) => (&bind.node, &bind.gpu_groups),
             (None, None) => return None,
         };
         let alive = matches!(pod.phase, PodPhase::Pending | PodPhase::Running);
-        alive.then(|| Seat {
+        alive.then(|| PlacedPod {
             pod: pod.clone(),
             node: node.clone(),
-            groups: groups.clone(),
-            stay: match pod.deletion {
-                None => Stay::Stays,
-                Some(deletion) if deletion < stuck_before => Stay::Stuck,
-                Some(_) => Stay::Leaves,
+            gpu_groups: groups.clone(),
+            state: match pod.deletion {
+                None => PodState::Active,
+                Some(deletion) if deletion < stuck_before => PodState::Stuck,
+                Some(_) => PodState::Releasing,
             },
         })
     };
-    pods.filter_map(seat).collect()
+    pods.filter_map(placed_pod).collect()
 }
 
-/// Seats once decisions are added to those before. Promises are taken from the views: in one cycle a promise can be
-/// taken back or made anew.
-pub(crate) fn decided(world: &World, before: &Seats, report: &Report) -> Seats {
-    let mut seats = before.clone();
+/// The placed pods after the decisions of a report. Pipelined pods are read from the views, because a cycle may pipeline a pod and revert
+/// that again.
+pub(crate) fn after_decisions(world: &World, before: &PlacedPods, report: &Report) -> PlacedPods {
+    let mut pods = before.clone();
     for decision in &report.decisions {
         match decision {
-            // Said twice is no more than said once.
+            // A repeated decision adds nothing.
             Decision::Bind(placed)
-                if seats
+                if pods
                     .iter()
-                    .any(|seat| *seat.pod.uid == *placed.pod && *seat.node == *placed.node) => {}
-            Decision::Bind(placed) => seats.push(Seat {
+                    .any(|placed_pod| *placed_pod.pod.uid == *placed.pod && *placed_pod.node == *placed.node) => {}
+            Decision::Bind(placed) => pods.push(PlacedPod {
                 pod: world.pods[&*placed.pod].clone(),
                 node: placed.node.to_string(),
-                groups: placed.gpu_groups.clone(),
-                stay: Stay::Stays,
+                gpu_groups: placed.gpu_groups.clone(),
+                state: PodState::Active,
             }),
             Decision::Evict { pod, .. } => {
-                let seat = seats
+                let placed_pod = pods
                     .iter_mut()
-                    .find(|seat| *seat.pod.uid == **pod && seat.stay == Stay::Stays);
-                seat.expect("only a pod that stays can be evicted").stay = Stay::Leaves;
+                    .find(|placed_pod| *placed_pod.pod.uid == **pod && placed_pod.state == PodState::Active);
+                placed_pod.expect("only an active pod can be evicted").state = PodState::Releasing;
             }
             Decision::Pipeline(_)
             | Decision::Started(_)
@@ -83,25 +82,25 @@ pub(crate) fn decided(world: &World, before: &Seats, report: &Report) -> Seats {
             | Decision::Recovered(_) => {}
         }
     }
-    let promised = world.cluster.pods().into_iter();
-    seats.extend(
-        promised
+    let views = world.cluster.pods().into_iter();
+    pods.extend(
+        views
             .filter(|view| view.status == Status::Pipelined)
-            .map(|view| Seat {
+            .map(|view| PlacedPod {
                 pod: world.pods[view.uid].clone(),
-                node: view.node.expect("a promise is for a node").to_owned(),
-                groups: view.gpu_groups,
-                stay: Stay::Promised,
+                node: view.node.expect("a pipelined pod has a node").to_owned(),
+                gpu_groups: view.gpu_groups,
+                state: PodState::Pipelined,
             }),
     );
-    seats
+    pods
 }
 
-/// What is taken, and of how much, by a name for people.
+/// Load and capacity, by a name for people.
 pub(crate) type Loads = BTreeMap<String, (i64, Option<i64>)>;
 
-/// What each node has to give and how much of it these seats take.
-pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, seats: &[&Seat]) -> Loads {
+/// Load and capacity of each resource of each node.
+pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, placed: &[&PlacedPod]) -> Loads {
     let mut loads = Loads::new();
     for node in nodes {
         let mut take = |what: &str, capacity: i64, amount: i64| {
@@ -110,7 +109,7 @@ pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, seats: &
                 .or_insert((0, Some(capacity)));
             load.0 += amount;
         };
-        // On time-sliced silicon a shared device takes all units of a physical GPU.
+        // On a time-sliced node a shared GPU takes all units of a physical GPU.
         let device_units = node
             .gpu_count_label
             .filter(|count| *count > 0)
@@ -118,8 +117,8 @@ pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, seats: &
             .max(1);
         let device_mib = node.gpu_memory_mib.unwrap_or(100);
         let mut shared: Vec<&String> = Vec::new();
-        for seat in seats.iter().filter(|seat| seat.node == node.name) {
-            let requests = &seat.pod.requests;
+        for placed_pod in placed.iter().filter(|placed_pod| placed_pod.node == node.name) {
+            let requests = &placed_pod.pod.requests;
             take("cpu", node.cpu_milli, requests.cpu_milli);
             take("memory", node.memory_bytes, requests.memory_bytes);
             take("pods", node.pods, 1);
@@ -134,7 +133,7 @@ pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, seats: &
                 }
                 GpuRequest::Fraction { .. } | GpuRequest::Memory { .. } => {
                     let mib = shared_mib(&requests.gpu, device_mib);
-                    for group in &seat.groups {
+                    for group in &placed_pod.gpu_groups {
                         take(&format!("MiB of {group}"), device_mib, mib);
                         if !shared.contains(&group) {
                             take("devices", node.gpus, device_units);
@@ -142,7 +141,11 @@ pub(crate) fn node_loads<'a>(nodes: impl Iterator<Item = &'a NodeSpec>, seats: &
                         }
                     }
                     if node.gpu_memory_kind == MemoryKind::Unified && node.gpu_memory_mib.is_some() {
-                        take("memory", node.memory_bytes, mib * seat.groups.len() as i64 * MIB);
+                        take(
+                            "memory",
+                            node.memory_bytes,
+                            mib * placed_pod.gpu_groups.len() as i64 * MIB,
+                        );
                     }
                 }
             }
@@ -159,16 +162,16 @@ fn shared_mib(request: &GpuRequest, device_mib: i64) -> i64 {
     }
 }
 
-/// Whether the seats of a node fit it, and the pod may be there.
-pub(crate) fn fits(node: &NodeSpec, pod: &PodSpec, seats: &Seats) -> bool {
+/// Whether the placed pods fit on the node, and the pod may run there.
+pub(crate) fn fits(node: &NodeSpec, pod: &PodSpec, placed: &PlacedPods) -> bool {
     let selected = pod
         .constraints
         .node_selector
         .iter()
         .all(|(key, value)| node.labels.get(key) == Some(value));
     let known = node.gpu_memory_mib.is_some() || !matches!(pod.requests.gpu, GpuRequest::Memory { .. });
-    let seats: Vec<&Seat> = seats.iter().collect();
-    let loads = node_loads(std::iter::once(node), &seats);
+    let placed: Vec<&PlacedPod> = placed.iter().collect();
+    let loads = node_loads(std::iter::once(node), &placed);
     selected
         && known
         && loads
@@ -176,21 +179,20 @@ pub(crate) fn fits(node: &NodeSpec, pod: &PodSpec, seats: &Seats) -> bool {
             .all(|(load, capacity)| capacity.is_none_or(|capacity| *load <= capacity))
 }
 
-/// What queues are charged for these seats, against their limits; or, for gangs that can't be evicted, against what
-/// they deserve.
-pub(crate) fn queue_loads(world: &World, seats: &[&Seat], bound: QueueBoundKind) -> Loads {
+/// What queues are charged for the placed pods, with their limits as capacities; or for non-preemptible gangs only, with their quotas.
+pub(crate) fn queue_loads(world: &World, placed: &[&PlacedPod], bound: QueueBoundKind) -> Loads {
     let mut loads = Loads::new();
-    for seat in seats {
-        let Some(gang) = gang_of(world, &seat.pod) else {
+    for placed_pod in placed {
+        let Some(gang) = gang_of(world, &placed_pod.pod) else {
             continue;
         };
         if bound == QueueBoundKind::Quota && gang.preemptible {
             continue;
         }
-        let Some(node) = world.nodes.get(&seat.node) else {
+        let Some(node) = world.nodes.get(&placed_pod.node) else {
             continue;
         };
-        let charge = charge(&seat.pod, node);
+        let charge = charge(&placed_pod.pod, node);
         for queue in queue_path(world, &gang.queue) {
             let quotas = [
                 ("cpu", queue.quota.cpu),
@@ -216,13 +218,13 @@ pub(crate) enum QueueBoundKind {
     Quota,
 }
 
-/// The gang of a pod that is ours.
+/// The gang of a workload pod.
 pub(crate) fn gang_of<'w>(world: &'w World, pod: &PodSpec) -> Option<&'w GangSpec> {
     let key: Option<&GangKey> = pod.gang.as_ref().filter(|_| pod.kind == PodKind::Workload);
     world.gangs.get(key?)
 }
 
-/// A queue and those above it.
+/// A queue and its ancestors.
 pub(crate) fn queue_path<'w>(world: &'w World, leaf: &str) -> impl Iterator<Item = &'w QueueSpec> {
     std::iter::successors(world.queues.get(leaf), |queue| {
         queue.parent.as_ref().and_then(|parent| world.queues.get(parent))
@@ -247,7 +249,7 @@ fn charge(pod: &PodSpec, node: &NodeSpec) -> [i64; 3] {
     [pod.requests.cpu_milli, pod.requests.memory_bytes, hundredths * 10_000]
 }
 
-/// The first load that is above its capacity and above what it was before.
+/// The first load above its capacity that has also grown.
 pub(crate) fn overloaded(before: &Loads, after: &Loads) -> Option<String> {
     after.iter().find_map(|(what, (load, capacity))| {
         let capacity = (*capacity)?;
@@ -256,15 +258,20 @@ pub(crate) fn overloaded(before: &Loads, after: &Loads) -> Option<String> {
     })
 }
 
-/// Whether so many pods per subgroup make up a whole gang.
+/// Whether a gang with these numbers of pods by subgroup has its minimum.
 pub(crate) fn is_whole(gang: &GangSpec, pods: &dyn Fn(Option<&str>) -> u32) -> bool {
     if gang.sub_groups.is_empty() {
         return pods(None) >= gang.min_member;
     }
-    group_is_whole(gang, None, gang.min_sub_group, pods)
+    sub_group_is_whole(gang, None, gang.min_sub_group, pods)
 }
 
-fn group_is_whole(gang: &GangSpec, parent: Option<&str>, min: Option<u32>, pods: &dyn Fn(Option<&str>) -> u32) -> bool {
+fn sub_group_is_whole(
+    gang: &GangSpec,
+    parent: Option<&str>,
+    min: Option<u32>,
+    pods: &dyn Fn(Option<&str>) -> u32,
+) -> bool {
     let children: Vec<_> = gang
         .sub_groups
         .iter()
@@ -276,7 +283,7 @@ fn group_is_whole(gang: &GangSpec, parent: Option<&str>, min: Option<u32>, pods:
         if is_leaf {
             pods(name) >= group.min_member.unwrap_or(0)
         } else {
-            group_is_whole(gang, name, group.min_sub_group, pods)
+            sub_group_is_whole(gang, name, group.min_sub_group, pods)
         }
     });
     whole.count() >= min.map_or(children.len(), |min| min as usize)

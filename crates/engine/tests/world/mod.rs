@@ -1,7 +1,7 @@
-//! Random clusters and the world around them: it makes objects from plans, carries out decisions, and keeps its own
-//! record of every object, so that laws need not trust the engine's sums.
+//! Random clusters: builds objects from plans, carries out decisions, and keeps its own record of every object, so that laws do not
+//! depend on the engine's sums.
 
-// Every test file uses its own part of this.
+// Every test file uses another part of this module.
 #![allow(dead_code)]
 
 pub(crate) mod account;
@@ -16,17 +16,17 @@ use super::kai_engine::model::{
     SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
 use super::kai_engine::report::{Decision, Report};
-use account::{Seats, fits, seats_of};
-use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, OddPod, Pace, QueuePlan, Scene, Shape, Step, TopologyPlan};
+use account::{PlacedPods, fits, placed_pods};
+use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Scene, Shape, SpecialPod, Step, TopologyPlan};
 
 pub(crate) const MIB: i64 = 1 << 20;
 const MIG: [&str; 2] = ["nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"];
 const NS: &str = "ns";
 
-// Tests may read how much to try; the engine may not.
+// The engine must not read the environment; tests may.
 #[allow(clippy::disallowed_methods)]
-/// How many cases a law is tried on, unless `PROPTEST_CASES` says otherwise. The seed is fixed, so that a run means the
-/// same every time; `PROPTEST_RNG_SEED` takes another.
+/// The configuration of a property test: this many cases unless `PROPTEST_CASES` is set, and a fixed seed unless `PROPTEST_RNG_SEED` is
+/// set, so that every run is the same.
 pub(crate) fn cases(cases: u32) -> proptest::test_runner::Config {
     let mut config = proptest::test_runner::Config::default();
     if std::env::var_os("PROPTEST_CASES").is_none() {
@@ -40,7 +40,7 @@ pub(crate) fn cases(cases: u32) -> proptest::test_runner::Config {
     config
 }
 
-/// Objects as the API server would have them, and an engine that was told of them.
+/// A simulated cluster: all objects as the API server has them, and an engine to which they were applied.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
@@ -51,11 +51,11 @@ pub(crate) struct World {
     pub(crate) usage: BTreeMap<String, Usage>,
     pub(crate) gangs: BTreeMap<GangKey, GangSpec>,
     pub(crate) pods: BTreeMap<String, PodSpec>,
-    born: usize,
+    gang_count: usize,
 }
 
 impl World {
-    /// The cluster of a scene before anything happens.
+    /// The cluster of a scene before its first step.
     pub(crate) fn new(scene: &Scene) -> World {
         let mut config = Config::default();
         if scene.policy.spread {
@@ -76,15 +76,15 @@ impl World {
             usage: BTreeMap::new(),
             gangs: BTreeMap::new(),
             pods: BTreeMap::new(),
-            born: 0,
+            gang_count: 0,
         };
-        world.tell(Event::Topology(topology()));
+        world.apply(Event::Topology(topology()));
         for (at, plan) in scene.nodes.iter().enumerate() {
-            world.tell(Event::Node(node(&format!("n{at}"), plan)));
+            world.apply(Event::Node(node(&format!("n{at}"), plan)));
         }
         for (at, plan) in scene.queues.iter().enumerate() {
             let parent = world.parent_for(at, plan);
-            world.tell_queue(format!("q{at}"), parent, plan);
+            world.apply_queue(format!("q{at}"), parent, plan);
         }
         for plan in &scene.gangs {
             world.add_gang(plan);
@@ -92,7 +92,7 @@ impl World {
         world
     }
 
-    /// Lets a step happen; a cycle is reported to `watch` before it is carried out.
+    /// Runs a step. `watch` gets the report of a cycle before the decisions are carried out.
     pub(crate) fn step(&mut self, step: &Step, watch: &mut dyn FnMut(&World, &Report)) {
         match step {
             Step::Cycle(pace) => {
@@ -103,23 +103,23 @@ impl World {
             Step::Wait(seconds) => self.now = self.now + Millis::seconds(*seconds),
             Step::NodeGone(at) => {
                 if let Some(name) = pick(&self.nodes, *at) {
-                    self.tell(Event::NodeGone(name));
+                    self.apply(Event::NodeGone(name));
                 }
             }
             Step::Node(at, plan) => {
                 let name = format!("n{}", at % 7);
-                self.tell(Event::Node(node(&name, plan)));
+                self.apply(Event::Node(node(&name, plan)));
             }
             Step::Cordon(at) => {
                 if let Some(name) = pick(&self.nodes, *at) {
                     let mut node = self.nodes[&name].clone();
                     node.unschedulable = !node.unschedulable;
-                    self.tell(Event::Node(node));
+                    self.apply(Event::Node(node));
                 }
             }
             Step::PodGone(at) => {
                 if let Some(uid) = pick(&self.pods, *at) {
-                    self.tell(Event::PodGone(uid));
+                    self.apply(Event::PodGone(uid));
                 }
             }
             Step::PodEnds(at) => self.change_pod(*at, |pod, _| pod.phase = PodPhase::Succeeded),
@@ -127,7 +127,7 @@ impl World {
             Step::Gang(plan) => self.add_gang(plan),
             Step::GangGone(at) => {
                 if let Some(key) = pick(&self.gangs, *at) {
-                    self.tell(Event::GangGone(key));
+                    self.apply(Event::GangGone(key));
                 }
             }
             Step::GangChanges(at, min) => {
@@ -135,30 +135,30 @@ impl World {
                     let mut gang = self.gangs[&key].clone();
                     gang.min_member = *min;
                     gang.min_sub_group = (*min > 0).then_some(*min);
-                    self.tell(Event::Gang(gang));
+                    self.apply(Event::Gang(gang));
                 }
             }
             Step::Queue(at, plan) => {
                 if let Some(name) = pick(&self.queues, *at) {
                     let parent = self.queues[&name].parent.clone();
-                    self.tell_queue(name, parent, plan);
+                    self.apply_queue(name, parent, plan);
                 }
             }
         }
     }
 
-    /// A pod that has a place changes.
+    /// Changes one of the pods that have a node.
     fn change_pod(&mut self, at: usize, change: impl FnOnce(&mut PodSpec, Millis)) {
         let placed: Vec<&PodSpec> = self.pods.values().filter(|pod| pod.node.is_some()).collect();
         if !placed.is_empty() {
             let mut pod = placed[at % placed.len()].clone();
             change(&mut pod, self.now);
-            self.tell(Event::Pod(pod));
+            self.apply(Event::Pod(pod));
         }
     }
 
-    /// Lets everything that is under way come to its end.
-    pub(crate) fn calm_down(&mut self) {
+    /// Completes all bindings and deletions that are being carried out.
+    pub(crate) fn finish_changes(&mut self) {
         self.carry_out(&Report::default(), Pace::AtOnce);
     }
 
@@ -178,12 +178,12 @@ impl World {
         events
     }
 
-    /// Pods on nodes, as the world has them.
-    pub(crate) fn seats(&self) -> Seats {
-        seats_of(self.pods.values(), self.now - self.config.stuck_in_releasing)
+    /// The pods with a node.
+    pub(crate) fn placed_pods(&self) -> PlacedPods {
+        placed_pods(self.pods.values(), self.now - self.config.stuck_in_releasing)
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: Event) {
         self.record(event.clone());
         self.cluster.apply(event);
     }
@@ -203,9 +203,9 @@ impl World {
         }
     }
 
-    // ---- the world moves on --------------------------------------------------------------------------------------------
+    // ---- decisions are carried out --------------------------------------------------------------------------------------
 
-    /// Does what a cycle decided.
+    /// Carries out the decisions of a cycle.
     pub(crate) fn carry_out(&mut self, report: &Report, pace: Pace) {
         let mut events = Vec::new();
         let mut pods = self.pods.clone();
@@ -246,16 +246,16 @@ impl World {
             let started = pod.phase == PodPhase::Pending && (pod.node.is_some() || pod.bind_in_flight.is_some());
             let over = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
             if pod.deletion.is_some() && pod.node.is_none() {
-                // The API server deletes a pod at once that no kubelet has seen.
+                // The API server deletes a pod without a node at once: no kubelet has to stop it.
                 changed.remove(&pod.uid);
-                let reborn = self.reborn(pod);
-                self.tell(Event::PodGone(pod.uid.clone()));
-                self.tell(Event::Pod(reborn));
+                let replacement = self.replacement(pod);
+                self.apply(Event::PodGone(pod.uid.clone()));
+                self.apply(Event::Pod(replacement));
             } else if pace == Pace::AtOnce {
                 if pod.deletion.is_some() && !over {
                     changed.remove(&pod.uid);
                     events.push(Event::PodGone(pod.uid.clone()));
-                    events.push(Event::Pod(self.reborn(pod)));
+                    events.push(Event::Pod(self.replacement(pod)));
                 } else if started {
                     if let Some(bind) = pod.bind_in_flight.take() {
                         (pod.node, pod.gpu_groups) = (Some(bind.node), bind.gpu_groups);
@@ -274,8 +274,8 @@ impl World {
         }
     }
 
-    /// What a controller makes in place of a pod that is gone.
-    fn reborn(&self, pod: &PodSpec) -> PodSpec {
+    /// The pod that a controller creates for a deleted pod.
+    fn replacement(&self, pod: &PodSpec) -> PodSpec {
         PodSpec {
             uid: format!("{}'", pod.uid),
             created: self.now,
@@ -296,13 +296,13 @@ impl World {
         (depth < 3).then_some(parent)
     }
 
-    fn tell_queue(&mut self, name: String, parent: Option<String>, plan: &QueuePlan) {
+    fn apply_queue(&mut self, name: String, parent: Option<String>, plan: &QueuePlan) {
         let quota = |deserved: Option<i64>, limit: Option<i64>, unit: i64| ResourceQuota {
             deserved: deserved.map(|amount| amount * unit),
             limit: limit.map(|amount| amount * unit),
             weight_millionths: plan.weight * 1_000_000,
         };
-        self.tell(Event::Queue(QueueSpec {
+        self.apply(Event::Queue(QueueSpec {
             uid: name.clone(),
             name: name.clone(),
             display_name: String::new(),
@@ -318,7 +318,7 @@ impl World {
             reclaim_min_runtime: None,
         }));
         if let Some(usage) = plan.usage {
-            self.tell(Event::Usage(Usage {
+            self.apply(Event::Usage(Usage {
                 queue: name,
                 cpu_billionths: usage * 10_000_000,
                 memory_billionths: usage * 10_000_000,
@@ -328,8 +328,8 @@ impl World {
     }
 
     fn add_gang(&mut self, plan: &GangPlan) {
-        let at = self.born;
-        self.born += 1;
+        let at = self.gang_count;
+        self.gang_count += 1;
         let leaves: Vec<&String> = self
             .queues
             .keys()
@@ -365,11 +365,11 @@ impl World {
             .map(|(index, sub_group)| self.pod(plan, &gang, index, sub_group))
             .collect();
         if plan.runs {
-            self.seat(&mut pods);
+            self.run_pods(&mut pods);
         }
-        self.tell(Event::Gang(gang));
+        self.apply(Event::Gang(gang));
         for pod in pods {
-            self.tell(Event::Pod(pod));
+            self.apply(Event::Pod(pod));
         }
     }
 
@@ -388,15 +388,15 @@ impl World {
                 legacy: false,
             },
         };
-        let odd_pod = plan.odd_pod.filter(|_| index == 0);
+        let special_pod = plan.special_pod.filter(|_| index == 0);
         let rack = plan.rack.map(|rack| ("rack".to_owned(), format!("r{rack}")));
         PodSpec {
             uid: format!("{}-{index}", gang.key.name),
             namespace: NS.into(),
             name: format!("{}-{index}", gang.key.name),
             created: gang.created,
-            kind: match odd_pod {
-                Some(OddPod::Foreign) => PodKind::Foreign,
+            kind: match special_pod {
+                Some(SpecialPod::Foreign) => PodKind::Foreign,
                 _ => PodKind::Workload,
             },
             gang: Some(gang.key.clone()),
@@ -404,7 +404,7 @@ impl World {
             phase: PodPhase::Pending,
             node: None,
             deletion: None,
-            gated: matches!(odd_pod, Some(OddPod::Gated)),
+            gated: matches!(special_pod, Some(SpecialPod::Gated)),
             bind_in_flight: None,
             gpu_groups: Vec::new(),
             requests: Requests {
@@ -420,12 +420,12 @@ impl World {
             labels: Default::default(),
             rank: TaskRank::default(),
             nominated_node: None,
-            refused: matches!(odd_pod, Some(OddPod::Refused)).then(|| "refused".to_owned()),
+            refused: matches!(special_pod, Some(SpecialPod::Refused)).then(|| "refused".to_owned()),
         }
     }
 
-    /// Lets pods run on the first nodes with room; all, or none of them.
-    fn seat(&self, pods: &mut [PodSpec]) {
+    /// Makes the pods run on the first nodes where they fit: all of them, or none.
+    fn run_pods(&self, pods: &mut [PodSpec]) {
         let mut trial = pods.to_vec();
         for at in 0..trial.len() {
             let found = self.nodes.values().any(|node| {
@@ -433,15 +433,15 @@ impl World {
                     GpuRequest::Fraction { devices, .. } | GpuRequest::Memory { devices, .. } => devices,
                     GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => 0,
                 };
-                // Devices of a node that are shared are called by its name and a letter.
+                // The GPU groups of a node are called by its name and a number.
                 let groups = (0..5).map(|first| (first..first + shared).map(|group| format!("{}-{group}", node.name)));
                 let mut groups = groups.map(Iterator::collect);
                 groups.any(|groups| {
                     let pod = &mut trial[at];
                     (pod.node, pod.gpu_groups) = (Some(node.name.clone()), groups);
                     (pod.phase, pod.gated, pod.refused) = (PodPhase::Running, false, None);
-                    let seats = seats_of(self.pods.values().chain(&trial), Millis(0));
-                    fits(node, &trial[at], &seats)
+                    let placed = placed_pods(self.pods.values().chain(&trial), Millis(0));
+                    fits(node, &trial[at], &placed)
                 })
             });
             if !found {
@@ -523,7 +523,7 @@ fn node(name: &str, plan: &NodePlan) -> NodeSpec {
     }
 }
 
-/// Minima and subgroups of a gang, and the subgroup of each of its pods.
+/// Minimums and subgroups of a gang, and the subgroup of each of its pods.
 fn members(plan: &GangPlan) -> (u32, Option<u32>, Vec<SubGroupSpec>, Vec<Option<String>>) {
     let (min_sub_group, branches) = match &plan.shape {
         Shape::One => return (1, None, Vec::new(), vec![None]),

@@ -1,5 +1,5 @@
-//! What a random cluster is made of. Plans are small values: proptest makes and shrinks them, and a counterexample can
-//! be read. Picks are numbers taken modulo whatever there is to pick from.
+//! The plans of random clusters: small values that proptest generates and shrinks, so that a counterexample is readable. A number that
+//! picks an object is taken modulo the number of objects.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
-/// A cluster, who runs and waits there, and what happens to it.
+/// A cluster with its gangs, and the steps that change it.
 #[derive(Clone)]
 pub(crate) struct Scene {
     pub(crate) policy: Policy,
@@ -58,16 +58,16 @@ pub(crate) struct NodePlan {
 #[derive(Clone, Debug)]
 pub(crate) enum NodeKind {
     Plain,
-    /// So many units per device.
+    /// Units per GPU.
     TimeSliced(i64),
     Unified,
-    /// Slices of 1g and 3g instead of GPUs.
+    /// Numbers of 1g and 3g slices, instead of GPUs.
     Mig(i64, i64),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct QueuePlan {
-    /// One of the queues before it, unless that would be too deep.
+    /// One of the queues before this one, unless the tree becomes too deep.
     pub(crate) parent: Option<usize>,
     /// Hundredths of a GPU.
     pub(crate) deserved: Option<i64>,
@@ -85,19 +85,19 @@ pub(crate) struct GangPlan {
     pub(crate) queue: usize,
     pub(crate) priority: i32,
     pub(crate) age: i64,
-    /// Runs already, if there is room where it may.
+    /// Whether the gang runs from the start, if it fits.
     pub(crate) runs: bool,
     pub(crate) requests: Vec<Request>,
     pub(crate) shape: Shape,
     pub(crate) topology: Option<TopologyPlan>,
-    /// Only nodes of this rack.
+    /// The pods may use nodes of this rack only.
     pub(crate) rack: Option<u8>,
-    /// Pods held by gates or refused by the edge.
-    pub(crate) odd_pod: Option<OddPod>,
+    /// The kind of the first pod, if it is not an ordinary one.
+    pub(crate) special_pod: Option<SpecialPod>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum OddPod {
+pub(crate) enum SpecialPod {
     Gated,
     Refused,
     Foreign,
@@ -114,11 +114,11 @@ pub(crate) struct Request {
 pub(crate) enum Gpu {
     None,
     Whole(i64),
-    /// Hundredths, devices.
+    /// Hundredths, GPUs.
     Fraction(i64, i64),
-    /// MiB, devices.
+    /// MiB, GPUs.
     Memory(i64, i64),
-    /// Slices of 1g, of 3g.
+    /// Numbers of 1g and 3g slices.
     Mig(i64, i64),
 }
 
@@ -135,7 +135,7 @@ pub(crate) enum Shape {
     },
 }
 
-/// A leaf, or a parent of several.
+/// A leaf subgroup, or a parent of several. Leaves are pairs of minimum and further pods.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     pub(crate) min_sub_group: Option<u32>,
@@ -155,14 +155,14 @@ pub(crate) enum Level {
     Host,
 }
 
-/// How fast the world carries out a decision.
+/// How fast decisions are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Bound pods run, evicted ones are back and wait.
+    /// Bound pods run at once, evicted ones are replaced by pending pods.
     AtOnce,
-    /// Bound pods are on their way, evicted ones still there.
+    /// Bindings are in flight, evicted pods are still terminating.
     Slow,
-    /// The same, and nobody tells the engine.
+    /// Like `Slow`, without events to the engine.
     Silent,
 }
 
@@ -178,28 +178,28 @@ pub(crate) enum Step {
     PodLeaves(usize),
     Gang(GangPlan),
     GangGone(usize),
-    /// Another minimum.
+    /// Sets another minimum.
     GangChanges(usize, u32),
     Queue(usize, QueuePlan),
 }
 
-/// Which gangs a scene may have.
+/// The kinds of gangs that a scene may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Jobs of one pod.
     Single,
     /// Gangs with all pods required.
     Rigid,
-    /// Everything.
+    /// All kinds.
     Any,
 }
 
-/// Any cluster with anything happening to it.
+/// Clusters with all kinds of gangs and steps.
 pub(crate) fn scenes() -> impl Strategy<Value = Scene> {
     scenes_of(Class::Any, 0..12)
 }
 
-/// A cluster with gangs of one class.
+/// Clusters with gangs of one class.
 pub(crate) fn scenes_of(class: Class, steps: std::ops::Range<usize>) -> impl Strategy<Value = Scene> {
     (
         policies(),
@@ -209,7 +209,7 @@ pub(crate) fn scenes_of(class: Class, steps: std::ops::Range<usize>) -> impl Str
         vec(self::steps(class), steps),
     )
         .prop_map(move |(policy, nodes, queues, gangs, mut steps)| {
-            // Another minimum makes a gang elastic.
+            // A step that changes the minimum makes a gang elastic.
             steps.retain(|step| class == Class::Any || !matches!(step, Step::GangChanges(..)));
             Scene {
                 policy,
@@ -341,7 +341,11 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
     let level = || prop_oneof![Just(Level::Rack), Just(Level::Host)];
     let topology = (weighted(0.6, level()), weighted(0.4, level()))
         .prop_map(|(required, preferred)| TopologyPlan { required, preferred });
-    let odd_pod = prop_oneof![Just(OddPod::Gated), Just(OddPod::Refused), Just(OddPod::Foreign)];
+    let special_pod = prop_oneof![
+        Just(SpecialPod::Gated),
+        Just(SpecialPod::Refused),
+        Just(SpecialPod::Foreign)
+    ];
     (
         0usize..6,
         prop_oneof![Just(50), Just(75), Just(100), Just(125)],
@@ -351,10 +355,10 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
         shape,
         weighted(0.15, topology),
         weighted(0.1, 0u8..3),
-        weighted(0.05, odd_pod),
+        weighted(0.05, special_pod),
     )
         .prop_map(
-            |(queue, priority, age, runs, requests, shape, topology, rack, odd_pod)| GangPlan {
+            |(queue, priority, age, runs, requests, shape, topology, rack, special_pod)| GangPlan {
                 queue,
                 priority,
                 age,
@@ -363,7 +367,7 @@ fn gangs(class: Class) -> BoxedStrategy<GangPlan> {
                 shape,
                 topology,
                 rack,
-                odd_pod,
+                special_pod,
             },
         )
         .boxed()

@@ -5,7 +5,7 @@ mod search_budgets;
 
 use std::collections::BTreeMap;
 
-use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, Placement, PlacementStrategy};
+use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 use serde::Deserialize;
 
 use self::search_budgets::SearchBudgets;
@@ -163,7 +163,7 @@ fn plugin_of(plugin: &Plugin, file: &mut File) -> Result<(), String> {
             };
         }
         "nodeplacement" => {
-            config.placement = Placement {
+            config.placement = PlacementStrategies {
                 gpu: arguments.strategy("gpu")?,
                 cpu: arguments.strategy("cpu")?,
             };

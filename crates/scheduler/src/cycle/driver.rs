@@ -219,7 +219,7 @@ impl Driver {
                     let order = Evict {
                         pod: key.clone(),
                         uid: pod.to_string(),
-                        message: reason.told(&name).to_string(),
+                        message: reason.with_names(&name).to_string(),
                     };
                     if let Some(gang) = self.index.gang_of(pod) {
                         evictions.add(&gang, reason);

@@ -57,7 +57,7 @@ fn event(about: kai_api::ObjectReference, reason: &EvictionReason, pods: u64, in
     ];
     let plural = if pods == 1 { "" } else { "s" };
     let name = |gang: &GangKey| index.workload(gang);
-    let reason = reason.told(&name);
+    let reason = reason.with_names(&name);
     Note {
         annotations,
         ..note(

@@ -1,7 +1,7 @@
 //! Takes the times that the engine, which has no clock, can't take itself.
 
 use kai_engine::model::Action;
-use kai_engine::report::Moment;
+use kai_engine::report::CycleProgress;
 use tokio::time::Instant;
 
 use crate::metrics::Searched;
@@ -16,12 +16,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn note(&mut self, moment: Moment) {
+    pub(super) fn note(&mut self, moment: CycleProgress) {
         let now = Instant::now();
         match moment {
-            Moment::Action(action) => self.actions.push((action, now)),
-            Moment::Search => self.search = Some(now),
-            Moment::Searched(action, generator, end) => {
+            CycleProgress::ActionStarts(action) => self.actions.push((action, now)),
+            CycleProgress::SearchStarts => self.search = Some(now),
+            CycleProgress::SearchEnds(action, generator, end) => {
                 let duration = self.search.take().map(|started| now - started).unwrap_or_default();
                 self.searches.push(Searched {
                     action,

@@ -26,7 +26,7 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
                 Some(over_quota(bound)),
             )]
         }
-        Reason::QueueMissing(_) | Reason::QueueCutOff { .. } | Reason::QueueNotLeaf(_) => {
+        Reason::QueueMissing(_) | Reason::QueueDisconnected { .. } | Reason::QueueNotLeaf(_) => {
             vec![entry(UnschedulableReason::QUEUE_DOES_NOT_EXIST, None)]
         }
         Reason::PreemptionDelay { .. } => vec![entry(UnschedulableReason::PREEMPTION_DELAY_NOT_ELAPSED, None)],

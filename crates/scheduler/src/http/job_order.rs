@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_engine::report::Waiting;
+use kai_engine::report::PendingGang;
 use serde::Serialize;
 
 /// The order over all queues, and within each.
@@ -21,9 +21,9 @@ struct Job {
 }
 
 impl JobOrder {
-    pub(crate) fn of(order: Vec<Waiting>) -> JobOrder {
+    pub(crate) fn of(order: Vec<PendingGang>) -> JobOrder {
         let mut jobs = JobOrder::default();
-        for Waiting { gang, queue, priority } in order {
+        for PendingGang { gang, queue, priority } in order {
             let job = Job {
                 id: gang.name.clone(),
                 priority,

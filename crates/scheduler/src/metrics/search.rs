@@ -1,7 +1,7 @@
 //! Metrics of the search for victims. Budgets are counted in simulations here, so there are none in seconds.
 
 use kai_engine::model::Action;
-use kai_engine::report::{Effort, Generator, SearchEnd};
+use kai_engine::report::{ActionStats, Generator, SearchResult};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -66,9 +66,9 @@ impl SearchMetrics {
     }
 
     /// What an action did.
-    pub(super) fn effort(&self, effort: &Effort) {
+    pub(super) fn effort(&self, effort: &ActionStats) {
         let action = effort.action.name();
-        for (end, counts) in SearchEnd::ALL.into_iter().zip(effort.searches) {
+        for (end, counts) in SearchResult::ALL.into_iter().zip(effort.searches) {
             for (reduced_budget, count) in ["false", "true"].into_iter().zip(counts) {
                 let result = result(end);
                 let of = OfJob {
@@ -127,11 +127,11 @@ where
     }
 }
 
-fn result(end: SearchEnd) -> &'static str {
+fn result(end: SearchResult) -> &'static str {
     match end {
-        SearchEnd::Solved => "solved",
-        SearchEnd::Exhausted => "generators_exhausted",
-        SearchEnd::Cut => "deadline_exhausted",
-        SearchEnd::InPart => "unsolved",
+        SearchResult::Solved => "solved",
+        SearchResult::Exhausted => "generators_exhausted",
+        SearchResult::Cut => "deadline_exhausted",
+        SearchResult::Partial => "unsolved",
     }
 }

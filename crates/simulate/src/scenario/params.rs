@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kai_api::{Text, TextMap, parse_duration};
-use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, Placement, PlacementStrategy, Usage};
+use kai_engine::model::{Action, Config, Millis, MinRuntimeResolve, PlacementStrategies, PlacementStrategy, Usage};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -146,16 +146,16 @@ pub(super) fn strategy(name: &str) -> Result<PlacementStrategy, String> {
     }
 }
 
-fn placement(before: Placement, value: &Value) -> Result<Placement, String> {
+fn placement(before: PlacementStrategies, value: &Value) -> Result<PlacementStrategies, String> {
     match read::<RawPlacement>(value)? {
         RawPlacement::Same(name) => {
             let strategy = strategy(&name)?;
-            Ok(Placement {
+            Ok(PlacementStrategies {
                 gpu: strategy,
                 cpu: strategy,
             })
         }
-        RawPlacement::PerKind { gpu, cpu } => Ok(Placement {
+        RawPlacement::PerKind { gpu, cpu } => Ok(PlacementStrategies {
             gpu: gpu.map_or(Ok(before.gpu), |name| strategy(&name))?,
             cpu: cpu.map_or(Ok(before.cpu), |name| strategy(&name))?,
         }),
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(config.usage_weight_millionths, 500_000);
         assert_eq!(
             config.placement,
-            Placement {
+            PlacementStrategies {
                 gpu: PlacementStrategy::Spread,
                 cpu: PlacementStrategy::Binpack
             }

@@ -1,6 +1,6 @@
-//! Large clusters whose decision time is worth measuring, built as engine events.
+//! The clusters of the benchmarks, built from engine events.
 
-// Each benchmark uses some of the shapes.
+// Each benchmark uses some of the clusters.
 #![allow(dead_code)]
 
 pub(crate) mod hostile;
@@ -12,9 +12,9 @@ use kai_engine::model::{
     TopologyLevel, TopologySpec,
 };
 
-/// Devices per node.
+/// GPUs per node.
 const GPUS: usize = 8;
-/// When the cycle runs.
+/// The time of the cycle.
 pub(crate) const NOW: Millis = Millis::seconds(1_000_000_000);
 
 /// A cluster and the policy to run it with.
@@ -42,7 +42,7 @@ pub(crate) fn fill(nodes: usize) -> Case {
     case
 }
 
-/// The same with gangs; with racks every gang must fit one of them.
+/// Like [`fill`], with gangs of `pods`. With racks, every gang must be in one rack.
 pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
     let mut case = idle(nodes, &[Action::Allocate], racks);
     for at in 0..nodes * GPUS / pods {
@@ -57,7 +57,7 @@ pub(crate) fn gangs(nodes: usize, pods: usize, racks: usize) -> Case {
     case
 }
 
-/// Three shared pods per GPU, by fraction and by memory.
+/// Three pods with a shared GPU per GPU, by fraction and by memory.
 pub(crate) fn fractions(nodes: usize) -> Case {
     let mut case = idle(nodes, &Action::ALL, 0);
     let part = |hundredths: i64| GpuRequest::Fraction {
@@ -89,7 +89,7 @@ pub(crate) fn reclaim_many(nodes: usize) -> Case {
     case
 }
 
-/// The same, and one pending gang of half the nodes.
+/// Nodes full of jobs of a queue with no quota, and one pending gang of half the nodes.
 pub(crate) fn reclaim_large(nodes: usize) -> Case {
     let mut case = full(nodes, &[Action::Reclaim], 0, nodes * GPUS);
     case.job(&Job {
@@ -100,7 +100,7 @@ pub(crate) fn reclaim_large(nodes: usize) -> Case {
     case
 }
 
-/// The same, and a pending gang of ten nodes that quota allows all but one GPU of.
+/// Full nodes, and a pending gang of ten nodes whose queue may reclaim one GPU too few.
 pub(crate) fn infeasible(nodes: usize) -> Case {
     let mut case = full(nodes, &[Action::Reclaim], nodes * GPUS - 79, 80);
     case.job(&Job {
@@ -148,7 +148,7 @@ struct Job {
     cpu_milli: i64,
     memory_bytes: i64,
     gpu: GpuRequest,
-    /// The shared GPU of a running pod.
+    /// The GPU group of a running pod.
     gpu_group: Option<String>,
     in_rack: bool,
     running_on: Option<usize>,
@@ -236,7 +236,7 @@ impl Case {
             namespace: "bench".to_owned(),
             name: format!("{state}-{:07}", job.at),
         };
-        // Jobs are older the earlier they come, and all that run are older than all that wait.
+        // Jobs are ordered by age, and all running jobs are older than all pending ones.
         let age = if job.running_on.is_some() { -1_000_000_000 } else { 0 };
         let created = Millis(NOW.0 - 100_000_000 + age + job.at as i64);
         let topology = job.in_rack.then(|| TopologyConstraint {

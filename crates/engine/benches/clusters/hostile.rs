@@ -1,4 +1,4 @@
-//! Clusters that are hard on a scheduler: what tenants can write to make a cycle long. Sizes are in nodes of eight GPUs.
+//! Clusters that take a scheduler much work: objects that tenants can write to make a cycle long. Sizes are in nodes of eight GPUs.
 
 use kai_engine::model::{
     Action, Affinity, Constraints, Event, GpuRequest, Gpus, Labels, NodeSelectorTerm, Operator, PodAffinityTerm,
@@ -7,10 +7,10 @@ use kai_engine::model::{
 
 use super::{Case, GPUS, Job, idle, node};
 
-/// A cluster of so many nodes.
+/// Builds a cluster with this number of nodes.
 pub(crate) type Build = fn(usize) -> Case;
 
-/// All of them, by name.
+/// All clusters, by name.
 pub(crate) const ALL: [(&str, Build); 10] = [
     ("distinct", distinct),
     ("deep-queues", deep_queues),
@@ -24,7 +24,7 @@ pub(crate) const ALL: [(&str, Build); 10] = [
     ("preempt-mixed", preempt_mixed),
 ];
 
-/// Racks of the shapes with pods that seek or avoid each other.
+/// Racks of the clusters with pod affinity.
 const RACKS: usize = 40;
 
 fn whole(devices: usize) -> GpuRequest {
@@ -52,7 +52,7 @@ fn not_in(key: &str, values: Vec<String>) -> Requirement {
     }
 }
 
-/// Required affinity to the pods of an app, within one value of the node label.
+/// Required affinity to the pods of an app.
 fn near(topology_key: &str, app: &str) -> Affinity {
     Affinity {
         required: vec![PodAffinityTerm {
@@ -70,14 +70,14 @@ fn near(topology_key: &str, app: &str) -> Affinity {
     }
 }
 
-/// Gives nodes more labels.
+/// Sets further labels of nodes.
 fn label(case: &mut Case, nodes: usize, labels: impl Fn(usize) -> Vec<(&'static str, String)>) {
     for at in 0..nodes {
         case.cluster.apply(Event::Node(node(at, labels(at))));
     }
 }
 
-/// As many pending pods as GPUs, each with requests, labels and node affinity of its own.
+/// As many pending pods as GPUs, all with different requests, labels and node affinity.
 pub(crate) fn distinct(nodes: usize) -> Case {
     let mut case = idle(nodes, &Action::ALL, 0);
     label(&mut case, nodes, |at| {
@@ -154,7 +154,7 @@ pub(crate) fn deep_queues(nodes: usize) -> Case {
     case
 }
 
-/// Gangs of eight that avoid pods of the same app on a host.
+/// Gangs of eight with anti-affinity to pods of the same app on a host.
 pub(crate) fn anti_host(nodes: usize) -> Case {
     neighbours(nodes, false, |app| Constraints {
         anti_affinity: near("host", app),
@@ -162,7 +162,7 @@ pub(crate) fn anti_host(nodes: usize) -> Case {
     })
 }
 
-/// Gangs of eight that seek the rack of pods of the same app.
+/// Gangs of eight with affinity to the rack of pods of the same app.
 pub(crate) fn aff_rack(nodes: usize) -> Case {
     neighbours(nodes, false, |app| Constraints {
         affinity: near("rack", app),
@@ -170,7 +170,7 @@ pub(crate) fn aff_rack(nodes: usize) -> Case {
     })
 }
 
-/// Gangs of eight that must be in one rack and avoid pods of the same app on a host.
+/// Gangs of eight that must be in one rack, with anti-affinity to pods of the same app on a host.
 pub(crate) fn anti_rack_topology(nodes: usize) -> Case {
     neighbours(nodes, true, |app| Constraints {
         anti_affinity: near("host", app),
@@ -194,7 +194,7 @@ fn neighbours(nodes: usize, in_rack: bool, constraints: impl Fn(&str) -> Constra
     case
 }
 
-/// Two queues under one, and as many running jobs of the first as GPUs.
+/// Two queues with a common parent, and as many running jobs of the first queue as GPUs.
 fn full(nodes: usize, first: (usize, usize), second: (usize, usize)) -> Case {
     let mut case = two_queues(nodes, first, second);
     for at in 0..nodes * GPUS {
@@ -215,7 +215,7 @@ fn two_queues(nodes: usize, first: (usize, usize), second: (usize, usize)) -> Ca
     case
 }
 
-/// Two different gangs per node that ask for more nodes than their pool has; reclaim would let them.
+/// Two different gangs per node that need more nodes than their pool has. The rules of reclaim would allow them.
 pub(crate) fn never_fit(nodes: usize) -> Case {
     let mut case = full(nodes, (0, 0), (nodes * GPUS, 0));
     label(&mut case, nodes, |at| {
@@ -236,7 +236,7 @@ pub(crate) fn never_fit(nodes: usize) -> Case {
     case
 }
 
-/// Half as many gangs as nodes, of ten pods that avoid each other by rack, where there are eight racks.
+/// Half as many gangs as nodes, each of ten pods with anti-affinity to each other by rack, on eight racks.
 pub(crate) fn never_fit_anti(nodes: usize) -> Case {
     let mut case = full(nodes, (0, 0), (nodes * GPUS, 0));
     label(&mut case, nodes, |at| vec![("rack", format!("r{}", at % 8))]);
@@ -257,7 +257,7 @@ pub(crate) fn never_fit_anti(nodes: usize) -> Case {
     case
 }
 
-/// One GPU of every node is free, and half as many gangs as nodes need whole ones.
+/// One GPU of every node is free, and half as many gangs as nodes need whole nodes.
 pub(crate) fn fragmented(nodes: usize) -> Case {
     let quota = (nodes * GPUS, 1);
     let mut case = two_queues(nodes, quota, quota);

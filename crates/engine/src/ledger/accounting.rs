@@ -1,0 +1,274 @@
+//! What a pod's placement adds to its node, GPU groups, gang and queues.
+
+use super::Ledger;
+use super::journal::Undo;
+use crate::ids::{GangId, GpuGroupId, NodeId, PodId, ShapeId};
+use crate::model::PodKind;
+use crate::report::Status;
+use crate::tables::{GPU, GpuGroup, GpuKind, Placement, QUEUE_GPU, QueueResources};
+
+/// Steps of work that a change of a pod's placement counts as.
+const WORK_PER_CHANGE: usize = 4;
+
+/// The placement of a pod, and the sums over pods by status.
+impl Ledger {
+    pub(super) fn set_placement(
+        &mut self,
+        pod: PodId,
+        placement: Placement,
+        old_placement: Option<Box<Placement>>,
+        evicted_from: Option<Status>,
+    ) {
+        self.note_work(WORK_PER_CHANGE);
+        let (placement, old_placement, evicted_from) = self.swap_placement(pod, placement, old_placement, evicted_from);
+        self.log(Undo::Pod {
+            pod,
+            placement,
+            old_placement,
+            evicted_from,
+        });
+    }
+
+    /// Sets the placement without an entry in the journal; returns the values from before.
+    pub(super) fn swap_placement(
+        &mut self,
+        pod: PodId,
+        placement: Placement,
+        old_placement: Option<Box<Placement>>,
+        evicted_from: Option<Status>,
+    ) -> (Placement, Option<Box<Placement>>, Option<Status>) {
+        self.count_pod(pod, -1);
+        let row = &mut self.pods[pod.index()];
+        let before = (
+            std::mem::replace(&mut row.placement, placement),
+            std::mem::replace(&mut row.old_placement, old_placement),
+            std::mem::replace(&mut row.evicted_from, evicted_from),
+        );
+        self.count_pod(pod, 1);
+        before
+    }
+
+    /// Adds the pod (`sign` 1) to all sums by status, or subtracts it (-1): the counters of its pod set, the resources of its gang and
+    /// its queues.
+    pub(crate) fn count_pod(&mut self, pod: PodId, sign: i64) {
+        let Ledger {
+            nodes,
+            pods,
+            gangs,
+            queues,
+            shapes,
+            dirty_gangs,
+            ..
+        } = self;
+        let row = &pods[pod.index()];
+        let (Some(id), Some(pod_set)) = (row.gang, row.pod_set) else {
+            return;
+        };
+        let gang = &mut gangs[id.index()];
+        if !std::mem::replace(&mut gang.dirty, true) {
+            dirty_gangs.push(id);
+        }
+        let status = row.placement.status;
+        let set = &mut gang.pod_sets[pod_set as usize];
+        let counter = &mut set.counts[status as usize];
+        *counter = counter.wrapping_add_signed(sign as i32);
+        if row.refused.is_some() && status == Status::Pending {
+            set.refused = set.refused.wrapping_add_signed(sign as i32);
+        }
+        let shape = &shapes[row.shape.index()];
+        let accepted = match row.placement.node {
+            Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),
+            _ => [0; 3],
+        };
+        if accepted == [0; 3] {
+            return;
+        }
+        if status.is_allocated() {
+            add(&mut gang.allocated, accepted, sign);
+        }
+        let mut queue = gang.queue;
+        while let Some(id) = queue {
+            let row = &mut queues[id.index()];
+            add(&mut row.allocated, accepted, sign);
+            if !gang.preemptible {
+                add(&mut row.allocated_non_preemptible, accepted, sign);
+            }
+            queue = row.parent;
+        }
+    }
+
+    /// Marks a gang whose spec changed.
+    pub(crate) fn mark_dirty(&mut self, gang: GangId) {
+        if !std::mem::replace(&mut self.gangs[gang.index()].dirty, true) {
+            self.dirty_gangs.push(gang);
+        }
+    }
+
+    /// The gangs that changed since the last call.
+    pub(crate) fn take_dirty_gangs(&mut self) -> Vec<GangId> {
+        let dirty = std::mem::take(&mut self.dirty_gangs);
+        for gang in &dirty {
+            self.gangs[gang.index()].dirty = false;
+        }
+        dirty
+    }
+}
+
+/// The resources of a node.
+impl Ledger {
+    pub(super) fn add_to_node(&mut self, pod: PodId, placement: &Placement) {
+        let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
+            return;
+        };
+        self.log(Undo::PodAdded { node });
+        self.nodes[node.index()].pods.push(pod);
+        self.count_terms(pod, node, 1);
+        self.account(pod, node, placement, 1);
+    }
+
+    pub(super) fn remove_from_node(&mut self, pod: PodId, placement: &Placement) {
+        let Some(node) = placement.node.filter(|_| placement.status.is_active_used()) else {
+            return;
+        };
+        let pods = &mut self.nodes[node.index()].pods;
+        let at = pods
+            .iter()
+            .rposition(|on_node| *on_node == pod)
+            .expect("a pod with a placement is listed on its node");
+        pods.swap_remove(at);
+        self.count_terms(pod, node, -1);
+        self.log(Undo::PodRemoved {
+            node,
+            pod,
+            at: at as u32,
+        });
+        self.account(pod, node, placement, -1);
+    }
+
+    /// Takes the resources of a pod from its node (`sign` 1) or gives them back (-1).
+    fn account(&mut self, pod: PodId, node: NodeId, placement: &Placement, sign: i64) {
+        let row = &self.pods[pod.index()];
+        let (kind, shape) = (row.kind, row.shape);
+        let old_free = self.nodes[node.index()].free;
+        self.log(Undo::Free { node, free: old_free });
+        let shape_row = &self.shapes[shape.index()];
+        let target = &mut self.nodes[node.index()];
+        let charge = target.charge(shape_row, kind);
+        shift(
+            &mut target.free.idle,
+            &mut target.free.releasing,
+            charge,
+            placement.status,
+            sign,
+        );
+        target.free.whole_gpus_used += sign * charge[GPU];
+        if placement.status == Status::Releasing {
+            target.free.whole_gpus_releasing += sign * charge[GPU];
+        }
+        if kind == PodKind::Foreign {
+            let foreign = [
+                shape_row.base[0],
+                shape_row.base[1],
+                shape_row.requested(None)[QUEUE_GPU],
+            ];
+            add(&mut target.foreign, foreign, sign);
+        }
+        if let GpuKind::Mig { legacy: true } = shape_row.gpu {
+            target.legacy_mig_pods = target.legacy_mig_pods.wrapping_add_signed(sign as i32);
+        }
+        self.account_extended(node, shape, placement.status, sign);
+        if self.shapes[shape.index()].is_shared() {
+            let need = self.shapes[shape.index()].need_mib(self.nodes[node.index()].memory_mib);
+            for group in &placement.gpu_groups {
+                self.account_gpu_group(node, *group, need, placement.status, sign);
+            }
+        }
+        self.changed_nodes.push(node);
+    }
+
+    fn account_extended(&mut self, node: NodeId, shape: ShapeId, status: Status, sign: i64) {
+        for at in 0..self.shapes[shape.index()].extended.len() {
+            let (resource, amount) = self.shapes[shape.index()].extended[at];
+            let target = &mut self.nodes[node.index()];
+            let Some(at) = target
+                .extended
+                .iter()
+                .position(|extended| extended.resource == resource)
+            else {
+                continue;
+            };
+            let extended = &mut target.extended[at];
+            if extended.allocatable == 0 {
+                continue;
+            }
+            let undo = Undo::Extended {
+                node,
+                at: at as u32,
+                idle: extended.idle,
+                releasing: extended.releasing,
+            };
+            let (mut idle, mut releasing) = ([extended.idle], [extended.releasing]);
+            shift(&mut idle, &mut releasing, [amount], status, sign);
+            (extended.idle, extended.releasing) = (idle[0], releasing[0]);
+            self.log(undo);
+        }
+    }
+
+    /// Accounts `need` MiB of one pod in a GPU group, and the whole GPUs that the node gains or loses by it.
+    fn account_gpu_group(&mut self, node: NodeId, id: GpuGroupId, need: i64, status: Status, sign: i64) {
+        let groups = &self.nodes[node.index()].gpu_groups;
+        let found = groups.binary_search_by_key(&id, |group| group.id);
+        let old = found.ok().map(|at| groups[at]);
+        self.log(Undo::GpuGroup { node, id, old });
+        let before = old.unwrap_or(GpuGroup {
+            id,
+            active_mib: 0,
+            releasing_mib: 0,
+            pipelined_mib: 0,
+        });
+        let mut after = before;
+        let part = match status {
+            Status::Releasing => &mut after.releasing_mib,
+            Status::Pipelined => &mut after.pipelined_mib,
+            _ => &mut after.active_mib,
+        };
+        *part += sign * need;
+        let target = &mut self.nodes[node.index()];
+        target.free.idle[GPU] -= after.idle_gpus_taken() - before.idle_gpus_taken();
+        target.free.releasing[GPU] += after.releasing_gpus_given() - before.releasing_gpus_given();
+        match (found, after.is_unused()) {
+            (Ok(at), true) => {
+                target.gpu_groups.remove(at);
+                self.gpu_groups_in_use -= 1;
+            }
+            (Ok(at), false) => target.gpu_groups[at] = after,
+            (Err(_), true) => {}
+            (Err(at), false) => {
+                target.gpu_groups.insert(at, after);
+                self.gpu_groups_in_use += 1;
+            }
+        }
+    }
+}
+
+/// Moves `amount` between idle and releasing as a pod of this status is added (`sign` 1) or removed (-1).
+fn shift<const N: usize>(idle: &mut [i64; N], releasing: &mut [i64; N], amount: [i64; N], status: Status, sign: i64) {
+    for at in 0..N {
+        let amount = sign * amount[at];
+        match status {
+            Status::Releasing => {
+                idle[at] -= amount;
+                releasing[at] += amount;
+            }
+            Status::Pipelined => releasing[at] -= amount,
+            _ => idle[at] -= amount,
+        }
+    }
+}
+
+/// Adds `sign` times `amount`.
+pub(crate) fn add(resources: &mut QueueResources, amount: QueueResources, sign: i64) {
+    for (resource, amount) in resources.iter_mut().zip(amount) {
+        *resource += sign * amount;
+    }
+}
