@@ -151,7 +151,7 @@ impl Cycle<'_> {
     }
 
     /// Reports the start of a gang that had no running pods.
-    pub(crate) fn start(&mut self, gang: GangId) {
+    pub(crate) fn record_start(&mut self, gang: GangId) {
         let row = &mut self.ledger.gangs[gang.index()];
         let before = row.last_start.replace(self.now);
         self.report.decisions.push(Decision::Started(row.key.clone()));

@@ -478,18 +478,7 @@ impl fmt::Display for ReasonText<'_, Reason> {
                 write!(f, "the pod group names no queue; write the name of one into spec.queue")
             }
             Reason::QueueMissing(queue) => write!(f, "queue {queue} does not exist"),
-            Reason::QueueDisconnected {
-                queue,
-                missing: Some(missing),
-            } => write!(
-                f,
-                "queue {queue} waits for queue {missing} above it, which does not exist; create {missing}, or change spec.parentQueue of \
-                 the queue that names it"
-            ),
-            Reason::QueueDisconnected { queue, missing: None } => write!(
-                f,
-                "queue {queue} is below itself; change spec.parentQueue of one of the queues above it"
-            ),
+            Reason::QueueDisconnected { queue, missing } => write_disconnected(f, queue, missing.as_deref()),
             Reason::QueueNotLeaf(queue) => write!(f, "queue {queue} has child queues; name one of them"),
             Reason::UnknownSubGroup(name) => write!(f, "the pod group has no subgroup {name}"),
             Reason::SubGroupsExceeded(excess) => write!(f, "the pod group is not scheduled: {excess}"),
@@ -507,23 +496,17 @@ impl fmt::Display for ReasonText<'_, Reason> {
             Reason::GangShort {
                 placed,
                 required,
-                sub_group: None,
+                sub_group,
                 rejections,
             } => {
                 let rejections = self.of(rejections);
-                write!(f, "only {placed} of {required} pods of the gang fit: {rejections}")
-            }
-            Reason::GangShort {
-                placed,
-                required,
-                sub_group: Some(name),
-                rejections,
-            } => {
-                let rejections = self.of(rejections);
-                write!(
-                    f,
-                    "only {placed} pods fit while subgroup {name} requires {required}: {rejections}"
-                )
+                match sub_group {
+                    None => write!(f, "only {placed} of {required} pods of the gang fit: {rejections}"),
+                    Some(name) => write!(
+                        f,
+                        "only {placed} pods fit while subgroup {name} requires {required}: {rejections}"
+                    ),
+                }
             }
             Reason::NoDomain {
                 topology,
@@ -531,15 +514,9 @@ impl fmt::Display for ReasonText<'_, Reason> {
                 domains,
                 required,
             } => {
-                write!(
-                    f,
-                    "no {level} of topology {topology} can hold {} together",
-                    counted(&required.to_string(), "pod")
-                )?;
-                for (at, (domain, fits)) in domains.iter().enumerate() {
-                    write!(f, "{} {domain}: {fits}", if at == 0 { "; room in" } else { "," })?;
-                }
-                Ok(())
+                let pods = counted(&required.to_string(), "pod");
+                write!(f, "no {level} of topology {topology} can hold {pods} together")?;
+                write_domains(f, domains)
             }
             Reason::TopologyUnknown { topology, level: None } => write!(f, "topology {topology} does not exist"),
             Reason::TopologyUnknown {
@@ -564,6 +541,27 @@ impl fmt::Display for ReasonText<'_, Reason> {
             ),
         }
     }
+}
+
+fn write_disconnected(f: &mut fmt::Formatter<'_>, queue: &str, missing: Option<&str>) -> fmt::Result {
+    match missing {
+        Some(missing) => write!(
+            f,
+            "queue {queue} waits for queue {missing} above it, which does not exist; create {missing}, or change spec.parentQueue of the \
+             queue that names it"
+        ),
+        None => write!(
+            f,
+            "queue {queue} is below itself; change spec.parentQueue of one of the queues above it"
+        ),
+    }
+}
+
+fn write_domains(f: &mut fmt::Formatter<'_>, domains: &[(String, u32)]) -> fmt::Result {
+    for (at, (domain, fits)) in domains.iter().enumerate() {
+        write!(f, "{} {domain}: {fits}", if at == 0 { "; room in" } else { "," })?;
+    }
+    Ok(())
 }
 
 /// The text of KAI for a gang that lacks pods.

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::cluster::Cluster;
 use crate::explain::holders;
-use crate::ids::{PodId, QueueId, ShapeId};
+use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::model::{GangKey, Gpus, PodKind};
 use crate::place::PlacementFailure;
 use crate::reasons::{QueueBound, Reason, Rejections};
@@ -138,6 +138,10 @@ impl Cluster {
                 None => Reason::NotTried,
             };
         };
+        self.why_not_placed(gang_id, failure, holders)
+    }
+
+    fn why_not_placed(&self, gang: GangId, failure: &PlacementFailure, holders: &mut Holders) -> Reason {
         match failure {
             PlacementFailure::NoPods => Reason::NotTried,
             PlacementFailure::OutOfWork => Reason::CutShort,
@@ -163,8 +167,8 @@ impl Cluster {
                 let shape = self.ledger.pod(*failed).shape;
                 rejections.holders = self.holders_if_short(&rejections, shape, holders);
                 rejections.extended = self.extended_if_short(&rejections, shape);
-                rejections.search_cut = self.explanations.cut_searches.contains(&gang_id);
-                self.short_of(gang_id, *failed, *placed, rejections)
+                rejections.search_cut = self.explanations.cut_searches.contains(&gang);
+                self.short_of(gang, *failed, *placed, rejections)
             }
             PlacementFailure::NoDomain {
                 topology,
@@ -184,6 +188,7 @@ impl Cluster {
         }
     }
 
+    /// The gangs that hold the most GPUs, if nodes were rejected for lack of GPUs.
     fn holders_if_short(&self, rejections: &Rejections, shape: ShapeId, known: &mut Holders) -> Vec<(GangKey, Gpus)> {
         use crate::reasons::Check::{Extended, GpuMemory, Gpus};
         let short = rejections
@@ -199,6 +204,7 @@ impl Cluster {
             .clone()
     }
 
+    /// The extended resources of the shape, if nodes were rejected for lack of them.
     fn extended_if_short(&self, rejections: &Rejections, shape: ShapeId) -> Vec<String> {
         let is_short = |(check, _): &(crate::reasons::Check, u32)| *check == crate::reasons::Check::Extended;
         if !rejections.checks.iter().any(is_short) {
@@ -210,7 +216,8 @@ impl Cluster {
             .collect()
     }
 
-    fn short_of(&self, gang: crate::ids::GangId, pod: PodId, placed: u32, rejections: Rejections) -> Reason {
+    /// The reason of a gang of which a pod does not fit: too few pods fit, or, above the minimum, this pod does not.
+    fn short_of(&self, gang: GangId, pod: PodId, placed: u32, rejections: Rejections) -> Reason {
         let gang = self.ledger.gang(gang);
         let set = self.ledger.pod(pod).pod_set.map(|set| &gang.pod_sets[set as usize]);
         let is_gang = gang.pod_sets.iter().any(|set| set.min > 1);

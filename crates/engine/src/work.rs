@@ -58,8 +58,8 @@ fn bit_of(action: Action) -> u8 {
 }
 
 impl Cycle<'_> {
-    /// The budget of an action: for allocate half of what is left of the cycle's budget, for other actions the same for each that is
-    /// still to run.
+    /// The budget of an action. Allocate gets half of what is left of the cycle's budget; other actions divide it evenly with the actions
+    /// that are still to run. The last action gets all.
     fn action_budget(&self, action: Action) -> u64 {
         let left = self.cycle_end.saturating_sub(self.ledger.work());
         let later = self.config.actions.iter().skip_while(|other| **other != action).skip(1);

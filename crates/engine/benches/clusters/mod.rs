@@ -173,6 +173,78 @@ impl Job {
             constraints: Constraints::default(),
         }
     }
+
+    fn gang(&self) -> GangSpec {
+        let state = if self.running_on.is_some() {
+            "running"
+        } else {
+            "pending"
+        };
+        let key = GangKey {
+            namespace: "bench".to_owned(),
+            name: format!("{state}-{:07}", self.at),
+        };
+        // Jobs are ordered by age, and all running jobs are older than all pending ones.
+        let age = if self.running_on.is_some() { -1_000_000_000 } else { 0 };
+        let topology = self.in_rack.then(|| TopologyConstraint {
+            topology: "racks".to_owned(),
+            required_level: Some("rack".to_owned()),
+            preferred_level: None,
+        });
+        GangSpec {
+            uid: key.name.clone(),
+            key,
+            created: Millis(NOW.0 - 100_000_000 + age + self.at as i64),
+            queue: self.queue.clone(),
+            priority: self.priority,
+            preemptible: true,
+            min_member: self.pods as u32,
+            min_sub_group: None,
+            topology,
+            sub_groups: Vec::new(),
+            last_start: None,
+            last_eviction: None,
+            stale_since: None,
+            preemption_delay: Millis(0),
+            staleness_grace: None,
+            schedulable: true,
+            refused: None,
+        }
+    }
+
+    fn pod(&self, gang: &GangSpec, index: usize) -> PodSpec {
+        let name = format!("{}-{index}", gang.key.name);
+        PodSpec {
+            uid: name.clone(),
+            namespace: gang.key.namespace.clone(),
+            name,
+            created: gang.created,
+            kind: PodKind::Workload,
+            gang: Some(gang.key.clone()),
+            sub_group: None,
+            phase: if self.running_on.is_some() {
+                PodPhase::Running
+            } else {
+                PodPhase::Pending
+            },
+            node: self.running_on.map(node_name),
+            deletion: None,
+            gated: false,
+            bind_in_flight: None,
+            gpu_groups: self.gpu_group.iter().cloned().collect(),
+            requests: Requests {
+                cpu_milli: self.cpu_milli,
+                memory_bytes: self.memory_bytes,
+                gpu: self.gpu.clone(),
+                extended: Vec::new(),
+            },
+            constraints: self.constraints.clone(),
+            labels: self.labels.clone(),
+            rank: TaskRank::default(),
+            nominated_node: None,
+            refused: None,
+        }
+    }
 }
 
 impl Case {
@@ -230,71 +302,12 @@ impl Case {
         }));
     }
 
+    /// Adds a gang and its pods.
     fn job(&mut self, job: &Job) {
-        let state = if job.running_on.is_some() { "running" } else { "pending" };
-        let key = GangKey {
-            namespace: "bench".to_owned(),
-            name: format!("{state}-{:07}", job.at),
-        };
-        // Jobs are ordered by age, and all running jobs are older than all pending ones.
-        let age = if job.running_on.is_some() { -1_000_000_000 } else { 0 };
-        let created = Millis(NOW.0 - 100_000_000 + age + job.at as i64);
-        let topology = job.in_rack.then(|| TopologyConstraint {
-            topology: "racks".to_owned(),
-            required_level: Some("rack".to_owned()),
-            preferred_level: None,
-        });
-        self.cluster.apply(Event::Gang(GangSpec {
-            key: key.clone(),
-            uid: key.name.clone(),
-            created,
-            queue: job.queue.clone(),
-            priority: job.priority,
-            preemptible: true,
-            min_member: job.pods as u32,
-            min_sub_group: None,
-            topology,
-            sub_groups: Vec::new(),
-            last_start: None,
-            last_eviction: None,
-            stale_since: None,
-            preemption_delay: Millis(0),
-            staleness_grace: None,
-            schedulable: true,
-            refused: None,
-        }));
-        for pod in 0..job.pods {
-            let name = format!("{}-{pod}", key.name);
-            self.cluster.apply(Event::Pod(PodSpec {
-                uid: name.clone(),
-                namespace: key.namespace.clone(),
-                name,
-                created,
-                kind: PodKind::Workload,
-                gang: Some(key.clone()),
-                sub_group: None,
-                phase: if job.running_on.is_some() {
-                    PodPhase::Running
-                } else {
-                    PodPhase::Pending
-                },
-                node: job.running_on.map(node_name),
-                deletion: None,
-                gated: false,
-                bind_in_flight: None,
-                gpu_groups: job.gpu_group.iter().cloned().collect(),
-                requests: Requests {
-                    cpu_milli: job.cpu_milli,
-                    memory_bytes: job.memory_bytes,
-                    gpu: job.gpu.clone(),
-                    extended: Vec::new(),
-                },
-                constraints: job.constraints.clone(),
-                labels: job.labels.clone(),
-                rank: TaskRank::default(),
-                nominated_node: None,
-                refused: None,
-            }));
+        let gang = job.gang();
+        self.cluster.apply(Event::Gang(gang.clone()));
+        for index in 0..job.pods {
+            self.cluster.apply(Event::Pod(job.pod(&gang, index)));
         }
     }
 }

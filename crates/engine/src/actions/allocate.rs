@@ -39,7 +39,7 @@ impl Cycle<'_> {
             self.commit(checkpoint, Action::Allocate, gang);
             self.stats().placed += 1;
             if !must_wait && !started_before {
-                self.start(gang);
+                self.record_start(gang);
             }
             queues.served(self, gang);
             if self.ledger.gang(gang).waiting() > 0 {

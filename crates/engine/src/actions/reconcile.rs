@@ -187,7 +187,7 @@ impl Cycle<'_> {
                 }
             }
             if !ran_before {
-                self.start(gang);
+                self.record_start(gang);
             }
         }
         self.ledger.commit();

@@ -80,7 +80,7 @@ pub struct Config {
     pub placement: PlacementStrategies,
     /// How many gangs consolidation may move for one pending gang; `None` = any number, 0 turns it off.
     pub consolidation_preemptees_max: Option<u32>,
-    /// Whether reclaim may move gangs to other nodes, in addition to evicting gangs.
+    /// Whether a victim of reclaim that gets another node counts as no loss of its queue.
     pub allow_consolidating_reclaim: bool,
     /// The weight of historic usage in the fair division, in millionths.
     pub usage_weight_millionths: i64,
@@ -99,7 +99,8 @@ pub struct Config {
     pub reclaim_min_runtime_resolve: MinRuntimeResolve,
     /// How many gangs per leaf queue an action tries at most.
     pub queue_depth: Vec<(Action, u32)>,
-    /// Whether an action skips a gang with the same requests and constraints as a gang that it failed to place.
+    /// Whether an action skips a gang that has the same signature (queue, pods to place, constraints) as one for which it found no
+    /// victims.
     pub use_signatures: bool,
     /// Whether preferred pod affinity counts in node scores.
     pub score_pod_affinity: bool,

@@ -14,7 +14,7 @@ pub(crate) struct Reclaimer {
     pub(crate) gang: GangId,
     pub(crate) queue: QueueId,
     pub(crate) request: QueueResources,
-    /// Millionths; see [`crate::Config::saturation_multiplier_millionths`].
+    /// Millionths; see [`crate::model::Config::saturation_multiplier_millionths`].
     pub(crate) saturation_multiplier: i64,
 }
 

@@ -207,10 +207,9 @@ impl World {
 
     /// Carries out the decisions of a cycle.
     pub(crate) fn carry_out(&mut self, report: &Report, pace: Pace) {
-        let mut events = Vec::new();
+        let mut events = self.gang_events(report);
         let mut pods = self.pods.clone();
         let mut changed = BTreeSet::new();
-        let mut gangs = self.gangs.clone();
         for decision in &report.decisions {
             match decision {
                 Decision::Bind(placed) => {
@@ -226,20 +225,11 @@ impl World {
                     pod.deletion = pod.deletion.or(Some(self.now));
                     changed.insert(uid.to_string());
                 }
-                Decision::Started(key)
-                | Decision::Evicted(key)
-                | Decision::Recovered(key)
-                | Decision::Stale { gang: key, .. } => {
-                    let gang = gangs.get_mut(key).expect("only gangs that exist are reported");
-                    match decision {
-                        Decision::Started(_) => gang.last_start = Some(self.now),
-                        Decision::Evicted(_) => gang.last_eviction = Some(self.now),
-                        Decision::Stale { since, .. } => gang.stale_since = Some(*since),
-                        _ => gang.stale_since = None,
-                    }
-                    events.push(Event::Gang(gang.clone()));
-                }
-                Decision::Pipeline(_) => {}
+                Decision::Pipeline(_)
+                | Decision::Started(_)
+                | Decision::Evicted(_)
+                | Decision::Stale { .. }
+                | Decision::Recovered(_) => {}
             }
         }
         for pod in pods.values_mut().filter(|pod| pod.kind == PodKind::Workload) {
@@ -272,6 +262,30 @@ impl World {
                 self.cluster.apply(event);
             }
         }
+    }
+
+    /// The gangs whose recorded times a report changes.
+    fn gang_events(&self, report: &Report) -> Vec<Event> {
+        let mut gangs = self.gangs.clone();
+        let mut events = Vec::new();
+        for decision in &report.decisions {
+            let (Decision::Started(key)
+            | Decision::Evicted(key)
+            | Decision::Recovered(key)
+            | Decision::Stale { gang: key, .. }) = decision
+            else {
+                continue;
+            };
+            let gang = gangs.get_mut(key).expect("only gangs that exist are reported");
+            match decision {
+                Decision::Started(_) => gang.last_start = Some(self.now),
+                Decision::Evicted(_) => gang.last_eviction = Some(self.now),
+                Decision::Stale { since, .. } => gang.stale_since = Some(*since),
+                _ => gang.stale_since = None,
+            }
+            events.push(Event::Gang(gang.clone()));
+        }
+        events
     }
 
     /// The pod that a controller creates for a deleted pod.
