@@ -119,7 +119,7 @@ impl Metadata {
     }
 
     /// Whether all but the version is the same.
-    pub(crate) fn says_the_same(&self, earlier: &Metadata) -> bool {
+    pub(crate) fn same_content(&self, earlier: &Metadata) -> bool {
         let Metadata {
             name,
             namespace,

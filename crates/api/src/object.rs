@@ -69,7 +69,7 @@ pub trait Object: DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'st
     fn metadata(&self) -> &Metadata;
 
     /// What a mirror of the cluster should not keep in memory, for instance pods that have ended.
-    fn is_of_no_interest(&self) -> bool {
+    fn is_terminal(&self) -> bool {
         false
     }
 }

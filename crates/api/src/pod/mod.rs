@@ -51,7 +51,7 @@ impl Object for Pod {
     }
 
     /// Pods that have ended hold nothing. In clusters with many jobs they are most of the pods.
-    fn is_of_no_interest(&self) -> bool {
+    fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 }
@@ -97,7 +97,7 @@ impl Pod {
     }
 
     /// Whether it says what an earlier version of it said. Of much that a kubelet tells, nothing is kept here.
-    pub fn says_the_same(&self, earlier: &Pod) -> bool {
+    pub fn same_content(&self, earlier: &Pod) -> bool {
         let Pod {
             kind: _,
             metadata,
@@ -105,7 +105,7 @@ impl Pod {
             status,
         } = self;
         // What changes most comes first.
-        *status == earlier.status && *spec == earlier.spec && metadata.says_the_same(&earlier.metadata)
+        *status == earlier.status && *spec == earlier.spec && metadata.same_content(&earlier.metadata)
     }
 
     /// The scheduler it asks for.
@@ -342,13 +342,13 @@ mod tests {
             serde_json::from_str(&text).unwrap()
         };
         let first = pod(1, "x", "n", "Running");
-        assert!(pod(2, "x", "n", "Running").says_the_same(&first));
+        assert!(pod(2, "x", "n", "Running").same_content(&first));
         for other in [
             pod(2, "y", "n", "Running"),
             pod(2, "x", "m", "Running"),
             pod(2, "x", "n", "Pending"),
         ] {
-            assert!(!other.says_the_same(&first), "{other:?}");
+            assert!(!other.same_content(&first), "{other:?}");
         }
     }
 
