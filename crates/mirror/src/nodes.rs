@@ -26,7 +26,7 @@ impl ClusterMirror {
         if self.nodes.get(name).is_some_and(|known| &*known.uid != uid) {
             self.remove_node(name);
         }
-        match node.read_by(&self.mig_label) {
+        match node.read_with_mig_label(&self.mig_label) {
             Ok(read) => {
                 for problem in read.problems {
                     self.report_problem(|| ObjectReference::of(node), uid, problem);

@@ -47,13 +47,13 @@ pub struct Args {
     /// Set the DisruptionTarget condition on pods before they are evicted.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub update_pod_eviction_condition: bool,
-    /// Skip a gang if the cycle could not place a gang of the same shape with equal or smaller needs.
+    /// Skip a gang if a gang of the same shape that needs no more could not be placed.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub use_scheduling_signatures: bool,
     /// Compute fair shares along the hierarchy of queues; otherwise all leaf queues are siblings.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub full_hierarchy_fairness: bool,
-    /// Let reclaim move gangs to other nodes instead of evicting them, if their queues stay within their fair share.
+    /// Let reclaim move pods to other nodes; a moved pod does not count as taken from its queue.
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub allow_consolidating_reclaim: bool,
     /// Number of workers that write conditions and events.
