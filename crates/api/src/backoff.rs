@@ -1,18 +1,18 @@
-//! Pauses that grow with every failure in a row.
+//! Exponential backoff.
 
 use std::time::Duration;
 
-/// How long to wait after failures of one key.
+/// The pauses after consecutive failures of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure; doubled with each one more.
+    /// The pause after the first failure. It doubles with each further failure.
     pub first: Duration,
-    /// Never longer than this.
+    /// The longest pause.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The pause after this many failures in a row.
+    /// The pause after this many consecutive failures.
     pub fn pause(&self, failures: u32) -> Duration {
         let doubled = self
             .first

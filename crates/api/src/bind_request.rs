@@ -1,4 +1,4 @@
-//! BindRequests: decisions that the binder is carrying out.
+//! BindRequests: decisions of the scheduler that the binder executes.
 
 use kai_engine::model::{BindInFlight, PodSpec};
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct BindRequest {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -58,10 +58,10 @@ struct Status {
     reason: Option<Text>,
 }
 
-/// How far a bind request is.
+/// The phase of a bind request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindPhase {
-    /// Nobody has said anything yet.
+    /// The binder has not finished an attempt, or has set no known phase.
     Pending,
     /// The pod is bound.
     Succeeded,
@@ -70,7 +70,7 @@ pub enum BindPhase {
 }
 
 impl BindRequest {
-    /// The pod it is about; its own name where the spec has none.
+    /// The pod's name; the request's own name if the spec has none.
     pub fn pod_name(&self) -> &str {
         self.spec
             .pod_name
@@ -78,23 +78,23 @@ impl BindRequest {
             .unwrap_or_else(|| self.metadata.plain_name())
     }
 
-    /// The node it chose; empty if it names none.
+    /// The selected node; empty if missing.
     pub fn selected_node(&self) -> &str {
         self.spec.selected_node.as_deref().unwrap_or_default()
     }
 
-    /// The GPU groups it chose, one per device.
+    /// The selected GPU groups, one per device.
     pub fn gpu_groups(&self) -> &[Text] {
         &self.spec.selected_gpu_groups
     }
 
-    /// What the pod gets, one of the `RECEIVED_*` keys.
+    /// The type of resources that the pod gets, one of the `RECEIVED_*` keys.
     pub fn received_resource_type(&self) -> &str {
         let given = self.spec.received_resource_type.as_deref();
         given.unwrap_or(crate::keys::RECEIVED_REGULAR)
     }
 
-    /// How many GPUs, and the part of each as it is written.
+    /// The number of GPUs, and the fraction of each as written.
     pub fn received_gpu(&self) -> (i32, &str) {
         match &self.spec.received_gpu {
             Some(gpu) => (gpu.count.unwrap_or(0), gpu.portion.as_deref().unwrap_or_default()),
@@ -102,7 +102,7 @@ impl BindRequest {
         }
     }
 
-    /// How far it is.
+    /// The phase in the status.
     pub fn phase(&self) -> BindPhase {
         match self.status.phase.as_deref() {
             Some("Succeeded") => BindPhase::Succeeded,
@@ -116,23 +116,23 @@ impl BindRequest {
         self.status.reason.as_deref().unwrap_or_default()
     }
 
-    /// How many attempts failed.
+    /// The number of failed attempts.
     pub fn failed_attempts(&self) -> i32 {
         self.status.failed_attempts.unwrap_or(0)
     }
 
-    /// How many attempts may fail; `None`: the first one ends it.
+    /// The number of failed attempts after which the binder gives up; `None`: one.
     pub fn backoff_limit(&self) -> Option<i32> {
         self.spec.backoff_limit
     }
 
-    /// Whether no further attempt is going to be made.
+    /// Whether the request failed and the binder makes no further attempt.
     pub fn failed_for_good(&self) -> bool {
-        let spent = self.backoff_limit().is_none_or(|limit| self.failed_attempts() >= limit);
-        self.phase() == BindPhase::Failed && spent
+        let is_exhausted = self.backoff_limit().is_none_or(|limit| self.failed_attempts() >= limit);
+        self.phase() == BindPhase::Failed && is_exhausted
     }
 
-    /// Tells the pod what is under way. A bind request that is done still knows the GPU groups best.
+    /// Adds the binding in flight to the pod. The GPU groups of a finished request take precedence over the pod's labels.
     pub fn attach(&self, pod: &mut PodSpec) {
         let Some(bind) = self.in_flight() else { return };
         if !bind.gpu_groups.is_empty() {
@@ -141,7 +141,7 @@ impl BindRequest {
         pod.bind_in_flight = pod.node.is_none().then_some(bind);
     }
 
-    /// The decision, unless it failed for good.
+    /// The binding in flight; `None` if the request failed for good.
     fn in_flight(&self) -> Option<BindInFlight> {
         if self.failed_for_good() || self.selected_node().is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! The configuration of an installation. There is one, so all of its spec is kept.
+//! The configuration of an installation. There is one object, so the type keeps its whole spec.
 
 use serde::Deserialize;
 
@@ -11,12 +11,12 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Config {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata,
-    /// What the installation consists of.
+    /// The components of the installation.
     #[serde(deserialize_with = "null_as_default")]
     pub spec: ConfigSpec,
 }
@@ -24,7 +24,7 @@ pub struct Config {
 crate::object::object!(Config, "kai.scheduler", "v1", "Config", "configs", Cluster);
 
 impl Config {
-    /// Whether it is the one that counts.
+    /// Whether it is the Config object that the operator reads.
     pub fn is_the_one(&self) -> bool {
         self.metadata.name.as_deref() == Some(keys::CONFIG_NAME)
     }

@@ -1,4 +1,4 @@
-//! ConfigMaps, of which only the names matter here; their data is never kept.
+//! ConfigMaps: only their names, never their data.
 
 use serde::{Deserialize, Deserializer};
 
@@ -6,11 +6,11 @@ use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 use crate::{Object, Resource, Scope};
 
-/// A ConfigMap by its name. There are many, so that nothing else of them is kept.
+/// The name of a ConfigMap. A cluster has many, so the type keeps nothing else.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigMap {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Name, namespace and version.
     #[serde(deserialize_with = "name_only")]

@@ -1,6 +1,6 @@
-//! Exact decimal numbers, the part that quantities and GPU fractions have in common. No floats are involved.
+//! Exact decimal numbers, for quantities and GPU fractions. No floats.
 
-/// Digits beyond this many can't matter to anything we count.
+/// Exponents beyond this have no effect on any amount in use.
 const EXPONENT_MAX: i32 = 64;
 
 /// `±digits × 10^exponent`, exactly as written.
@@ -57,7 +57,7 @@ impl Decimal {
             .checked_mul(10)
             .and_then(|digits| digits.checked_add(u128::from(digit)))
         {
-            // One decimal digit of head-room keeps later steps simple; 10^37 is far beyond anything real.
+            // One decimal digit of head-room keeps later steps simple; 10^37 is beyond any amount in use.
             Some(digits) if digits < u128::MAX / 10 => {
                 self.digits = digits;
                 self.exponent -= i32::from(after_point);
@@ -69,7 +69,7 @@ impl Decimal {
         }
     }
 
-    /// With the exponent moved: `times_ten_to(3)` is a thousand times as much.
+    /// Multiplies by a power of ten: `times_ten_to(3)` is a thousand times as much.
     pub(crate) fn times_ten_to(self, power: i32) -> Decimal {
         Decimal {
             exponent: self.exponent.saturating_add(power),
@@ -77,7 +77,7 @@ impl Decimal {
         }
     }
 
-    /// The magnitude times `factor` as an integer and whether something was lost below the point. `None` if too large.
+    /// The magnitude times `factor` as an integer, and its remainder. `None` if too large.
     pub(crate) fn scaled(self, factor: u128) -> Option<Scaled> {
         if self.digits == 0 {
             return Some(Scaled {
@@ -96,7 +96,7 @@ impl Decimal {
             return Some(Scaled { whole, remainder });
         }
         let below = self.exponent.unsigned_abs();
-        // Divide by as many tens as the product can't bear, so that long decimals of small numbers still work.
+        // If the product overflows, drop trailing digits first, so that long decimals of small numbers still work.
         let (mut digits, mut left, mut lost) = (self.digits, below, self.inexact);
         let mut product = digits.checked_mul(factor);
         while product.is_none() && left > 0 {
@@ -125,14 +125,14 @@ impl Decimal {
     }
 }
 
-/// The outcome of scaling a decimal to an integer.
+/// A decimal scaled to an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scaled {
     pub(crate) whole: u128,
     pub(crate) remainder: Remainder,
 }
 
-/// What is left below the integer.
+/// The fraction below the integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remainder {
     None,

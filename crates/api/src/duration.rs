@@ -6,7 +6,7 @@ use crate::Error;
 use crate::decimal::read_decimal;
 use crate::quantity::shorten;
 
-/// Reads a duration; parts of a millisecond are dropped.
+/// Parses a duration, rounded down to milliseconds.
 pub fn parse_duration(text: &str) -> Result<Millis, Error> {
     let invalid = || Error::NotADuration(shorten(text));
     let (negative, mut rest) = match text.as_bytes().first() {

@@ -1,43 +1,43 @@
-//! What can be wrong with an object, each with the remedy, and the sentence that reaches the user.
+//! Errors of objects, with the messages that users see. Every message names the remedy.
 
 use std::fmt;
 
-/// Something that can't be read. Every message says what is wrong and what to write instead.
+/// An invalid value. Every message says what is wrong and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not a quantity at all.
+    /// Not a quantity.
     #[error("{0:?} is not a quantity; write a number with an optional suffix, as in 500m, 4 or 16Gi")]
     NotAQuantity(String),
-    /// Below zero where only an amount makes sense.
+    /// A negative amount.
     #[error("{0:?} is negative; write an amount of zero or more")]
     Negative(String),
-    /// Larger than anything real.
+    /// An amount above the bound.
     #[error("{text:?} is more than any machine has (at most {max}); write the real amount")]
-    Absurd {
-        /// What was written.
+    TooLarge {
+        /// The value as written.
         text: String,
         /// The bound.
         max: i64,
     },
-    /// A part of a device that is handed out whole.
+    /// A fraction of a resource that only has whole units.
     #[error("{0:?} is not a whole number; for a part of a GPU use the annotation gpu-fraction or gpu-memory")]
     PartOfDevice(String),
-    /// Not a fraction.
+    /// Not a fraction of a GPU.
     #[error("{0:?} is not a fraction of a GPU; write a decimal above 0 and at most 1, as in 0.5")]
     NotAFraction(String),
-    /// More than one device.
+    /// A fraction above one.
     #[error("{0:?} is more than one GPU; for whole GPUs use the resource nvidia.com/gpu, for a part a decimal up to 1")]
     FractionAboveOne(String),
-    /// Not MiB.
+    /// Not an amount of GPU memory in MiB.
     #[error("{0:?} is not an amount of GPU memory; write MiB as a whole number above 0, as in 4096")]
     NotGpuMemory(String),
     /// Not a number of devices.
     #[error("{0:?} is not a number of GPUs; write a whole number from 1 to {max}", max = crate::gpu_request::DEVICES_MAX)]
     NotADeviceCount(String),
-    /// Needs another annotation.
+    /// A number of devices without a fraction or memory.
     #[error("it needs gpu-fraction or gpu-memory beside it; add one of them or remove it")]
     DevicesWithoutShare,
-    /// Two ways to ask for GPUs that exclude each other.
+    /// Two GPU requests that exclude each other.
     #[error("it can't be combined with {0}; keep one of them")]
     Conflict(&'static str),
     /// Not a time.
@@ -49,36 +49,36 @@ pub enum Error {
     /// Not an integer.
     #[error("{0:?} is not a whole number; write one, as in 3")]
     NotAnInteger(String),
-    /// A duration below zero where only one that passes makes sense.
+    /// A negative duration.
     #[error("{0:?} is negative; write a duration of zero or more, as in 5m")]
     NegativeDuration(String),
-    /// A queue amount that means nothing.
+    /// An invalid amount of a queue.
     #[error("{0} is no amount; write -1 for unlimited, or a number of zero or more")]
     NotAQueueAmount(String),
-    /// A weight that means nothing.
+    /// An invalid weight.
     #[error("{0} is no weight; write a number of zero or more")]
     NotAWeight(String),
     /// A priority class that does not exist.
     #[error("there is no priority class {0:?}; create it, or name one that exists")]
     NoPriorityClass(String),
-    /// A level of no topology.
+    /// A topology level without a topology.
     #[error("a level is named without a topology; name the topology beside it")]
     LevelWithoutTopology,
-    /// A topology that constrains nothing.
+    /// A topology without a level.
     #[error("a topology is named without a level; name a required or a preferred level beside it")]
     TopologyWithoutLevel,
     /// A value outside a closed list.
     #[error("{text:?} is unknown; known are {known}")]
     Unknown {
-        /// What was written.
+        /// The value as written.
         text: String,
-        /// What can be written.
+        /// The known values.
         known: &'static str,
     },
-    /// A list that is longer than anybody needs.
+    /// A list above the bound.
     #[error("{count} entries are more than the {max} that are scheduled; leave some out")]
     TooMany {
-        /// How many there are.
+        /// The number of entries.
         count: usize,
         /// The bound.
         max: usize,
@@ -86,7 +86,7 @@ pub enum Error {
     /// A required field without a value.
     #[error("it is missing or empty; give it a value")]
     Missing,
-    /// A feature that this scheduler can't serve.
+    /// A feature that this scheduler does not support.
     #[error("{0}")]
     Unsupported(&'static str),
 }
@@ -98,9 +98,9 @@ pub struct Problem {
     pub object: String,
     /// Path of the field within the object.
     pub field: String,
-    /// What is wrong, with the remedy.
+    /// The error, with the remedy.
     pub error: Error,
-    /// What happens to the object now.
+    /// The consequence for the object.
     pub effect: &'static str,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// An error and the field it is at, before the object is known.
+/// An error and its field, without the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldError {
     pub(crate) field: String,

@@ -1,11 +1,11 @@
-//! GPU memory of a node as its label states it.
+//! The GPU memory of a node, from its label.
 
-/// A label at or above this many is in bytes: GPU feature discovery once wrote bytes by mistake.
+/// A label with this value or more is in bytes: GPU feature discovery once wrote bytes by mistake.
 const BYTES_FROM: i64 = 1 << 20;
-/// MiB are rounded down to a multiple of this, so that near-equal models count as equal.
+/// MiB are rounded down to a multiple of this, so that GPUs of almost equal memory count as equal.
 const STEP_MIB: i64 = 100;
 
-/// MiB per GPU from the label's value: bytes corrected, rounded down to hundreds. `None` if nothing usable is left.
+/// MiB per GPU from the label's value, with bytes corrected and rounded down to hundreds. `None` if the value is invalid or rounds to 0.
 pub fn normalise_gpu_memory_mib(label: &str) -> Option<i64> {
     let value: i64 = label.parse().ok()?;
     let mib = if value >= BYTES_FROM { value >> 20 } else { value };

@@ -1,7 +1,7 @@
-//! What a pod asks for in GPUs: whole devices, a fraction, memory, several devices, MIG slices.
+//! The GPU request of a pod: whole devices, a fraction or memory of one or more devices, or MIG slices.
 //!
-//! A fraction is read as an exact decimal: `0.7` is 700,000,000 billionths and never 0.6999.... Ways to ask that
-//! exclude each other are refused instead of one silently winning, because the device plugin would hand out both.
+//! A fraction is parsed as an exact decimal: `0.7` is 700,000,000 billionths and never 0.6999... A pod with two requests that exclude each
+//! other is refused, because the device plugin would allocate both.
 
 use kai_engine::model::GpuRequest;
 
@@ -11,30 +11,30 @@ use crate::quantity::shorten;
 use crate::text::TextMap;
 use crate::{Error, keys};
 
-/// More devices than any node has.
+/// The bound on devices of a pod, above any node.
 pub(crate) const DEVICES_MAX: i64 = 65_536;
-/// More MiB than any device has: a pebibyte.
+/// The bound on memory of a device: a pebibyte.
 const MEMORY_MIB_MAX: i64 = 1 << 30;
 const BILLIONTHS: u128 = 1_000_000_000;
 
-/// Everything about a pod that says which GPUs it wants.
+/// The parts of a pod that make up its GPU request, not yet parsed.
 #[derive(Clone, Debug)]
-pub struct GpuAsk<'a> {
+pub struct RawGpuRequest<'a> {
     /// Annotations of the pod.
     pub annotations: &'a TextMap,
-    /// Whole devices that its containers ask for, folded.
+    /// Whole devices over all containers: the most that the pod needs at a time.
     pub whole: i64,
-    /// MIG slices that its containers ask for, folded and sorted by name.
+    /// MIG slices over all containers, sorted by name.
     pub mig: Vec<(String, i64)>,
 }
 
-/// Reads the request, or says which annotation or resource is wrong.
-pub fn gpu_request(ask: &GpuAsk<'_>) -> Result<GpuRequest, (String, Error)> {
+/// Parses the request. An error names the annotation or resource.
+pub fn gpu_request(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, (String, Error)> {
     read(ask).map_err(|error| (error.field, error.error))
 }
 
-/// What a pod occupies that runs already: as much of its request as makes sense, in KAI's order of precedence.
-pub(crate) fn occupied(ask: &GpuAsk<'_>) -> GpuRequest {
+/// The GPUs that a running pod with an invalid request occupies: the first valid part of the request, in KAI's order of precedence.
+pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
     let annotated = |key: &str| ask.annotations.text(key);
     let devices = annotated(keys::GPU_FRACTION_DEVICES)
         .and_then(|text| parse_devices(text).ok())
@@ -57,7 +57,7 @@ pub(crate) fn occupied(ask: &GpuAsk<'_>) -> GpuRequest {
     }
 }
 
-fn read(ask: &GpuAsk<'_>) -> Result<GpuRequest, FieldError> {
+fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
     let fraction = ask.annotations.text(keys::GPU_FRACTION);
     let memory = ask.annotations.text(keys::GPU_MEMORY);
     if fraction.is_some() || memory.is_some() {
@@ -87,7 +87,7 @@ fn read(ask: &GpuAsk<'_>) -> Result<GpuRequest, FieldError> {
     }
 }
 
-fn read_share(ask: &GpuAsk, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
+fn read_share(ask: &RawGpuRequest, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
     let key = if fraction.is_some() {
         keys::GPU_FRACTION
     } else {
@@ -123,7 +123,7 @@ fn at(key: &str, error: Error) -> FieldError {
     FieldError::new(format!("metadata.annotations.{key}"), error)
 }
 
-/// A decimal in (0, 1] as billionths; digits below that are rounded to the nearest.
+/// Parses a decimal in (0, 1] as billionths, rounded to the nearest.
 fn parse_fraction(text: &str) -> Result<i64, Error> {
     let invalid = || Error::NotAFraction(shorten(text));
     let (decimal, rest) = read_decimal(text).ok_or_else(invalid)?;
@@ -151,7 +151,7 @@ fn parse_fraction(text: &str) -> Result<i64, Error> {
 
 fn parse_memory(text: &str) -> Result<i64, Error> {
     match parse_unsigned(text) {
-        Some(mib) if mib > MEMORY_MIB_MAX => Err(Error::Absurd {
+        Some(mib) if mib > MEMORY_MIB_MAX => Err(Error::TooLarge {
             text: shorten(text),
             max: MEMORY_MIB_MAX,
         }),
@@ -166,7 +166,7 @@ fn parse_devices(text: &str) -> Result<i64, Error> {
         .ok_or_else(|| Error::NotADeviceCount(shorten(text)))
 }
 
-/// Digits only: `+1`, which Rust would take, is not valid to KAI. Too many digits saturate, so that the caller's bound answers.
+/// Parses digits only: Rust would accept `+1`, KAI does not. Too many digits saturate, so that the caller's bound rejects them.
 fn parse_unsigned(text: &str) -> Option<i64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(i64::MAX))
@@ -196,7 +196,7 @@ mod tests {
             .map(|(key, value)| (Text::from(*key), Text::from(*value)))
             .collect();
         let mig = mig.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-        gpu_request(&GpuAsk {
+        gpu_request(&RawGpuRequest {
             annotations: &TextMap::from_entries(entries),
             whole,
             mig,
@@ -268,7 +268,7 @@ mod tests {
             );
         }
         let huge = ask(&[("gpu-memory", "99999999999999999999")], 0, &[]);
-        assert!(matches!(huge, Err((_, Error::Absurd { .. }))));
+        assert!(matches!(huge, Err((_, Error::TooLarge { .. }))));
         refused(
             &[("gpu-fraction", "0.5"), ("gpu-fraction-num-devices", "0")],
             0,

@@ -1,38 +1,38 @@
-//! Names that more than one place must spell alike: labels, annotations, resources, environment variables, defaults of
-//! an installation. They are KAI's, so that workloads move over untouched. Nothing here has behaviour.
+//! Names that several components share: labels, annotations, resources, environment variables, defaults of an installation. They are KAI's
+//! names, so that workloads need no change.
 
 // ---- Requests of a pod, written by its user ----
 
-/// Annotation on pods: part of each GPU, a decimal in (0, 1].
+/// Annotation on pods: fraction of each GPU, a decimal in (0, 1].
 pub const GPU_FRACTION: &str = "gpu-fraction";
 /// Annotation on pods: memory on each GPU, in MiB.
 pub const GPU_MEMORY: &str = "gpu-memory";
-/// Annotation on pods: how many GPUs a fraction or memory request is about.
+/// Annotation on pods: the number of GPUs of a fraction or memory request.
 pub const GPU_FRACTION_DEVICES: &str = "gpu-fraction-num-devices";
-/// Annotation on pods: the container that gets the share; init containers are looked at first.
+/// Annotation on pods: the container that gets the GPU share. The name is searched in init containers first.
 pub const GPU_FRACTION_CONTAINER: &str = "gpu-fraction-container-name";
-/// Annotation on pods: `true` asks for a multi-process server, which only a fractional request may.
+/// Annotation on pods: `true` requests a multi-process server (MPS), for fractional requests only.
 pub const MPS: &str = "mps";
 
-// ---- Which workload a pod belongs to, and how that one is treated ----
+// ---- The workload of a pod, and its scheduling settings ----
 
-/// Annotation on pods: the pod group it belongs to.
+/// Annotation on pods: the pod group.
 pub const POD_GROUP_NAME: &str = "pod-group-name";
-/// Label on pods: the leaf subgroup it belongs to.
+/// Label on pods: the leaf subgroup.
 pub const SUB_GROUP_NAME: &str = "kai.scheduler/subgroup-name";
-/// Annotation on pods or any of their owners: `true` keeps the pod grouper away.
+/// Annotation on pods or any of their owners: with `true` the pod grouper ignores the pod.
 pub const SKIP_POD_GROUPER: &str = "kai.scheduler/skip-podgrouper";
 /// Label on pods, their owners and pod groups: the queue.
 pub const QUEUE: &str = "kai.scheduler/queue";
-/// Annotation on queues: the namespaces that may use it, separated by commas. Without it, all may.
+/// Annotation on queues: the namespaces that may use the queue, separated by commas. Without it, all may.
 pub const QUEUE_ALLOWED_NAMESPACES: &str = "kai.scheduler/allowed-namespaces";
-/// Annotation on queues: the highest priority that pod groups of it and of the queues below it may have, a whole number.
+/// Annotation on queues: the priority ceiling of pod groups in the queue and its descendants, a whole number.
 pub const QUEUE_MAX_PRIORITY: &str = "kai.scheduler/max-priority";
-/// Label on nodes, queues, pod groups, pods and bind requests: the partition of the cluster they belong to.
+/// Label on nodes, queues, pod groups, pods and bind requests: their node pool (partition).
 pub const NODE_POOL: &str = "kai.scheduler/node-pool";
-/// Label on pods and owners: the old way to name a queue.
+/// Label on pods and owners: the project, from which older versions derived the queue.
 pub const PROJECT: &str = "project";
-/// Label and annotation on pods and owners: for whom the workload runs.
+/// Label and annotation on pods and owners: the user of the workload.
 pub const USER: &str = "user";
 /// Label on pods and owners: the priority class of the pod group.
 pub const PRIORITY_CLASS_NAME: &str = "priorityClassName";
@@ -40,58 +40,58 @@ pub const PRIORITY_CLASS_NAME: &str = "priorityClassName";
 pub const RAY_PRIORITY_CLASS_NAME: &str = "ray.io/priority-class-name";
 /// Label on pods and owners: [`PREEMPTIBLE`] or [`NON_PREEMPTIBLE`].
 pub const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
-/// Value of [`PREEMPTIBILITY`]: others may take its place.
+/// Value of [`PREEMPTIBILITY`]: other workloads may evict it.
 pub const PREEMPTIBLE: &str = "preemptible";
-/// Value of [`PREEMPTIBILITY`]: it keeps its place.
+/// Value of [`PREEMPTIBILITY`]: no workload may evict it.
 pub const NON_PREEMPTIBLE: &str = "non-preemptible";
 /// Annotation on pods and owners: how long the workload waits before it may evict others.
 pub const PREEMPTION_DELAY: &str = "kai.scheduler/preemption-delay";
-/// Annotation on pods and owners: how long a gang may run below its minimum; negative means for ever.
+/// Annotation on pods and owners: how long a gang may run below its minimum; negative means forever.
 pub const STALENESS_GRACE_PERIOD: &str = "kai.scheduler/staleness-grace-period";
-/// Annotation on jobs and job sets: how many pods have to start together.
+/// Annotation on jobs and job sets: the number of pods that have to start together.
 pub const BATCH_MIN_MEMBER: &str = "kai.scheduler/batch-min-member";
-/// Label on pods: place within the gang, higher first.
+/// Label on pods: priority within the gang, higher first.
 pub const TASK_PRIORITY: &str = "kai.scheduler/task-priority";
 
-/// Annotation on owners: the topology that placement is about.
+/// Annotation on owners: the topology of their constraint.
 pub const TOPOLOGY: &str = "kai.scheduler/topology";
 /// Annotation on owners: the level within which all pods must be.
 pub const TOPOLOGY_REQUIRED: &str = "kai.scheduler/topology-required-placement";
 /// Annotation on owners: the level within which all pods should be.
 pub const TOPOLOGY_PREFERRED: &str = "kai.scheduler/topology-preferred-placement";
-/// Annotation on workers: how many of them make a segment.
+/// Annotation on workers: the number of workers in a segment.
 pub const SEGMENT_SIZE: &str = "kai.scheduler/segment-size";
 /// Annotation on workers: the level within which a segment must be.
 pub const SEGMENT_TOPOLOGY_REQUIRED: &str = "kai.scheduler/segment-topology-required-placement";
 /// Annotation on workers: the level within which a segment should be.
 pub const SEGMENT_TOPOLOGY_PREFERRED: &str = "kai.scheduler/segment-topology-preferred-placement";
 
-// ---- Written on pods by us; tenants must not ----
+// ---- Written on pods by kai; tenants must not write them ----
 
-/// Label on pods that share one GPU, and on the reservation pod that holds it: the group.
+/// Label on pods that share one GPU, and on its reservation pod: the GPU group.
 pub const GPU_GROUP: &str = "runai-gpu-group";
-/// Prefix of the labels on pods that share several GPUs: one label per group, with the group as its value too.
+/// Prefix of the labels on pods that share several GPUs: one label per GPU group, with the GPU group as its value too.
 pub const GPU_GROUP_PREFIX: &str = "runai-gpu-group/";
-/// Annotation on pods: how the names of its sharing ConfigMaps begin.
+/// Annotation on pods: prefix of the names of its GPU sharing ConfigMaps.
 pub const SHARED_GPU_CONFIG_MAP: &str = "runai/shared-gpu-configmap";
 /// Annotation on bound pods: one of the `RECEIVED_*` values.
 pub const RECEIVED_RESOURCE_TYPE: &str = "received-resource-type";
 /// Value of [`RECEIVED_RESOURCE_TYPE`]: whole GPUs or none.
 pub const RECEIVED_REGULAR: &str = "Regular";
-/// Value of [`RECEIVED_RESOURCE_TYPE`]: part of one or more GPUs.
+/// Value of [`RECEIVED_RESOURCE_TYPE`]: a fraction of one or more GPUs.
 pub const RECEIVED_FRACTION: &str = "Fraction";
 /// Value of [`RECEIVED_RESOURCE_TYPE`]: MIG slices.
 pub const RECEIVED_MIG: &str = "MigInstance";
-/// Annotation on bound pods: UUIDs of the GPUs it shares, one per group, separated by commas.
+/// Annotation on bound pods: UUIDs of the GPUs that the pod shares, one per GPU group, separated by commas.
 pub const RECEIVED_GPUS: &str = "kai.scheduler/received-gpus";
 /// Annotation on bound pods: NUMA zones that the scheduler expects, as JSON.
 pub const NUMA_PREDICTED: &str = "kai.scheduler/numa-placement-predicted";
 /// Annotation on running pods: NUMA zones that the node reports, as JSON.
 pub const NUMA_OBSERVED: &str = "kai.scheduler/numa-placement-observed";
-/// How the keys of [`NUMA_PREDICTED`] and [`NUMA_OBSERVED`] begin.
+/// Prefix of [`NUMA_PREDICTED`] and [`NUMA_OBSERVED`].
 pub const NUMA_PREFIX: &str = "kai.scheduler/numa-placement-";
-/// Label on the ConfigMaps that the binder makes for pods which share GPUs; value `true`. Tenants may not change ConfigMaps that
-/// have it.
+/// Label on the ConfigMaps that the binder creates for pods which share GPUs; value `true`. Tenants may not change ConfigMaps with this
+/// label.
 pub const SHARED_GPU_MARKER: &str = "kai.scheduler/shared-gpu";
 
 // ---- Written by workload controllers on their pods ----
@@ -100,23 +100,23 @@ pub const SHARED_GPU_MARKER: &str = "kai.scheduler/shared-gpu";
 pub const KUBEFLOW_JOB_ROLE: &str = "training.kubeflow.org/job-role";
 /// Label on pods of Kubeflow jobs: the job.
 pub const KUBEFLOW_JOB_NAME: &str = "training.kubeflow.org/job-name";
-/// Label on pods of Kubeflow jobs: the replica spec they are of.
+/// Label on pods of Kubeflow jobs: the replica spec.
 pub const KUBEFLOW_REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
-/// Label on pods of Kubeflow jobs: which replica.
+/// Label on pods of Kubeflow jobs: index of the replica.
 pub const KUBEFLOW_REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 /// Label on pods of Ray clusters: `head` or `worker`.
 pub const RAY_NODE_TYPE: &str = "ray.io/node-type";
 /// Label on pods of Ray clusters: the worker group.
 pub const RAY_GROUP: &str = "ray.io/group";
-/// Label on pods of job sets: which replicated job.
+/// Label on pods of job sets: the replicated job.
 pub const JOB_SET_REPLICATED_JOB: &str = "jobset.sigs.k8s.io/replicatedjob-name";
-/// Label on pods of job sets: which replica of that job.
+/// Label on pods of job sets: index within the replicated job.
 pub const JOB_SET_JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
-/// Label on pods of leader-worker sets: which group.
+/// Label on pods of leader-worker sets: index of the group.
 pub const LEADER_WORKER_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
-/// Label on pods of leader-worker sets: which worker; 0 is the leader.
+/// Label on pods of leader-worker sets: index of the worker; 0 is the leader.
 pub const LEADER_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
-/// Annotation on pods of leader-worker sets: pods in a group.
+/// Annotation on pods of leader-worker sets: number of pods in a group.
 pub const LEADER_WORKER_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
 /// Label on pods of Grove: the gang.
 pub const GROVE_POD_GANG: &str = "grove.io/podgang";
@@ -124,7 +124,7 @@ pub const GROVE_POD_GANG: &str = "grove.io/podgang";
 pub const GROVE_TOPOLOGY_NAME: &str = "grove.io/topology-name";
 /// Label on pods of Knative: the revision.
 pub const KNATIVE_REVISION: &str = "serving.knative.dev/revision";
-/// Annotation on Knative revisions: pods that are always there.
+/// Annotation on Knative revisions: minimum number of pods.
 pub const KNATIVE_MIN_SCALE: &str = "autoscaling.knative.dev/min-scale";
 /// Label on pods of Spark: the application's name.
 pub const SPARK_APP_NAME: &str = "spark-app-name";
@@ -133,65 +133,65 @@ pub const SPARK_APP_SELECTOR: &str = "spark-app-selector";
 
 // ---- On pod groups ----
 
-/// Annotation on pod groups: YAML that names the top owner.
+/// Annotation on pod groups: the top owner, as YAML.
 pub const TOP_OWNER_METADATA: &str = "kai.scheduler/top-owner-metadata";
-/// Annotation on pod groups: when the gang last started from nothing.
+/// Annotation on pod groups: when the gang last started.
 pub const LAST_START: &str = "kai.scheduler/last-start-timestamp";
-/// Annotation on pod groups: when one of its pods was last evicted for others.
+/// Annotation on pod groups: when the last pod of the gang was evicted for another gang.
 pub const LAST_EVICTION: &str = "kai.scheduler/last-eviction-timestamp";
 /// Annotation on pod groups: since when the gang runs below its minimum.
 pub const STALE_SINCE: &str = "kai.scheduler/stale-podgroup-timestamp";
-/// How the names of pod groups made from owners begin: `pg-<name>-<uid>`.
+/// Prefix of the names of pod groups that the pod grouper creates: `pg-<name>-<uid>`.
 pub const POD_GROUP_PREFIX: &str = "pg";
 
 // ---- On nodes ----
 
 /// Label on nodes: MiB per GPU.
 pub const NODE_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
-/// Label on nodes: physical GPUs.
+/// Label on nodes: number of physical GPUs.
 pub const NODE_GPU_COUNT: &str = "nvidia.com/gpu.count";
-/// Label on nodes: how MIG slices are named.
+/// Label on nodes: the MIG strategy, which determines the resource names of MIG slices.
 pub const NODE_MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
-/// Label on nodes: whether MIG is in use.
+/// Label on nodes: whether MIG is enabled.
 pub const NODE_MIG_ENABLED: &str = "node-role.kubernetes.io/mig-enabled";
-/// Label on nodes: may run pods with GPUs, where node scheduling is restricted.
+/// Label on nodes for pods with GPUs, where node scheduling is restricted.
 pub const NODE_GPU_WORKER: &str = "node-role.kubernetes.io/gpu-worker";
-/// Label on nodes: may run pods without GPUs, where node scheduling is restricted.
+/// Label on nodes for pods without GPUs, where node scheduling is restricted.
 pub const NODE_CPU_WORKER: &str = "node-role.kubernetes.io/cpu-worker";
 /// Label on nodes: [`MEMORY_UNIFIED`] where GPU memory is the node's RAM.
 pub const NODE_GPU_MEMORY_TYPE: &str = "kai.scheduler/gpu-memory-type";
 /// Value of [`NODE_GPU_MEMORY_TYPE`].
 pub const MEMORY_UNIFIED: &str = "unified";
-/// Label on nodes: what kind of machine the node agent found, for instance [`PLATFORM_TEGRA`].
+/// Label on nodes: the platform that the node agent found, such as [`PLATFORM_TEGRA`].
 pub const NODE_PLATFORM: &str = "kai.scheduler/platform";
 /// Value of [`NODE_PLATFORM`] on Jetson machines.
 pub const PLATFORM_TEGRA: &str = "tegra";
 /// Label on nodes whose GPUs are simulated.
 pub const NODE_FAKE_GPU: &str = "run.ai/fake.gpu";
-/// Label on nodes: the name of the machine, last level of most topologies.
+/// Label on nodes: the host name, last level of most topologies.
 pub const NODE_HOSTNAME: &str = "kubernetes.io/hostname";
-/// Prefix of the AMD labels whose key, not value, ends in the GPU's memory.
+/// Prefix of AMD's labels with the GPU's memory. The memory is the end of the key, not the value.
 pub const NODE_AMD_MEMORY_PREFIX: &str = "beta.amd.com/gpu.vram";
 
 // ---- On objects of the system ----
 
-/// Label that says what a helper pod of ours is.
+/// Label on kai's own pods: their role.
 pub const APP: &str = "app";
-/// Value of [`APP`] on reservation pods, the namespace they live in, and their service account.
+/// Value of [`APP`] on reservation pods, and the name of their namespace and service account.
 pub const RESERVATION: &str = "kai-resource-reservation";
-/// Value of [`APP`] on pods that make a cluster autoscaler add nodes.
+/// Value of [`APP`] on scaling pods, which make a cluster autoscaler add nodes.
 pub const SCALING_POD: &str = "scaling-pod";
 /// Label on scaling pods: the pod that needs a node.
 pub const SCALING_FOR_POD: &str = "shared-gpu-pod-name";
 /// Label on scaling pods: its namespace.
 pub const SCALING_FOR_NAMESPACE: &str = "shared-gpu-pod-namespace";
-/// Annotation on reservation pods: the UUID of the GPU it holds, in spite of the name.
+/// Annotation on reservation pods: the UUID of the GPU that the pod holds, despite the key's name.
 pub const RESERVED_GPU: &str = "run.ai/reserve_for_gpu_index";
-/// Annotation on reservation pods that are made anew: the UUID of the GPU that its pods run on, which it should get.
+/// Annotation on a reservation pod that replaces a lost one: the UUID of the GPU that the group's pods run on, which it should get.
 pub const RESERVATION_WANTED_GPU: &str = "kai.scheduler/wanted-gpu";
-/// Annotation on reservation pods: the pod that last relied on it, as namespace and name.
+/// Annotation on reservation pods: the pod that last used the reservation, as namespace and name.
 pub const RESERVATION_LAST_USER: &str = "kai.scheduler/last-user";
-/// How the names of reservation pods begin.
+/// Prefix of the names of reservation pods.
 pub const RESERVATION_NAME_PREFIX: &str = "gpu-reservation-";
 /// Name of the container in reservation pods.
 pub const RESERVATION_CONTAINER: &str = "resource-reservation";
@@ -199,20 +199,20 @@ pub const RESERVATION_CONTAINER: &str = "resource-reservation";
 pub const KARPENTER_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// Label on bind requests: the node.
 pub const SELECTED_NODE: &str = "selected-node";
-/// Annotation on volume claims: the node that a late-binding provisioner has to serve.
+/// Annotation on volume claims with `WaitForFirstConsumer`: the selected node.
 pub const VOLUME_SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation on volume claims: all of binding is done.
+/// Annotation on volume claims: binding is complete.
 pub const VOLUME_BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Annotation on resource claims made for extended resources; value `true`.
+/// Annotation on resource claims for extended resources; value `true`.
 pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Label on objects that an installation brings along.
+/// Label on objects of an installation.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// Annotation on `Evict` events: pods evicted together.
+/// Annotation on `Evict` events: number of pods evicted together.
 pub const EVENT_EVICTED_PODS: &str = "num-evicted-pods";
-/// Annotation on `Evict` events: the action that decided it.
+/// Annotation on `Evict` events: the action that evicted the pods.
 pub const EVENT_ACTION: &str = "evictor-action-type";
-/// Annotation on `Evict` events: the pod group that gains.
+/// Annotation on `Evict` events: the pod group that the pods were evicted for.
 pub const EVENT_EVICTOR: &str = "evictor-pod-group-name";
 /// Annotation on `Evict` events: its namespace.
 pub const EVENT_EVICTOR_NAMESPACE: &str = "evictor-pod-group-namespace";
@@ -223,74 +223,74 @@ pub const EVENT_EVICTOR_NAMESPACE: &str = "evictor-pod-group-namespace";
 pub const RESOURCE_CPU: &str = "cpu";
 /// Memory.
 pub const RESOURCE_MEMORY: &str = "memory";
-/// Pod slots of a node.
+/// The number of pods of a node.
 pub const RESOURCE_PODS: &str = "pods";
-/// Whole GPUs of NVIDIA.
+/// Whole NVIDIA GPUs.
 pub const RESOURCE_GPU: &str = "nvidia.com/gpu";
-/// Whole GPUs of AMD.
+/// Whole AMD GPUs.
 pub const RESOURCE_AMD_GPU: &str = "amd.com/gpu";
-/// A slot for one container that gets part of a GPU: the node agent's way to bring the GPU into it. Admission adds it to pods. It
-/// says nothing of how much they need; nodes that do not know it take such pods all the same.
+/// Share devices: through one of them the node agent brings a shared GPU into a container. Admission adds one to each pod with a GPU share.
+/// Its amount does not depend on the size of the share. The engine does not require it of nodes that don't report it.
 pub const RESOURCE_GPU_SHARE: &str = "kai.scheduler/gpu-share";
-/// GPU memory asked for, in MiB, in the status of pod groups and queues.
+/// Requested GPU memory in MiB, in the status of pod groups and queues.
 pub const RESOURCE_GPU_MEMORY: &str = "run.ai/gpu.memory";
-/// Prefix of MIG slices, both as resource names and as the old annotations.
+/// Prefix of MIG slices, as resource names and as legacy annotations.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
-/// How the names of all whole-GPU resources end. A name that merely ends in `gpu`, such as `example.com/vgpu`, is another resource.
+/// Suffix of all whole-GPU resources. A name that ends in `gpu` without the slash, such as `example.com/vgpu`, is another resource.
 pub const GPU_SUFFIX: &str = "/gpu";
 
 // ---- Environment variables and ConfigMap keys of pods that share GPUs ----
 
-/// The devices that a container sees.
+/// The GPUs that are visible to a container.
 pub const ENV_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-/// The old ConfigMap key of the same, refreshed where it exists.
+/// The legacy ConfigMap key of [`ENV_VISIBLE_DEVICES`], updated where it exists.
 pub const ENV_VISIBLE_DEVICES_LEGACY: &str = "RUNAI-VISIBLE-DEVICES";
-/// The part of each GPU that is the container's.
+/// The container's fraction of each GPU.
 pub const ENV_GPU_PORTION: &str = "GPU_PORTION";
-/// The old name of the same.
+/// The legacy name of the variable above.
 pub const ENV_GPU_PORTION_LEGACY: &str = "RUNAI_NUM_OF_GPUS";
 /// GPU memory limit for HAMi's interposed library.
 pub const ENV_CUDA_MEMORY_LIMIT: &str = "CUDA_DEVICE_MEMORY_LIMIT";
-/// Which parts of the driver are injected.
+/// The driver capabilities to inject.
 pub const ENV_DRIVER_CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
-/// How the name of the second sharing ConfigMap, the one for `envFrom`, ends.
+/// Suffix of the name of the second GPU sharing ConfigMap, the one for `envFrom`.
 pub const ENV_CONFIG_MAP_SUFFIX: &str = "-evar";
-/// How [`SHARED_GPU_CONFIG_MAP`] names end.
+/// Suffix of the values of [`SHARED_GPU_CONFIG_MAP`].
 pub const SHARED_GPU_SUFFIX: &str = "-shared-gpu";
-/// How GPUs are named to a runtime that injects devices through CDI: this, then the UUID.
+/// Prefix of GPUs' CDI names: the UUID follows.
 pub const CDI_DEVICE_PREFIX: &str = "k8s.device-plugin.nvidia.com/gpu=";
 
 // ---- Defaults of an installation ----
 
-/// The scheduler name that pods ask for.
+/// The `schedulerName` of pods.
 pub const SCHEDULER_NAME: &str = "kai-scheduler";
 /// The namespace of the system.
 pub const SYSTEM_NAMESPACE: &str = "kai-scheduler";
 /// The namespace and service account of scaling pods.
 pub const SCALE_ADJUST_NAMESPACE: &str = "kai-scale-adjust";
-/// The only Config object that counts.
+/// The name of the Config object that the operator reads.
 pub const CONFIG_NAME: &str = "kai-config";
 /// The shard of objects without a node-pool label, and its name in conditions and events.
 pub const DEFAULT_SHARD: &str = "default";
-/// The queue of workloads that name none.
+/// The queue of workloads without a queue.
 pub const DEFAULT_QUEUE: &str = "default-queue";
 /// The parent of [`DEFAULT_QUEUE`] on a fresh installation.
 pub const DEFAULT_PARENT_QUEUE: &str = "default-parent-queue";
-/// The subgroup of pods that name none.
+/// The subgroup of pods without a subgroup.
 pub const DEFAULT_SUB_GROUP: &str = "default";
 /// The runtime class of pods that share GPUs.
 pub const RUNTIME_CLASS: &str = "nvidia";
-/// The priority class of workloads that name none.
+/// The priority class of workloads without one.
 pub const DEFAULT_PRIORITY_CLASS: &str = PRIORITY_TRAIN;
 /// Priority class of training.
 pub const PRIORITY_TRAIN: &str = "train";
-/// Priority class of interactive work that may be evicted.
+/// Priority class of preemptible interactive work.
 pub const PRIORITY_BUILD_PREEMPTIBLE: &str = "build-preemptible";
 /// Priority class of interactive work.
 pub const PRIORITY_BUILD: &str = "build";
 /// Priority class of services.
 pub const PRIORITY_INFERENCE: &str = "inference";
-/// The priority classes that an installation brings along, with their values.
+/// The priority classes of an installation, with their values.
 pub const PRIORITY_CLASSES: [(&str, i32); 4] = [
     (PRIORITY_TRAIN, 50),
     (PRIORITY_BUILD_PREEMPTIBLE, 75),
@@ -300,8 +300,8 @@ pub const PRIORITY_CLASSES: [(&str, i32); 4] = [
 
 /// The priority class of reservation pods. Workloads can't have it: see [`crate::PriorityClasses::insert`].
 pub const RESERVATION_PRIORITY_CLASS: &str = "kai-resource-reservation";
-/// Its value: the highest that Kubernetes gives to users. From two thousand millions on a pod is critical to the kubelet, which then
-/// ends other pods to make room for it; a reservation pod on a node without a free GPU has to be refused instead.
+/// The value of [`RESERVATION_PRIORITY_CLASS`]: the highest that Kubernetes allows to users. For a pod of two thousand millions or more, which
+/// is critical, the kubelet would evict other pods; but it has to reject a reservation pod on a node without a free GPU.
 pub const RESERVATION_PRIORITY: i32 = 1_000_000_000;
 
 /// Whether the resource is a whole GPU of any vendor.
@@ -309,7 +309,7 @@ pub fn is_gpu_resource(name: &str) -> bool {
     name.ends_with(GPU_SUFFIX)
 }
 
-/// Whether a label or annotation is the scheduler's own: with it a tenant could take a GPU that was not given.
+/// Whether only kai may write a label or annotation: with it a tenant could take a GPU that kai did not allocate.
 pub fn is_scheduler_owned(key: &str) -> bool {
     key == GPU_GROUP
         || key.starts_with(GPU_GROUP_PREFIX)

@@ -1,8 +1,8 @@
-//! Kubernetes objects as kai reads them, and their way into the engine.
+//! Kubernetes objects as kai reads them, and their translation into the engine's types.
 //!
-//! Each kind has one file with a slim type (only the fields we read; unknown ones are ignored) and one function that
-//! turns it into the engine's type. What is invalid becomes a [`Problem`] that names object, field and remedy; it is
-//! never a panic and never silence. No Kubernetes client lives here, and no I/O.
+//! Each kind has one file with a slim type (only the fields that kai reads; others are ignored) and a function `read` that returns the
+//! engine's type. An invalid field becomes a [`Problem`] that names object, field and remedy, never a panic, and is never dropped
+//! silently. This crate has no Kubernetes client and does no I/O.
 
 mod backoff;
 mod bind_request;
@@ -47,7 +47,7 @@ pub use config_map::ConfigMap;
 pub use duration::parse_duration;
 pub use error::{Error, Problem};
 pub use gpu_memory::normalise_gpu_memory_mib;
-pub use gpu_request::{GpuAsk, gpu_request};
+pub use gpu_request::{RawGpuRequest, gpu_request};
 pub use kai_engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use metadata::{Metadata, OwnerReference};
 pub use namespace::Namespace;
@@ -71,11 +71,11 @@ pub use time::parse_time;
 pub use topology::Topology;
 pub use workload_values::ignored_values;
 
-/// A value made from an object, with what was wrong about the object but did not keep it from taking part.
+/// A value read from an object, with the object's problems that do not exclude it from scheduling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Read<T> {
     /// The value.
     pub value: T,
-    /// What to tell the user.
+    /// Problems to report to the user.
     pub problems: Vec<Problem>,
 }

@@ -15,21 +15,21 @@ pub struct Metadata {
     /// Name.
     #[serde(deserialize_with = "unique")]
     pub name: Option<Text>,
-    /// Namespace; `None` means `default` for kinds that live in one.
+    /// Namespace; `None` means `default` for namespaced kinds.
     pub namespace: Option<Text>,
-    /// Unique id.
+    /// Uid.
     #[serde(deserialize_with = "unique")]
     pub uid: Option<Text>,
     /// Creation time.
     #[serde(deserialize_with = "unique")]
     pub creation_timestamp: Option<Text>,
-    /// Version of the object, for optimistic concurrency.
+    /// Resource version, for optimistic concurrency.
     #[serde(deserialize_with = "unique")]
     pub resource_version: Option<Text>,
-    /// Who owns it.
+    /// Owner references.
     #[serde(deserialize_with = "null_as_default")]
     pub owner_references: Vec<OwnerReference>,
-    /// When it has to be gone.
+    /// Deletion timestamp.
     #[serde(deserialize_with = "unique")]
     pub deletion_timestamp: Option<Text>,
     /// Labels.
@@ -38,7 +38,7 @@ pub struct Metadata {
     pub annotations: TextMap,
 }
 
-/// Who owns an object.
+/// A reference to an object's owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OwnerReference {
@@ -48,9 +48,9 @@ pub struct OwnerReference {
     pub kind: Text,
     /// Name.
     pub name: Text,
-    /// Unique id.
+    /// Uid.
     pub uid: Text,
-    /// Whether it is the one that manages the object.
+    /// Whether the owner is the managing controller.
     pub controller: Option<bool>,
 }
 
@@ -81,7 +81,7 @@ impl Metadata {
         self.name.as_deref().unwrap_or("(no name)")
     }
 
-    /// The unique id; objects that were never in a cluster have none, their full name serves.
+    /// The uid, or `fallback` for objects that were never in a cluster.
     pub(crate) fn uid_or(&self, fallback: impl FnOnce() -> String) -> String {
         match self.uid.as_deref() {
             Some(uid) if !uid.is_empty() => uid.to_owned(),
@@ -97,7 +97,7 @@ impl Metadata {
         parse_time(text).map_err(|error| FieldError::new("metadata.creationTimestamp", error))
     }
 
-    /// When it has to be gone, if deletion was asked for.
+    /// The deletion timestamp of a terminating object.
     pub(crate) fn deletion(&self) -> Result<Option<Millis>, FieldError> {
         let Some(text) = self.deletion_timestamp.as_deref() else {
             return Ok(None);
@@ -106,20 +106,20 @@ impl Metadata {
         Ok(Some(deletion))
     }
 
-    /// Whether deletion was asked for.
+    /// Whether the object has a deletion timestamp.
     pub fn is_terminating(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
-    /// The owner that manages it.
+    /// The owner that is the managing controller.
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references
             .iter()
             .find(|owner| owner.controller == Some(true))
     }
 
-    /// Whether all but the version is the same.
-    pub(crate) fn says_the_same(&self, earlier: &Metadata) -> bool {
+    /// Whether all fields but the resource version are equal.
+    pub(crate) fn same_content(&self, earlier: &Metadata) -> bool {
         let Metadata {
             name,
             namespace,
@@ -138,7 +138,7 @@ impl Metadata {
             && (labels, annotations) == (&earlier.labels, &earlier.annotations)
     }
 
-    /// The partition of the cluster that the object is in; `None` = the default one.
+    /// The node pool of the object; `None` = the default one.
     pub fn node_pool(&self) -> Option<&str> {
         self.labels.text(keys::NODE_POOL)
     }

@@ -9,7 +9,7 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]

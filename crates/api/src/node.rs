@@ -13,14 +13,14 @@ use crate::{Error, Problem, Quantity, QuantityText, Read, keys};
 const SKIPPED: &str = "the node is skipped";
 const NO_RESOURCE: &str = "the node has none of it";
 const NO_LABEL: &str = "the label is ignored";
-/// Pod slots of a node that states none: the kubelet's default.
+/// The kubelet's default for `pods`, for nodes that do not report it.
 const POD_SLOTS_DEFAULT: i64 = 110;
 
 /// A Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -67,12 +67,12 @@ struct Condition {
 }
 
 impl Node {
-    /// Whether it was cordoned.
+    /// Whether the node is cordoned.
     pub fn is_unschedulable(&self) -> bool {
         self.spec.unschedulable == Some(true)
     }
 
-    /// What its kubelet says about it, as type and status.
+    /// The conditions, as type and status.
     pub fn conditions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.status.conditions.iter().map(|condition| {
             let kind = condition.kind.as_deref().unwrap_or_default();
@@ -80,34 +80,34 @@ impl Node {
         })
     }
 
-    /// Whether its kubelet says that it is ready.
+    /// Whether the condition `Ready` is true.
     pub fn is_ready(&self) -> bool {
         self.conditions().any(|condition| condition == ("Ready", "True"))
     }
 
-    /// What it offers to pods; its capacity where a kubelet reserves nothing.
+    /// The allocatable resources, or the capacity of a node that reports none.
     pub fn allocatable(&self) -> Option<&TextMap<QuantityText>> {
         self.status.allocatable.as_ref().or(self.status.capacity.as_ref())
     }
 
-    /// Whole units of a resource that it has in all, whether in order or not; `None` if it is unknown or no number.
+    /// The capacity of a resource in whole units, with unhealthy devices; `None` if missing or invalid.
     pub fn capacity(&self, resource: &str) -> Option<i64> {
         let text = self.status.capacity.as_ref()?.get(resource)?;
         Quantity::parse(&text.0).ok().map(Quantity::units_down)
     }
 
-    /// The kind of machine, as the node agent labelled it.
+    /// The platform in the node agent's label.
     pub fn platform(&self) -> Option<&str> {
         self.metadata.labels.text(keys::NODE_PLATFORM)
     }
 
-    /// As the engine takes it; `Err` if it can't take part.
+    /// The engine's type; `Err` if the engine can't take the node.
     pub fn read(&self) -> Result<Read<NodeSpec>, Problem> {
-        self.read_by(keys::NODE_MIG_ENABLED)
+        self.read_with_mig_label(keys::NODE_MIG_ENABLED)
     }
 
-    /// The same, where another label says whether MIG is on.
-    pub fn read_by(&self, mig_label: &str) -> Result<Read<NodeSpec>, Problem> {
+    /// [`Node::read`] with another label that says whether MIG is enabled.
+    pub fn read_with_mig_label(&self, mig_label: &str) -> Result<Read<NodeSpec>, Problem> {
         let object = || format!("Node {}", self.metadata.plain_name());
         let name = self
             .metadata
@@ -138,7 +138,7 @@ impl Node {
         Ok(Read { value, problems })
     }
 
-    /// A condition that is not listed is fine: a kubelet lists what it knows.
+    /// The conditions that make the node unusable. A missing condition counts as healthy.
     fn unhealthy(&self) -> Vec<NodeCondition> {
         let mut found: Vec<NodeCondition> = Vec::new();
         for (kind, status) in self.conditions() {
@@ -179,7 +179,7 @@ impl Node {
     }
 
     fn read_resources(&self, node: &mut NodeSpec, mut report: impl FnMut(FieldError)) {
-        // A kubelet that reserves nothing offers its capacity.
+        // A node without `allocatable` offers its capacity.
         let (list, field) = match (&self.status.allocatable, &self.status.capacity) {
             (Some(list), _) => (list, "status.allocatable"),
             (None, Some(list)) => (list, "status.capacity"),
@@ -201,13 +201,13 @@ impl Node {
                 _ => node.extended.push((name.to_owned(), amount)),
             }
         }
-        // GPUs of others are counted by name as well, so that no pod gets more of one kind than there is. Beside NVIDIA's they are not
-        // added up: a pod that asks for NVIDIA's could be promised one of the others.
+        // GPUs of other vendors also count under their resource name, so that the engine does not overcommit one vendor's GPUs. They are not
+        // added to NVIDIA's: a pod that requests those could be placed on another vendor's.
         if list.get(keys::RESOURCE_GPU).is_none() {
             let others = node.extended.iter().filter(|(name, _)| keys::is_gpu_resource(name));
             node.gpus = others.map(|(_, amount)| amount).sum();
         }
-        // A kubelet looks for slots only where its node offers them, if only none any more (its agent is gone); so do we.
+        // The kubelet checks share devices only on nodes that report the resource (0 if the node agent is gone); so does the engine.
         if list.get(keys::RESOURCE_GPU_SHARE).is_none() {
             node.extended.push((keys::RESOURCE_GPU_SHARE.to_owned(), POD_SLOTS_MAX));
         }
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn slots_for_shares_count_only_where_they_are_offered() {
-        let slots = |allocatable: &str| {
+        let share_devices = |allocatable: &str| {
             let text = format!(r#"{{"metadata":{{"name":"n"}},"status":{{"allocatable":{allocatable}}}}}"#);
             let extended = node(&text).value.extended;
             let [(name, amount)] = &extended[..] else {
@@ -322,9 +322,9 @@ mod tests {
             assert_eq!(name, keys::RESOURCE_GPU_SHARE);
             *amount
         };
-        assert_eq!(slots(r#"{"cpu":"1"}"#), POD_SLOTS_MAX);
-        assert_eq!(slots(r#"{"kai.scheduler/gpu-share":"512"}"#), 512);
-        assert_eq!(slots(r#"{"kai.scheduler/gpu-share":"0"}"#), 0);
+        assert_eq!(share_devices(r#"{"cpu":"1"}"#), POD_SLOTS_MAX);
+        assert_eq!(share_devices(r#"{"kai.scheduler/gpu-share":"512"}"#), 512);
+        assert_eq!(share_devices(r#"{"kai.scheduler/gpu-share":"0"}"#), 0);
     }
 
     #[test]
@@ -352,7 +352,7 @@ mod tests {
         let text = r#"{"metadata":{"name":"n","labels":{"mig":"true","node-role.kubernetes.io/mig-enabled":"false"}}}"#;
         let node = serde_json::from_str::<Node>(text).unwrap();
         assert!(!node.read().unwrap().value.mig_enabled);
-        assert!(node.read_by("mig").unwrap().value.mig_enabled);
+        assert!(node.read_with_mig_label("mig").unwrap().value.mig_enabled);
     }
 
     #[test]

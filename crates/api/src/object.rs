@@ -1,4 +1,4 @@
-//! What makes a type an object of the Kubernetes API: which resource it is, and its metadata. No client here.
+//! The trait of all slim types: the resource and the metadata of an object.
 
 use std::borrow::Cow;
 
@@ -6,32 +6,32 @@ use serde::de::DeserializeOwned;
 
 use crate::Metadata;
 
-/// A kind of objects and where the API serves it.
+/// A resource of the Kubernetes API.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Resource {
-    /// API group; empty for the core.
+    /// API group; empty for the core group.
     pub group: Cow<'static, str>,
     /// Version.
     pub version: Cow<'static, str>,
     /// Kind, as in manifests.
     pub kind: Cow<'static, str>,
-    /// Plural, as in URLs.
+    /// Plural name, as in URLs.
     pub plural: Cow<'static, str>,
-    /// Whether its objects live in namespaces.
+    /// Namespaced or cluster-scoped.
     pub scope: Scope,
 }
 
-/// Whether the objects of a resource live in namespaces.
+/// The scope of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// In namespaces.
+    /// Each object is in a namespace.
     Namespaced,
-    /// One set for the whole cluster.
+    /// Objects have no namespace.
     Cluster,
 }
 
 impl Resource {
-    /// A resource known when this was written.
+    /// A resource with static names.
     pub const fn new(
         group: &'static str,
         version: &'static str,
@@ -48,7 +48,7 @@ impl Resource {
         }
     }
 
-    /// `group/version`, or the version alone for the core.
+    /// `group/version`, or the version alone for the core group.
     pub fn api_version(&self) -> String {
         match &*self.group {
             "" => self.version.to_string(),
@@ -57,19 +57,19 @@ impl Resource {
     }
 }
 
-/// A slim type of one resource: the fields that we read.
+/// A slim type of one resource: it has only the fields that kai reads.
 pub trait Object: DeserializeOwned + Clone + std::fmt::Debug + Send + Sync + 'static {
-    /// Which resource.
+    /// The resource.
     const RESOURCE: Resource;
 
-    /// Whether the type has nothing but metadata. Then the rest of the objects does not leave the API server when they are watched.
+    /// Whether the type has metadata only. Then watches ask the API server for `PartialObjectMetadata`.
     const METADATA_ONLY: bool = false;
 
-    /// Its metadata.
+    /// The object's metadata.
     fn metadata(&self) -> &Metadata;
 
-    /// What a mirror of the cluster should not keep in memory, for instance pods that have ended.
-    fn is_of_no_interest(&self) -> bool {
+    /// Whether the object has reached its final state, such as a pod that has ended. Watches treat such objects as deleted.
+    fn is_terminal(&self) -> bool {
         false
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::Object;
 
-/// Name of an object within its resource. Cheap to clone: many tables have it.
+/// Namespace and name of an object. Cheap to clone, since many tables hold it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectKey {
-    /// Namespace; empty for resources without one.
+    /// Namespace; empty for cluster-scoped resources.
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
@@ -44,7 +44,7 @@ impl ObjectKey {
 
 impl Ord for ObjectKey {
     fn cmp(&self, other: &ObjectKey) -> Ordering {
-        // Objects of a namespace mostly share its text, and maps of them are searched all the time.
+        // Keys of one namespace mostly share its text, so comparing pointers first makes look-ups faster.
         let namespaces = match Arc::ptr_eq(&self.namespace, &other.namespace) {
             true => Ordering::Equal,
             false => self.namespace.cmp(&other.namespace),

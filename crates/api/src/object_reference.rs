@@ -1,4 +1,4 @@
-//! Names one object in full, as the field `involvedObject` of an event does.
+//! A full reference to an object, as in the field `involvedObject` of an event.
 
 use crate::{Object, Text};
 
@@ -9,16 +9,16 @@ pub struct ObjectReference {
     pub api_version: String,
     /// Its kind.
     pub kind: String,
-    /// Its namespace; empty for resources without one.
+    /// Its namespace; empty for cluster-scoped resources.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its unique id.
+    /// Its uid.
     pub uid: String,
 }
 
 impl ObjectReference {
-    /// The reference to `object`. Objects of tests may lack a uid; it is empty then.
+    /// The reference to `object`. The uid is empty for objects without one, as in tests.
     pub fn of<T: Object>(object: &T) -> ObjectReference {
         let metadata = object.metadata();
         let text = |text: &Option<Text>| text.as_deref().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Volumes: on which nodes they can be used, and whose they are.
+//! Persistent volumes: their node affinity and their claim.
 
 use kai_engine::model::NodeSelectorTerm;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ const REFUSED: &str = "pods that use it are not scheduled";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -54,18 +54,18 @@ struct ClaimReference {
 }
 
 impl PersistentVolume {
-    /// Its class.
+    /// The storage class.
     pub fn storage_class_name(&self) -> Option<&str> {
         self.spec.storage_class_name.as_deref()
     }
 
-    /// The claim that has it, as namespace and name.
+    /// The claim that the volume is bound to, as namespace and name.
     pub fn claim(&self) -> Option<(&str, &str)> {
         let claim = self.spec.claim_ref.as_ref()?;
         Some((claim.namespace.as_deref()?, claim.name.as_deref()?))
     }
 
-    /// What a node must satisfy, one term at least; `None`: every node will do.
+    /// The required node affinity: a node must match one of the terms; `None`: every node.
     pub fn node_terms(&self) -> Result<Option<Vec<NodeSelectorTerm>>, Problem> {
         let required = self
             .spec

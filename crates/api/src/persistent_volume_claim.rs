@@ -1,4 +1,4 @@
-//! Volume claims: whether they are bound, to what, and who would provision them.
+//! Persistent volume claims: phase, volume and storage class.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeClaim {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -43,22 +43,22 @@ struct Status {
 }
 
 impl PersistentVolumeClaim {
-    /// The volume it is bound to, or meant for.
+    /// The volume that the claim is bound to or requests.
     pub fn volume_name(&self) -> Option<&str> {
         self.spec.volume_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// Its class. `Some("")` means a volume without a class; `None` means the cluster's default.
+    /// The storage class. `Some("")` means a volume without a class; `None` means the cluster's default.
     pub fn storage_class_name(&self) -> Option<&str> {
         self.spec.storage_class_name.as_deref()
     }
 
-    /// Whether it has its volume for good.
+    /// Whether the phase is `Bound`.
     pub fn is_bound(&self) -> bool {
         self.status.phase.as_deref() == Some("Bound") && self.volume_name().is_some()
     }
 
-    /// Whether its volume is gone.
+    /// Whether the phase is `Lost`: the volume is gone.
     pub fn is_lost(&self) -> bool {
         self.status.phase.as_deref() == Some("Lost")
     }

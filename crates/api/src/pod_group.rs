@@ -17,16 +17,16 @@ use crate::{Error, Problem, Read, keys};
 
 const SKIPPED: &str = "the pod group is skipped";
 const IGNORED: &str = "the value is ignored";
-/// Pods that must start together where a group states nothing.
+/// Default of `spec.minMember`.
 const MIN_MEMBER_DEFAULT: i32 = 1;
-/// `spec.schedulingBackoff`: try again in every cycle.
+/// `spec.schedulingBackoff`: no limit, the scheduler tries in every cycle.
 const NO_BACKOFF: i32 = -1;
 
 /// A PodGroup.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PodGroup {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -84,7 +84,7 @@ struct RawConstraint {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
-    /// Whole, because whoever changes one has to write all. Groups that run have none.
+    /// All conditions in full, because a merge patch replaces the whole list. Running pod groups have none.
     #[serde(deserialize_with = "null_as_default")]
     scheduling_conditions: Vec<SchedulingCondition>,
     resources_status: Option<Box<RawResourcesStatus>>,
@@ -93,7 +93,7 @@ struct Status {
     pending: Option<i32>,
 }
 
-/// A tenth of the size of its maps, of which every group has three.
+/// A tenth of the size of the CRD type with its three maps.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct RawResourcesStatus {
@@ -103,33 +103,33 @@ struct RawResourcesStatus {
 }
 
 impl PodGroup {
-    /// The queue it names.
+    /// The queue in the spec.
     pub fn queue(&self) -> &str {
         self.spec.queue.as_deref().unwrap_or_default()
     }
 
-    /// Whether pods that don't fit get a condition that says so.
+    /// Whether unschedulable pods get a condition.
     pub fn marks_unschedulable(&self) -> bool {
         self.spec.mark_unschedulable.unwrap_or(true)
     }
 
-    /// Whether it is tried only once per node pool.
+    /// Whether the scheduler tries the pod group only once per node pool.
     pub fn backs_off(&self) -> bool {
         self.spec.scheduling_backoff.unwrap_or(NO_BACKOFF) != NO_BACKOFF
     }
 
-    /// Whether others may take its place, and its priority.
+    /// The priority and the preemptibility.
     pub fn rank(&self, classes: &PriorityClasses) -> (i32, bool) {
         let priority = classes.priority(self.priority_class());
         (priority, self.preemptible_at(priority))
     }
 
-    /// The priority class it names.
+    /// The priority class in the spec.
     pub fn priority_class(&self) -> Option<&str> {
         self.spec.priority_class_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// Whether others may take its place, if it has this priority.
+    /// Whether the pod group is preemptible, if it has this priority.
     pub fn preemptible_at(&self, priority: i32) -> bool {
         match self.spec.preemptibility.as_deref() {
             Some(keys::PREEMPTIBLE) => true,
@@ -138,12 +138,12 @@ impl PodGroup {
         }
     }
 
-    /// The node pool it is in, as conditions name it.
+    /// The node pool of the pod group, as in conditions.
     pub fn node_pool(&self) -> &str {
         self.metadata.node_pool().unwrap_or(keys::DEFAULT_SHARD)
     }
 
-    /// Its spec as it stands.
+    /// The spec in the form of the CRD type.
     pub fn as_written(&self) -> PodGroupSpec {
         let text = |text: &Option<Text>| text.as_deref().map(str::to_owned);
         let constraint = |raw: &RawConstraint| crate::crd::TopologyConstraint {
@@ -181,12 +181,12 @@ impl PodGroup {
         }
     }
 
-    /// Why it does not run, as last written.
+    /// The scheduling conditions in the status.
     pub fn scheduling_conditions(&self) -> &[SchedulingCondition] {
         &self.status.scheduling_conditions
     }
 
-    /// How many of its pods have a node and how many wait for one, as last written.
+    /// The counts of pods in the status.
     pub fn pod_counts(&self) -> PodCounts {
         PodCounts {
             running: self.status.running,
@@ -195,7 +195,7 @@ impl PodGroup {
         }
     }
 
-    /// What its pods ask for and have, as last written.
+    /// The resources in the status.
     pub fn resources_status(&self) -> Option<ResourcesStatus> {
         let raw = self.status.resources_status.as_deref()?;
         Some(ResourcesStatus {
@@ -205,7 +205,7 @@ impl PodGroup {
         })
     }
 
-    /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of groups without one.
+    /// The engine's type; `Err` if the engine can't take the pod group. `now` is the creation time of pod groups without one.
     pub fn read(&self, classes: &PriorityClasses, now: Millis) -> Result<Read<GangSpec>, Problem> {
         let object = || format!("PodGroup {}", self.metadata.qualified_name());
         let mut problems = Vec::new();
@@ -293,7 +293,7 @@ impl PodGroup {
             };
             Ok(SubGroupSpec {
                 name: name.to_owned(),
-                // Names are lower case by schema; KAI forgives capitals in references to them.
+                // The schema allows lower-case names only; KAI accepts capitals in references to them.
                 parent: group
                     .parent
                     .as_deref()
@@ -307,7 +307,7 @@ impl PodGroup {
         self.spec.sub_groups.iter().enumerate().map(read).collect()
     }
 
-    /// A group that asked for it is tried once per partition: its newest condition says where that was.
+    /// Whether the scheduler has tried a pod group that it tries once per node pool: the newest condition is of this node pool.
     fn backed_off(&self) -> bool {
         let newest = self.status.scheduling_conditions.last();
         self.backs_off() && newest.is_some_and(|condition| condition.node_pool == self.node_pool())
@@ -318,7 +318,7 @@ fn count(value: i32, field: &str) -> Result<u32, FieldError> {
     u32::try_from(value).map_err(|_| FieldError::new(field, Error::Negative(value.to_string())))
 }
 
-/// A constraint that names only one of topology and level constrains nothing, as in KAI; that is told.
+/// A constraint without topology or without level has no effect, as in KAI. Adds an error.
 fn constraint(
     raw: &Option<RawConstraint>,
     parent: &str,

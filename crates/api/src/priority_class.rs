@@ -1,4 +1,4 @@
-//! Priority classes and what they make of a pod group.
+//! Priority classes, and the priority and preemptibility of pod groups.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use crate::text::{Text, null_as_default};
 
 /// Priority of a gang whose class is unknown, in a cluster without a default class.
 const PRIORITY_DEFAULT: i32 = 50;
-/// From this priority on a gang keeps its place unless it says otherwise.
+/// Gangs of this priority or more are non-preemptible by default.
 const NON_PREEMPTIBLE_FROM: i32 = 100;
 
 /// A PriorityClass.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PriorityClass {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata,
     /// Priority.
     pub value: i32,
-    /// Whether it is the cluster's default.
+    /// Whether it is the cluster's default class.
     pub global_default: Option<bool>,
 }
 
@@ -45,7 +45,7 @@ pub struct PriorityClasses {
 }
 
 impl PriorityClasses {
-    /// The classes that an installation brings along.
+    /// The classes of an installation.
     pub fn installed() -> PriorityClasses {
         // An older name of `build-preemptible`, which many test clusters still use.
         let old_name = ("interactive-preemptible", 75);
@@ -60,7 +60,7 @@ impl PriorityClasses {
         }
     }
 
-    /// Adds or replaces a class. The class of reservation pods is none for workloads.
+    /// Adds or replaces a class. Ignores the class of reservation pods, which workloads can't use.
     pub fn insert(&mut self, class: &PriorityClass) {
         if class.metadata.plain_name() == keys::RESERVATION_PRIORITY_CLASS {
             return;
@@ -71,12 +71,12 @@ impl PriorityClasses {
         }
     }
 
-    /// Whether there is a class of this name.
+    /// Whether a class of this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }
 
-    /// Whether there is no class at all.
+    /// Whether no class exists.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -88,7 +88,7 @@ impl PriorityClasses {
     }
 }
 
-/// Whether a gang of this priority may be evicted for others if it does not say so itself.
+/// The default preemptibility of a gang with this priority.
 pub(crate) fn preemptible_by_priority(priority: i32) -> bool {
     priority < NON_PREEMPTIBLE_FROM
 }

@@ -1,8 +1,8 @@
-//! Which priority a pod group may claim. The webhook and the scheduler share these rules: the webhook answers at once, the scheduler
-//! also judges pod groups that are older than the rule.
+//! The priorities that pod groups may have. The webhook and the scheduler share these rules: the webhook rejects new pod groups, the scheduler
+//! also checks pod groups that are older than a rule.
 //!
-//! The priority classes `system-*` are for the system's own namespaces. A queue may set the highest priority of its pod groups, for
-//! itself and all queues below it.
+//! The priority classes `system-*` are for the system's own namespaces. A queue may set a priority ceiling for its pod groups and those of
+//! all its descendants.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::keys;
 use crate::pod_group::PodGroup;
 use crate::priority_class::PriorityClasses;
 
-/// How the names of Kubernetes' own priority classes begin. The API server lets nobody else create such a class.
+/// The prefix of Kubernetes' own priority classes. The API server rejects other classes with this prefix.
 const SYSTEM_CLASS_PREFIX: &str = "system-";
 /// Namespaces whose pod groups may name a system class.
 const SYSTEM_NAMESPACES: [&str; 3] = ["kube-system", keys::SYSTEM_NAMESPACE, keys::RESERVATION];
 
-/// Why a pod group may not have the priority that it claims. The texts start behind the name of the field.
+/// Why a pod group may not have its priority. The texts follow the name of the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriorityRefusal {
     /// A system class outside the system's namespaces.
@@ -32,7 +32,7 @@ pub enum PriorityRefusal {
         /// The pod group's namespace.
         namespace: String,
     },
-    /// More than a queue on the path to the root allows.
+    /// A priority above the ceiling of a queue on the path to the root.
     #[error(
         "{} has priority {priority}, and queue {queue} allows {max} at most; name a class of at most {max}, or ask an administrator to \
          raise the queue's annotation {}",
@@ -40,25 +40,25 @@ pub enum PriorityRefusal {
         keys::QUEUE_MAX_PRIORITY
     )]
     AboveCeiling {
-        /// The class that the pod group names.
+        /// The pod group's priority class.
         class: Option<String>,
         /// Its value.
         priority: i32,
-        /// The queue that has the ceiling.
+        /// The queue with the ceiling.
         queue: String,
         /// The ceiling.
         max: i32,
     },
-    /// A ceiling that can't be read allows nothing: its queue was meant to be bounded.
+    /// An invalid ceiling. It allows no pod group, since the queue's owner meant to set a bound.
     #[error(
         "the queue's ceiling can't be read: Queue {queue}: metadata.annotations.{}: {text:?} is not a whole number; ask an administrator \
          to write one, as in 100",
         keys::QUEUE_MAX_PRIORITY
     )]
     UnreadableCeiling {
-        /// The queue that has it.
+        /// The queue with the ceiling.
         queue: String,
-        /// What is written.
+        /// The annotation's value.
         text: String,
     },
 }
@@ -70,17 +70,17 @@ fn class_name(class: Option<&str>) -> String {
     }
 }
 
-/// The highest priority in a queue, as the queue's annotation has it.
+/// The highest priority in a queue, from the queue's annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PriorityCeiling {
-    /// This one.
+    /// The highest allowed priority.
     At(i32),
     /// The annotation is not a whole number.
     Unreadable(String),
 }
 
 impl PriorityCeiling {
-    /// Reads the annotation's value.
+    /// Parses the annotation's value.
     pub fn parse(text: &str) -> PriorityCeiling {
         match text.trim().parse() {
             Ok(max) => PriorityCeiling::At(max),
@@ -89,28 +89,28 @@ impl PriorityCeiling {
     }
 }
 
-/// What the rules need to know of a queue.
+/// The parts of a queue that the rules need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueCeiling {
-    /// The queue above it.
+    /// The parent queue.
     pub parent: Option<Box<str>>,
     /// Its own ceiling.
     pub ceiling: Option<PriorityCeiling>,
 }
 
-/// What a pod group claims.
+/// The parts of a pod group that the rules need.
 #[derive(Clone, Copy, Debug)]
 pub struct PriorityClaim<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its queue.
     pub queue: &'a str,
-    /// The class that it names.
+    /// Its priority class.
     pub class: Option<&'a str>,
 }
 
 impl PriorityClaim<'_> {
-    /// Why the claim is refused, if it is. `queue` looks up a queue by name.
+    /// Why the priority is refused, if it is. `queue` looks up a queue by name.
     pub fn refusal(
         &self,
         classes: &PriorityClasses,
@@ -133,7 +133,7 @@ impl PriorityClaim<'_> {
         }
     }
 
-    /// The refusal of a system class, which needs no queue to be known.
+    /// The refusal of a system class. It does not depend on queues.
     pub fn system_class(&self) -> Option<PriorityRefusal> {
         let class = self.class.filter(|class| class.starts_with(SYSTEM_CLASS_PREFIX))?;
         if SYSTEM_NAMESPACES.contains(&self.namespace) {
@@ -147,7 +147,7 @@ impl PriorityClaim<'_> {
 }
 
 impl PriorityRefusal {
-    /// The priority that running pods of the group count with meanwhile: never more than one that the group could have had.
+    /// The priority of running pods of a refused pod group: the highest that the rules allow.
     pub fn granted(&self, classes: &PriorityClasses) -> i32 {
         match self {
             PriorityRefusal::AboveCeiling { max, .. } => *max,
@@ -157,7 +157,7 @@ impl PriorityRefusal {
 }
 
 impl PodGroup {
-    /// Bounds its gang to a priority that it may have. What it claims beyond that keeps the gang from starting, with field and remedy.
+    /// Limits the gang's priority to the highest allowed one. A gang whose priority was above that is refused, with field and remedy.
     pub fn bound_priority(
         &self,
         gang: &mut GangSpec,
@@ -177,13 +177,13 @@ impl PodGroup {
     }
 }
 
-/// The lowest ceiling from the queue up to its root, and the queue that has it. A ceiling that can't be read is the lowest.
+/// The lowest ceiling from the queue up to its root, and the queue that has it. An invalid ceiling is lower than all others.
 fn lowest_ceiling(queue: &str, look_up: impl Fn(&str) -> Option<QueueCeiling>) -> Option<(String, PriorityCeiling)> {
     let mut lowest: Option<(String, i32)> = None;
     let mut seen = BTreeSet::new();
     let mut next = Some(Box::<str>::from(queue));
     while let Some(name) = next {
-        // Queues may form a cycle while somebody rearranges them.
+        // Queues may form a cycle while a user rearranges them.
         if !seen.insert(name.clone()) {
             break;
         }

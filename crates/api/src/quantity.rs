@@ -10,17 +10,17 @@ use crate::text::Text;
 
 /// Thousandths in one unit.
 const MILLI: i128 = 1_000;
-/// No quantity is larger: `8Ei`, where Kubernetes' own integers end.
+/// The largest quantity: `8Ei`, the bound of Kubernetes' integers.
 const UNITS_MAX: i128 = 1 << 63;
 
-/// An amount in thousandths. Finer parts were rounded away from zero, as Kubernetes does.
+/// An amount in thousandths. Parsing rounds finer parts away from zero, as Kubernetes does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity {
     milli: i128,
 }
 
 impl Quantity {
-    /// Reads a quantity.
+    /// Parses a quantity.
     pub fn parse(text: &str) -> Result<Quantity, Error> {
         let invalid = || Error::NotAQuantity(shorten(text));
         let (decimal, suffix) = read_decimal(text).ok_or_else(invalid)?;
@@ -43,42 +43,46 @@ impl Quantity {
             "Ei" => (0, 1 << 60),
             _ => (read_exponent(suffix).ok_or_else(invalid)?, 1),
         };
-        let absurd = || Error::Absurd {
+        let too_large = || Error::TooLarge {
             text: shorten(text),
             max: i64::MAX,
         };
-        let magnitude = decimal.times_ten_to(power + 3).scaled(factor).ok_or_else(absurd)?.up();
+        let magnitude = decimal
+            .times_ten_to(power + 3)
+            .scaled(factor)
+            .ok_or_else(too_large)?
+            .up();
         let magnitude = i128::try_from(magnitude)
             .ok()
             .filter(|milli| *milli <= UNITS_MAX * MILLI)
-            .ok_or_else(absurd)?;
+            .ok_or_else(too_large)?;
         Ok(Quantity {
             milli: if decimal.negative { -magnitude } else { magnitude },
         })
     }
 
-    /// Thousandths, within what an `i64` holds.
+    /// Thousandths, saturated to an `i64`.
     pub fn milli(self) -> i64 {
         saturate(self.milli)
     }
 
-    /// Whole units, parts rounded away from zero.
+    /// Whole units, rounded away from zero.
     pub fn units_up(self) -> i64 {
         let up = self.milli / MILLI + (self.milli % MILLI).signum();
         saturate(up)
     }
 
-    /// Whole units, parts dropped.
+    /// Whole units, rounded towards zero.
     pub fn units_down(self) -> i64 {
         saturate(self.milli / MILLI)
     }
 
-    /// Whether it is a whole number of units.
+    /// Whether the amount is a whole number of units.
     pub fn is_whole(self) -> bool {
         self.milli % MILLI == 0
     }
 
-    /// Whether it is below zero.
+    /// Whether the amount is negative.
     pub fn is_negative(self) -> bool {
         self.milli < 0
     }
@@ -88,7 +92,7 @@ fn saturate(amount: i128) -> i64 {
     i64::try_from(amount).unwrap_or(if amount < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// Long input is cut in messages: a message is one line.
+/// Cuts long input for messages, which are one line.
 pub(crate) fn shorten(text: &str) -> String {
     const SHOWN_MAX: usize = 60;
     match text.char_indices().nth(SHOWN_MAX) {
@@ -97,12 +101,12 @@ pub(crate) fn shorten(text: &str) -> String {
     }
 }
 
-/// A quantity as written; JSON and YAML numbers are quantities too. It is read later, where the field has a name.
+/// A quantity as written, as a text or a number. The reader of the object parses it, since an error names the field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuantityText(pub(crate) Text);
 
 impl QuantityText {
-    /// Thousandths; whole units without a suffix, as Kubernetes writes them.
+    /// The text of an amount in thousandths, in Kubernetes' canonical form.
     pub fn of_milli(milli: i128) -> QuantityText {
         let text = match milli % MILLI {
             0 => (milli / MILLI).to_string(),
@@ -111,7 +115,7 @@ impl QuantityText {
         QuantityText(text.into())
     }
 
-    /// What is written.
+    /// The text as written.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -212,7 +216,7 @@ mod tests {
             assert!(matches!(Quantity::parse(text), Err(Error::NotAQuantity(_))), "{text}");
         }
         for text in ["9Ei", "100E", "1e60", "99999999999999999999999999999999999999999"] {
-            assert!(matches!(Quantity::parse(text), Err(Error::Absurd { .. })), "{text}");
+            assert!(matches!(Quantity::parse(text), Err(Error::TooLarge { .. })), "{text}");
         }
     }
 

@@ -14,13 +14,13 @@ use crate::{Error, Problem, Read, keys};
 const SKIPPED: &str = "the queue is skipped";
 const INHERITED: &str = "the value is inherited instead";
 const ZERO: &str = "it counts as zero";
-/// Priority of queues that state none.
+/// Default of `spec.priority`.
 const PRIORITY_DEFAULT: i32 = 100;
-/// How a queue writes that there is no bound.
+/// The API's value for unlimited.
 const UNLIMITED: f64 = -1.0;
-/// No queue has more of anything, in the engine's units: 100 PB of memory, 100 billion GPUs.
+/// The bound on amounts of a queue in the engine's units: 100 PB of memory, 100 billion GPUs.
 const AMOUNT_MAX: f64 = 1e17;
-/// Units of the API in units of the engine.
+/// The engine's units per unit of the API.
 const MEMORY_UNIT_BYTES: f64 = 1e6;
 const GPU_UNIT: f64 = Gpus::ONE.0 as f64;
 const CPU_UNIT: f64 = 1.0;
@@ -31,7 +31,7 @@ const WEIGHT_MAX: f64 = 1e9;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -66,7 +66,7 @@ struct Resources {
     memory: Resource,
 }
 
-/// A resource without a value has zero of it, not no bound: that is how the API defines it.
+/// The API defines a missing value as zero, not as unlimited.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Resource {
@@ -78,40 +78,40 @@ struct Resource {
     over_quota_weight: f64,
 }
 
-/// Namespaces by name.
+/// A set of namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(Vec<Box<str>>);
 
 impl Namespaces {
-    /// Whether it is one of them.
+    /// Whether the namespace is in the set.
     pub fn contain(&self, namespace: &str) -> bool {
         self.0.iter().any(|name| **name == *namespace)
     }
 }
 
 impl Queue {
-    /// The queue it is part of.
+    /// The parent queue.
     pub fn parent(&self) -> Option<&str> {
         self.spec.parent_queue.as_deref().filter(|parent| !parent.is_empty())
     }
 
-    /// The name that people are shown.
+    /// The name in messages: the display name or the object's name.
     pub fn display_name(&self) -> &str {
         self.own_display_name().unwrap_or(self.metadata.plain_name())
     }
 
-    /// The name that it was given for people, beside its own.
+    /// The display name in the spec.
     pub fn own_display_name(&self) -> Option<&str> {
         self.spec.display_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// The namespaces that may use it; `None` = all.
+    /// The namespaces that may use the queue; `None` = all.
     pub fn namespaces(&self) -> Option<Namespaces> {
         let names = self.metadata.annotations.text(keys::QUEUE_ALLOWED_NAMESPACES)?;
         Some(Namespaces(names.split(',').map(|name| name.trim().into()).collect()))
     }
 
-    /// Its own bound on priorities, and the queue whose bound counts as well.
+    /// The queue's own priority ceiling, and the parent whose ceiling applies too.
     pub fn priority_ceiling(&self) -> QueueCeiling {
         QueueCeiling {
             parent: self.parent().map(Into::into),
@@ -123,7 +123,7 @@ impl Queue {
         }
     }
 
-    /// What it is promised, as written.
+    /// The quotas and limits in the spec.
     pub fn resources(&self) -> QueueResources {
         let promised = |resource: Resource| QueueResource {
             quota: resource.quota,
@@ -138,12 +138,12 @@ impl Queue {
         }
     }
 
-    /// What it uses, as last written. There are few queues, so all of it is kept.
+    /// The status. A cluster has few queues, so the type keeps all of it.
     pub fn status(&self) -> &QueueStatus {
         &self.status
     }
 
-    /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of queues without one.
+    /// The engine's type; `Err` if the engine can't take the queue. `now` is the creation time of queues without one.
     pub fn read(&self, now: Millis) -> Result<Read<QueueSpec>, Problem> {
         let object = || format!("Queue {}", self.metadata.plain_name());
         let mut problems = Vec::new();
@@ -224,7 +224,7 @@ impl Resource {
     }
 }
 
-/// The resources of which a queue is promised more than its parent, by their names for people. The parent can't keep such a promise.
+/// The resources whose quota exceeds the parent's quota, by their names in messages. The parent can't guarantee such a quota.
 pub fn quotas_above_parent(child: &Quota, parent: &Quota) -> Vec<&'static str> {
     let above = |child: &ResourceQuota, parent: &ResourceQuota| match (child.deserved, parent.deserved) {
         (_, None) => false,
@@ -240,14 +240,14 @@ pub fn quotas_above_parent(child: &Quota, parent: &Quota) -> Vec<&'static str> {
     found.map(|(name, ..)| name).collect()
 }
 
-/// A number of the API in the engine's integer unit. The float ends here: nothing beyond this line computes with it.
+/// Converts a number of the API to the engine's integer unit. The engine has no floats in accounting.
 fn amount(value: f64, unit: f64, max: f64) -> Result<i64, Error> {
     let scaled = (value * unit).round();
     if !value.is_finite() || value < 0.0 {
         return Err(Error::NotAQueueAmount(value.to_string()));
     }
     if scaled > max {
-        return Err(Error::Absurd {
+        return Err(Error::TooLarge {
             text: value.to_string(),
             max: (max / unit) as i64,
         });

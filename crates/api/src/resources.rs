@@ -1,4 +1,4 @@
-//! Resource lists: amounts per resource name in the engine's units, and how the containers of a pod add up.
+//! Resource lists: amounts by resource name in the engine's units.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use crate::quantity::{Quantity, QuantityText, shorten};
 use crate::text::TextMap;
 use crate::{Error, keys};
 
-/// Bounds per object. They are far above anything real and low enough that sums over a cluster stay within an `i64`.
+/// Bounds per object. They are far above any machine, and low enough that sums over a cluster fit an `i64`.
 pub(crate) const CPU_MILLI_MAX: i64 = 1_000_000_000_000;
 pub(crate) const AMOUNT_MAX: i64 = 1 << 50;
 pub(crate) const GPUS_MAX: i64 = 1_000_000;
@@ -32,7 +32,7 @@ pub(crate) struct ResourceRequirements {
     pub(crate) limits: RawResources,
 }
 
-/// Which way parts of a unit go: what is asked for is rounded up, what there is is rounded down.
+/// The direction of rounding: requests are rounded up, offers of nodes are rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
     Asked,
@@ -60,7 +60,7 @@ pub(crate) fn amount(name: &str, raw: &str, rounding: Rounding) -> Result<i64, E
     };
     if amount > max {
         let max = if name == CPU { max / 1000 } else { max };
-        return Err(Error::Absurd {
+        return Err(Error::TooLarge {
             text: shorten(raw),
             max,
         });
@@ -75,7 +75,7 @@ pub(crate) struct Amounts<'a> {
 }
 
 impl<'a> Amounts<'a> {
-    /// By name.
+    /// The amount of a resource.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         self.entries.iter().map(|(name, amount)| (&**name, *amount))
     }
@@ -101,7 +101,7 @@ impl<'a> Amounts<'a> {
         self.combine(other, i64::max);
     }
 
-    /// The sum of both, for the resources of `other` alone.
+    /// The sums with `other`, restricted to the resources of `other`.
     pub(crate) fn with(&self, other: &Amounts<'a>) -> Amounts<'a> {
         let sum = |(name, amount): (&Cow<'a, str>, &i64)| {
             steps::count(1);
@@ -113,7 +113,7 @@ impl<'a> Amounts<'a> {
         }
     }
 
-    /// What a container or pod asks for. A limit without a request is a request, as the API server has it.
+    /// The requests of a container or pod. A limit without a request counts as the request, as in the API server.
     pub(crate) fn asked(
         resources: &'a ResourceRequirements,
         field: impl Fn() -> String,
@@ -132,7 +132,7 @@ impl<'a> Amounts<'a> {
         }
         for (name, raw) in resources.limits.iter() {
             steps::count(1);
-            // A request overrules the limit, so a broken limit beside it does no harm.
+            // A request takes precedence, so an invalid limit beside it has no effect.
             if !(amounts.entries.contains_key(name) || unreadable.contains(name)) {
                 match amount(name, &raw.0, Rounding::Asked) {
                     Ok(amount) => amounts.set(Cow::Borrowed(name), amount),
@@ -143,7 +143,7 @@ impl<'a> Amounts<'a> {
         amounts
     }
 
-    /// A plain list: overhead of a pod.
+    /// Parses a plain list, such as the overhead of a pod.
     pub(crate) fn listed(list: &'a RawResources, field: &str, errors: &mut Vec<FieldError>) -> Amounts<'a> {
         let mut amounts = Amounts::default();
         for (name, raw) in list.iter() {
@@ -186,7 +186,7 @@ mod tests {
         check(
             "memory",
             "5Ei",
-            Err(Error::Absurd {
+            Err(Error::TooLarge {
                 text: "5Ei".to_owned(),
                 max: AMOUNT_MAX,
             }),
@@ -194,7 +194,7 @@ mod tests {
         check(
             "cpu",
             "10G",
-            Err(Error::Absurd {
+            Err(Error::TooLarge {
                 text: "10G".to_owned(),
                 max: 1_000_000_000,
             }),

@@ -1,4 +1,4 @@
-//! Runtime classes: which ones there are. A pod that names one that is not there is refused.
+//! Runtime classes: only their names. The API server rejects a pod whose runtime class does not exist.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RuntimeClass {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]

@@ -1,4 +1,4 @@
-//! Scheduling shards. They are few, so all of the spec is kept; a shard without one is a shard with all defaults.
+//! Scheduling shards. A cluster has few, so the type keeps the whole spec. A shard without a spec has all defaults.
 
 use serde::Deserialize;
 
@@ -10,12 +10,12 @@ use crate::text::{Text, null_as_default};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SchedulingShard {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
     pub metadata: Metadata,
-    /// How the partition is scheduled.
+    /// The settings of the shard.
     #[serde(deserialize_with = "null_as_default")]
     pub spec: SchedulingShardSpec,
 }
@@ -30,7 +30,7 @@ crate::object::object!(
 );
 
 impl SchedulingShard {
-    /// The value of the node-pool label of its partition; `None`: objects without the label.
+    /// The value of the node-pool label of the shard's objects; `None`: objects without the label.
     pub fn node_pool(&self) -> Option<&str> {
         let value = self.spec.partition_label_value.as_deref();
         value.filter(|value| !value.is_empty())

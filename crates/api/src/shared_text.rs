@@ -1,22 +1,22 @@
-//! Strings that many objects have in common, kept once: keys of labels, names of nodes, amounts. There is a fixed number of places, each
-//! with the string that came there last, so that it can't grow and nothing has to be collected; a miss costs a copy and nothing else.
+//! An interner for strings that many objects share: label keys, node names, amounts. It is a cache of fixed size that keeps the last string
+//! of each bucket, so it can't grow and needs no garbage collection. A miss costs a copy.
 
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHasher;
 
-/// Each with a lock of its own: several watches are read at a time.
+/// Each shard has a lock, since several watches are read concurrently.
 const SHARDS: usize = 16;
-/// Places of a shard. With the names of some thousand nodes in them, others still find room.
-const PLACES: usize = 1024;
-/// Longer strings are hardly ever the same.
+/// Buckets of a shard. All shards together have room for the names of some thousand nodes and other strings.
+const BUCKETS: usize = 1024;
+/// Longer strings are rarely equal and are not cached.
 const BYTES_MAX: usize = 64;
 
-/// Plain locks: held for one look.
-static KEPT: [Mutex<Vec<Option<Arc<str>>>>; SHARDS] = [const { Mutex::new(Vec::new()) }; SHARDS];
+/// Plain locks: held for one look-up.
+static CACHE: [Mutex<Vec<Option<Arc<str>>>>; SHARDS] = [const { Mutex::new(Vec::new()) }; SHARDS];
 
-/// The string, shared with an equal one that was seen before.
+/// The string, shared with an equal one in the cache.
 pub(crate) fn shared(text: &str) -> Arc<str> {
     if text.len() > BYTES_MAX {
         return text.into();
@@ -24,13 +24,13 @@ pub(crate) fn shared(text: &str) -> Arc<str> {
     let mut hasher = FxHasher::default();
     hasher.write(text.as_bytes());
     let hash = hasher.finish();
-    // Both are far below what fits.
-    let (shard, place) = (hash as usize % SHARDS, hash as usize / SHARDS % PLACES);
-    let mut kept = KEPT[shard].lock().unwrap_or_else(PoisonError::into_inner);
-    if kept.is_empty() {
-        kept.resize(PLACES, None);
+    // The casts only drop bits that the remainders don't need.
+    let (shard, bucket) = (hash as usize % SHARDS, hash as usize / SHARDS % BUCKETS);
+    let mut buckets = CACHE[shard].lock().unwrap_or_else(PoisonError::into_inner);
+    if buckets.is_empty() {
+        buckets.resize(BUCKETS, None);
     }
-    match &mut kept[place] {
+    match &mut buckets[bucket] {
         Some(same) if **same == *text => Arc::clone(same),
         other => Arc::clone(other.insert(text.into())),
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn more_strings_than_places_are_all_right() {
-        for number in 0..2 * SHARDS * PLACES {
+        for number in 0..2 * SHARDS * BUCKETS {
             let text = number.to_string();
             assert_eq!(&*shared(&text), text);
         }

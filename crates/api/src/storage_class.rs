@@ -1,20 +1,20 @@
-//! Storage classes: who provisions volumes, and whether that waits for a node.
+//! Storage classes: provisioner and volume binding mode.
 
 use serde::Deserialize;
 
 use crate::metadata::Metadata;
 use crate::text::{Text, null_as_default};
 
-/// Provisioner of classes whose volumes are made by hand.
+/// The provisioner of classes without dynamic provisioning.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
-/// Annotation of the class that claims without a class get.
+/// Annotation of the default class.
 const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// A StorageClass.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StorageClass {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -32,22 +32,22 @@ crate::object::object!(
     Cluster
 );
 
-/// When a claim gets its volume.
+/// The volume binding mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeBinding {
-    /// When it is created.
+    /// At the creation of the claim.
     Immediate,
-    /// When the first pod that uses it has a node.
+    /// Once the first pod with the claim has a node.
     WaitForFirstConsumer,
 }
 
 impl StorageClass {
-    /// Who makes volumes; `None` where they are made by hand.
+    /// The provisioner; `None` without dynamic provisioning.
     pub fn provisioner(&self) -> Option<&str> {
         self.provisioner.as_deref().filter(|name| *name != NO_PROVISIONER)
     }
 
-    /// When a claim gets its volume.
+    /// The volume binding mode.
     pub fn volume_binding(&self) -> VolumeBinding {
         match self.volume_binding_mode.as_deref() {
             Some("WaitForFirstConsumer") => VolumeBinding::WaitForFirstConsumer,
@@ -55,7 +55,7 @@ impl StorageClass {
         }
     }
 
-    /// Whether claims that name no class get this one.
+    /// Whether it is the default class of claims without a class.
     pub fn is_default(&self) -> bool {
         self.metadata.annotations.text(IS_DEFAULT) == Some("true")
     }

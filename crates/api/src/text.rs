@@ -1,5 +1,5 @@
-//! Strings and small string maps as objects hold them: never changed, no larger than they need to be, and shared where many objects say
-//! the same. A cluster's mirror keeps many thousands of objects.
+//! Immutable strings and small string maps of objects. They save memory, since a mirror holds many thousands of objects: no spare capacity,
+//! and one allocation for equal strings of many objects.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,17 +11,17 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::shared_text::shared;
 
-/// A string that is not going to change. Cheap to clone.
+/// An immutable string. Cheap to clone.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text(Arc<str>);
 
 impl Text {
-    /// The string itself, to be kept elsewhere too.
+    /// The shared string.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
 
-    /// A text that other objects may have as well.
+    /// A text that other objects may have too: it is interned.
     pub(crate) fn common(text: &str) -> Text {
         Text(shared(text))
     }
@@ -87,14 +87,14 @@ impl<'de> Deserialize<'de> for Unique {
     }
 }
 
-/// For `#[serde(deserialize_with)]`: a text that hardly any other object has. Not looking for another one keeps the places for those
-/// that are to be found.
+/// For `#[serde(deserialize_with)]`: a text that is unique to its object, such as a uid. It is not interned, so that it does not displace
+/// others from the cache.
 pub(crate) fn unique<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text>, D::Error> {
     let text = Option::<Unique>::deserialize(deserializer)?;
     Ok(text.map(|Unique(text)| text))
 }
 
-/// A small map with string keys: labels, annotations, resource lists. Linear look-up, since it holds a handful.
+/// A small map with string keys: labels, annotations, resource lists. Look-up is linear, since it has few entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextMap<V = Text> {
     entries: Box<[(Text, V)]>,
@@ -117,7 +117,7 @@ impl<V> TextMap<V> {
             .map(|(_, value)| value)
     }
 
-    /// Whether nothing is in it.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -137,12 +137,12 @@ impl<V> TextMap<V> {
 }
 
 impl TextMap {
-    /// The text of the key.
+    /// The value of the key as `&str`.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.get(key).map(|text| &**text)
     }
 
-    /// As the engine keeps labels.
+    /// The entries as the engine's labels.
     pub fn to_labels(&self) -> kai_engine::model::Labels {
         self.entries
             .iter()
@@ -152,7 +152,7 @@ impl TextMap {
 }
 
 impl TextMap<crate::QuantityText> {
-    /// As bodies hold it.
+    /// The entries as a JSON object.
     pub fn to_resource_list(&self) -> crate::crd::ResourceList {
         self.entries
             .iter()
@@ -189,7 +189,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for MapVisitor<V> {
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for TextMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // Through `option`, because `labels: null` is common in manifests and means none.
+        // Through `option`, because manifests often have `labels: null`.
         deserializer.deserialize_option(MapVisitor(PhantomData))
     }
 }

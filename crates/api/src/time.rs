@@ -5,7 +5,7 @@ use kai_engine::model::Millis;
 use crate::Error;
 use crate::quantity::shorten;
 
-/// Reads a time as milliseconds since the Unix epoch.
+/// Parses a time as milliseconds since the Unix epoch.
 pub fn parse_time(text: &str) -> Result<Millis, Error> {
     match text.parse::<jiff::Timestamp>() {
         Ok(timestamp) => Ok(Millis(timestamp.as_millisecond())),

@@ -9,14 +9,14 @@ use crate::text::{Text, null_as_default};
 use crate::{Error, Problem, Read};
 
 const SKIPPED: &str = "the topology is skipped";
-/// Levels of a topology, as in its schema, which may be older: nodes are counted at each of them.
+/// The schema's bound on levels, checked here too since an object may be older than the schema. The engine counts nodes per level.
 const LEVELS_MAX: usize = 16;
 
 /// A Topology.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Topology {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -42,7 +42,7 @@ struct Level {
 }
 
 impl Topology {
-    /// As the engine takes it; `Err` if it can't take part.
+    /// The engine's type; `Err` if the engine can't take the topology.
     pub fn read(&self) -> Result<Read<TopologySpec>, Problem> {
         let object = || format!("Topology {}", self.metadata.plain_name());
         let value = self.spec().map_err(|error| error.of(object(), SKIPPED))?;

@@ -1,14 +1,14 @@
-//! The workload behind a pod group, by the name that its author knows: reasons and events say `Deployment team-a/llm`, not
-//! `pg-llm-0-<uid>`.
+//! The workload that a pod group was created for. Reasons and events name the workload (`Deployment team-a/llm`), not the pod group
+//! (`pg-llm-0-<uid>`).
 
 use crate::keys;
 use crate::pod_group::PodGroup;
 
-/// No kind and no name of an object is longer.
+/// Kubernetes' limit for names.
 const TEXT_MAX: usize = 253;
 
 impl PodGroup {
-    /// Kind, namespace and name of the workload that the pod group was made for; of the pod group itself if nobody made it.
+    /// Kind, namespace and name of the workload that the pod group was created for, or of the pod group itself.
     pub fn workload(&self) -> String {
         let annotation = self.metadata.annotations.text(keys::TOP_OWNER_METADATA);
         let owner = annotation.and_then(top_owner).or_else(|| {
@@ -20,7 +20,7 @@ impl PodGroup {
     }
 }
 
-/// Kind and name out of the annotation: a line of YAML each, with or without quotes.
+/// Reads kind and name from the annotation: one line of YAML each, with or without quotes.
 fn top_owner(text: &str) -> Option<(String, String)> {
     let value = |key: &str| {
         let line = text
@@ -35,7 +35,7 @@ fn top_owner(text: &str) -> Option<(String, String)> {
     named(value("kind")?, value("name")?)
 }
 
-/// Whoever owns the namespace can write both, and others read them.
+/// Whether the text is a plain name. A tenant can write the annotation, and other users read the message.
 fn named(kind: String, name: String) -> Option<(String, String)> {
     let plain = |text: &str| {
         (1..=TEXT_MAX).contains(&text.len())

@@ -1,6 +1,5 @@
-//! Labels and annotations by which pods and the workloads above them say how they are to be scheduled, and their values that mean
-//! nothing. Such a value is ignored, as in KAI; its author is told by the webhook, by an event of the pod grouper, or by a warning of
-//! `kai simulate`.
+//! Checks the scheduling labels and annotations of pods and their owners for values without effect. Such a value is ignored, as in KAI; the
+//! webhook, an event of the pod grouper or a warning of `kai simulate` reports it.
 
 use crate::duration::parse_duration;
 use crate::error::FieldError;
@@ -50,7 +49,7 @@ pub fn ignored_values<'a>(
 }
 
 impl Pod {
-    /// The same of a pod.
+    /// The values of the pod's labels and annotations that have no effect.
     pub fn ignored_values(&self, has_class: impl Fn(&str) -> bool) -> Vec<Problem> {
         let (labels, annotations) = (&self.metadata.labels, &self.metadata.annotations);
         ignored_values(
@@ -61,7 +60,7 @@ impl Pod {
         )
     }
 
-    /// The place within its gang that it asks for, if that means nothing. Among what [`Pod::read`] tells.
+    /// The problem of an invalid task priority. [`Pod::read`] reports it too.
     pub fn ignored_task_priority(&self) -> Option<Problem> {
         let text = self.metadata.labels.text(keys::TASK_PRIORITY)?;
         let error = text
@@ -76,7 +75,7 @@ impl Pod {
     }
 }
 
-/// What is wrong with a preemptibility.
+/// The error of an unknown preemptibility.
 pub(crate) fn wrong_preemptibility(text: &str) -> Option<Error> {
     match text {
         keys::PREEMPTIBLE | keys::NON_PREEMPTIBLE => None,
@@ -87,7 +86,7 @@ pub(crate) fn wrong_preemptibility(text: &str) -> Option<Error> {
     }
 }
 
-/// What is wrong with a duration that can't be below zero.
+/// The error of an invalid or negative duration.
 pub(crate) fn wrong_delay(text: &str) -> Option<Error> {
     match parse_duration(text) {
         Ok(delay) if delay.0 < 0 => Some(Error::NegativeDuration(text.to_owned())),

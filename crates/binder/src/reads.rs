@@ -121,7 +121,7 @@ impl Binder {
         };
         let pods: Vec<Pod> = self.client.list(&selection).await?;
         let unscheduled = |pod: &Pod| pod.condition(PodCondition::SCHEDULED).is_some();
-        Ok(pods.iter().any(|pod| !pod.is_of_no_interest() && unscheduled(pod)))
+        Ok(pods.iter().any(|pod| !pod.is_terminal() && unscheduled(pod)))
     }
 
     /// Whether the GPU operator's plugin names CDI devices. Its absence is fine.

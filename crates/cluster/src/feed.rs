@@ -191,7 +191,7 @@ impl<T: Object> Feed<T> {
             let kept = self.get(key);
             let same = match &kept {
                 Some(kept) => version(kept) == version(object),
-                None => object.is_of_no_interest(),
+                None => object.is_terminal(),
             };
             if still && !same {
                 differences += 1;
@@ -258,7 +258,7 @@ impl<T: Object> Feed<T> {
     }
 
     fn set(&self, key: ObjectKey, object: Option<T>) {
-        let object = object.filter(|object| !object.is_of_no_interest());
+        let object = object.filter(|object| !object.is_terminal());
         let object = object.map(Arc::new);
         let mut state = lock(&self.shared.state);
         let changed = match &object {

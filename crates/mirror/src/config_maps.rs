@@ -1,5 +1,5 @@
-//! ConfigMaps that waiting pods name. A pod whose ConfigMap does not exist could not start: bound, it would hold its GPU for nothing. It
-//! waits until the ConfigMap is there, as in KAI.
+//! ConfigMaps that pending pods name. A pod whose ConfigMap does not exist can't start; bound, it would hold its GPU idle. It stays
+//! pending until the ConfigMap exists, as in KAI.
 
 use kai_api::{ObjectKey, Pod};
 use kai_engine::model::PodSpec;
@@ -10,80 +10,80 @@ use super::ClusterMirror;
 /// Missing ConfigMaps that a reason lists by name.
 const NAMES_MAX: usize = 5;
 
-/// The ConfigMaps that there are, and the pods that wait with one that they need.
+/// The existing ConfigMaps, and the pending pods by the ConfigMaps that they require.
 #[derive(Debug, Default)]
 pub(super) struct ConfigMaps {
-    /// Whether ConfigMaps can be seen at all; otherwise no pod waits for one.
-    watched: bool,
-    present: FxHashSet<ObjectKey>,
-    users: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
+    /// Whether the list of ConfigMaps is complete. Without it, as without the permission to list them, no pod is refused.
+    synced: bool,
+    existing: FxHashSet<ObjectKey>,
+    pending_pods: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
 }
 
 impl ClusterMirror {
-    /// All ConfigMaps were listed: from now on a ConfigMap that was not told of does not exist.
-    pub fn watch_config_maps(&mut self) {
-        if std::mem::replace(&mut self.config_maps.watched, true) {
+    /// All ConfigMaps were listed. From now on a ConfigMap that was not applied does not exist.
+    pub fn config_maps_synced(&mut self) {
+        if std::mem::replace(&mut self.config_maps.synced, true) {
             return;
         }
-        let named: Vec<ObjectKey> = self.config_maps.users.keys().cloned().collect();
+        let named: Vec<ObjectKey> = self.config_maps.pending_pods.keys().cloned().collect();
         for map in named {
-            self.refresh_config_map_users(&map);
+            self.refresh_pods_of_config_map(&map);
         }
     }
 
     /// The ConfigMap exists.
     pub fn apply_config_map(&mut self, key: &ObjectKey) {
-        if self.config_maps.present.insert(key.clone()) {
-            self.refresh_config_map_users(key);
+        if self.config_maps.existing.insert(key.clone()) {
+            self.refresh_pods_of_config_map(key);
         }
     }
 
     /// The ConfigMap was deleted.
     pub fn remove_config_map(&mut self, key: &ObjectKey) {
-        if self.config_maps.present.remove(key) {
-            self.refresh_config_map_users(key);
+        if self.config_maps.existing.remove(key) {
+            self.refresh_pods_of_config_map(key);
         }
     }
 
     /// Refuses the pod while a ConfigMap that it needs does not exist.
-    pub(super) fn need_config_maps(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
+    pub(super) fn require_config_maps(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
         let maps = &mut self.config_maps;
         let mut missing = Vec::new();
         for name in pod.config_maps() {
             let map = ObjectKey::new(&key.namespace, name);
-            if maps.watched && !maps.present.contains(&map) {
+            if maps.synced && !maps.existing.contains(&map) {
                 missing.push(name);
             }
-            maps.users.entry(map).or_default().insert(key.clone());
+            maps.pending_pods.entry(map).or_default().insert(key.clone());
         }
         if !missing.is_empty() {
             spec.refused.get_or_insert_with(|| refusal(&key.namespace, &missing));
         }
     }
 
-    /// The pod does not wait any more.
-    pub(super) fn leave_config_maps(&mut self, key: &ObjectKey, pod: &Pod) {
+    /// The pod is bound or gone.
+    pub(super) fn forget_config_map_user(&mut self, key: &ObjectKey, pod: &Pod) {
         for name in pod.config_maps() {
             let map = ObjectKey::new(&key.namespace, name);
-            if let Some(users) = self.config_maps.users.get_mut(&map) {
-                users.remove(key);
-                if users.is_empty() {
-                    self.config_maps.users.remove(&map);
+            if let Some(pods) = self.config_maps.pending_pods.get_mut(&map) {
+                pods.remove(key);
+                if pods.is_empty() {
+                    self.config_maps.pending_pods.remove(&map);
                 }
             }
         }
     }
 
-    fn refresh_config_map_users(&mut self, map: &ObjectKey) {
-        let users = self.config_maps.users.get(map).into_iter().flatten();
-        let users: Vec<ObjectKey> = users.cloned().collect();
-        for pod in users {
+    fn refresh_pods_of_config_map(&mut self, map: &ObjectKey) {
+        let pods = self.config_maps.pending_pods.get(map).into_iter().flatten();
+        let pods: Vec<ObjectKey> = pods.cloned().collect();
+        for pod in pods {
             self.refresh_pod(&pod);
         }
     }
 }
 
-/// KAI's words first, since its users look for them.
+/// Begins with KAI's text, which users search for.
 fn refusal(namespace: &str, missing: &[&str]) -> String {
     let more = match missing.len().saturating_sub(NAMES_MAX) {
         0 => String::new(),

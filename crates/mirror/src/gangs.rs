@@ -1,42 +1,43 @@
-//! Pod groups on their way into the engine, and what is known of their pods.
+//! Translates pod groups into engine events, and counts the pods of each gang by progress.
 //!
-//! Times that the engine noted on a gang (started, evicted, stale) are written to the object as annotations. Until the watch shows
-//! them, older annotations must not overwrite them: that would let a gang be evicted before its minimum runtime.
+//! The scheduler writes timestamps of a gang (started, evicted, stale) to annotations of the pod group. Until the watch shows them, older
+//! annotations must not overwrite them in the engine: a gang could be evicted before its minimum runtime.
 
 use std::sync::Arc;
 
 use kai_api::{Object, ObjectKey, ObjectReference, PodGroup};
 use kai_engine::model::{Event, GangKey, GangSpec, Millis};
 
-use super::pods::Standing;
+use super::pods::PodProgress;
 use super::{ClusterMirror, uid_of};
 
 /// A pod group of this partition.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PodGroupEntry {
     pub(super) object: Arc<PodGroup>,
-    noted: Noted,
-    /// Whether the engine has it.
+    unwritten: Timestamps,
+    /// Whether the engine has the gang.
     applied: bool,
 }
 
-/// Times of our own that are not in the object yet.
+/// Timestamps that the annotations do not show yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Noted {
+struct Timestamps {
     last_start: Option<Millis>,
     last_eviction: Option<Millis>,
+    /// `Some(None)`: the annotation is to be removed.
     stale_since: Option<Option<Millis>>,
 }
 
-/// How many pods of a gang stand how.
+/// The pods of a gang by progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Members {
-    counts: [u32; Standing::COUNT],
+pub(super) struct MemberCounts {
+    counts: [u32; PodProgress::COUNT],
 }
 
-impl Members {
-    pub(super) fn add(&mut self, standing: Standing, change: i32) {
-        let count = &mut self.counts[standing as usize];
+impl MemberCounts {
+    pub(super) fn add(&mut self, progress: PodProgress, change: i32) {
+        let count = &mut self.counts[progress as usize];
         *count = count.saturating_add_signed(change);
     }
 
@@ -44,54 +45,58 @@ impl Members {
         self.counts.iter().all(|count| *count == 0)
     }
 
-    fn count(&self, standing: Standing) -> u32 {
-        self.counts[standing as usize]
+    fn count(&self, progress: PodProgress) -> u32 {
+        self.counts[progress as usize]
     }
 }
 
-/// A time that the engine noted on a gang.
+/// A timestamp that a decision of the engine sets on a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// It started from nothing.
+pub enum GangTimestamp {
+    /// The gang started: before, none of its pods had a node.
     Started(Millis),
-    /// Pods of it were evicted for others.
+    /// Pods of the gang were evicted for another gang.
     Evicted(Millis),
-    /// It runs below its minimum since then; `None` = it is whole again.
+    /// The gang runs below its minimum since this time; `None` = it has its minimum again.
     Stale(Option<Millis>),
 }
 
 impl ClusterMirror {
     /// The pod group was added or changed.
-    pub fn apply_group(&mut self, key: &ObjectKey, group: &Arc<PodGroup>) {
-        if !self.partition.takes(group.metadata()) {
-            self.remove_group(key);
-            self.foreign_groups.insert(key.clone());
+    pub fn apply_pod_group(&mut self, key: &ObjectKey, group: &Arc<PodGroup>) {
+        if !self.partition.contains(group.metadata()) {
+            self.remove_pod_group(key);
+            self.foreign_pod_groups.insert(key.clone());
             return;
         }
-        self.foreign_groups.remove(key);
+        self.foreign_pod_groups.remove(key);
         let uid = uid_of(&**group);
-        if self.groups.get(key).is_some_and(|known| uid_of(&*known.object) != uid) {
-            self.remove_group(key);
+        if self
+            .pod_groups
+            .get(key)
+            .is_some_and(|known| uid_of(&*known.object) != uid)
+        {
+            self.remove_pod_group(key);
         }
-        match self.groups.get_mut(key) {
+        match self.pod_groups.get_mut(key) {
             Some(entry) => entry.object = Arc::clone(group),
             None => {
-                let entry = Entry {
+                let entry = PodGroupEntry {
                     object: Arc::clone(group),
-                    noted: Noted::default(),
+                    unwritten: Timestamps::default(),
                     applied: false,
                 };
-                self.groups.insert(key.clone(), entry);
+                self.pod_groups.insert(key.clone(), entry);
             }
         }
         self.refresh_gang(key);
-        self.outbox.touched_gangs.insert(key.clone());
+        self.outbox.changed_pod_groups.insert(key.clone());
     }
 
     /// The pod group was deleted.
-    pub fn remove_group(&mut self, key: &ObjectKey) {
-        self.foreign_groups.remove(key);
-        if let Some(entry) = self.groups.remove(key)
+    pub fn remove_pod_group(&mut self, key: &ObjectKey) {
+        self.foreign_pod_groups.remove(key);
+        if let Some(entry) = self.pod_groups.remove(key)
             && entry.applied
         {
             self.outbox.events.push(Event::GangGone(gang_key(key)));
@@ -99,92 +104,96 @@ impl ClusterMirror {
     }
 
     pub(super) fn refresh_gang(&mut self, key: &ObjectKey) {
-        let Some(entry) = self.groups.get_mut(key) else { return };
+        let Some(entry) = self.pod_groups.get_mut(key) else {
+            return;
+        };
         let object = Arc::clone(&entry.object);
-        match object.read(&self.classes, self.now) {
+        match object.read(&self.priority_classes, self.now) {
             Ok(read) => {
                 let mut spec = read.value;
-                entry.noted.overlay(&mut spec);
-                self.queue_rules.judge(key, &object, &self.classes, &mut spec);
+                entry.unwritten.overlay(&mut spec);
+                self.queue_rules
+                    .apply_to(key, &object, &self.priority_classes, &mut spec);
                 entry.applied = true;
                 self.outbox.events.push(Event::Gang(spec));
                 for problem in read.problems {
-                    self.tell(|| ObjectReference::of(&*object), uid_of(&*object), problem);
+                    self.report_problem(|| ObjectReference::of(&*object), uid_of(&*object), problem);
                 }
             }
             Err(problem) => {
                 if std::mem::take(&mut entry.applied) {
                     self.outbox.events.push(Event::GangGone(gang_key(key)));
                 }
-                self.tell(|| ObjectReference::of(&*object), uid_of(&*object), problem);
+                self.report_problem(|| ObjectReference::of(&*object), uid_of(&*object), problem);
             }
         }
     }
 
-    /// Remembers a time that the engine noted; it knows already. Whether it is news: staleness is noted in each cycle.
-    pub fn note(&mut self, key: &ObjectKey, mark: Mark) -> bool {
-        let Some(entry) = self.groups.get_mut(key) else {
+    /// Remembers a timestamp until its annotation is seen. The engine has it already. Returns whether the annotation has to be written: the
+    /// engine reports staleness in each cycle.
+    pub fn record_timestamp(&mut self, key: &ObjectKey, timestamp: GangTimestamp) -> bool {
+        let Some(entry) = self.pod_groups.get_mut(key) else {
             return false;
         };
-        match mark {
-            Mark::Started(at) => entry.noted.last_start = Some(at),
-            Mark::Evicted(at) => entry.noted.last_eviction = Some(at),
-            Mark::Stale(since) => {
+        match timestamp {
+            GangTimestamp::Started(at) => entry.unwritten.last_start = Some(at),
+            GangTimestamp::Evicted(at) => entry.unwritten.last_eviction = Some(at),
+            GangTimestamp::Stale(since) => {
                 let written = entry.object.metadata().annotations.text(kai_api::keys::STALE_SINCE);
                 let written = written.and_then(|text| kai_api::parse_time(text).ok());
-                let known = entry.noted.stale_since.unwrap_or(written);
+                let known = entry.unwritten.stale_since.unwrap_or(written);
                 if whole_seconds(known) == whole_seconds(since) {
                     return false;
                 }
-                entry.noted.stale_since = Some(since);
+                entry.unwritten.stale_since = Some(since);
             }
         }
         true
     }
 
-    /// The workload of a gang, as its author calls it.
+    /// The workload of a gang (such as `Job training`), for messages to users.
     pub fn workload(&self, gang: &GangKey) -> String {
-        match self.groups.get(&group_key(gang)) {
+        match self.pod_groups.get(&pod_group_key(gang)) {
             Some(entry) => entry.object.workload(),
             None => gang.to_string(),
         }
     }
 
-    /// Whether it is for us to say that the pod's gang is missing: not if it is another partition's.
-    pub fn answers_for(&self, pod: &kai_api::Pod, gang: Option<&ObjectKey>) -> bool {
-        let foreign = gang.is_some_and(|gang| self.foreign_groups.contains(gang));
-        !foreign && self.partition.takes(pod.metadata())
+    /// Whether this scheduler reports that the pod's gang is missing. It does not for pods and pod groups of other partitions.
+    pub fn reports_missing_gang(&self, pod: &kai_api::Pod, gang: Option<&ObjectKey>) -> bool {
+        let foreign = gang.is_some_and(|gang| self.foreign_pod_groups.contains(gang));
+        !foreign && self.partition.contains(pod.metadata())
     }
 
-    /// Whether a pod of the gang has a place and is not about to leave it.
-    pub fn is_active(&self, gang: &ObjectKey) -> bool {
-        let members = self.members.get(gang);
-        members.is_some_and(|members| members.count(Standing::Active) + members.count(Standing::Starting) > 0)
+    /// Whether a pod of the gang is bound or being bound, and not terminating.
+    pub fn has_placed_pods(&self, gang: &ObjectKey) -> bool {
+        let members = self.member_counts.get(gang);
+        members.is_some_and(|members| members.count(PodProgress::Bound) + members.count(PodProgress::Binding) > 0)
     }
 
-    /// Whether nothing of the gang waits or is on its way.
-    pub fn is_settled(&self, gang: &ObjectKey) -> bool {
-        let members = self.members.get(gang);
-        members.is_none_or(|members| members.count(Standing::Waiting) + members.count(Standing::Starting) == 0)
+    /// Whether a pod of the gang is pending or being bound.
+    pub fn has_unbound_pods(&self, gang: &ObjectKey) -> bool {
+        let members = self.member_counts.get(gang);
+        members.is_some_and(|members| members.count(PodProgress::Pending) + members.count(PodProgress::Binding) > 0)
     }
 }
 
-impl Noted {
-    /// What we noted, unless the object has it or newer; then it is forgotten here.
+impl Timestamps {
+    /// Sets unwritten timestamps in `spec` and forgets those that `spec` has already, or has newer.
     fn overlay(&mut self, spec: &mut GangSpec) {
-        newest(&mut self.last_start, &mut spec.last_start);
-        newest(&mut self.last_eviction, &mut spec.last_eviction);
+        keep_newest(&mut self.last_start, &mut spec.last_start);
+        keep_newest(&mut self.last_eviction, &mut spec.last_eviction);
         match self.stale_since {
-            Some(noted) if whole_seconds(noted) == whole_seconds(spec.stale_since) => self.stale_since = None,
-            Some(noted) => spec.stale_since = noted,
+            Some(since) if whole_seconds(since) == whole_seconds(spec.stale_since) => self.stale_since = None,
+            Some(since) => spec.stale_since = since,
             None => {}
         }
     }
 }
 
-fn newest(noted: &mut Option<Millis>, written: &mut Option<Millis>) {
-    match (*noted, *written) {
-        (Some(_), Some(_)) if whole_seconds(*written) >= whole_seconds(*noted) => *noted = None,
+fn keep_newest(unwritten: &mut Option<Millis>, written: &mut Option<Millis>) {
+    match (*unwritten, *written) {
+        (Some(_), Some(_)) if whole_seconds(*written) >= whole_seconds(*unwritten) => *unwritten = None,
         (Some(ours), _) => *written = Some(ours),
         (None, _) => {}
     }
@@ -195,7 +204,7 @@ fn whole_seconds(time: Option<Millis>) -> Option<i64> {
     time.map(|time| time.0.div_euclid(1000))
 }
 
-/// A gang's name in the engine.
+/// The engine's key of a pod group.
 pub(crate) fn gang_key(key: &ObjectKey) -> GangKey {
     GangKey {
         namespace: key.namespace.to_string(),
@@ -203,7 +212,7 @@ pub(crate) fn gang_key(key: &ObjectKey) -> GangKey {
     }
 }
 
-/// A gang's name in the API.
-pub fn group_key(gang: &GangKey) -> ObjectKey {
+/// The pod group's key in the API.
+pub fn pod_group_key(gang: &GangKey) -> ObjectKey {
     ObjectKey::new(&gang.namespace, &gang.name)
 }

@@ -1,7 +1,76 @@
-//! The cluster as the scheduler sees it. [`ClusterMirror`] takes in changed objects, one plain call each, and gives out engine events, things
-//! to tell people and bind requests to clean up. It does no I/O and knows no clock: tests are synchronous calls.
+//! The scheduler's view of the cluster: Kubernetes objects in, [engine events](kai_engine::model::Event) out.
 //!
-//! Objects are shared with the watches; nothing of a pod is kept twice.
+//! [`ClusterMirror`] has an `apply_*` and a `remove_*` method per kind. The owner of the mirror calls them for every change that a watch
+//! reports, then takes an [`Outbox`]: events for the engine, problems to report on objects, and bind requests to delete. Decisions of
+//! the engine go back in by [`ClusterMirror::assume`] and count as carried out until the watches show them or their write fails.
+//!
+//! The mirror does no I/O and reads no clock, so tests are synchronous calls. It shares objects with the watches (`Arc`) and keeps no
+//! second copy of a pod.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use kai_api::{Node, ObjectKey, Pod, PodGroup, Queue};
+//! use kai_engine::Cluster;
+//! use kai_engine::model::{BindInFlight, Config, Millis};
+//! use kai_engine::report::Decision;
+//! use kai_mirror::{Assumed, ClusterMirror, MirrorSettings};
+//! use serde_json::{from_value, json};
+//!
+//! # fn main() -> Result<(), serde_json::Error> {
+//! let node: Node = from_value(json!({
+//!     "metadata": { "name": "node-1" },
+//!     "status": {
+//!         "allocatable": { "cpu": "8", "memory": "32Gi", "pods": "110", "nvidia.com/gpu": "1" },
+//!         "conditions": [{ "type": "Ready", "status": "True" }],
+//!     },
+//! }))?;
+//! let unlimited = json!({ "quota": -1, "limit": -1 });
+//! let queue: Queue = from_value(json!({
+//!     "metadata": { "name": "research" },
+//!     "spec": { "resources": { "gpu": unlimited, "cpu": unlimited, "memory": unlimited } },
+//! }))?;
+//! let pod_group: PodGroup = from_value(json!({
+//!     "metadata": { "name": "training", "namespace": "ns" },
+//!     "spec": { "queue": "research", "minMember": 1 },
+//! }))?;
+//! let pod: Pod = from_value(json!({
+//!     "metadata": { "name": "worker", "namespace": "ns", "uid": "uid-1", "annotations": { "pod-group-name": "training" } },
+//!     "spec": {
+//!         "schedulerName": "kai-scheduler",
+//!         "containers": [{ "resources": { "limits": { "nvidia.com/gpu": "1" } } }],
+//!     },
+//!     "status": { "phase": "Pending" },
+//! }))?;
+//!
+//! let mut mirror = ClusterMirror::new(&MirrorSettings::default());
+//! let now = Millis::seconds(1_767_225_600);
+//! mirror.tick(now);
+//! mirror.apply_queue(&queue);
+//! mirror.apply_node(&node);
+//! mirror.apply_pod_group(&ObjectKey::new("ns", "training"), &Arc::new(pod_group));
+//! mirror.apply_pod(&ObjectKey::new("ns", "worker"), &Arc::new(pod));
+//! mirror.mark_synced();
+//!
+//! let mut engine = Cluster::new();
+//! for event in mirror.take_outbox().events {
+//!     engine.apply(event);
+//! }
+//! let report = engine.cycle(now, &Config::default());
+//! let bind = report.decisions.iter().find_map(|decision| match decision {
+//!     Decision::Bind(placed) => Some(placed),
+//!     _ => None,
+//! });
+//! let bind = bind.expect("the node has a free GPU");
+//! assert_eq!((&*bind.pod, &*bind.node), ("uid-1", "node-1"));
+//!
+//! // Until the watch shows the pod bound, the mirror counts it as being bound.
+//! let in_flight = BindInFlight { node: bind.node.to_string(), gpu_groups: bind.gpu_groups.clone() };
+//! mirror.assume(&bind.pod, Assumed::Bound(in_flight));
+//! assert!(!mirror.is_pending("uid-1"));
+//! # Ok(())
+//! # }
+//! ```
 
 mod assumed;
 mod bind_requests;
@@ -18,30 +87,26 @@ mod settings;
 mod volumes;
 
 #[cfg(test)]
-mod reservation_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tests_of_sizes;
 
 use std::sync::Arc;
 
-use kai_api::{BindRequest, ObjectKey, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
+use kai_api::{BindRequest, ObjectKey, ObjectReference, Pod, PodGroup, PodIdentity, PriorityClasses, Problem};
 use kai_engine::model::{Event, Millis};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use assumed::Assumed;
-pub use gangs::{Mark, group_key};
+pub use gangs::{GangTimestamp, pod_group_key};
 pub use partition::Partition;
 pub use settings::{MirrorSettings, WorkerLabels};
 
-/// Problems that were told already are remembered up to this number; beyond, they are told again.
-const TOLD_MAX: usize = 65_536;
+/// The mirror remembers this many reported problems. Beyond, it forgets all of them and may report a problem twice.
+const REPORTED_PROBLEMS_MAX: usize = 65_536;
 
-/// So many events are worth handing over. They are large, and a longer list of them would not stay near the processor.
-const EVENTS_MAX: usize = 32;
+/// Size of an event batch. Events are large, and a longer list would leave the processor's cache.
+const EVENT_BATCH: usize = 32;
 
-/// The mirror. See the module.
+/// The cluster as watches and own decisions show it. One task owns the mirror and the engine behind it; see the [crate](self) for use.
 #[derive(Debug)]
 pub struct ClusterMirror {
     identity: PodIdentity,
@@ -50,71 +115,74 @@ pub struct ClusterMirror {
     mig_label: String,
     full_hierarchy: bool,
     now: Millis,
-    /// Whether all first lists were taken in.
-    ready: bool,
+    /// Set by [`ClusterMirror::mark_synced`]. Until then a missing node does not make a bind request stale.
+    synced: bool,
     pods: pod_table::PodTable,
-    groups: FxHashMap<ObjectKey, gangs::Entry>,
+    pod_groups: FxHashMap<ObjectKey, gangs::PodGroupEntry>,
     /// Pod groups of other partitions.
-    foreign_groups: FxHashSet<ObjectKey>,
-    members: FxHashMap<ObjectKey, gangs::Members>,
-    nodes: FxHashMap<Box<str>, nodes::Entry>,
+    foreign_pod_groups: FxHashSet<ObjectKey>,
+    /// Pods per gang and progress. Gangs without pods have no entry.
+    member_counts: FxHashMap<ObjectKey, gangs::MemberCounts>,
+    nodes: FxHashMap<Box<str>, nodes::NodeEntry>,
+    /// The uid of each queue that the engine has.
     queues: FxHashMap<Box<str>, Box<str>>,
     queue_rules: queue_rules::QueueRules,
-    class_objects: std::collections::BTreeMap<Box<str>, Arc<kai_api::PriorityClass>>,
-    classes: PriorityClasses,
-    requests: FxHashMap<ObjectKey, Arc<BindRequest>>,
-    /// Bind requests by the pod they name.
-    requests_of: FxHashMap<ObjectKey, Vec<ObjectKey>>,
-    judged: FxHashMap<Box<str>, bind_requests::Judged>,
-    /// Bind requests to look at again, and when.
-    recheck: Vec<(Millis, ObjectKey)>,
+    priority_class_objects: std::collections::BTreeMap<Box<str>, Arc<kai_api::PriorityClass>>,
+    priority_classes: PriorityClasses,
+    bind_requests: FxHashMap<ObjectKey, Arc<BindRequest>>,
+    bind_requests_by_pod: FxHashMap<ObjectKey, Vec<ObjectKey>>,
+    /// By uid of the bind request.
+    handled_requests: FxHashMap<Box<str>, bind_requests::HandledRequest>,
+    /// Bind requests whose deletion failed, and when to delete them again.
+    deletion_retries: Vec<(Millis, ObjectKey)>,
     reservations: reservations::Reservations,
     volumes: volumes::Volumes,
     config_maps: config_maps::ConfigMaps,
     assumptions: assumed::Assumptions,
-    told: FxHashSet<(String, String)>,
+    /// Object uid and text of problems that were reported already.
+    reported_problems: FxHashSet<(String, String)>,
     outbox: Outbox,
 }
 
-/// What changes came to.
+/// The consequences of the changes since the last [`ClusterMirror::take_outbox`].
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// For the engine, in order.
+    /// Events for the engine, to be applied in this order.
     pub events: Vec<Event>,
-    /// What is wrong with objects, each once.
-    pub problems: Vec<Told>,
-    /// Bind requests that are of no use any more.
-    pub to_delete: Vec<StaleRequest>,
-    /// Pod groups whose conditions may have to go.
-    pub touched_gangs: FxHashSet<ObjectKey>,
-    /// Pods that wait since now, or in another way than before.
-    pub waiting: Vec<Arc<str>>,
+    /// Problems of objects. Each problem is reported once per object.
+    pub problems: Vec<ObjectProblem>,
+    /// Bind requests that the scheduler has to delete.
+    pub stale_bind_requests: Vec<StaleBindRequest>,
+    /// Pod groups whose object or pods changed. Their scheduling conditions may be out of date.
+    pub changed_pod_groups: FxHashSet<ObjectKey>,
+    /// Uids of pods that became pending or joined another gang while pending.
+    pub pending_pods: Vec<Arc<str>>,
 }
 
-/// Something to tell about an object.
+/// A problem of an object, for an event on it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ObjectProblem {
     /// The object.
-    pub about: kai_api::ObjectReference,
+    pub object: ObjectReference,
     /// The problem.
     pub problem: Problem,
 }
 
-/// A bind request to delete, and why.
+/// A bind request to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StaleRequest {
+pub struct StaleBindRequest {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// Its uid.
+    /// The uid, as a precondition of the deletion.
     pub uid: String,
-    /// Why it is deleted.
-    pub why: &'static str,
+    /// Why the bind request is stale, for the log.
+    pub reason: &'static str,
 }
 
 impl ClusterMirror {
-    /// An empty cluster.
+    /// A mirror without objects.
     pub fn new(settings: &MirrorSettings) -> ClusterMirror {
-        let mut index = ClusterMirror {
+        let mut mirror = ClusterMirror {
             identity: PodIdentity {
                 scheduler_name: settings.scheduler_name.clone(),
                 reservation_namespace: settings.reservation_namespace.clone(),
@@ -124,72 +192,72 @@ impl ClusterMirror {
             mig_label: settings.mig_label.clone(),
             full_hierarchy: settings.full_hierarchy_fairness,
             now: Millis(0),
-            ready: false,
+            synced: false,
             pods: pod_table::PodTable::default(),
-            groups: FxHashMap::default(),
-            foreign_groups: FxHashSet::default(),
-            members: FxHashMap::default(),
+            pod_groups: FxHashMap::default(),
+            foreign_pod_groups: FxHashSet::default(),
+            member_counts: FxHashMap::default(),
             nodes: FxHashMap::default(),
             queues: FxHashMap::default(),
             queue_rules: queue_rules::QueueRules::default(),
-            class_objects: std::collections::BTreeMap::new(),
-            classes: PriorityClasses::default(),
-            requests: FxHashMap::default(),
-            requests_of: FxHashMap::default(),
-            judged: FxHashMap::default(),
-            recheck: Vec::new(),
+            priority_class_objects: std::collections::BTreeMap::new(),
+            priority_classes: PriorityClasses::default(),
+            bind_requests: FxHashMap::default(),
+            bind_requests_by_pod: FxHashMap::default(),
+            handled_requests: FxHashMap::default(),
+            deletion_retries: Vec::new(),
             reservations: reservations::Reservations::default(),
             volumes: volumes::Volumes::default(),
             config_maps: config_maps::ConfigMaps::default(),
             assumptions: assumed::Assumptions::default(),
-            told: FxHashSet::default(),
+            reported_problems: FxHashSet::default(),
             outbox: Outbox::default(),
         };
-        index.add_common_root();
-        index
+        mirror.add_common_root();
+        mirror
     }
 
-    /// It is now this late. Assumptions that ran out and pauses that are over take effect. Answers with bindings that were never
-    /// seen: pod, node.
+    /// Sets the time, expires assumptions and ends pauses after failed bindings. Returns the bindings that were written but that no watch
+    /// has shown in time, as (pod, node).
     pub fn tick(&mut self, now: Millis) -> Vec<(ObjectKey, String)> {
         self.now = now;
-        self.recheck_requests();
-        self.end_presumptions();
-        let mut unseen = Vec::new();
-        for (uid, in_vain) in self.assumptions.due(now) {
-            let Some(key) = self.key_of(&uid) else { continue };
-            if let Some(Assumed::Bound(bind)) = in_vain {
+        self.retry_deletions();
+        self.expire_suspected_reservations();
+        let mut unconfirmed = Vec::new();
+        for (uid, expired) in self.assumptions.due(now) {
+            let Some(key) = self.pod_key(&uid) else { continue };
+            if let Some(Assumed::Bound(bind)) = expired {
                 let message = "it was not seen bound in time".to_owned();
-                self.assumptions.failed(&uid, &bind.node, message, now);
-                unseen.push((key.clone(), bind.node));
+                self.assumptions.record_bind_failure(&uid, &bind.node, message, now);
+                unconfirmed.push((key.clone(), bind.node));
             }
             self.refresh_pod(&key);
         }
-        unseen
+        unconfirmed
     }
 
-    /// It is now this late; nothing else happens.
-    pub fn tick_clock(&mut self, now: Millis) {
+    /// Sets the time only; no deadline expires.
+    pub fn set_time(&mut self, now: Millis) {
         self.now = now;
     }
 
-    /// All first lists were taken in: from now on what is not there is gone.
-    pub fn complete(&mut self) {
-        self.ready = true;
+    /// All initial lists were applied. From now on an object that was not applied does not exist.
+    pub fn mark_synced(&mut self) {
+        self.synced = true;
         self.check_all_requests();
     }
 
-    /// Hands over the events of the changes since the last call, once there are many: those of a whole cluster take more memory than
-    /// the cluster.
-    pub fn hand_over(&mut self, take: impl FnMut(Event)) {
-        if self.outbox.events.len() >= EVENTS_MAX {
+    /// Drains the events once there is a batch of them. Between two calls of [`ClusterMirror::take_outbox`] this bounds the memory: the
+    /// events of a whole cluster are larger than the cluster.
+    pub fn drain_event_batch(&mut self, take: impl FnMut(Event)) {
+        if self.outbox.events.len() >= EVENT_BATCH {
             self.outbox.events.drain(..).for_each(take);
         }
     }
 
-    /// What the changes since the last call came to.
+    /// The consequences of the changes since the last call.
     pub fn take_outbox(&mut self) -> Outbox {
-        self.hold_where_lost();
+        self.block_gpus_of_unreserved_groups();
         std::mem::take(&mut self.outbox)
     }
 
@@ -204,33 +272,33 @@ impl ClusterMirror {
         Some((&entry.key, &entry.object))
     }
 
-    fn key_of(&self, uid: &str) -> Option<ObjectKey> {
+    fn pod_key(&self, uid: &str) -> Option<ObjectKey> {
         self.pods.by_uid(uid).map(|entry| entry.key.clone())
     }
 
-    /// The pod group of this name.
-    pub fn group(&self, key: &ObjectKey) -> Option<&Arc<PodGroup>> {
-        self.groups.get(key).map(|entry| &entry.object)
+    /// The pod group of this name, if it is in the partition.
+    pub fn pod_group(&self, key: &ObjectKey) -> Option<&Arc<PodGroup>> {
+        self.pod_groups.get(key).map(|entry| &entry.object)
     }
 
-    /// Decisions that the cluster does not show yet.
-    pub fn assumed(&self) -> usize {
+    /// The number of decisions that no watch shows yet.
+    pub fn assumed_count(&self) -> usize {
         self.assumptions.len()
     }
 
-    /// Notes a problem to be told, once per object and text.
-    fn tell(&mut self, about: impl FnOnce() -> kai_api::ObjectReference, uid: &str, problem: Problem) {
-        if self.told.len() >= TOLD_MAX {
-            self.told.clear();
+    /// Reports a problem, once per object and text.
+    fn report_problem(&mut self, object: impl FnOnce() -> ObjectReference, uid: &str, problem: Problem) {
+        if self.reported_problems.len() >= REPORTED_PROBLEMS_MAX {
+            self.reported_problems.clear();
         }
-        if self.told.insert((uid.to_owned(), problem.to_string())) {
-            let about = about();
-            self.outbox.problems.push(Told { about, problem });
+        if self.reported_problems.insert((uid.to_owned(), problem.to_string())) {
+            let object = object();
+            self.outbox.problems.push(ObjectProblem { object, problem });
         }
     }
 }
 
-/// The unique id; objects of tests may have none.
+/// The object's uid; empty where a test gave it none.
 pub fn uid_of<T: kai_api::Object>(object: &T) -> &str {
     object.metadata().uid.as_deref().unwrap_or_default()
 }

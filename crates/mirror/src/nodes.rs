@@ -1,17 +1,17 @@
-//! Nodes and topologies on their way into the engine.
+//! Translates nodes and topologies into engine events.
 
 use kai_api::{Node, Object, ObjectReference, Topology, keys};
 use kai_engine::model::Event;
 
 use super::{ClusterMirror, uid_of};
 
-/// A node that is in the engine.
+/// A node that the engine has.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct NodeEntry {
     uid: Box<str>,
     /// Allocatable GPUs.
     pub(super) gpus: i64,
-    /// GPUs that it has and that are not allocatable: they failed.
+    /// GPUs in the capacity that are not allocatable: the device plugin reports them unhealthy.
     pub(super) failed_gpus: i64,
 }
 
@@ -19,19 +19,19 @@ impl ClusterMirror {
     /// The node was added or changed.
     pub fn apply_node(&mut self, node: &Node) {
         let name = node.metadata().plain_name();
-        if !self.takes_node(node) {
+        if !self.selects_node(node) {
             return self.remove_node(name);
         }
         let uid = uid_of(node);
         if self.nodes.get(name).is_some_and(|known| &*known.uid != uid) {
             self.remove_node(name);
         }
-        match node.read_by(&self.mig_label) {
+        match node.read_with_mig_label(&self.mig_label) {
             Ok(read) => {
                 for problem in read.problems {
-                    self.tell(|| ObjectReference::of(node), uid, problem);
+                    self.report_problem(|| ObjectReference::of(node), uid, problem);
                 }
-                let entry = Entry {
+                let entry = NodeEntry {
                     uid: uid.into(),
                     gpus: read.value.gpus,
                     failed_gpus: node
@@ -39,22 +39,22 @@ impl ClusterMirror {
                         .map_or(0, |all| all.saturating_sub(read.value.gpus).max(0)),
                 };
                 self.nodes.insert(name.into(), entry);
-                self.recheck_lost_groups(name);
+                self.recheck_gpu_groups(name);
                 self.outbox.events.push(Event::Node(read.value));
             }
             Err(problem) => {
-                self.tell(|| ObjectReference::of(node), uid, problem);
+                self.report_problem(|| ObjectReference::of(node), uid, problem);
                 self.remove_node(name);
             }
         }
     }
 
-    /// The node was deleted.
+    /// The node was deleted, left the partition or can't be read.
     pub fn remove_node(&mut self, name: &str) {
         if self.nodes.remove(name).is_some() {
             self.outbox.events.push(Event::NodeGone(name.to_owned()));
             self.check_requests_to(name);
-            self.recheck_lost_groups(name);
+            self.recheck_gpu_groups(name);
         }
     }
 
@@ -63,14 +63,14 @@ impl ClusterMirror {
         self.nodes.contains_key(name)
     }
 
-    /// In the partition, and, where nodes are restricted, a worker of some kind.
-    fn takes_node(&self, node: &Node) -> bool {
+    /// Whether the node is in the partition and, where `restrict_nodes` is set, a GPU or CPU worker.
+    fn selects_node(&self, node: &Node) -> bool {
         let labels = &node.metadata().labels;
-        let works = self
+        let is_worker = self
             .restrict_nodes
             .as_ref()
             .is_none_or(|keys| labels.get(&keys.gpu).is_some() || labels.get(&keys.cpu).is_some());
-        works && self.partition.takes(node.metadata())
+        is_worker && self.partition.contains(node.metadata())
     }
 
     /// The topology was added or changed.
@@ -78,7 +78,7 @@ impl ClusterMirror {
         match topology.read() {
             Ok(read) => self.outbox.events.push(Event::Topology(read.value)),
             Err(problem) => {
-                self.tell(|| ObjectReference::of(topology), uid_of(topology), problem);
+                self.report_problem(|| ObjectReference::of(topology), uid_of(topology), problem);
                 self.remove_topology(topology.metadata().plain_name());
             }
         }

@@ -1,8 +1,8 @@
-//! The part of a cluster that one scheduler is for, by a label on nodes, queues and pod groups.
+//! The part of a cluster that one scheduler serves (KAI: shard, node pool), selected by a label of nodes, queues and pod groups.
 
 use kai_api::Metadata;
 
-/// A part of the cluster.
+/// A label selector for one part of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     key: String,
@@ -10,7 +10,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Objects with this value of the label; with an empty value those without the label.
+    /// Selects objects whose label `key` has this value or, with an empty value, objects without the label.
     pub fn new(key: &str, value: &str) -> Partition {
         Partition {
             key: key.to_owned(),
@@ -18,23 +18,23 @@ impl Partition {
         }
     }
 
-    /// Whether the object is in it.
-    pub fn takes(&self, metadata: &Metadata) -> bool {
+    /// Whether the object is in the partition.
+    pub fn contains(&self, metadata: &Metadata) -> bool {
         metadata.labels.text(&self.key) == self.value.as_deref()
     }
 
-    /// Its name for people.
+    /// The name in messages: the label's value or `default`.
     pub fn name(&self) -> &str {
         self.value.as_deref().unwrap_or(kai_api::keys::DEFAULT_SHARD)
     }
 
-    /// The label that objects of this partition carry; `None` if they are told by its absence.
+    /// The label of objects in this partition; `None` if its objects lack the label.
     pub fn label(&self) -> Option<(&str, &str)> {
         self.value.as_deref().map(|value| (self.key.as_str(), value))
     }
 
-    /// The label's key, and its value or nothing.
-    pub fn parts(&self) -> (&str, &str) {
+    /// The label's key, and its value or an empty text.
+    pub fn label_key_and_value(&self) -> (&str, &str) {
         (&self.key, self.value.as_deref().unwrap_or_default())
     }
 }
@@ -49,11 +49,11 @@ mod tests {
             serde_json::from_str(&format!(r#"{{"name":"n","labels":{labels}}}"#)).unwrap()
         };
         let rest = Partition::new("pool", "");
-        assert!(rest.takes(&metadata("{}")));
-        assert!(!rest.takes(&metadata(r#"{"pool":"a"}"#)));
+        assert!(rest.contains(&metadata("{}")));
+        assert!(!rest.contains(&metadata(r#"{"pool":"a"}"#)));
         let named = Partition::new("pool", "a");
-        assert!(named.takes(&metadata(r#"{"pool":"a"}"#)));
-        assert!(!named.takes(&metadata("{}")));
+        assert!(named.contains(&metadata(r#"{"pool":"a"}"#)));
+        assert!(!named.contains(&metadata("{}")));
         assert_eq!((rest.name(), named.name()), ("default", "a"));
     }
 }

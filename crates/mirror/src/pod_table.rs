@@ -1,5 +1,5 @@
-//! The pods of the mirror, found by name and by uid. The entries lie side by side and both tables hold their places only: in a hash
-//! table of entries a third of the room or more would be free.
+//! The pods of the mirror, by name and by uid. A slab holds the entries, and two hash tables hold their indices in it: hash tables of
+//! entries would waste a third of their memory or more on free buckets.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -8,60 +8,60 @@ use kai_api::ObjectKey;
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 
-use super::pods::Entry;
+use super::pods::PodEntry;
 
-/// Place of an entry; half the size of a pointer, and more pods than any memory holds.
-type Place = u32;
+/// Index of an entry in the slab. 32 bits suffice for more pods than fit into memory.
+type EntryIndex = u32;
 
 #[derive(Debug, Default)]
 pub(super) struct PodTable {
-    entries: Slab<Entry>,
-    by_key: HashTable<Place>,
-    by_uid: HashTable<Place>,
+    entries: Slab<PodEntry>,
+    by_key: HashTable<EntryIndex>,
+    by_uid: HashTable<EntryIndex>,
 }
 
 impl PodTable {
-    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Entry> {
-        self.place(key).map(|place| &self.entries[place])
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&PodEntry> {
+        self.index(key).map(|index| &self.entries[index])
     }
 
-    pub(super) fn get_mut(&mut self, key: &ObjectKey) -> Option<&mut Entry> {
-        self.place(key).map(|place| &mut self.entries[place])
+    pub(super) fn get_mut(&mut self, key: &ObjectKey) -> Option<&mut PodEntry> {
+        self.index(key).map(|index| &mut self.entries[index])
     }
 
-    pub(super) fn by_uid(&self, uid: &str) -> Option<&Entry> {
-        let is_it = |place: &Place| *self.entries[*place as usize].uid == *uid;
-        let place = self.by_uid.find(digest(uid), is_it)?;
-        Some(&self.entries[*place as usize])
+    pub(super) fn by_uid(&self, uid: &str) -> Option<&PodEntry> {
+        let matches = |index: &EntryIndex| *self.entries[*index as usize].uid == *uid;
+        let index = self.by_uid.find(digest(uid), matches)?;
+        Some(&self.entries[*index as usize])
     }
 
-    /// Adds a pod whose key is not there.
-    pub(super) fn add(&mut self, entry: Entry) {
-        debug_assert!(self.place(&entry.key).is_none(), "{} is there", entry.key);
+    /// Adds a pod whose key is not in the table.
+    pub(super) fn add(&mut self, entry: PodEntry) {
+        debug_assert!(self.index(&entry.key).is_none(), "{} is in the table", entry.key);
         let (by_key, by_uid) = (digest(&entry.key), digest(&*entry.uid));
-        let place = self.entries.insert(entry);
-        let place = Place::try_from(place).expect("so many pods don't fit into memory");
+        let index = self.entries.insert(entry);
+        let index = EntryIndex::try_from(index).expect("so many pods don't fit into memory");
         let entries = &self.entries;
         self.by_key
-            .insert_unique(by_key, place, |place| digest(&entries[*place as usize].key));
+            .insert_unique(by_key, index, |index| digest(&entries[*index as usize].key));
         self.by_uid
-            .insert_unique(by_uid, place, |place| digest(&*entries[*place as usize].uid));
+            .insert_unique(by_uid, index, |index| digest(&*entries[*index as usize].uid));
     }
 
-    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Entry> {
-        let place = self.place(key)?;
-        let entry = self.entries.remove(place);
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<PodEntry> {
+        let index = self.index(key)?;
+        let entry = self.entries.remove(index);
         for (table, digest) in [(&mut self.by_key, digest(key)), (&mut self.by_uid, digest(&*entry.uid))] {
-            if let Ok(found) = table.find_entry(digest, |other| *other as usize == place) {
+            if let Ok(found) = table.find_entry(digest, |other| *other as usize == index) {
                 found.remove();
             }
         }
         Some(entry)
     }
 
-    fn place(&self, key: &ObjectKey) -> Option<usize> {
-        let is_it = |place: &Place| self.entries[*place as usize].key == *key;
-        self.by_key.find(digest(key), is_it).map(|place| *place as usize)
+    fn index(&self, key: &ObjectKey) -> Option<usize> {
+        let matches = |index: &EntryIndex| self.entries[*index as usize].key == *key;
+        self.by_key.find(digest(key), matches).map(|index| *index as usize)
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(name: &str, uid: &str) -> Entry {
-        Entry::new(&ObjectKey::new("n", name), uid.into(), &Arc::default())
+    fn entry(name: &str, uid: &str) -> PodEntry {
+        PodEntry::new(&ObjectKey::new("n", name), uid.into(), &Arc::default())
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Pods on their way into the engine: as observed, with what was decided since, what failed lately and what their volumes ask for.
+//! Translates pods into engine events. The engine sees the observed pod plus assumed decisions, recent bind failures, and the constraints
+//! of its volumes and ConfigMaps.
 
 use std::sync::Arc;
 
@@ -7,30 +8,31 @@ use kai_engine::model::{Event, GpuRequest, NodeSelectorTerm, Operator, PodKind, 
 
 use super::ClusterMirror;
 use super::assumed::Assumed;
-use super::reservations::Ties;
+use super::reservations::GpuGroupRole;
 
-/// A pod that is known.
+/// A pod that has not ended.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PodEntry {
     pub(super) object: Arc<Pod>,
     pub(super) key: ObjectKey,
     pub(super) uid: Arc<str>,
-    /// The name of its gang, which is in the same namespace, if it is ours to place.
+    /// The name of the gang, which is in the pod's namespace; `None` for pods of other schedulers.
     gang: Option<Arc<str>>,
-    standing: Standing,
-    ties: Ties,
+    progress: PodProgress,
+    role: GpuGroupRole,
+    /// Whether the engine has the pod.
     applied: bool,
 }
 
-impl Entry {
-    pub(super) fn new(key: &ObjectKey, uid: Arc<str>, object: &Arc<Pod>) -> Entry {
-        Entry {
+impl PodEntry {
+    pub(super) fn new(key: &ObjectKey, uid: Arc<str>, object: &Arc<Pod>) -> PodEntry {
+        PodEntry {
             object: Arc::clone(object),
             key: key.clone(),
             uid,
             gang: None,
-            standing: Standing::Other,
-            ties: Ties::None,
+            progress: PodProgress::Other,
+            role: GpuGroupRole::None,
             applied: false,
         }
     }
@@ -40,29 +42,29 @@ impl Entry {
     }
 }
 
-/// How a pod stands, as its gang's condition counts it.
+/// How far scheduling of a pod has come. The mirror counts the pods of a gang by progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// For a place, or held by gates.
-    Waiting,
-    /// Decided, not bound yet.
-    Starting,
-    /// Bound or running.
-    Active,
-    /// Leaving, or none of ours.
+pub(crate) enum PodProgress {
+    /// The pod has no node, or has scheduling gates.
+    Pending,
+    /// The engine has chosen a node; the pod is not bound yet.
+    Binding,
+    /// The pod is bound or running.
+    Bound,
+    /// The pod is terminating, or is not a workload pod of this scheduler.
     Other,
 }
 
-impl Standing {
+impl PodProgress {
     pub(super) const COUNT: usize = 4;
 
-    fn of(spec: &PodSpec) -> Standing {
+    fn of(spec: &PodSpec) -> PodProgress {
         let ended = matches!(spec.phase, PodPhase::Succeeded | PodPhase::Failed | PodPhase::Unknown);
         match (&spec.node, &spec.bind_in_flight) {
-            _ if spec.kind != PodKind::Workload || spec.deletion.is_some() || ended => Standing::Other,
-            (Some(_), _) => Standing::Active,
-            (None, Some(_)) => Standing::Starting,
-            (None, None) => Standing::Waiting,
+            _ if spec.kind != PodKind::Workload || spec.deletion.is_some() || ended => PodProgress::Other,
+            (Some(_), _) => PodProgress::Bound,
+            (None, Some(_)) => PodProgress::Binding,
+            (None, None) => PodProgress::Pending,
         }
     }
 }
@@ -70,12 +72,12 @@ impl Standing {
 impl ClusterMirror {
     /// The pod was added or changed.
     pub fn apply_pod(&mut self, key: &ObjectKey, pod: &Arc<Pod>) {
-        if pod.is_of_no_interest() {
+        if pod.is_terminal() {
             return self.remove_pod(key);
         }
         let uid: Arc<str> = match &pod.metadata().uid {
             Some(uid) if !uid.is_empty() => uid.shared(),
-            // As the engine names pods without one.
+            // The uid that `Pod::read` gives to pods without one.
             Some(_) | None => key.to_string().into(),
         };
         if self.pods.get(key).is_some_and(|known| *known.uid != *uid) {
@@ -84,11 +86,11 @@ impl ClusterMirror {
         match self.pods.get_mut(key) {
             Some(entry) => {
                 let before = std::mem::replace(&mut entry.object, Arc::clone(pod));
-                if entry.applied && pod.says_the_same(&before) {
+                if entry.applied && pod.same_content(&before) {
                     return;
                 }
             }
-            None => self.pods.add(Entry::new(key, uid, pod)),
+            None => self.pods.add(PodEntry::new(key, uid, pod)),
         }
         self.refresh_pod(key);
     }
@@ -96,96 +98,111 @@ impl ClusterMirror {
     /// The pod was deleted.
     pub fn remove_pod(&mut self, key: &ObjectKey) {
         let Some(entry) = self.pods.remove(key) else { return };
-        let cut_short = self.request_for(key, &entry.uid).cloned();
+        let request = self.active_request(key, &entry.uid).cloned();
         self.assumptions.forget(&entry.uid);
-        self.leave_volumes(key, &entry.object);
-        self.leave_config_maps(key, &entry.object);
-        self.count(entry.gang().as_ref(), entry.standing, -1);
+        self.forget_volume_user(key, &entry.object);
+        self.forget_config_map_user(key, &entry.object);
+        self.count_member(entry.gang().as_ref(), entry.progress, -1);
         if entry.applied {
             self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
         }
-        self.tie(key, &entry.ties, &Ties::None);
-        if let Some(request) = cut_short.filter(|request| request.phase() == BindPhase::Pending) {
-            self.presume_held(&request);
+        self.update_role(key, &entry.role, &GpuGroupRole::None);
+        if let Some(request) = request.filter(|request| request.phase() == BindPhase::Pending) {
+            self.suspect_reservations(&request);
         }
     }
 
-    /// Tells the engine how the pod is now.
+    /// Sends the pod to the engine as it is now.
     pub(super) fn refresh_pod(&mut self, key: &ObjectKey) {
         let Some(entry) = self.pods.get(key) else { return };
         let (object, uid) = (Arc::clone(&entry.object), entry.uid.clone());
         let read = match object.read(&self.identity, self.now) {
             Ok(read) => read,
             Err(problem) => {
-                self.tell(|| ObjectReference::of(&*object), &uid, problem);
-                return self.withdraw(key);
+                self.report_problem(|| ObjectReference::of(&*object), &uid, problem);
+                return self.withdraw_pod(key);
             }
         };
-        // The spec of another scheduler's pod is that scheduler's matter.
+        // Problems of another scheduler's pods are not reported here.
         if read.value.kind == PodKind::Workload {
             for problem in read.problems {
-                self.tell(|| ObjectReference::of(&*object), &uid, problem);
+                self.report_problem(|| ObjectReference::of(&*object), &uid, problem);
             }
         }
         let mut spec = read.value;
-        self.overlay(key, &object, &mut spec);
-        self.restand(key, &spec);
-        let ties = Ties::of(&spec, &object);
-        self.show_unused(&mut spec);
+        self.add_local_state(key, &object, &mut spec);
+        self.update_progress(key, &spec);
+        let role = GpuGroupRole::of(&spec, &object);
+        self.show_unused_reservation(&mut spec);
         self.outbox.events.push(Event::Pod(spec));
-        self.retie(key, ties);
+        self.set_role(key, role);
     }
 
-    fn retie(&mut self, key: &ObjectKey, ties: Ties) {
+    fn set_role(&mut self, key: &ObjectKey, role: GpuGroupRole) {
         let Some(entry) = self.pods.get_mut(key) else { return };
-        let before = std::mem::replace(&mut entry.ties, ties.clone());
-        self.tie(key, &before, &ties);
+        let before = std::mem::replace(&mut entry.role, role.clone());
+        self.update_role(key, &before, &role);
     }
 
-    fn overlay(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
+    /// Adds to the observed pod what the mirror knows beyond it: the bind request, assumptions, volumes, ConfigMaps and bind failures.
+    fn add_local_state(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
         let uid = spec.uid.clone();
-        if let Some(request) = self.request_for(key, &uid) {
+        if let Some(request) = self.active_request(key, &uid) {
             let request = Arc::clone(request);
             request.attach(spec);
         }
-        self.check_assumption(spec);
+        self.apply_assumption(spec);
         if spec.kind != PodKind::Workload {
             return;
         }
         if spec.node.is_some() {
-            self.assumptions.forgive(&uid);
-            self.leave_volumes(key, pod);
-            self.leave_config_maps(key, pod);
+            self.assumptions.clear_failures(&uid);
+            self.forget_volume_user(key, pod);
+            self.forget_config_map_user(key, pod);
             return;
         }
-        self.follow_volumes(key, pod, spec);
-        self.need_config_maps(key, pod, spec);
-        if let Some(labels) = &self.restrict_nodes {
-            let label = match spec.requests.gpu {
-                GpuRequest::None => &labels.cpu,
-                GpuRequest::Whole { .. }
-                | GpuRequest::Fraction { .. }
-                | GpuRequest::Memory { .. }
-                | GpuRequest::Mig { .. } => &labels.gpu,
-            };
-            require(spec, On::Label, label, Operator::Exists, &[]);
-        }
-        let Some(failure) = self.assumptions.failure(&uid) else {
+        self.apply_volume_constraints(key, pod, spec);
+        self.require_config_maps(key, pod, spec);
+        self.require_worker_node(spec);
+        self.avoid_failed_node(spec);
+    }
+
+    fn require_worker_node(&self, spec: &mut PodSpec) {
+        let Some(labels) = &self.restrict_nodes else { return };
+        let label = match spec.requests.gpu {
+            GpuRequest::None => &labels.cpu,
+            GpuRequest::Whole { .. }
+            | GpuRequest::Fraction { .. }
+            | GpuRequest::Memory { .. }
+            | GpuRequest::Mig { .. } => &labels.gpu,
+        };
+        require(spec, NodeProperty::Label, label, Operator::Exists, &[]);
+    }
+
+    /// After a failed binding, refuses the pod during the pause and then keeps it off the node for a while.
+    fn avoid_failed_node(&self, spec: &mut PodSpec) {
+        let Some(failure) = self.assumptions.bind_failure(&spec.uid) else {
             return;
         };
-        if failure.held_until > self.now {
+        if failure.retry_at > self.now {
             spec.refused.get_or_insert(format!(
                 "binding to node {} failed and is tried again in a while: {}",
                 failure.node, failure.message
             ));
-        } else if failure.avoided_until > self.now {
-            require(spec, On::Name, "metadata.name", Operator::NotIn, &[&failure.node]);
+        } else if failure.avoid_node_until > self.now {
+            require(
+                spec,
+                NodeProperty::Field,
+                "metadata.name",
+                Operator::NotIn,
+                &[&failure.node],
+            );
         }
     }
 
-    /// What was decided and is not to be seen yet counts; what is to be seen is no assumption any more.
-    fn check_assumption(&mut self, spec: &mut PodSpec) {
-        match self.assumptions.of(&spec.uid) {
+    /// Adds the assumed decision to the pod, or drops the assumption once the pod shows the decision.
+    fn apply_assumption(&mut self, spec: &mut PodSpec) {
+        match self.assumptions.get(&spec.uid) {
             Some(Assumed::Bound(bind)) => {
                 if spec.node.is_some() || spec.bind_in_flight.is_some() || spec.deletion.is_some() {
                     self.assumptions.drop_assumption(&spec.uid);
@@ -193,7 +210,7 @@ impl ClusterMirror {
                     spec.bind_in_flight = Some(bind.clone());
                 }
             }
-            Some(Assumed::Leaving(since)) => {
+            Some(Assumed::Evicting(since)) => {
                 if spec.deletion.is_some() {
                     self.assumptions.drop_assumption(&spec.uid);
                 } else {
@@ -204,146 +221,152 @@ impl ClusterMirror {
         }
     }
 
-    /// The engine decided it, and has it in its books.
-    pub fn assume(&mut self, uid: &str, what: Assumed) {
-        let Some(key) = self.key_of(uid) else { return };
-        let standing = match &what {
+    /// The engine made this decision about the pod, and its own tables have it already. The decision counts as carried out until a watch
+    /// shows it, its write fails or it expires.
+    pub fn assume(&mut self, uid: &str, decision: Assumed) {
+        let Some(key) = self.pod_key(uid) else { return };
+        let progress = match &decision {
             Assumed::Bound(bind) => {
-                self.retie(&key, Ties::sharing(bind.gpu_groups.iter()));
-                Standing::Starting
+                self.set_role(&key, GpuGroupRole::member_of(bind.gpu_groups.iter()));
+                PodProgress::Binding
             }
-            Assumed::Leaving(_) => Standing::Other,
+            Assumed::Evicting(_) => PodProgress::Other,
         };
-        self.assumptions.assume(uid, what);
-        self.set_standing(&key, standing);
+        self.assumptions.assume(uid, decision);
+        self.set_progress(&key, progress);
     }
 
-    /// The write of a decision went well.
-    pub fn written(&mut self, uid: &str) {
-        self.assumptions.written(uid, self.now);
+    /// The API server has accepted the write of the pod's decision. From now on the watch has to show it in time.
+    pub fn write_succeeded(&mut self, uid: &str) {
+        self.assumptions.write_succeeded(uid, self.now);
     }
 
-    /// The write of a decision failed: the pod is as observed. `node` if it was a binding, with what went wrong.
-    pub fn failed(&mut self, uid: &str, binding: Option<(&str, String)>) {
-        // Of a pod that is gone nothing is remembered: nobody would ever forget it.
-        let Some(key) = self.key_of(uid) else { return };
+    /// The write of the pod's decision failed: the engine sees the pod as observed again. `binding` has node and error of a failed binding.
+    pub fn write_failed(&mut self, uid: &str, binding: Option<(&str, String)>) {
+        // The failure of a pod that is gone would stay in the table for ever.
+        let Some(key) = self.pod_key(uid) else { return };
         self.assumptions.drop_assumption(uid);
         if let Some((node, message)) = binding {
-            self.assumptions.failed(uid, node, message, self.now);
+            self.assumptions.record_bind_failure(uid, node, message, self.now);
         }
         self.refresh_pod(&key);
     }
 
-    /// The node that the pod is kept away from after failed bindings, and until when.
-    pub fn avoided(&self, uid: &str) -> Option<(&str, kai_engine::model::Millis)> {
-        let failure = self.assumptions.failure(uid)?;
-        let avoids = failure.held_until <= self.now && failure.avoided_until > self.now;
-        avoids.then_some((failure.node.as_str(), failure.avoided_until))
+    /// The node that the pod avoids after a failed binding, and until when.
+    pub fn avoided_node(&self, uid: &str) -> Option<(&str, kai_engine::model::Millis)> {
+        let failure = self.assumptions.bind_failure(uid)?;
+        let avoids = failure.retry_at <= self.now && failure.avoid_node_until > self.now;
+        avoids.then_some((failure.node.as_str(), failure.avoid_node_until))
     }
 
-    /// The gang of a pod that is ours to place.
+    /// The pod group of a workload pod of this scheduler.
     pub fn gang_of(&self, uid: &str) -> Option<ObjectKey> {
         self.pods.by_uid(uid)?.gang()
     }
 
-    /// Whether the pod waits for a node.
-    pub fn is_waiting(&self, uid: &str) -> bool {
+    /// Whether the pod has no node and the engine has not chosen one.
+    pub fn is_pending(&self, uid: &str) -> bool {
         let entry = self.pods.by_uid(uid);
-        entry.is_some_and(|entry| entry.standing == Standing::Waiting)
+        entry.is_some_and(|entry| entry.progress == PodProgress::Pending)
     }
 
-    fn withdraw(&mut self, key: &ObjectKey) {
+    /// Removes the pod from the engine: its object can't be read.
+    fn withdraw_pod(&mut self, key: &ObjectKey) {
         let Some(entry) = self.pods.get_mut(key) else { return };
-        let (gang, standing) = (entry.gang(), entry.standing);
+        let (gang, progress) = (entry.gang(), entry.progress);
         entry.gang = None;
-        let ties = std::mem::take(&mut entry.ties);
-        entry.standing = Standing::Other;
+        let role = std::mem::take(&mut entry.role);
+        entry.progress = PodProgress::Other;
         if std::mem::take(&mut entry.applied) {
             self.outbox.events.push(Event::PodGone(entry.uid.to_string()));
         }
-        self.tie(key, &ties, &Ties::None);
-        self.count(gang.as_ref(), standing, -1);
+        self.update_role(key, &role, &GpuGroupRole::None);
+        self.count_member(gang.as_ref(), progress, -1);
     }
 
-    fn restand(&mut self, key: &ObjectKey, spec: &PodSpec) {
-        let ours = spec.kind == PodKind::Workload;
-        let gang = spec.gang.as_ref().filter(|_| ours);
+    fn update_progress(&mut self, key: &ObjectKey, spec: &PodSpec) {
+        let is_workload = spec.kind == PodKind::Workload;
+        let gang = spec.gang.as_ref().filter(|_| is_workload);
         debug_assert!(gang.is_none_or(|gang| *gang.namespace == *key.namespace));
-        let standing = Standing::of(spec);
+        let progress = PodProgress::of(spec);
         let Some(entry) = self.pods.get_mut(key) else { return };
         entry.applied = true;
         let name = gang.map(|gang| gang.name.as_str());
-        if (entry.gang.as_deref(), entry.standing) == (name, standing) {
+        if (entry.gang.as_deref(), entry.progress) == (name, progress) {
             return;
         }
-        // One name for all members.
-        let gang = gang.map(super::group_key);
-        let gang = gang.map(|gang| self.members.get_key_value(&gang).map_or(gang, |(kept, _)| kept.clone()));
+        // All members share one allocation of the name.
+        let gang = gang.map(super::pod_group_key);
+        let gang = gang.map(|gang| {
+            self.member_counts
+                .get_key_value(&gang)
+                .map_or(gang, |(kept, _)| kept.clone())
+        });
         let before = entry.gang();
         entry.gang = gang.as_ref().map(|gang| Arc::clone(&gang.name));
-        let stood = std::mem::replace(&mut entry.standing, standing);
-        if standing == Standing::Waiting {
-            self.outbox.waiting.push(entry.uid.clone());
+        let previous = std::mem::replace(&mut entry.progress, progress);
+        if progress == PodProgress::Pending {
+            self.outbox.pending_pods.push(entry.uid.clone());
         }
-        self.count(before.as_ref(), stood, -1);
-        self.count(gang.as_ref(), standing, 1);
+        self.count_member(before.as_ref(), previous, -1);
+        self.count_member(gang.as_ref(), progress, 1);
     }
 
-    fn set_standing(&mut self, key: &ObjectKey, standing: Standing) {
+    fn set_progress(&mut self, key: &ObjectKey, progress: PodProgress) {
         let Some(entry) = self.pods.get_mut(key) else { return };
-        let stood = std::mem::replace(&mut entry.standing, standing);
+        let previous = std::mem::replace(&mut entry.progress, progress);
         let gang = entry.gang();
-        self.count(gang.as_ref(), stood, -1);
-        self.count(gang.as_ref(), standing, 1);
+        self.count_member(gang.as_ref(), previous, -1);
+        self.count_member(gang.as_ref(), progress, 1);
     }
 
-    fn count(&mut self, gang: Option<&ObjectKey>, standing: Standing, change: i32) {
+    fn count_member(&mut self, gang: Option<&ObjectKey>, progress: PodProgress, change: i32) {
         let Some(gang) = gang else { return };
-        // Pods without a gang and those that only pass through don't count, so that the map holds live gangs only.
-        let members = self.members.entry(gang.clone()).or_default();
-        members.add(standing, change);
+        // Entries without pods are removed, so that the map holds live gangs only.
+        let members = self.member_counts.entry(gang.clone()).or_default();
+        members.add(progress, change);
         if members.is_empty() {
-            self.members.remove(gang);
+            self.member_counts.remove(gang);
         }
-        self.outbox.touched_gangs.insert(gang.clone());
+        self.outbox.changed_pod_groups.insert(gang.clone());
     }
 }
 
-/// What a requirement is on.
+/// The property of a node that a requirement is about.
 #[derive(Clone, Copy)]
-enum On {
+enum NodeProperty {
     Label,
-    Name,
+    Field,
 }
 
-/// Adds a requirement on the pod's node to all that it has.
-fn require(spec: &mut PodSpec, on: On, key: &str, operator: Operator, values: &[&str]) {
+/// Adds a requirement to all terms of the pod's required node affinity.
+fn require(spec: &mut PodSpec, property: NodeProperty, key: &str, operator: Operator, values: &[&str]) {
     let requirement = Requirement {
         key: key.to_owned(),
         operator,
         values: values.iter().map(|value| (*value).to_owned()).collect(),
     };
     let mut terms = match spec.constraints.required_nodes.take() {
-        None => return spec.constraints.required_nodes = Some(vec![term_of(on, requirement)]),
+        None => return spec.constraints.required_nodes = Some(vec![term_of(property, requirement)]),
         Some(terms) => terms,
     };
-    // A term without requirements matches nothing, and must go on to do so.
+    // A term without requirements matches no node; with one it would match some.
     for term in terms
         .iter_mut()
         .filter(|term| !term.labels.is_empty() || !term.fields.is_empty())
     {
-        match on {
-            On::Label => term.labels.push(requirement.clone()),
-            On::Name => term.fields.push(requirement.clone()),
+        match property {
+            NodeProperty::Label => term.labels.push(requirement.clone()),
+            NodeProperty::Field => term.fields.push(requirement.clone()),
         }
     }
     spec.constraints.required_nodes = Some(terms);
 }
 
-fn term_of(on: On, requirement: Requirement) -> NodeSelectorTerm {
-    let (labels, fields) = match on {
-        On::Label => (vec![requirement], Vec::new()),
-        On::Name => (Vec::new(), vec![requirement]),
+fn term_of(property: NodeProperty, requirement: Requirement) -> NodeSelectorTerm {
+    let (labels, fields) = match property {
+        NodeProperty::Label => (vec![requirement], Vec::new()),
+        NodeProperty::Field => (Vec::new(), vec![requirement]),
     };
     NodeSelectorTerm { labels, fields }
 }

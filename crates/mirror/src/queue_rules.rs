@@ -1,5 +1,5 @@
-//! What queues demand of the pod groups that name them: namespaces and priorities. Admission refuses such pod groups, but one may be
-//! older than its queue or than the queue's rules; then the gang waits and says why.
+//! The namespaces and priorities that queues allow. Admission rejects a pod group that breaks these rules, but the pod group may be older
+//! than its queue or than the rules. Such a gang stays pending with the reason.
 
 use kai_api::{Namespaces, ObjectKey, PodGroup, PriorityClasses, Queue, QueueCeiling};
 use kai_engine::model::GangSpec;
@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::ClusterMirror;
 
-/// The rules of all queues, by queue.
+/// The rules of all queues, by name of the queue.
 #[derive(Debug, Default)]
 pub(super) struct QueueRules {
     rules: FxHashMap<Box<str>, Rule>,
@@ -16,13 +16,13 @@ pub(super) struct QueueRules {
 /// The rules of one queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
-    /// The namespaces that may use it; `None` = all.
+    /// The namespaces that may use the queue; `None` = all.
     namespaces: Option<Namespaces>,
     priority: QueueCeiling,
 }
 
 impl QueueRules {
-    /// Replaces the rule of a queue; whether it is another one than before.
+    /// Replaces the rules of a queue. Returns whether they changed.
     fn set(&mut self, name: &str, rule: Option<Rule>) -> bool {
         let before = match rule.clone() {
             Some(rule) => self.rules.insert(name.into(), rule),
@@ -35,28 +35,28 @@ impl QueueRules {
         self.rules.get(name)?.priority.parent.as_deref()
     }
 
-    /// Whether `queue` is `ancestor` or below it.
-    fn is_below(&self, queue: &str, ancestor: &str) -> bool {
+    /// Whether `queue` is `ancestor` or a descendant of it.
+    fn is_in_subtree(&self, queue: &str, ancestor: &str) -> bool {
         let path = std::iter::successors(Some(queue), |name| self.parent(name));
-        // A longer path has a cycle.
+        // A path longer than the number of queues has a cycle.
         path.take(self.rules.len() + 1).any(|name| name == ancestor)
     }
 
-    /// Changes the gang to what the rules let it be.
-    pub(super) fn judge(&self, key: &ObjectKey, group: &PodGroup, classes: &PriorityClasses, spec: &mut GangSpec) {
+    /// Limits the gang's priority, and withholds a queue that is not for its namespace.
+    pub(super) fn apply_to(&self, key: &ObjectKey, group: &PodGroup, classes: &PriorityClasses, spec: &mut GangSpec) {
         group.bound_priority(spec, classes, |name| {
             self.rules.get(name).map(|rule| rule.priority.clone())
         });
         let rule = self.rules.get(&*spec.queue);
         let namespaces = rule.and_then(|rule| rule.namespaces.as_ref());
         if namespaces.is_some_and(|allowed| !allowed.contain(&key.namespace)) {
-            spec.queue = closed(&spec.queue, &key.namespace);
+            spec.queue = forbidden_queue(&spec.queue, &key.namespace);
         }
     }
 }
 
 impl ClusterMirror {
-    /// The queue is there with these rules, or is gone. Gangs that they concern are told to the engine again.
+    /// Sets the rules of a queue, or removes them with the queue, and refreshes the gangs in its subtree.
     pub(super) fn set_queue_rules(&mut self, name: &str, queue: Option<&Queue>) {
         let rule = queue.map(|queue| Rule {
             namespaces: queue.namespaces(),
@@ -66,18 +66,18 @@ impl ClusterMirror {
             return;
         }
         let rules = &self.queue_rules;
-        let concerned = self
-            .groups
+        let affected = self
+            .pod_groups
             .iter()
-            .filter(|(_, entry)| rules.is_below(entry.object.queue(), name));
-        let concerned: Vec<ObjectKey> = concerned.map(|(key, _)| key.clone()).collect();
-        for key in concerned {
+            .filter(|(_, entry)| rules.is_in_subtree(entry.object.queue(), name));
+        let affected: Vec<ObjectKey> = affected.map(|(key, _)| key.clone()).collect();
+        for key in affected {
             self.refresh_gang(&key);
         }
     }
 }
 
-/// A queue that does not exist, by a name that says why; no object can have it.
-fn closed(queue: &str, namespace: &str) -> String {
+/// The name of a queue that can't exist. The engine reports it as missing, and the name says why.
+fn forbidden_queue(queue: &str, namespace: &str) -> String {
     format!("{queue} (not for namespace {namespace})")
 }

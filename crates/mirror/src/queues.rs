@@ -1,4 +1,4 @@
-//! Queues and priority classes on their way into the engine.
+//! Translates queues and priority classes into engine events.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use kai_engine::model::{Event, Millis, QueueSpec, Quota};
 
 use super::{ClusterMirror, uid_of};
 
-/// The root of all queues where the tree does not count. Not a name that an object can have.
+/// The parent of all queues where hierarchical fairness is off. No Queue object can have this name.
 const COMMON_ROOT: &str = "(root)";
 
 impl ClusterMirror {
@@ -19,15 +19,15 @@ impl ClusterMirror {
         if self.queues.get(name).is_some_and(|known| &**known != uid) {
             self.withdraw_queue(name);
         }
-        // Without the tree, its roots hold nothing and the rest are equals.
-        let counts = self.full_hierarchy || queue.parent().is_some();
-        if !counts || !self.partition.takes(queue.metadata()) {
+        // Without hierarchical fairness the engine gets no top-level queues, and all other queues are siblings.
+        let is_used = self.full_hierarchy || queue.parent().is_some();
+        if !is_used || !self.partition.contains(queue.metadata()) {
             return self.withdraw_queue(name);
         }
         match queue.read(self.now) {
             Ok(read) => {
                 for problem in read.problems {
-                    self.tell(|| ObjectReference::of(queue), uid, problem);
+                    self.report_problem(|| ObjectReference::of(queue), uid, problem);
                 }
                 let mut spec = read.value;
                 if !self.full_hierarchy {
@@ -37,19 +37,19 @@ impl ClusterMirror {
                 self.outbox.events.push(Event::Queue(spec));
             }
             Err(problem) => {
-                self.tell(|| ObjectReference::of(queue), uid, problem);
+                self.report_problem(|| ObjectReference::of(queue), uid, problem);
                 self.withdraw_queue(name);
             }
         }
     }
 
-    /// The queue is gone.
+    /// The queue was deleted.
     pub fn remove_queue(&mut self, name: &str) {
         self.set_queue_rules(name, None);
         self.withdraw_queue(name);
     }
 
-    /// The engine does without the queue.
+    /// Removes the queue from the engine.
     fn withdraw_queue(&mut self, name: &str) {
         if self.queues.remove(name).is_some() {
             self.outbox.events.push(Event::QueueGone(name.to_owned()));
@@ -76,30 +76,30 @@ impl ClusterMirror {
     /// The priority class was added or changed.
     pub fn apply_priority_class(&mut self, class: &Arc<PriorityClass>) {
         let name = class.metadata().plain_name().into();
-        self.class_objects.insert(name, Arc::clone(class));
-        self.reclassify();
+        self.priority_class_objects.insert(name, Arc::clone(class));
+        self.update_priority_classes();
     }
 
     /// The priority class was deleted.
     pub fn remove_priority_class(&mut self, name: &str) {
-        self.class_objects.remove(name);
-        self.reclassify();
+        self.priority_class_objects.remove(name);
+        self.update_priority_classes();
     }
 
-    /// Gangs whose priority or preemptibility is another one now are told to the engine again.
-    fn reclassify(&mut self) {
+    /// Rebuilds the priority classes and refreshes the gangs whose priority or preemptibility changed.
+    fn update_priority_classes(&mut self) {
         let mut classes = PriorityClasses::default();
-        for class in self.class_objects.values() {
+        for class in self.priority_class_objects.values() {
             classes.insert(class);
         }
-        let before = std::mem::replace(&mut self.classes, classes);
-        if before == self.classes {
+        let before = std::mem::replace(&mut self.priority_classes, classes);
+        if before == self.priority_classes {
             return;
         }
         let affected: Vec<_> = self
-            .groups
+            .pod_groups
             .iter()
-            .filter(|(_, entry)| entry.object.rank(&before) != entry.object.rank(&self.classes))
+            .filter(|(_, entry)| entry.object.rank(&before) != entry.object.rank(&self.priority_classes))
             .map(|(key, _)| key.clone())
             .collect();
         for key in affected {

@@ -1,15 +1,18 @@
-//! Reservation pods whose GPU nobody shares any more. The engine charges a shared GPU to those who share it; when the last of them is
-//! gone the GPU looks free, while the kubelet still counts it to the reservation pod until the binder has removed that. A pod bound in
-//! between would be rejected for good. So such a reservation pod is shown to the engine as what it is: one that holds a whole GPU and
-//! is about to leave.
+//! GPU groups, their member pods and their reservation pods. Three situations need more than the engine's own accounting, which charges a
+//! shared GPU to the members of its GPU group.
 //!
-//! A group whose reservation pod is gone, or holds another GPU, is *lost*: its pods run on a GPU that the kubelet takes to be free and may
-//! give to anybody. How many GPUs a node has left does not say which one comes next, so the node's idle GPUs are shown to the engine as
-//! held and about to be free, until the binder has got the group's own GPU back. The binder removes a reservation pod that got another
-//! GPU and tries again; one that stays shows that somebody else has the group's GPU, and then the node's other GPUs are safe to give.
+//! **Unused reservation.** The last member is gone and the reservation pod is not: the GPU looks free, but the kubelet counts it to the
+//! reservation pod until the binder has deleted that. The kubelet would reject a pod bound in between. So the mirror shows an unused
+//! reservation pod to the engine as a terminating pod with a whole GPU.
 //!
-//! A bind that came to nothing may have made reservation pods that the watch of pods does not show yet: it may lag behind the watch of
-//! bind requests. They are presumed until they show, or for so long that they would have.
+//! **Unreserved group.** Members run, but the reservation pod is gone or holds another GPU: the kubelet takes the members' GPU to be free
+//! and may give it to any pod. The mirror can't know which GPU the kubelet gives next, so it shows all idle GPUs of the node as held by a
+//! terminating pod until the binder has reserved the group's own GPU again. The binder deletes a reservation pod with the wrong GPU and
+//! tries again. If such a pod stays, another pod has the group's GPU, and the node's other GPUs are safe to use.
+//!
+//! **Suspected reservation.** A failed or cancelled bind may have created reservation pods that the watch does not show yet, since the watch
+//! of pods may lag behind the watch of bind requests. The mirror shows a terminating pod in their place until they appear, or until they
+//! would have appeared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,119 +25,122 @@ use rustc_hash::FxHashMap;
 
 use super::ClusterMirror;
 
-/// Watches lag by seconds when an API server is in trouble. A GPU that nobody reserved idles for this time after a bind that failed.
-const PRESUMED_FOR: Millis = Millis::seconds(10);
-/// The binder removes a reservation pod with the wrong GPU within seconds, unless it has given up.
-const WRONG_GPU_FOR: Millis = Millis::seconds(60);
+/// How long the mirror suspects a reservation after a failed bind. Watches lag by seconds when an API server is overloaded; a GPU without
+/// a reservation stays idle for this time.
+const SUSPICION_PERIOD: Millis = Millis::seconds(10);
+/// After this time a reservation pod with the wrong GPU stays: the binder deletes it within seconds, unless it has given up.
+const WRONG_GPU_GRACE: Millis = Millis::seconds(60);
 
-/// Who shares which GPU group, and who holds it.
+/// The id of a GPU group: the value of its label.
+type GpuGroupId = Box<str>;
+type NodeName = Box<str>;
+/// UUIDs of GPUs.
+type GpuUuids = Box<[Box<str>]>;
+/// The bound members of a GPU group, with the GPUs in each member's annotation.
+type BoundMembers = FxHashMap<ObjectKey, GpuUuids>;
+
+/// Members and reservation pods of all GPU groups. `ClusterMirror::update_role` keeps it in step with the pods.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
-    sharers: FxHashMap<Box<str>, usize>,
-    holders: FxHashMap<Box<str>, Vec<Holder>>,
-    /// Groups that may have a holder which is not to be seen yet.
-    presumed: BTreeMap<Box<str>, Presumed>,
-    /// Pods that run on groups' GPUs, by node and group: the GPUs that each of them was told.
-    users: FxHashMap<Box<str>, BTreeMap<Box<str>, Users>>,
-    /// Nodes to look at again for lost groups.
-    dirty: BTreeSet<Box<str>>,
-    /// Nodes with lost groups, and how many GPUs are shown as held there.
-    lost: BTreeMap<Box<str>, i64>,
+    /// Pods that are bound, or being bound, to the group's GPU.
+    member_counts: FxHashMap<GpuGroupId, usize>,
+    reservation_pods: FxHashMap<GpuGroupId, Vec<ReservationPod>>,
+    suspected: BTreeMap<GpuGroupId, SuspectedReservation>,
+    bound_members: FxHashMap<NodeName, BTreeMap<GpuGroupId, BoundMembers>>,
+    /// Nodes to check for unreserved groups.
+    dirty_nodes: BTreeSet<NodeName>,
+    /// Nodes with unreserved groups, and how many GPUs the mirror shows as held there.
+    blocked_nodes: BTreeMap<NodeName, i64>,
 }
 
-/// UUIDs of GPUs.
-type Gpus = Box<[Box<str>]>;
-/// The pods on a group's GPU, with the GPUs that each of them was told.
-type Users = FxHashMap<ObjectKey, Gpus>;
-
-/// A reservation pod.
+/// A reservation pod as of its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Holder {
+struct ReservationPod {
     key: ObjectKey,
-    node: Box<str>,
-    /// The GPU that it holds and will go on to hold.
+    node: NodeName,
+    /// The GPU that it holds; `None` if unknown or if the pod is terminating.
     gpu: Option<Box<str>>,
-    /// Whether the kubelet has said which GPU it holds.
-    told: bool,
-    /// Since when it is as it is.
+    /// Whether the pod has reported its GPU. Then the kubelet has admitted the pod.
+    has_reported_gpu: bool,
+    /// The time of the last change.
     since: Millis,
 }
 
 #[derive(Clone, Debug)]
-struct Presumed {
-    node: Box<str>,
+struct SuspectedReservation {
+    node: NodeName,
     until: Millis,
 }
 
-/// What a pod is to GPU groups.
+/// What a pod is to GPU groups. Each pod's entry holds its role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Ties {
-    /// Nothing.
+pub(super) enum GpuGroupRole {
+    /// The pod has nothing to do with shared GPUs.
     #[default]
     None,
-    /// Shares GPUs.
-    Shares(Box<Shares>),
-    /// Holds a group's GPU.
-    Holds(Box<Holds>),
+    /// The pod has a part of the GPUs.
+    Member(Box<Membership>),
+    /// The pod reserves the GPU of a group.
+    Reservation(Box<ReservedGroup>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shares {
-    groups: Box<[Box<str>]>,
-    /// The node that it is bound to, and the GPUs that it was told; `None` while it waits for its binding.
-    bound: Option<(Box<str>, Gpus)>,
+pub(super) struct Membership {
+    gpu_groups: Box<[GpuGroupId]>,
+    /// The pod's node and the GPUs in its annotation; `None` until the pod is bound.
+    bound: Option<(NodeName, GpuUuids)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holds {
-    group: Box<str>,
-    node: Box<str>,
+pub(super) struct ReservedGroup {
+    gpu_group: GpuGroupId,
+    node: NodeName,
     gpu: Option<Box<str>>,
-    leaves: bool,
+    is_terminating: bool,
 }
 
-impl Ties {
-    pub(super) fn of(spec: &PodSpec, pod: &Pod) -> Ties {
+impl GpuGroupRole {
+    pub(super) fn of(spec: &PodSpec, pod: &Pod) -> GpuGroupRole {
         let annotation = |key: &str| pod.metadata.annotations.text(key).filter(|text| !text.is_empty());
         match spec.kind {
-            PodKind::Reservation => spec.gpu_groups.first().map_or(Ties::None, |group| {
-                Ties::Holds(Box::new(Holds {
-                    group: group.as_str().into(),
+            PodKind::Reservation => spec.gpu_groups.first().map_or(GpuGroupRole::None, |gpu_group| {
+                GpuGroupRole::Reservation(Box::new(ReservedGroup {
+                    gpu_group: gpu_group.as_str().into(),
                     node: spec.node.as_deref().unwrap_or_default().into(),
                     gpu: annotation(keys::RESERVED_GPU).map(Into::into),
-                    leaves: spec.deletion.is_some(),
+                    is_terminating: spec.deletion.is_some(),
                 }))
             }),
             PodKind::Workload => {
                 let in_flight = spec.bind_in_flight.iter().flat_map(|bind| &bind.gpu_groups);
                 let placed = spec.gpu_groups.iter().filter(|_| spec.node.is_some());
-                let mut ties = Ties::sharing(in_flight.chain(placed));
-                // The label alone makes no pod a user of a GPU.
-                let has_part = matches!(
+                let mut role = GpuGroupRole::member_of(in_flight.chain(placed));
+                // The label alone does not make a pod a user of a GPU.
+                let shares_gpu = matches!(
                     spec.requests.gpu,
                     GpuRequest::Fraction { .. } | GpuRequest::Memory { .. }
                 );
-                if let (Ties::Shares(shares), Some(node), true) = (&mut ties, &spec.node, has_part) {
+                if let (GpuGroupRole::Member(membership), Some(node), true) = (&mut role, &spec.node, shares_gpu) {
                     let gpus = annotation(keys::RECEIVED_GPUS)
                         .into_iter()
                         .flat_map(|text| text.split(','));
-                    shares.bound = Some((node.as_str().into(), gpus.map(Into::into).collect()));
+                    membership.bound = Some((node.as_str().into(), gpus.map(Into::into).collect()));
                 }
-                ties
+                role
             }
-            PodKind::Utility | PodKind::Foreign => Ties::None,
+            PodKind::Utility | PodKind::Foreign => GpuGroupRole::None,
         }
     }
 
-    pub(super) fn sharing<'g>(groups: impl Iterator<Item = &'g String>) -> Ties {
-        let mut groups: Vec<Box<str>> = groups.map(|group| group.as_str().into()).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        if groups.is_empty() {
-            Ties::None
+    pub(super) fn member_of<'g>(gpu_groups: impl Iterator<Item = &'g String>) -> GpuGroupRole {
+        let mut gpu_groups: Vec<GpuGroupId> = gpu_groups.map(|gpu_group| gpu_group.as_str().into()).collect();
+        gpu_groups.sort_unstable();
+        gpu_groups.dedup();
+        if gpu_groups.is_empty() {
+            GpuGroupRole::None
         } else {
-            Ties::Shares(Box::new(Shares {
-                groups: groups.into(),
+            GpuGroupRole::Member(Box::new(Membership {
+                gpu_groups: gpu_groups.into(),
                 bound: None,
             }))
         }
@@ -142,249 +148,260 @@ impl Ties {
 }
 
 impl ClusterMirror {
-    /// A reservation pod without sharers holds its GPU for nobody.
-    pub(super) fn show_unused(&self, spec: &mut PodSpec) {
+    /// Turns an unused reservation pod into a terminating pod with a whole GPU.
+    pub(super) fn show_unused_reservation(&self, spec: &mut PodSpec) {
         if spec.kind != PodKind::Reservation {
             return;
         }
-        let shared = spec
+        let is_used = spec
             .gpu_groups
             .iter()
-            .any(|group| self.reservations.sharers.contains_key(group.as_str()));
-        if !shared {
+            .any(|gpu_group| self.reservations.member_counts.contains_key(gpu_group.as_str()));
+        if !is_used {
             spec.kind = PodKind::Utility;
             spec.gpu_groups.clear();
             spec.deletion.get_or_insert(self.now);
         }
     }
 
-    /// The request's bind came to nothing. What it reserved counts until it is seen to be gone.
-    pub(super) fn presume_held(&mut self, request: &BindRequest) {
-        for group in request.gpu_groups() {
-            let known =
-                self.reservations.sharers.contains_key(&**group) || self.reservations.holders.contains_key(&**group);
-            if known {
+    /// The bind of this request failed or was cancelled. It may have created reservation pods that the watch does not show yet.
+    pub(super) fn suspect_reservations(&mut self, request: &BindRequest) {
+        for gpu_group in request.gpu_groups() {
+            let is_known = self.reservations.member_counts.contains_key(&**gpu_group)
+                || self.reservations.reservation_pods.contains_key(&**gpu_group);
+            if is_known {
                 continue;
             }
-            let presumed = Presumed {
+            let suspected = SuspectedReservation {
                 node: request.selected_node().into(),
-                until: self.now + PRESUMED_FOR,
+                until: self.now + SUSPICION_PERIOD,
             };
-            self.reservations.presumed.insert((&**group).into(), presumed);
-            let pod = helper_pod(presumed_uid(group), request.selected_node(), 1, self.now);
+            self.reservations.suspected.insert((&**gpu_group).into(), suspected);
+            let pod = synthetic_pod(suspected_uid(gpu_group), request.selected_node(), 1, self.now);
             self.outbox.events.push(Event::Pod(pod));
         }
     }
 
-    /// What was presumed and did not show is not there.
-    pub(super) fn end_presumptions(&mut self) {
-        let over = self
+    /// Drops suspected reservations that did not appear in time.
+    pub(super) fn expire_suspected_reservations(&mut self) {
+        let expired = self
             .reservations
-            .presumed
+            .suspected
             .iter()
-            .filter(|(_, presumed)| presumed.until <= self.now);
-        let over: Vec<Box<str>> = over.map(|(group, _)| group.clone()).collect();
-        over.iter().for_each(|group| self.stop_presuming(group));
-    }
-
-    fn stop_presuming(&mut self, group: &str) {
-        if self.reservations.presumed.remove(group).is_some() {
-            self.outbox.events.push(Event::PodGone(presumed_uid(group)));
+            .filter(|(_, suspected)| suspected.until <= self.now);
+        let expired: Vec<GpuGroupId> = expired.map(|(gpu_group, _)| gpu_group.clone()).collect();
+        for gpu_group in &expired {
+            self.drop_suspected_reservation(gpu_group);
         }
     }
 
-    /// The pod is tied so from now on. Holders of groups that gained their first sharer or lost their last one are looked at again.
-    pub(super) fn tie(&mut self, key: &ObjectKey, before: &Ties, now: &Ties) {
+    fn drop_suspected_reservation(&mut self, gpu_group: &str) {
+        if self.reservations.suspected.remove(gpu_group).is_some() {
+            self.outbox.events.push(Event::PodGone(suspected_uid(gpu_group)));
+        }
+    }
+
+    /// The pod's role changed. Refreshes the reservation pods of groups that became used or unused.
+    pub(super) fn update_role(&mut self, key: &ObjectKey, before: &GpuGroupRole, now: &GpuGroupRole) {
         if before == now {
             return;
         }
-        self.reservations.untie(key, before);
-        let mut turned: Vec<Box<str>> = Vec::new();
+        self.reservations.remove_role(key, before);
+        let mut changed: Vec<GpuGroupId> = Vec::new();
         match now {
-            Ties::Shares(shares) => {
-                for group in &shares.groups {
-                    let sharers = self.reservations.sharers.entry(group.clone()).or_default();
-                    *sharers += 1;
-                    if *sharers == 1 {
-                        turned.push(group.clone());
+            GpuGroupRole::Member(membership) => {
+                for gpu_group in &membership.gpu_groups {
+                    let members = self.reservations.member_counts.entry(gpu_group.clone()).or_default();
+                    *members += 1;
+                    if *members == 1 {
+                        changed.push(gpu_group.clone());
                     }
                 }
-                self.reservations.add_user(key, shares);
+                self.reservations.add_member(key, membership);
             }
-            Ties::Holds(holds) => {
-                self.reservations.add_holder(key, holds, self.now);
-                self.stop_presuming(&holds.group);
+            GpuGroupRole::Reservation(reserved) => {
+                self.reservations.add_reservation_pod(key, reserved, self.now);
+                self.drop_suspected_reservation(&reserved.gpu_group);
             }
-            Ties::None => {}
+            GpuGroupRole::None => {}
         }
         match before {
-            Ties::Shares(shares) => {
-                for group in &shares.groups {
-                    let Some(sharers) = self.reservations.sharers.get_mut(group) else {
+            GpuGroupRole::Member(membership) => {
+                for gpu_group in &membership.gpu_groups {
+                    let Some(members) = self.reservations.member_counts.get_mut(gpu_group) else {
                         continue;
                     };
-                    *sharers -= 1;
-                    if *sharers == 0 {
-                        self.reservations.sharers.remove(group);
-                        turned.push(group.clone());
+                    *members -= 1;
+                    if *members == 0 {
+                        self.reservations.member_counts.remove(gpu_group);
+                        changed.push(gpu_group.clone());
                     }
                 }
             }
-            Ties::Holds(_) | Ties::None => {}
+            GpuGroupRole::Reservation(_) | GpuGroupRole::None => {}
         }
-        for group in turned {
-            for holder in self.reservations.holders.get(&group).cloned().unwrap_or_default() {
-                self.refresh_pod(&holder.key);
+        for gpu_group in changed {
+            let pods = self.reservations.reservation_pods.get(&gpu_group).cloned();
+            for pod in pods.unwrap_or_default() {
+                self.refresh_pod(&pod.key);
             }
         }
     }
 
-    /// The node came, changed or went.
-    pub(super) fn recheck_lost_groups(&mut self, node: &str) {
-        if self.reservations.users.contains_key(node) {
-            self.reservations.dirty.insert(node.into());
+    /// The node was added, changed or removed.
+    pub(super) fn recheck_gpu_groups(&mut self, node: &str) {
+        if self.reservations.bound_members.contains_key(node) {
+            self.reservations.dirty_nodes.insert(node.into());
         }
     }
 
-    /// Shows the idle GPUs of nodes with lost groups as held, and no longer those of others.
-    pub(super) fn hold_where_lost(&mut self) {
-        let lost: Vec<Box<str>> = self.reservations.lost.keys().cloned().collect();
-        self.reservations.dirty.extend(lost);
-        for node in std::mem::take(&mut self.reservations.dirty) {
+    /// Shows the idle GPUs of nodes with unreserved groups as held, and frees them once the groups are reserved again.
+    pub(super) fn block_gpus_of_unreserved_groups(&mut self) {
+        let blocked: Vec<NodeName> = self.reservations.blocked_nodes.keys().cloned().collect();
+        self.reservations.dirty_nodes.extend(blocked);
+        for node in std::mem::take(&mut self.reservations.dirty_nodes) {
             let gpus = self.nodes.get(&node).map(|entry| entry.gpus);
-            let devices = gpus.filter(|gpus| *gpus > 0 && self.reservations.has_lost_group(&node, self.now));
-            if devices == self.reservations.lost.get(&node).copied() {
+            let devices = gpus.filter(|gpus| *gpus > 0 && self.reservations.has_unreserved_group(&node, self.now));
+            if devices == self.reservations.blocked_nodes.get(&node).copied() {
                 continue;
             }
             match devices {
                 Some(devices) => {
-                    self.reservations.lost.insert(node.clone(), devices);
-                    let pod = helper_pod(lost_uid(&node), &node, devices, self.now);
+                    self.reservations.blocked_nodes.insert(node.clone(), devices);
+                    let pod = synthetic_pod(blocked_uid(&node), &node, devices, self.now);
                     self.outbox.events.push(Event::Pod(pod));
                 }
                 None => {
-                    self.reservations.lost.remove(&node);
-                    self.outbox.events.push(Event::PodGone(lost_uid(&node)));
+                    self.reservations.blocked_nodes.remove(&node);
+                    self.outbox.events.push(Event::PodGone(blocked_uid(&node)));
                 }
             }
         }
     }
 
-    /// GPUs of the node that the engine counts as held, or as not there, although no pod is promised one beyond what the node has: those
-    /// that failed under their pods, and those of helper pods that are presumed, that are shown for lost groups, or that no kubelet has
-    /// taken in yet.
-    fn uncounted_gpus(&self, node: &str) -> i64 {
+    /// GPUs of the node that the engine counts as held or missing although no pod was promised a GPU beyond the node's capacity: failed
+    /// GPUs of running pods, and GPUs of suspected reservations, of unreserved groups, and of unused reservation pods that the kubelet
+    /// has not admitted yet.
+    fn gpus_held_without_promise(&self, node: &str) -> i64 {
         let known = &self.reservations;
-        let presumed = known.presumed.values().filter(|presumed| *presumed.node == *node);
+        let suspected = known.suspected.values().filter(|suspected| *suspected.node == *node);
         let unused = known
-            .holders
+            .reservation_pods
             .iter()
-            .filter(|(group, _)| !known.sharers.contains_key(*group))
-            .flat_map(|(_, holders)| holders)
-            .filter(|holder| *holder.node == *node && !holder.told);
-        let unconfirmed = i64::try_from(presumed.count() + unused.count()).unwrap_or(i64::MAX);
-        let shown = known.lost.get(node).copied().unwrap_or(0);
+            .filter(|(gpu_group, _)| !known.member_counts.contains_key(*gpu_group))
+            .flat_map(|(_, pods)| pods)
+            .filter(|pod| *pod.node == *node && !pod.has_reported_gpu);
+        let unconfirmed = i64::try_from(suspected.count() + unused.count()).unwrap_or(i64::MAX);
+        let blocked = known.blocked_nodes.get(node).copied().unwrap_or(0);
         let failed = self.nodes.get(node).map_or(0, |entry| entry.failed_gpus);
-        unconfirmed.saturating_add(shown).saturating_add(failed)
+        unconfirmed.saturating_add(blocked).saturating_add(failed)
     }
 }
 
 impl ClusterMirror {
-    /// Whether pods on the node hold more GPUs than the node has.
-    pub fn exceeds_gpus(&self, node: &NodeView<'_>) -> bool {
-        node.idle_devices < 0 && node.idle_devices.saturating_add(self.uncounted_gpus(node.name)) < 0
+    /// Whether the pods on the node were promised more GPUs than the node has. An invariant of the scheduler says that this never happens.
+    pub fn overcommits_gpus(&self, node: &NodeView<'_>) -> bool {
+        node.idle_devices < 0 && {
+            let excused = self.gpus_held_without_promise(node.name);
+            node.idle_devices.saturating_add(excused) < 0
+        }
     }
 }
 
 impl Reservations {
-    fn untie(&mut self, key: &ObjectKey, ties: &Ties) {
-        match ties {
-            Ties::Shares(shares) => self.remove_user(key, shares),
-            Ties::Holds(holds) => self.remove_holder(key, holds),
-            Ties::None => {}
+    fn remove_role(&mut self, key: &ObjectKey, role: &GpuGroupRole) {
+        match role {
+            GpuGroupRole::Member(membership) => self.remove_member(key, membership),
+            GpuGroupRole::Reservation(reserved) => self.remove_reservation_pod(key, reserved),
+            GpuGroupRole::None => {}
         }
     }
 
-    fn add_user(&mut self, key: &ObjectKey, shares: &Shares) {
-        let Some((node, gpus)) = &shares.bound else { return };
-        let of_node = self.users.entry(node.clone()).or_default();
-        for group in &shares.groups {
-            let users = of_node.entry(group.clone()).or_default();
-            users.insert(key.clone(), gpus.clone());
+    fn add_member(&mut self, key: &ObjectKey, membership: &Membership) {
+        let Some((node, gpus)) = &membership.bound else { return };
+        let of_node = self.bound_members.entry(node.clone()).or_default();
+        for gpu_group in &membership.gpu_groups {
+            let members = of_node.entry(gpu_group.clone()).or_default();
+            members.insert(key.clone(), gpus.clone());
         }
-        self.dirty.insert(node.clone());
+        self.dirty_nodes.insert(node.clone());
     }
 
-    fn remove_user(&mut self, key: &ObjectKey, shares: &Shares) {
-        let Some((node, _)) = &shares.bound else { return };
-        let Some(of_node) = self.users.get_mut(node) else {
+    fn remove_member(&mut self, key: &ObjectKey, membership: &Membership) {
+        let Some((node, _)) = &membership.bound else { return };
+        let Some(of_node) = self.bound_members.get_mut(node) else {
             return;
         };
-        for group in &shares.groups {
-            if let Some(users) = of_node.get_mut(group) {
-                users.remove(key);
-                if users.is_empty() {
-                    of_node.remove(group);
+        for gpu_group in &membership.gpu_groups {
+            if let Some(members) = of_node.get_mut(gpu_group) {
+                members.remove(key);
+                if members.is_empty() {
+                    of_node.remove(gpu_group);
                 }
             }
         }
         if of_node.is_empty() {
-            self.users.remove(node);
+            self.bound_members.remove(node);
         }
-        self.dirty.insert(node.clone());
+        self.dirty_nodes.insert(node.clone());
     }
 
-    fn add_holder(&mut self, key: &ObjectKey, holds: &Holds, now: Millis) {
-        let holder = Holder {
+    fn add_reservation_pod(&mut self, key: &ObjectKey, reserved: &ReservedGroup, now: Millis) {
+        let pod = ReservationPod {
             key: key.clone(),
-            node: holds.node.clone(),
-            gpu: holds.gpu.clone().filter(|_| !holds.leaves),
-            told: holds.gpu.is_some(),
+            node: reserved.node.clone(),
+            gpu: reserved.gpu.clone().filter(|_| !reserved.is_terminating),
+            has_reported_gpu: reserved.gpu.is_some(),
             since: now,
         };
-        self.holders.entry(holds.group.clone()).or_default().push(holder);
-        self.dirty.insert(holds.node.clone());
+        self.reservation_pods
+            .entry(reserved.gpu_group.clone())
+            .or_default()
+            .push(pod);
+        self.dirty_nodes.insert(reserved.node.clone());
     }
 
-    fn remove_holder(&mut self, key: &ObjectKey, holds: &Holds) {
-        if let Some(holders) = self.holders.get_mut(&holds.group) {
-            holders.retain(|holder| holder.key != *key);
-            if holders.is_empty() {
-                self.holders.remove(&holds.group);
+    fn remove_reservation_pod(&mut self, key: &ObjectKey, reserved: &ReservedGroup) {
+        if let Some(pods) = self.reservation_pods.get_mut(&reserved.gpu_group) {
+            pods.retain(|pod| pod.key != *key);
+            if pods.is_empty() {
+                self.reservation_pods.remove(&reserved.gpu_group);
             }
         }
-        self.dirty.insert(holds.node.clone());
+        self.dirty_nodes.insert(reserved.node.clone());
     }
 
     /// Whether pods of the node run on a GPU that no reservation pod holds for them.
-    fn has_lost_group(&self, node: &str, now: Millis) -> bool {
-        let groups = self.users.get(node).into_iter().flatten();
-        let is_held = |group: &str, users: &Users| {
-            let mut holders = self.holders.get(group).into_iter().flatten();
-            holders.any(|holder| match &holder.gpu {
-                // Pods that another binder bound do not say which GPU they were told.
-                Some(gpu) if *holder.node == *node => {
-                    let is_own = users.values().all(|told| told.is_empty() || told.contains(gpu));
-                    is_own || holder.since + WRONG_GPU_FOR <= now
+    fn has_unreserved_group(&self, node: &str, now: Millis) -> bool {
+        let gpu_groups = self.bound_members.get(node).into_iter().flatten();
+        let is_reserved = |gpu_group: &str, members: &BoundMembers| {
+            let mut pods = self.reservation_pods.get(gpu_group).into_iter().flatten();
+            pods.any(|pod| match &pod.gpu {
+                Some(gpu) if *pod.node == *node => {
+                    // Members that another binder bound have no annotation with their GPU.
+                    let is_own_gpu = members.values().all(|gpus| gpus.is_empty() || gpus.contains(gpu));
+                    is_own_gpu || pod.since + WRONG_GPU_GRACE <= now
                 }
                 Some(_) => false,
                 None => false,
             })
         };
-        groups.into_iter().any(|(group, users)| !is_held(group, users))
+        gpu_groups
+            .into_iter()
+            .any(|(gpu_group, members)| !is_reserved(gpu_group, members))
     }
 }
 
-fn presumed_uid(group: &str) -> String {
-    format!("presumed reservation of {group}")
+fn suspected_uid(gpu_group: &str) -> String {
+    format!("suspected reservation of {gpu_group}")
 }
 
-fn lost_uid(node: &str) -> String {
+fn blocked_uid(node: &str) -> String {
     format!("idle GPUs of {node}, which has a GPU group without its reservation")
 }
 
-/// A pod that holds GPUs and is about to leave, as it is shown to the engine.
-fn helper_pod(uid: String, node: &str, devices: i64, now: Millis) -> PodSpec {
+/// A terminating pod that exists in the engine only and holds whole GPUs of the node.
+fn synthetic_pod(uid: String, node: &str, devices: i64, now: Millis) -> PodSpec {
     PodSpec {
         namespace: kai_api::keys::RESERVATION.to_owned(),
         name: uid.clone(),

@@ -4,34 +4,34 @@ use kai_api::{PodIdentity, keys};
 
 use crate::Partition;
 
-/// Which part of the cluster the mirror shows to the engine.
+/// Which objects the mirror passes on to the engine. Fixed for the lifetime of a mirror.
 #[derive(Clone, Debug)]
 pub struct MirrorSettings {
-    /// Pods that name this scheduler are placed.
+    /// The engine places pods with this `schedulerName`.
     pub scheduler_name: String,
-    /// Namespace of reservation pods.
+    /// The namespace of reservation pods.
     pub reservation_namespace: String,
     /// The part of the cluster to schedule.
     pub partition: Partition,
-    /// The labels of GPU and CPU workers, if pods are kept to them.
+    /// If set, GPU pods need a node with the GPU worker label, and other pods one with the CPU worker label.
     pub restrict_nodes: Option<WorkerLabels>,
-    /// The label that says whether a node has MIG on.
+    /// The node label that says whether MIG is enabled.
     pub mig_label: String,
-    /// Whether the tree of queues counts, or only its leaves.
+    /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
     pub full_hierarchy_fairness: bool,
 }
 
-/// Labels that say what a node is for.
+/// Keys of the labels that mark worker nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerLabels {
-    /// For pods with GPUs.
+    /// Marks nodes for pods with GPUs.
     pub gpu: String,
-    /// For pods without.
+    /// Marks nodes for pods without GPUs.
     pub cpu: String,
 }
 
 impl Default for MirrorSettings {
-    /// The values of an installation that changes nothing.
+    /// The defaults of an installation.
     fn default() -> MirrorSettings {
         let identity = PodIdentity::default();
         MirrorSettings {

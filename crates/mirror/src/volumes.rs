@@ -1,5 +1,5 @@
-//! Volume claims of waiting pods. A claim that is bound limits its pod to the nodes that reach the volume; one that is not keeps the
-//! pod waiting, since binding volumes late is not supported yet.
+//! Volume claims of pending pods. A bound claim restricts its pod to the nodes that reach the volume. A claim that is not bound keeps the
+//! pod pending: binding at the first consumer (`WaitForFirstConsumer`) is not supported yet.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ClusterMirror;
 
-/// Combining the alternatives of several volumes multiplies them; pods beyond this many are refused.
+/// Node selector terms that the volumes of one pod may lead to. Terms of several volumes multiply; a pod beyond this is refused.
 const TERMS_MAX: usize = 64;
 
-/// Claims, volumes, and the pods that wait with them.
+/// Claims, volumes, and the pending pods by the claims that they name.
 #[derive(Debug, Default)]
 pub(super) struct Volumes {
     claims: FxHashMap<ObjectKey, Arc<PersistentVolumeClaim>>,
     volumes: FxHashMap<Box<str>, Arc<PersistentVolume>>,
-    users: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
+    pending_pods: FxHashMap<ObjectKey, FxHashSet<ObjectKey>>,
 }
 
 impl ClusterMirror {
     /// The volume claim was added or changed.
     pub fn apply_volume_claim(&mut self, key: &ObjectKey, claim: &Arc<PersistentVolumeClaim>) {
         self.volumes.claims.insert(key.clone(), Arc::clone(claim));
-        self.refresh_users(key);
+        self.refresh_pods_of_claim(key);
     }
 
     /// The volume claim was deleted.
     pub fn remove_volume_claim(&mut self, key: &ObjectKey) {
         self.volumes.claims.remove(key);
-        self.refresh_users(key);
+        self.refresh_pods_of_claim(key);
     }
 
     /// The volume was added or changed.
@@ -39,7 +39,7 @@ impl ClusterMirror {
         let name = volume.metadata().plain_name();
         self.volumes.volumes.insert(name.into(), Arc::clone(volume));
         if let Some((namespace, claim)) = volume.claim() {
-            self.refresh_users(&ObjectKey::new(namespace, claim));
+            self.refresh_pods_of_claim(&ObjectKey::new(namespace, claim));
         }
     }
 
@@ -48,51 +48,56 @@ impl ClusterMirror {
         if let Some(volume) = self.volumes.volumes.remove(name)
             && let Some((namespace, claim)) = volume.claim()
         {
-            self.refresh_users(&ObjectKey::new(namespace, claim));
+            self.refresh_pods_of_claim(&ObjectKey::new(namespace, claim));
         }
     }
 
-    /// Limits the pod to where its volumes are, or refuses it.
-    pub(super) fn follow_volumes(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
-        // Many volumes may have one claim: each claim limits the pod once.
-        let mut followed = FxHashSet::default();
+    /// Restricts the pod to the nodes that reach its volumes, or refuses the pod with the reason.
+    pub(super) fn apply_volume_constraints(&mut self, key: &ObjectKey, pod: &Pod, spec: &mut PodSpec) {
+        // Several volumes may name one claim; each claim restricts the pod once.
+        let mut seen = FxHashSet::default();
         for claim in pod.volume_claims() {
             steps::count(1);
             let name = claim.claim_name(&key.name);
             let claim = ObjectKey::new(&key.namespace, &name);
-            if !followed.insert(claim.clone()) {
+            if !seen.insert(claim.clone()) {
                 continue;
             }
-            self.volumes.users.entry(claim.clone()).or_default().insert(key.clone());
-            if let Err(refusal) = self.volumes.limit(&claim, spec) {
+            self.volumes
+                .pending_pods
+                .entry(claim.clone())
+                .or_default()
+                .insert(key.clone());
+            if let Err(refusal) = self.volumes.restrict(&claim, spec) {
                 spec.refused.get_or_insert(refusal);
             }
         }
     }
 
-    /// The pod does not wait for its claims any more.
-    pub(super) fn leave_volumes(&mut self, key: &ObjectKey, pod: &Pod) {
+    /// The pod is bound or gone.
+    pub(super) fn forget_volume_user(&mut self, key: &ObjectKey, pod: &Pod) {
         for claim in pod.volume_claims() {
             let claim = ObjectKey::new(&key.namespace, &claim.claim_name(&key.name));
-            if let Some(users) = self.volumes.users.get_mut(&claim) {
-                users.remove(key);
-                if users.is_empty() {
-                    self.volumes.users.remove(&claim);
+            if let Some(pods) = self.volumes.pending_pods.get_mut(&claim) {
+                pods.remove(key);
+                if pods.is_empty() {
+                    self.volumes.pending_pods.remove(&claim);
                 }
             }
         }
     }
 
-    fn refresh_users(&mut self, claim: &ObjectKey) {
-        let users: Vec<ObjectKey> = self.volumes.users.get(claim).into_iter().flatten().cloned().collect();
-        for pod in users {
+    fn refresh_pods_of_claim(&mut self, claim: &ObjectKey) {
+        let pods = self.volumes.pending_pods.get(claim).into_iter().flatten();
+        let pods: Vec<ObjectKey> = pods.cloned().collect();
+        for pod in pods {
             self.refresh_pod(&pod);
         }
     }
 }
 
 impl Volumes {
-    fn limit(&self, claim: &ObjectKey, spec: &mut PodSpec) -> Result<(), String> {
+    fn restrict(&self, claim: &ObjectKey, spec: &mut PodSpec) -> Result<(), String> {
         let name = &claim.name;
         let Some(object) = self.claims.get(claim) else {
             return Err(format!("persistent volume claim {name} does not exist"));
@@ -112,7 +117,7 @@ impl Volumes {
         let terms = volume.node_terms().map_err(|problem| problem.to_string())?;
         if let Some(terms) = terms {
             spec.constraints.required_nodes =
-                Some(both(spec.constraints.required_nodes.take(), terms).ok_or_else(|| {
+                Some(intersect(spec.constraints.required_nodes.take(), terms).ok_or_else(|| {
                     format!(
                         "the volumes of the pod are bound to too many different sets of nodes ({TERMS_MAX} at most)"
                     )
@@ -122,13 +127,14 @@ impl Volumes {
     }
 }
 
-/// Terms that match where one of each list does; `None` if there are too many.
-fn both(left: Option<Vec<NodeSelectorTerm>>, right: Vec<NodeSelectorTerm>) -> Option<Vec<NodeSelectorTerm>> {
+/// Terms that match the nodes which a term of each list matches; `None` if there are too many.
+fn intersect(left: Option<Vec<NodeSelectorTerm>>, right: Vec<NodeSelectorTerm>) -> Option<Vec<NodeSelectorTerm>> {
     let Some(left) = left else { return Some(right) };
-    let matches_some = |term: &&NodeSelectorTerm| !term.labels.is_empty() || !term.fields.is_empty();
+    // A term without requirements matches no node.
+    let is_satisfiable = |term: &&NodeSelectorTerm| !term.labels.is_empty() || !term.fields.is_empty();
     let mut terms = Vec::new();
-    for a in left.iter().filter(matches_some) {
-        for b in right.iter().filter(matches_some) {
+    for a in left.iter().filter(is_satisfiable) {
+        for b in right.iter().filter(is_satisfiable) {
             steps::count(a.labels.len() + a.fields.len() + b.labels.len() + b.fields.len());
             let mut term = a.clone();
             term.labels.extend(b.labels.iter().cloned());

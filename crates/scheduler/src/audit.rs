@@ -1,5 +1,5 @@
-//! Now and then the watches are compared with fresh lists. They should never differ; if they do, the difference is put right and shown as
-//! a metric, since it means that decisions were made on a cluster that was not there.
+//! Compares the watches with fresh lists, periodically. They should never differ. A difference means that the engine decided on wrong data;
+//! the audit corrects it and shows it as a metric.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use kai_cluster::{Context, Error, Feed, Selection};
 
 use crate::metrics::Metrics;
 
-/// How long a change may be on its way through a watch.
+/// How long a watch may take to deliver a change.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Audits for ever. Ends only if our credentials are no longer good.
+/// Audits until the API server rejects our credentials.
 pub(crate) async fn run(context: &Context, period: Option<Duration>, metrics: &Metrics) -> Error {
     let Some(period) = period else {
         return std::future::pending().await;
     };
     loop {
         tokio::time::sleep(period).await;
-        if let Err(error) = all(context, metrics).await {
+        if let Err(error) = audit_all(context, metrics).await {
             if error.is_unauthorized() {
                 return error;
             }
@@ -26,16 +26,16 @@ pub(crate) async fn run(context: &Context, period: Option<Duration>, metrics: &M
     }
 }
 
-async fn all(context: &Context, metrics: &Metrics) -> Result<(), Error> {
+async fn audit_all(context: &Context, metrics: &Metrics) -> Result<(), Error> {
     let feeds = &context.feeds;
-    one(context, feeds.nodes(), "Node", metrics).await?;
-    one(context, feeds.queues(), "Queue", metrics).await?;
-    one(context, feeds.pod_groups(), "PodGroup", metrics).await?;
-    one(context, feeds.bind_requests(), "BindRequest", metrics).await?;
-    one(context, feeds.pods(), "Pod", metrics).await
+    audit_kind(context, feeds.nodes(), "Node", metrics).await?;
+    audit_kind(context, feeds.queues(), "Queue", metrics).await?;
+    audit_kind(context, feeds.pod_groups(), "PodGroup", metrics).await?;
+    audit_kind(context, feeds.bind_requests(), "BindRequest", metrics).await?;
+    audit_kind(context, feeds.pods(), "Pod", metrics).await
 }
 
-async fn one<T: kai_api::Object>(
+async fn audit_kind<T: kai_api::Object>(
     context: &Context,
     feed: &Feed<T>,
     kind: &'static str,

@@ -11,15 +11,15 @@ pub enum Error {
         /// What is wrong with it, with the remedy.
         message: String,
     },
-    /// A flag has a value that means nothing.
+    /// A flag has an invalid value.
     #[error("flag --{flag}: {message}")]
     Flag {
-        /// Its name.
+        /// The flag's name.
         flag: &'static str,
         /// What is wrong with it, with the remedy.
         message: String,
     },
-    /// The API server does not know us any more. A restart brings a new token.
+    /// The API server rejects our credentials. A restarted pod gets a new token.
     #[error("the api server no longer accepts our credentials; restart to get new ones ({0})")]
     Unauthorized(kai_cluster::Error),
 }

@@ -1,170 +1,172 @@
-//! Telling people why their pods wait. After a cycle a bounded number of waiting pods is looked at, those that never were first; what the
-//! engine says about them becomes conditions and events if it is news. All words about reasons come from `kai_engine::reasons`.
+//! Reports why pods are pending. After each cycle the driver explains a bounded number of pending pods, new ones first. The engine's reason
+//! becomes conditions and events if it is a new one. All texts of reasons come from `kai_engine::reasons`.
 
-mod rota;
+mod queue;
 mod structured;
 
-use kai_api::{Object, ObjectKey, ObjectReference, PodCondition};
+use kai_api::{Object, ObjectKey, ObjectReference, PodCondition, PodGroup};
 use kai_cluster::{Note, Severity};
 use kai_engine::model::{GangKey, Millis};
 use kai_engine::reasons::{Reason, not_ready_text};
 use kai_engine::report::PodView;
 
-pub(crate) use rota::Rota;
+pub(crate) use queue::ExplainQueue;
 
-use crate::writers::{Board, NotScheduled, Unschedulable};
-use kai_mirror::{ClusterMirror, group_key};
+use crate::writers::{NotScheduled, StatusQueue, Unschedulable, rfc3339};
+use kai_mirror::{ClusterMirror, pod_group_key};
 
-/// Pods that are looked at after one cycle. Each costs some microseconds; waiting is told late rather than decided late.
-const LOOKS_PER_CYCLE_MAX: usize = 256;
-/// A pod grouper needs a moment to find a new pod. Until then its pods are not said to belong nowhere.
+/// Pods to explain after one cycle. Each costs some microseconds; explanations may be late, decisions may not.
+const PODS_PER_CYCLE_MAX: usize = 256;
+/// The pod grouper needs a moment to create the pod group of a new pod. Until then a missing pod group is not reported.
 const GROUPING_GRACE: Millis = Millis::seconds(10);
 
-/// Reason of the conditions and events about waiting.
+/// Reason of the conditions and events on pending pods.
 pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
-/// Looks at waiting pods and posts what is new about them.
+/// Explains pods that are due and queues new messages for writing.
 pub(crate) fn explain(
     engine: &kai_engine::Cluster,
-    index: &ClusterMirror,
-    rota: &mut Rota,
-    board: &Board,
+    mirror: &ClusterMirror,
+    explain_queue: &mut ExplainQueue,
+    status_queue: &StatusQueue,
     pool: &str,
     now: Millis,
 ) {
-    let due = rota.due(now, LOOKS_PER_CYCLE_MAX);
+    let due = explain_queue.due(now, PODS_PER_CYCLE_MAX);
     if due.is_empty() {
         return;
     }
-    let (waiting, rest): (Vec<_>, Vec<_>) = due.into_iter().partition(|uid| index.is_waiting(uid));
+    let (pending, rest): (Vec<_>, Vec<_>) = due.into_iter().partition(|uid| mirror.is_pending(uid));
     for uid in rest {
-        rota.forget(&uid);
+        explain_queue.remove(&uid);
     }
-    for view in engine.pods_of(waiting.iter().map(|uid| &**uid)) {
-        look(&view, index, rota, board, pool, now);
+    let mut explainer = Explainer {
+        mirror,
+        explain_queue,
+        status_queue,
+        pool,
+        now,
+    };
+    for view in engine.pods_of(pending.iter().map(|uid| &**uid)) {
+        explainer.explain_pod(&view);
     }
-    for uid in waiting {
-        rota.again(uid, now);
+    for uid in pending {
+        explain_queue.requeue(uid, now);
     }
 }
 
-fn look(view: &PodView<'_>, index: &ClusterMirror, rota: &mut Rota, board: &Board, pool: &str, now: Millis) {
-    let (Some(reason), Some((key, pod))) = (&view.reason, index.pod_by_uid(view.uid)) else {
-        return;
-    };
-    let gang = view.gang.map(group_key);
-    let created = pod.metadata().creation_timestamp.as_deref();
-    let created = created.and_then(|text| kai_api::parse_time(text).ok()).unwrap_or(now);
-    match tells(reason) {
-        Tells::Nothing => return,
-        // Without a pod group nobody knows which partition it is for; and one of another partition is not missing.
-        Tells::OnceGrouped if now - created < GROUPING_GRACE || !index.answers_for(pod, gang.as_ref()) => return,
-        Tells::OnceGrouped | Tells::Pod | Tells::PodAndGang => {}
+struct Explainer<'a> {
+    mirror: &'a ClusterMirror,
+    explain_queue: &'a mut ExplainQueue,
+    status_queue: &'a StatusQueue,
+    pool: &'a str,
+    now: Millis,
+}
+
+impl Explainer<'_> {
+    fn explain_pod(&mut self, view: &PodView<'_>) {
+        let (Some(reason), Some((key, pod))) = (&view.reason, self.mirror.pod_by_uid(view.uid)) else {
+            return;
+        };
+        let gang = view.gang.map(pod_group_key);
+        let created = pod.metadata().creation_timestamp.as_deref();
+        let created = created
+            .and_then(|text| kai_api::parse_time(text).ok())
+            .unwrap_or(self.now);
+        match audience(reason) {
+            Audience::None => return,
+            // The partition of a pod is that of its pod group. One of another partition is not missing.
+            Audience::PodIfUngrouped
+                if self.now - created < GROUPING_GRACE || !self.mirror.reports_missing_gang(pod, gang.as_ref()) =>
+            {
+                return;
+            }
+            Audience::PodIfUngrouped | Audience::Pod | Audience::PodAndGang => {}
+        }
+        let text = text(view, reason, self.mirror);
+        let new_since = self.explain_queue.record_message(view.uid, &text, self.now);
+        let pod_group = gang.as_ref().and_then(|gang| self.mirror.pod_group(gang));
+        let text = match pod_group {
+            Some(pod_group) if pod_group.backs_off() => format!("Node-Pool '{}': {text}", self.pool),
+            Some(_) | None => text,
+        };
+        if let Some(since) = new_since {
+            let sets_condition = pod_group.is_none_or(|pod_group| pod_group.marks_unschedulable());
+            self.emit_pod_status(key, pod, reason, &text, since, sets_condition);
+        }
+        if let (Some(gang), Some(pod_group), Audience::PodAndGang) = (gang, pod_group, audience(reason)) {
+            self.emit_gang_status(&gang, pod_group, view.uid, reason, &text);
+        }
     }
-    let text = text(view, reason, index);
-    let first = rota.tell(view.uid, &text, now);
-    let group = gang.as_ref().and_then(|gang| index.group(gang));
-    let text = match group {
-        Some(group) if group.backs_off() => format!("Node-Pool '{pool}': {text}"),
-        Some(_) | None => text,
-    };
-    if let Some(since) = first {
-        tell_pod(
-            key,
-            pod,
-            reason,
-            &text,
+
+    fn emit_pod_status(
+        &self,
+        key: &ObjectKey,
+        pod: &kai_api::Pod,
+        reason: &Reason,
+        text: &str,
+        since: Millis,
+        sets_condition: bool,
+    ) {
+        let (severity, event_reason) = if let Reason::WaitsForRelease { .. } = reason {
+            (Severity::Normal, "Pipelined")
+        } else {
+            (Severity::Warning, UNSCHEDULABLE)
+        };
+        self.status_queue
+            .add_event(event(ObjectReference::of(pod), severity, event_reason, text.to_owned()));
+        let is_set = pod.condition(PodCondition::SCHEDULED).is_some_and(|condition| {
+            condition.reason.as_deref() == Some(UNSCHEDULABLE) && condition.message.as_deref() == Some(text)
+        });
+        // A pod with an unknown subgroup gets the condition in any case: no other status would ever report it.
+        if is_set || !(sets_condition || matches!(reason, Reason::UnknownSubGroup(_))) {
+            return;
+        }
+        let condition = NotScheduled {
+            uid: pod.metadata().uid.as_deref().unwrap_or_default().to_owned(),
+            reason: UNSCHEDULABLE,
+            message: text.to_owned(),
             since,
-            board,
-            group.is_none_or(|group| group.marks_unschedulable()),
-        );
+        };
+        self.status_queue.set_pod_condition(key, condition);
     }
-    let (Some(gang), Some(group)) = (gang, group) else {
-        return;
-    };
-    if tells(reason) != Tells::PodAndGang {
-        return;
+
+    fn emit_gang_status(&mut self, gang: &ObjectKey, pod_group: &PodGroup, uid: &str, reason: &Reason, text: &str) {
+        // A gang counts as scheduled while a part of it runs.
+        if self.mirror.has_placed_pods(gang) || !self.explain_queue.record_gang_message(gang, uid, text) {
+            return;
+        }
+        let object = ObjectReference::of(pod_group);
+        if let Reason::GangNotReady { lacking, .. } = reason {
+            let message = format!("{} ({text})", not_ready_text(lacking));
+            return self
+                .status_queue
+                .add_event(event(object, Severity::Normal, "NotReady", message));
+        }
+        let reasons = structured::reasons(reason, text);
+        let message = structured::message(&reasons);
+        self.status_queue
+            .add_event(event(object, Severity::Normal, UNSCHEDULABLE, message.clone()));
+        self.status_queue
+            .set_pod_group_condition(gang, Some(Unschedulable { message, reasons }));
     }
-    // While a part of it runs, it is scheduled.
-    if index.is_active(&gang) || !rota.tell_gang(&gang, view.uid, &text) {
-        return;
-    }
-    if let Reason::GangNotReady { lacking, .. } = reason {
-        let message = format!("{} ({text})", not_ready_text(lacking));
-        return board.note(note(
-            ObjectReference::of(&**group),
-            Severity::Normal,
-            "NotReady",
-            message,
-        ));
-    }
-    let said = structured::reasons(reason, &text);
-    let message = structured::message(&said);
-    board.note(note(
-        ObjectReference::of(&**group),
-        Severity::Normal,
-        UNSCHEDULABLE,
-        message.clone(),
-    ));
-    board.group(&gang, Some(Unschedulable { message, reasons: said }));
 }
 
-fn tell_pod(
-    key: &ObjectKey,
-    pod: &kai_api::Pod,
-    reason: &Reason,
-    text: &str,
-    since: Millis,
-    board: &Board,
-    marks: bool,
-) {
-    if let Reason::WaitsForRelease { .. } = reason {
-        board.note(note(
-            ObjectReference::of(pod),
-            Severity::Normal,
-            "Pipelined",
-            text.to_owned(),
-        ));
-    } else {
-        board.note(note(
-            ObjectReference::of(pod),
-            Severity::Warning,
-            UNSCHEDULABLE,
-            text.to_owned(),
-        ));
-    }
-    let said = pod.condition(PodCondition::SCHEDULED);
-    let says_so = said.is_some_and(|condition| {
-        condition.reason.as_deref() == Some(UNSCHEDULABLE) && condition.message.as_deref() == Some(text)
-    });
-    // A pod that names a subgroup which does not exist is told so in any case: nothing else would ever be said about it.
-    if says_so || !(marks || matches!(reason, Reason::UnknownSubGroup(_))) {
-        return;
-    }
-    let condition = NotScheduled {
-        uid: pod.metadata().uid.as_deref().unwrap_or_default().to_owned(),
-        reason: UNSCHEDULABLE,
-        message: text.to_owned(),
-        since,
-    };
-    board.pod(key, condition);
-}
-
-/// The engine's words, and what only the mirror knows.
-pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &ClusterMirror) -> String {
-    let name = |gang: &GangKey| index.workload(gang);
+/// The engine's reason, and the node that the pod avoids, which only the mirror knows.
+pub(crate) fn text(view: &PodView<'_>, reason: &Reason, mirror: &ClusterMirror) -> String {
+    let name = |gang: &GangKey| mirror.workload(gang);
     let reason = reason.with_names(&name);
-    match index.avoided(view.uid) {
+    match mirror.avoided_node(view.uid) {
         Some((node, until)) => {
-            let until = crate::writers::time(until);
+            let until = rfc3339(until);
             format!("{reason}; node {node} is left out until {until} because binding to it failed")
         }
         None => reason.to_string(),
     }
 }
 
-/// An event.
-pub(crate) fn note(about: kai_api::ObjectReference, severity: Severity, reason: &'static str, message: String) -> Note {
+/// An event without annotations.
+pub(crate) fn event(about: ObjectReference, severity: Severity, reason: &'static str, message: String) -> Note {
     Note {
         about,
         severity,
@@ -174,25 +176,25 @@ pub(crate) fn note(about: kai_api::ObjectReference, severity: Severity, reason: 
     }
 }
 
-/// Whom a reason is told to.
+/// The objects that get a status for a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tells {
-    /// Nobody: it is not news, or somebody else says it.
-    Nothing,
-    /// The pod, if it stays without a group.
-    OnceGrouped,
+enum Audience {
+    /// No object: another component reports it, or it is not final.
+    None,
+    /// The pod, if it stays without a pod group.
+    PodIfUngrouped,
     /// The pod.
     Pod,
-    /// The pod and its group.
+    /// The pod and its pod group.
     PodAndGang,
 }
 
-fn tells(reason: &Reason) -> Tells {
+fn audience(reason: &Reason) -> Audience {
     match reason {
-        // The API server says that gates are set; an eviction has its own event.
-        Reason::Gated | Reason::Evicted(_) | Reason::NotTried => Tells::Nothing,
-        Reason::GangMissing(_) => Tells::OnceGrouped,
-        Reason::WaitsForRelease { .. } | Reason::CutShort => Tells::Pod,
+        // The API server reports scheduling gates; an eviction has its own event.
+        Reason::Gated | Reason::Evicted(_) | Reason::NotTried => Audience::None,
+        Reason::GangMissing(_) => Audience::PodIfUngrouped,
+        Reason::WaitsForRelease { .. } | Reason::CutShort => Audience::Pod,
         Reason::QueueMissing(_)
         | Reason::QueueDisconnected { .. }
         | Reason::QueueNotLeaf(_)
@@ -206,6 +208,6 @@ fn tells(reason: &Reason) -> Tells {
         | Reason::GangShort { .. }
         | Reason::NoDomain { .. }
         | Reason::TopologyUnknown { .. }
-        | Reason::PreemptionDelay { .. } => Tells::PodAndGang,
+        | Reason::PreemptionDelay { .. } => Audience::PodAndGang,
     }
 }

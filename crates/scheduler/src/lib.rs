@@ -1,21 +1,21 @@
-//! The scheduler role. It mirrors the cluster into the engine, asks it for decisions, carries them out and tells people why a pod
-//! waits.
+//! The scheduler role. It mirrors the cluster into the engine, runs scheduling cycles, writes their decisions to the API, and reports why
+//! pods are pending.
 //!
 //! ```text
 //! watches ─> ClusterMirror ─> engine events ─> kai_engine::Cluster ─> decisions ─> writers ─> API
 //! ```
 //!
-//! One task owns the index and the engine; writes run beside it and report back. What the engine decided counts as carried out
-//! from that moment on (`kai_mirror`), until the cluster shows it or a write fails. It never decides anything itself: which pod
-//! gets what is the engine's matter alone.
+//! One task owns the mirror and the engine. Writes run concurrently and report their results to it. `kai_mirror` counts a decision as
+//! carried out at once, until a watch shows it or its write fails. The scheduler never decides anything itself: the engine alone chooses
+//! nodes and victims.
 
 mod args;
 mod audit;
 mod config;
 mod cycle;
+mod debug_endpoints;
 mod error;
 mod explain;
-mod http;
 mod metrics;
 mod settings;
 mod writers;

@@ -1,5 +1,5 @@
-//! The scheduler's metrics, with KAI's names where it has them. Its counters are mostly named without `_total`, which the text format
-//! adds to every counter; those are gauges here that only grow, so that dashboards find them under the names they know.
+//! The scheduler's metrics, with KAI's names where KAI has them. Most counters of KAI lack the suffix `_total`, which the text format appends
+//! to every counter. They are growing gauges here, so that KAI's dashboards find them.
 
 mod search;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kai_engine::Cluster;
 use kai_engine::model::Action;
-use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
+use kai_engine::report::{Decision, ActionStats, Generator, NodeView, Report, SearchResult};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,26 +20,26 @@ use rustc_hash::FxHashSet;
 
 use self::search::SearchMetrics;
 
-type Number = Gauge<f64, AtomicU64>;
-type Whole = Gauge<i64, AtomicI64>;
+type FloatGauge = Gauge<f64, AtomicU64>;
+type IntGauge = Gauge<i64, AtomicI64>;
 
-/// Pod groups with a counter of their own. Beyond, all of them start anew.
+/// Pod groups with a counter of evicted pods. Beyond, all these counters are reset, which Prometheus allows.
 const EVICTED_GROUPS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAction {
+struct ActionLabels {
     action: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfQueue {
+struct QueueLabels {
     queue_name: String,
     queue_metadata_name: String,
     queue_display_name: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfGroup {
+struct PodGroupLabels {
     podgroup: String,
     namespace: String,
     uid: String,
@@ -48,56 +48,56 @@ struct OfGroup {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfKind {
+struct KindLabels {
     kind: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfLaw {
+struct InvariantLabels {
     law: &'static str,
 }
 
 /// The scheduler's metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    cycle: Number,
-    gather: Number,
-    carry: Number,
-    actions: Family<OfAction, Number>,
+    cycle: FloatGauge,
+    apply: FloatGauge,
+    execute: FloatGauge,
+    actions: Family<ActionLabels, FloatGauge>,
     task_scheduling: Histogram,
     task_bind: Histogram,
-    scheduled: Family<OfAction, Whole>,
-    acted_on: Family<OfAction, Whole>,
-    simulated: Family<OfAction, Whole>,
-    filtered: Family<OfAction, Whole>,
+    scheduled: Family<ActionLabels, IntGauge>,
+    acted_on: Family<ActionLabels, IntGauge>,
+    simulated: Family<ActionLabels, IntGauge>,
+    filtered: Family<ActionLabels, IntGauge>,
     search: SearchMetrics,
-    preemption_attempts: Whole,
-    fair_share: [Family<OfQueue, Number>; 3],
-    usage: [Family<OfQueue, Number>; 3],
-    evicted: Family<OfGroup, Counter>,
-    decisions: Family<OfKind, Counter>,
-    failed_writes: Family<OfKind, Counter>,
-    drift: Family<OfKind, Whole>,
+    preemption_attempts: IntGauge,
+    fair_share: [Family<QueueLabels, FloatGauge>; 3],
+    usage: [Family<QueueLabels, FloatGauge>; 3],
+    evicted: Family<PodGroupLabels, Counter>,
+    decisions: Family<KindLabels, Counter>,
+    failed_writes: Family<KindLabels, Counter>,
+    drift: Family<KindLabels, IntGauge>,
     cycle_seconds: Histogram,
-    take_in_seconds: Histogram,
-    waiting_pods: Whole,
-    assumed: Whole,
-    status_backlog: Whole,
-    broken_laws: Family<OfLaw, Counter>,
-    /// Series in `evicted`, counted here since a family can't.
+    apply_seconds: Histogram,
+    pending_pods: IntGauge,
+    assumed: IntGauge,
+    status_backlog: IntGauge,
+    broken_invariants: Family<InvariantLabels, Counter>,
+    /// Uids of the pod groups in `evicted`. `Family` has no length.
     evicted_groups: Mutex<FxHashSet<String>>,
 }
 
 impl Metrics {
-    /// Registers all of them under the prefix.
+    /// Registers all metrics under the prefix.
     pub(crate) fn new(registry: &mut Registry, prefix: &str) -> Metrics {
         let registry = registry.sub_registry_with_prefix(prefix);
         let seconds = || Histogram::new(exponential_buckets(0.0005, 2.0, 16));
         let task_latency = || Histogram::new(exponential_buckets(5.0, 2.0, 10));
         let metrics = Metrics {
-            cycle: Number::default(),
-            gather: Number::default(),
-            carry: Number::default(),
+            cycle: FloatGauge::default(),
+            apply: FloatGauge::default(),
+            execute: FloatGauge::default(),
             actions: Family::default(),
             task_scheduling: task_latency(),
             task_bind: task_latency(),
@@ -106,7 +106,7 @@ impl Metrics {
             simulated: Family::default(),
             filtered: Family::default(),
             search: SearchMetrics::default(),
-            preemption_attempts: Whole::default(),
+            preemption_attempts: IntGauge::default(),
             fair_share: Default::default(),
             usage: Default::default(),
             evicted: Family::default(),
@@ -114,63 +114,58 @@ impl Metrics {
             failed_writes: Family::default(),
             drift: Family::default(),
             cycle_seconds: seconds(),
-            take_in_seconds: seconds(),
-            waiting_pods: Whole::default(),
-            assumed: Whole::default(),
-            status_backlog: Whole::default(),
-            broken_laws: Family::default(),
+            apply_seconds: seconds(),
+            pending_pods: IntGauge::default(),
+            assumed: IntGauge::default(),
+            status_backlog: IntGauge::default(),
+            broken_invariants: Family::default(),
             evicted_groups: Mutex::default(),
         };
-        metrics.register_known(registry);
+        metrics.register_kai_metrics(registry);
         metrics.search.register(registry);
-        metrics.register_own(registry);
+        metrics.register_own_metrics(registry);
         metrics
     }
 
-    fn register_known(&self, registry: &mut Registry) {
-        let names = ["e2e", "open_session", "close_session"];
-        let helps = [
-            "A whole cycle",
-            "Taking in changes",
-            "Handing out decisions and explaining",
-        ];
-        for ((name, help), gauge) in names
-            .into_iter()
-            .zip(helps)
-            .zip([&self.cycle, &self.gather, &self.carry])
-        {
-            let name = match name {
-                "e2e" => "e2e_scheduling_latency_milliseconds".to_owned(),
-                name => format!("{name}_latency_milliseconds"),
-            };
-            registry.register(name, help, gauge.clone());
-        }
-        let actions = "action_scheduling_latency_milliseconds";
-        registry.register(actions, "One action of a cycle", self.actions.clone());
-        let task = "task_scheduling_latency_milliseconds";
-        registry.register(
-            task,
-            "From a pod's creation to its decision",
-            self.task_scheduling.clone(),
-        );
-        let bind = "task_bind_latency_milliseconds";
-        registry.register(bind, "From the decision to its write", self.task_bind.clone());
+    /// Metrics that KAI has too.
+    fn register_kai_metrics(&self, registry: &mut Registry) {
+        self.register_latencies(registry);
         let scheduled = "podgroups_scheduled_by_action";
-        registry.register(scheduled, "Pod groups that got places", self.scheduled.clone());
+        registry.register(scheduled, "Pod groups that an action placed", self.scheduled.clone());
         let acted_on = "podgroups_acted_on_by_action";
-        registry.register(
-            acted_on,
-            "Pod groups that places were sought for",
-            self.acted_on.clone(),
-        );
+        registry.register(acted_on, "Pod groups that an action tried", self.acted_on.clone());
         let simulated = "scenarios_simulation_by_action";
         registry.register(simulated, "Simulations of evictions", self.simulated.clone());
         let filtered = "scenarios_filtered_by_action";
-        let help = "Sets of victims that could not be enough and were not simulated";
+        let help = "Sets of victims that free too little and were not simulated";
         registry.register(filtered, help, self.filtered.clone());
         let attempts = "total_preemption_attempts";
-        let help = "Pod groups that got places by preemption";
+        let help = "Pod groups that were placed by preemption";
         registry.register(attempts, help, self.preemption_attempts.clone());
+        self.register_queue_metrics(registry);
+        // The text format appends `_total`.
+        registry.register("pod_group_evicted_pods", "Pods evicted", self.evicted.clone());
+    }
+
+    fn register_latencies(&self, registry: &mut Registry) {
+        let cycle = "e2e_scheduling_latency_milliseconds";
+        registry.register(cycle, "The last cycle", self.cycle.clone());
+        let apply = "open_session_latency_milliseconds";
+        let help = "Applying changes at the start of the last cycle";
+        registry.register(apply, help, self.apply.clone());
+        let execute = "close_session_latency_milliseconds";
+        let help = "Starting writes and explaining pods at the end of the last cycle";
+        registry.register(execute, help, self.execute.clone());
+        let actions = "action_scheduling_latency_milliseconds";
+        registry.register(actions, "An action of the last cycle", self.actions.clone());
+        let task = "task_scheduling_latency_milliseconds";
+        let help = "From a pod's creation to its decision";
+        registry.register(task, help, self.task_scheduling.clone());
+        let bind = "task_bind_latency_milliseconds";
+        registry.register(bind, "From the decision to its write", self.task_bind.clone());
+    }
+
+    fn register_queue_metrics(&self, registry: &mut Registry) {
         let shares = [
             "queue_fair_share_cpu_cores",
             "queue_fair_share_memory_gb",
@@ -181,63 +176,58 @@ impl Metrics {
         }
         let usages = ["queue_cpu_usage", "queue_memory_usage", "queue_gpu_usage"];
         for (name, family) in usages.into_iter().zip(&self.usage) {
-            registry.register(
-                name,
-                "What a queue used lately, as a share of the cluster",
-                family.clone(),
-            );
+            let help = "Recent usage of a queue, as a share of the cluster";
+            registry.register(name, help, family.clone());
         }
-        // The text format ends it in `_total`.
-        registry.register("pod_group_evicted_pods", "Pods evicted", self.evicted.clone());
     }
 
-    fn register_own(&self, registry: &mut Registry) {
+    fn register_own_metrics(&self, registry: &mut Registry) {
         registry.register("decisions", "Decisions of the engine", self.decisions.clone());
         registry.register(
             "failed_writes",
-            "Decisions that could not be written",
+            "Writes of decisions that failed",
             self.failed_writes.clone(),
         );
         let drift = "Objects that an audit found different from their watch; should stay at zero";
         registry.register("mirror_drift", drift, self.drift.clone());
-        registry.register("cycle_duration_seconds", "A whole cycle", self.cycle_seconds.clone());
-        let take_in = "Taking in what changed, in cycles and between them";
-        registry.register("take_in_duration_seconds", take_in, self.take_in_seconds.clone());
-        registry.register("waiting_pods", "Pods that wait for a place", self.waiting_pods.clone());
-        let assumed = "Decisions that the cluster does not show yet";
+        registry.register("cycle_duration_seconds", "Cycles", self.cycle_seconds.clone());
+        let apply = "Applying changes of watches, in cycles and between them";
+        registry.register("take_in_duration_seconds", apply, self.apply_seconds.clone());
+        registry.register("waiting_pods", "Pods without a node", self.pending_pods.clone());
+        let assumed = "Decisions that no watch shows yet";
         registry.register("assumed_decisions", assumed, self.assumed.clone());
         let backlog = "Conditions and events that wait to be written";
         registry.register("status_backlog", backlog, self.status_backlog.clone());
-        let laws = "Invariants found broken; should stay at zero";
-        registry.register("broken_invariants", laws, self.broken_laws.clone());
+        let broken = "Violations of invariants; should stay at zero";
+        registry.register("broken_invariants", broken, self.broken_invariants.clone());
     }
 
-    /// How long the parts of a cycle took.
-    pub(crate) fn cycle(&self, parts: &Parts) {
+    /// Records the durations of a cycle.
+    pub(crate) fn cycle(&self, times: &CycleTimes) {
         let millis = |duration: Duration| duration.as_secs_f64() * 1e3;
-        let whole = parts.gather + parts.decide + parts.carry;
+        let whole = times.apply + times.decide + times.execute;
         self.cycle.set(millis(whole));
-        self.gather.set(millis(parts.gather));
-        self.carry.set(millis(parts.carry));
+        self.apply.set(millis(times.apply));
+        self.execute.set(millis(times.execute));
         self.cycle_seconds.observe(whole.as_secs_f64());
-        for (action, duration) in &parts.actions {
-            let gauge = self.actions.get_or_create(&OfAction { action: action.name() });
+        for (action, duration) in &times.actions {
+            let gauge = self.actions.get_or_create(&ActionLabels { action: action.name() });
             gauge.set(millis(*duration));
         }
-        for searched in &parts.searches {
-            self.search.took(searched);
+        for search in &times.searches {
+            self.search.observe_duration(search);
         }
     }
 
-    /// What changed was taken in, within so long.
-    pub(crate) fn taken_in(&self, duration: Duration) {
-        self.take_in_seconds.observe(duration.as_secs_f64());
+    /// Records how long the driver took to apply changes.
+    pub(crate) fn changes_applied(&self, duration: Duration) {
+        self.apply_seconds.observe(duration.as_secs_f64());
     }
 
-    /// What a cycle decided.
+    /// Counts the decisions and the effort of a cycle.
     pub(crate) fn report(&self, report: &Report) {
         let count = |kind| {
-            self.decisions.get_or_create(&OfKind { kind }).inc();
+            self.decisions.get_or_create(&KindLabels { kind }).inc();
         };
         for decision in &report.decisions {
             match decision {
@@ -254,11 +244,11 @@ impl Metrics {
     }
 
     fn effort(&self, effort: &ActionStats) {
-        let of = OfAction {
+        let labels = ActionLabels {
             action: effort.action.name(),
         };
-        let add = |family: &Family<OfAction, Whole>, count: u32| {
-            family.get_or_create(&of).inc_by(i64::from(count));
+        let add = |family: &Family<ActionLabels, IntGauge>, count: u32| {
+            family.get_or_create(&labels).inc_by(i64::from(count));
         };
         add(&self.scheduled, effort.placed);
         add(&self.acted_on, effort.tried);
@@ -269,124 +259,123 @@ impl Metrics {
         }
     }
 
-    /// Pods of a group that were evicted.
-    pub(crate) fn evicted(&self, group: &kai_api::ObjectReference, pool: &str, action: &'static str, pods: u64) {
-        let of = OfGroup {
-            podgroup: group.name.clone(),
-            namespace: group.namespace.clone(),
-            uid: group.uid.clone(),
+    /// Counts evicted pods of a pod group.
+    pub(crate) fn evicted(&self, pod_group: &kai_api::ObjectReference, pool: &str, action: &'static str, pods: u64) {
+        let labels = PodGroupLabels {
+            podgroup: pod_group.name.clone(),
+            namespace: pod_group.namespace.clone(),
+            uid: pod_group.uid.clone(),
             nodepool: pool.to_owned(),
             action,
         };
         let mut known = self.evicted_groups.lock().unwrap_or_else(PoisonError::into_inner);
-        // Counters may restart at any time.
         if known.len() >= EVICTED_GROUPS_MAX {
             known.clear();
             self.evicted.clear();
         }
-        known.insert(group.uid.clone());
-        self.evicted.get_or_create(&of).inc_by(pods);
+        known.insert(pod_group.uid.clone());
+        self.evicted.get_or_create(&labels).inc_by(pods);
     }
 
-    /// A pod was decided so long after it was made.
+    /// Records the time from a pod's creation to its decision.
     pub(crate) fn decided_after(&self, millis: i64) {
         self.task_scheduling.observe(millis.max(0) as f64);
     }
 
-    /// A decision was written so long after it was made.
+    /// Records the time from a decision to its successful write.
     pub(crate) fn bound_after(&self, duration: Duration) {
         self.task_bind.observe(duration.as_secs_f64() * 1e3);
     }
 
-    /// A decision could not be written.
-    pub(crate) fn failed(&self, kind: &'static str) {
-        self.failed_writes.get_or_create(&OfKind { kind }).inc();
+    /// Counts a failed write.
+    pub(crate) fn write_failed(&self, kind: &'static str) {
+        self.failed_writes.get_or_create(&KindLabels { kind }).inc();
     }
 
-    /// What audits of a kind found so far.
+    /// Sets the number of differences that audits of a kind have found.
     pub(crate) fn drift(&self, kind: &'static str, differences: u64) {
-        let gauge = self.drift.get_or_create(&OfKind { kind });
+        let gauge = self.drift.get_or_create(&KindLabels { kind });
         gauge.set(i64::try_from(differences).unwrap_or(i64::MAX));
     }
 
-    /// What is under way.
-    pub(crate) fn under_way(&self, waiting: usize, assumed: usize, backlog: usize) {
-        let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.waiting_pods.set(whole(waiting));
-        self.assumed.set(whole(assumed));
-        self.status_backlog.set(whole(backlog));
+    /// Sets the gauges of pending pods, assumed decisions and unwritten statuses.
+    pub(crate) fn set_backlogs(&self, pending: usize, assumed: usize, backlog: usize) {
+        let gauge_value = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.pending_pods.set(gauge_value(pending));
+        self.assumed.set(gauge_value(assumed));
+        self.status_backlog.set(gauge_value(backlog));
     }
 
-    /// Shares of queues, and the laws that are cheap to check: one look at each node and queue.
-    pub(crate) fn look(
+    /// Sets the metrics of queues and checks the invariants that need one visit of each node and queue.
+    pub(crate) fn check_cluster(
         &self,
         engine: &Cluster,
         display_name: impl Fn(&str) -> Option<String>,
-        exceeds_gpus: impl Fn(&NodeView<'_>) -> bool,
+        overcommits_gpus: impl Fn(&NodeView<'_>) -> bool,
     ) {
-        self.look_at_queues(engine, display_name);
+        self.check_queues(engine, display_name);
         for node in engine.nodes() {
             if let Some(memory) = node.gpu_memory_mib
                 && node.shared.iter().any(|gpu| gpu.allocated_mib > memory)
             {
-                self.broken("no GPU beyond its memory", node.name);
+                self.report_broken_invariant("no GPU beyond its memory", node.name);
             }
-            if exceeds_gpus(&node) {
-                self.broken("no node beyond its GPUs", node.name);
+            if overcommits_gpus(&node) {
+                self.report_broken_invariant("no node beyond its GPUs", node.name);
             }
         }
     }
 
-    fn look_at_queues(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
+    fn check_queues(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
         /// Milli-cores, bytes and millionths of a GPU in the units of the metrics.
         const UNITS: [f64; 3] = [1e3, 1e9, 1e6];
         const BILLION: f64 = 1e9;
         self.fair_share.iter().chain(&self.usage).for_each(Family::clear);
         for queue in engine.queues() {
             let display = display_name(queue.name);
-            let of = OfQueue {
+            let labels = QueueLabels {
                 queue_name: display.clone().unwrap_or_else(|| queue.name.to_owned()),
                 queue_metadata_name: queue.name.to_owned(),
                 queue_display_name: display.unwrap_or_default(),
             };
             for (at, unit) in UNITS.into_iter().enumerate() {
                 self.fair_share[at]
-                    .get_or_create(&of)
+                    .get_or_create(&labels)
                     .set(queue.fair_share[at] as f64 / unit);
                 let usage = queue.usage_billionths[at] as f64 / BILLION;
-                self.usage[at].get_or_create(&of).set(usage);
+                self.usage[at].get_or_create(&labels).set(usage);
             }
             let limits = [queue.quota.cpu.limit, queue.quota.memory.limit, queue.quota.gpu.limit];
-            let passed = limits
+            let is_exceeded = limits
                 .iter()
                 .zip(queue.allocated)
                 .any(|(limit, used)| limit.is_some_and(|limit| used > limit));
-            if passed {
-                // A limit that was lowered below what runs is not our doing; it is shown all the same, as a warning.
-                self.broken("no queue beyond its limit", queue.name);
+            if is_exceeded {
+                // A user may have lowered the limit below what runs; the metric and the warning show that too.
+                self.report_broken_invariant("no queue beyond its limit", queue.name);
             }
         }
     }
 
-    fn broken(&self, law: &'static str, by: &str) {
-        self.broken_laws.get_or_create(&OfLaw { law }).inc();
-        tracing::warn!(law, by, "an invariant does not hold");
+    fn report_broken_invariant(&self, law: &'static str, object: &str) {
+        self.broken_invariants.get_or_create(&InvariantLabels { law }).inc();
+        tracing::warn!(law, object, "an invariant does not hold");
     }
 }
 
-/// How long the parts of a cycle took.
+/// The durations of a cycle's parts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) gather: Duration,
+pub(crate) struct CycleTimes {
+    pub(crate) apply: Duration,
     pub(crate) decide: Duration,
-    pub(crate) carry: Duration,
+    pub(crate) execute: Duration,
     pub(crate) actions: Vec<(Action, Duration)>,
-    pub(crate) searches: Vec<Searched>,
+    pub(crate) searches: Vec<VictimSearch>,
 }
 
-/// How long a search for victims took.
+/// A finished victim search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Searched {
+pub(crate) struct VictimSearch {
     pub(crate) action: Action,
     pub(crate) generator: Generator,
     pub(crate) end: SearchResult,

@@ -1,4 +1,4 @@
-//! What the flags and the configuration file mean together.
+//! The settings of the scheduler, from flags and configuration file.
 
 use std::time::Duration;
 
@@ -10,51 +10,51 @@ use kai_mirror::{MirrorSettings, Partition, WorkerLabels};
 /// Which pods are bound through a BindRequest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum BindRequests {
-    /// Those that need preparation; others are bound directly, which is one write instead of several.
+    /// Pods that need preparation by the binder. Others are bound directly, with one write instead of several.
     #[default]
     WhenNeeded,
-    /// All, as in KAI.
+    /// All pods, as in KAI.
     Always,
 }
 
-/// What the scheduler does and how.
+/// The settings of the scheduler. Fixed for the lifetime of the process.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Policy of the engine.
+    /// The engine's policy.
     pub config: Config,
-    /// Remarks on the configuration file and flags, to be logged.
-    pub remarks: Vec<String>,
+    /// Warnings about the configuration file and flags, for the log.
+    pub warnings: Vec<String>,
     /// The configuration file as JSON, for snapshots.
     pub config_file: serde_json::Value,
-    /// Pods that ask for it are placed.
+    /// The `schedulerName` of pods to schedule.
     pub scheduler_name: String,
-    /// Namespace and app label of reservation pods.
+    /// Namespace and `app` label of reservation pods.
     pub reservation: String,
     /// The part of the cluster to schedule.
     pub partition: Partition,
-    /// Label that names the queue, for snapshots.
+    /// Label key of the queue, for snapshots.
     pub queue_label_key: String,
-    /// How metrics' names begin.
+    /// Prefix of the names of metrics.
     pub metrics_namespace: String,
-    /// The labels of GPU and CPU workers, if pods are kept to them.
+    /// If set, GPU pods need a node with the GPU worker label, and other pods one with the CPU worker label.
     pub restrict_nodes: Option<WorkerLabels>,
-    /// The label that says whether a node has MIG on.
+    /// The node label that says whether MIG is enabled.
     pub mig_label: String,
-    /// Whether the tree of queues counts, or only its leaves.
+    /// Whether fair shares follow the hierarchy of queues. Otherwise all leaf queues are siblings.
     pub full_hierarchy_fairness: bool,
     /// Which pods get a BindRequest.
     pub bind_requests: BindRequests,
-    /// A cycle at least so often.
+    /// Longest time between the starts of two cycles.
     pub schedule_period: Duration,
-    /// How long to gather changes.
+    /// Time between a change and the cycle that it triggers.
     pub gather_period: Duration,
-    /// How often watches are compared with lists; `None` = never.
+    /// Time between two audits of the watches; `None` = no audits.
     pub audit_period: Option<Duration>,
-    /// Whether evicted pods get a condition first.
+    /// Whether evicted pods get the condition `DisruptionTarget` first.
     pub update_pod_eviction_condition: bool,
-    /// Writers of conditions and events.
+    /// Number of workers that write conditions and events.
     pub status_workers: usize,
-    /// Conditions and events per second, and at once.
+    /// Conditions and events per second, and the burst.
     pub status_rate: (u32, u32),
 }
 
@@ -63,19 +63,19 @@ impl TryFrom<Args> for Settings {
 
     fn try_from(args: Args) -> Result<Settings, Error> {
         let file = config::load(&args.scheduler_conf)?;
-        let remarks = file.remarks.into_iter().chain(args.remarks()).collect();
+        let warnings = file.warnings.into_iter().chain(args.warnings()).collect();
         let mut config = file.config;
         config.consolidation_preemptees_max = u32::try_from(args.max_consolidation_preemptees).ok();
         config.use_signatures = args.use_scheduling_signatures;
         config.allow_consolidating_reclaim = args.allow_consolidating_reclaim;
-        let grace = span("default-staleness-grace-period", &args.default_staleness_grace_period)?;
+        let grace = parse_millis("default-staleness-grace-period", &args.default_staleness_grace_period)?;
         config.staleness_grace = (grace.0 >= 0).then_some(grace);
-        config.stuck_in_releasing = span("stuck-in-releasing-threshold", &args.stuck_in_releasing_threshold)?;
-        let audit_period = duration("audit-period", &args.audit_period)?;
-        let schedule_period = duration("schedule-period", &args.schedule_period)?;
+        config.stuck_in_releasing = parse_millis("stuck-in-releasing-threshold", &args.stuck_in_releasing_threshold)?;
+        let audit_period = parse_period("audit-period", &args.audit_period)?;
+        let schedule_period = parse_period("schedule-period", &args.schedule_period)?;
         Ok(Settings {
             config,
-            remarks,
+            warnings,
             config_file: file.json,
             scheduler_name: args.scheduler_name,
             reservation: args.resource_reservation_app_label,
@@ -89,9 +89,9 @@ impl TryFrom<Args> for Settings {
             mig_label: args.mig_worker_node_label_key,
             full_hierarchy_fairness: args.full_hierarchy_fairness,
             bind_requests: args.bind_requests,
-            // A period of zero would never let anything else run.
+            // With a period of zero, cycles would starve the other tasks.
             schedule_period: schedule_period.max(Duration::from_millis(1)),
-            gather_period: duration("gather-period", &args.gather_period)?,
+            gather_period: parse_period("gather-period", &args.gather_period)?,
             audit_period: (!audit_period.is_zero()).then_some(audit_period),
             update_pod_eviction_condition: args.update_pod_eviction_condition,
             status_workers: args.num_of_status_recording_workers.max(1),
@@ -113,9 +113,9 @@ impl Settings {
         }
     }
 
-    /// The lease that replicas of this scheduler, for this part of the cluster, take turns in.
+    /// The leader election lease of this scheduler and partition.
     pub fn lease_name(&self) -> String {
-        match self.partition.parts().1 {
+        match self.partition.label_key_and_value().1 {
             "" => self.scheduler_name.clone(),
             value => format!("{}-{value}", self.scheduler_name),
         }
@@ -134,15 +134,15 @@ impl Default for Settings {
     }
 }
 
-fn span(flag: &'static str, text: &str) -> Result<Millis, Error> {
+fn parse_millis(flag: &'static str, text: &str) -> Result<Millis, Error> {
     kai_api::parse_duration(text).map_err(|error| Error::Flag {
         flag,
         message: error.to_string(),
     })
 }
 
-fn duration(flag: &'static str, text: &str) -> Result<Duration, Error> {
-    let millis = span(flag, text)?;
+fn parse_period(flag: &'static str, text: &str) -> Result<Duration, Error> {
+    let millis = parse_millis(flag, text)?;
     let message = || "it is negative; write zero or more".to_owned();
     u64::try_from(millis.0)
         .map(Duration::from_millis)
@@ -182,8 +182,8 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(settings.mig_label, "mig");
-        assert_eq!(settings.remarks.len(), 1, "{:?}", settings.remarks);
-        assert!(settings.remarks[0].contains("--detailed-fit-errors"));
+        assert_eq!(settings.warnings.len(), 1, "{:?}", settings.warnings);
+        assert!(settings.warnings[0].contains("--detailed-fit-errors"));
         assert_eq!(settings.schedule_period, Duration::from_millis(500));
         assert!(!settings.full_hierarchy_fairness);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The scheduler against an API server: what it writes, and what it makes of failures.
+//! The scheduler against an embedded API server: its writes, and its reactions to failures.
 
 mod support;
 
@@ -224,7 +224,7 @@ async fn a_gang_that_does_not_want_it_has_no_marks_on_its_pods() {
     assert!(conditions.as_array().is_none_or(Vec::is_empty), "{conditions}");
 }
 
-/// Pod `victim` runs on the only GPU, until `winner` comes, which has a higher priority.
+/// Pod `victim` runs on the only GPU until `winner` is created, which has a higher priority.
 async fn a_victim_has_to_leave(world: &World) {
     world.node("n1", 1);
     for (name, value) in [("low", 50), ("high", 90)] {
@@ -288,7 +288,7 @@ async fn higher_priority_evicts_and_gets_the_place() {
         .await;
 }
 
-/// Fails the first so many calls of a subresource in this way.
+/// Fails the first calls of a subresource with this fault.
 fn failing(
     subresource: &'static str,
     fault: Fault,
@@ -440,7 +440,7 @@ async fn metrics_have_the_names_that_dashboards_know() {
         assert!(text.contains(&format!("\n{line}")), "{line} is not in\n{text}");
     }
     assert!(!text.contains("broken_invariants_total{"), "{text}");
-    assert!(world.context.health.not_ready().is_empty() && world.context.health.stuck().is_empty());
+    assert!(world.context.health.not_ready_text().is_empty() && world.context.health.stuck().is_empty());
 }
 
 /// Every metric of KAI's scheduler that has a meaning here, with its labels; docs/differences.md lists the others.

@@ -242,7 +242,7 @@ impl SchedulingCondition {
     pub const REASON: &str = "Unschedulable";
 
     /// Whether both say the same; when it was said and in which change does not count.
-    pub fn says_the_same(&self, other: &SchedulingCondition) -> bool {
+    pub fn same_content(&self, other: &SchedulingCondition) -> bool {
         self.type_ == other.type_
             && self.node_pool == other.node_pool
             && self.reason == other.reason

@@ -1,26 +1,25 @@
-//! How long the lists of a pod may be that are compared with every node, or with every pod on it.
+//! Bounds on the lists of a pod that the engine compares with every node, or with every pod on a node.
 //!
-//! Kubernetes bounds none of them, but for the size of an object: 1.5 MiB hold some ten thousand entries, and a thousand nodes to
-//! compare them with make that a matter of seconds for one pod. A pod beyond a bound waits and says why. The bounds are far above
-//! what pods have.
+//! Kubernetes bounds only the size of an object. 1.5 MiB hold some ten thousand entries; to compare them with a thousand nodes would take
+//! seconds for one pod. A pod beyond a bound is refused with the reason. The bounds are far above the needs of real pods.
 
 use crate::Error;
 use crate::error::FieldError;
 
-/// Tolerations; each is compared with each taint of each node.
+/// Tolerations. The engine compares each with every taint of every node.
 pub(super) const TOLERATIONS_MAX: usize = 128;
 /// Terms, requirements and values of the node selector and node affinity together. Lists of nodes to avoid may be long.
 pub(super) const NODE_REQUIREMENTS_MAX: usize = 1_024;
-/// Requirements, values and namespaces of these terms.
+/// Requirements, values and namespaces of pod (anti-)affinity terms together.
 pub(super) const POD_REQUIREMENTS_MAX: usize = 1_024;
-/// Host ports; they are looked for among those of all pods on a node.
+/// Host ports. The engine compares them with the ports of all pods on a node.
 pub(super) const HOST_PORTS_MAX: usize = 256;
-/// Kinds of resources beside CPU, memory and GPUs. Reasons list them.
+/// Kinds of resources besides CPU, memory and GPUs. Reasons list them.
 pub(super) const RESOURCE_KINDS_MAX: usize = 64;
-/// Problems of one pod that are told: each becomes an event.
+/// Reported problems of one pod: each becomes an event.
 pub(super) const PROBLEMS_MAX: usize = 8;
 
-/// Whether a list has no more entries than it may have; else an error says so.
+/// Whether a list is within its bound. Adds an error if not.
 pub(super) fn is_within(count: usize, max: usize, field: &str, errors: &mut Vec<FieldError>) -> bool {
     if count > max {
         errors.push(FieldError::new(field, Error::TooMany { count, max }));
@@ -46,7 +45,7 @@ mod tests {
         (0..count).map(entry).collect()
     }
 
-    /// A list of this length is taken, one that is longer by one is a reason to wait, and is not looked at any more.
+    /// A list of this length is accepted. One more entry refuses the pod, and the list is not read.
     fn check(max: usize, spec: impl Fn(usize) -> Value, field: &str) {
         let within = read(spec(max)).value;
         assert_eq!(within.refused, None);

@@ -1,11 +1,11 @@
-//! Lists of which only a part is read: what nobody needs is dropped element by element, never held as a whole.
+//! Deserializes lists of which kai keeps only some elements. It drops the others one by one and never holds the whole list.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-/// What `choose` makes of the elements of a list; nothing where the list is null or missing.
+/// The elements for which `choose` returns a value; none if the list is null or missing.
 pub(super) fn chosen<'de, D, T, U>(deserializer: D, choose: fn(T) -> Option<U>) -> Result<Vec<U>, D::Error>
 where
     D: Deserializer<'de>,
@@ -37,7 +37,7 @@ impl<'de, T: Deserialize<'de>, U> Visitor<'de> for List<T, U> {
         let mut kept = Vec::new();
         while let Some(element) = list.next_element()? {
             if let Some(element) = (self.choose)(element) {
-                // Most pods keep exactly one; room for four would be three times what is needed.
+                // Most pods keep exactly one element; `push` alone would allocate four.
                 kept.reserve_exact(1);
                 kept.push(element);
             }

@@ -1,5 +1,5 @@
-//! Conditions of a pod. Only those are kept that somebody reads, and only while they don't hold: every pod of a cluster has
-//! several, and one that runs has nothing to say.
+//! Conditions of a pod. The slim type keeps only conditions that kai reads, and only while they are not true: every pod has several, and
+//! those of a running pod are not needed.
 
 use serde::{Deserialize, Deserializer};
 
@@ -13,20 +13,20 @@ pub struct PodCondition {
     /// Type.
     #[serde(rename = "type")]
     pub type_: Text,
-    /// Whether it holds.
+    /// Status.
     pub status: ConditionStatus,
-    /// One word.
+    /// Machine-readable reason.
     pub reason: Option<Text>,
-    /// A sentence.
+    /// Message for users.
     pub message: Option<Text>,
 }
 
 impl PodCondition {
-    /// A scheduler found a node.
+    /// `PodScheduled`: the pod has a node.
     pub const SCHEDULED: &str = "PodScheduled";
-    /// The binder is done.
+    /// The binder has bound the pod.
     pub const BOUND: &str = "PodBound";
-    /// It is about to be evicted.
+    /// `DisruptionTarget`: the pod is about to be evicted.
     pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
     const OF_INTEREST: [&str; 2] = [Self::SCHEDULED, Self::BOUND];
@@ -36,21 +36,21 @@ impl PodCondition {
     }
 }
 
-/// Whether a condition holds.
+/// The status of a condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum ConditionStatus {
-    /// It does.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
-    /// Nobody knows.
+    /// The status is not known.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 /// For `#[serde(deserialize_with)]`.
-pub(super) fn of_interest<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
+pub(super) fn unmet<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PodCondition>, D::Error> {
     chosen(deserializer, |condition: PodCondition| {
         condition.is_of_interest().then_some(condition)
     })

@@ -1,5 +1,5 @@
-//! The ConfigMaps that a pod can't start without: those of its environment and of volumes that a container mounts, unless they are
-//! optional. Only their names are kept, and of most pods there are none.
+//! The ConfigMaps that a pod requires: those of its environment and of mounted volumes, unless they are optional. The slim type keeps only
+//! their names; most pods have none.
 
 use serde::{Deserialize, Deserializer};
 
@@ -9,10 +9,10 @@ use super::volumes::Volumes;
 use crate::keys;
 use crate::text::Text;
 
-/// The cluster puts it into every namespace, and every pod with an account refers to it.
+/// Kubernetes creates it in every namespace, and every pod with a service account refers to it.
 const ROOT_CERTIFICATES: &str = "kube-root-ca.crt";
 
-/// A reference to a ConfigMap, wherever it stands.
+/// A reference to a ConfigMap in `env`, `envFrom` or a volume.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Reference {
@@ -21,14 +21,14 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    /// The name, if the pod can't do without the ConfigMap.
+    /// The name, unless the reference is optional.
     pub(super) fn required(self) -> Option<Text> {
         let name = self.name.filter(|_| self.optional != Some(true))?;
         (!name.is_empty() && &*name != ROOT_CERTIFICATES && !is_made_for_sharing(&name)).then_some(name)
     }
 }
 
-/// The binder makes these for one pod each, before it binds the pod. Kept, they would make every such pod's spec a different one.
+/// The binder creates these for one pod each, before it binds the pod. To keep them would make the specs of such pods differ.
 fn is_made_for_sharing(name: &str) -> bool {
     let name = name.strip_suffix(keys::ENV_CONFIG_MAP_SUFFIX).unwrap_or(name);
     let Some((prefix, index)) = name.rsplit_once('-') else {
@@ -71,7 +71,7 @@ pub(super) fn of_mounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     chosen(deserializer, |mount: RawMount| mount.name)
 }
 
-/// The names in order, each once. What the containers said is not needed after that.
+/// The names, sorted and without duplicates. Clears the containers' lists.
 pub(super) fn required<'a>(containers: impl Iterator<Item = &'a mut Container>, volumes: &mut Volumes) -> Box<[Text]> {
     let mut names = Vec::new();
     for container in containers {

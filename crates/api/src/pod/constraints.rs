@@ -1,4 +1,4 @@
-//! Where a pod can run: selectors, affinity, tolerations, host ports.
+//! The placement constraints of a pod: node selector, affinity, tolerations, host ports.
 
 use kai_engine::model::{
     AFFINITY_TERMS_MAX, Affinity, Constraints, HostPort, LabelSelector, NodeSelectorTerm, Operator, PodAffinityTerm,
@@ -238,7 +238,7 @@ impl Pod {
             .flat_map(|container| &container.ports)
         {
             steps::count(1);
-            // On the host's network every port is a host port.
+            // With `hostNetwork` every port is a host port.
             let port = match raw.host_port.filter(|port| *port != 0) {
                 None if on_host => raw.container_port,
                 given => given,
@@ -266,7 +266,7 @@ impl Pod {
 }
 
 impl RawNodeAffinity {
-    /// Terms, requirements and their values, all of which are compared with a node.
+    /// The number of terms, requirements and values. The engine compares all of them with a node.
     fn entries(&self) -> usize {
         let required = self.required.iter().flat_map(|required| &required.node_selector_terms);
         let preferred = self.preferred.iter().map(|weighted| &weighted.preference);
@@ -283,7 +283,7 @@ impl RawPodAffinity {
 }
 
 impl RawPodTerm {
-    /// Requirements, their values and namespaces, all of which are compared with a pod.
+    /// The number of requirements, values and namespaces. The engine compares all of them with a pod.
     fn entries(&self) -> usize {
         let selector =
             |selector: &RawSelector| selector.match_labels.iter().count() + entries_of(&selector.match_expressions);
@@ -300,7 +300,7 @@ fn entries_of(requirements: &[RawRequirement]) -> usize {
 }
 
 impl RawNodeSelector {
-    /// The terms, one of which a node must satisfy.
+    /// The terms; a node must satisfy one of them.
     pub(crate) fn terms(&self, field: &str, errors: &mut Vec<FieldError>) -> Vec<NodeSelectorTerm> {
         let mut reader = Reader { namespace: "", errors };
         let terms = self.node_selector_terms.iter().enumerate();
@@ -310,7 +310,7 @@ impl RawNodeSelector {
     }
 }
 
-/// Reads affinities: all of it needs the pod's namespace and a place for errors.
+/// Reads affinity terms. Holds the pod's namespace and collects errors.
 struct Reader<'r> {
     namespace: &'r str,
     errors: &'r mut Vec<FieldError>,
@@ -373,7 +373,7 @@ impl Reader<'_> {
         }
     }
 
-    /// No list and no selector: the pod's own namespace. An empty selector: everywhere.
+    /// Without list and selector, the pod's own namespace. With an empty selector, all namespaces.
     fn namespaces(&mut self, raw: &RawPodTerm, field: &str) -> Option<Vec<String>> {
         let mut listed: Vec<String> = raw.namespaces.iter().map(Text::to_string).collect();
         match &raw.namespace_selector {

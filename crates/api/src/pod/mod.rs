@@ -32,7 +32,7 @@ const IGNORED: &str = "the pod runs already and keeps what it has";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// What it says it is; `None` where its place says so.
+    /// The kind as written; `None` in items of a list, which leaves it out.
     pub kind: Option<Text>,
     /// Metadata.
     #[serde(deserialize_with = "null_as_default")]
@@ -50,8 +50,8 @@ impl Object for Pod {
         &self.metadata
     }
 
-    /// Pods that have ended hold nothing. In clusters with many jobs they are most of the pods.
-    fn is_of_no_interest(&self) -> bool {
+    /// Ended pods hold no resources. In clusters with many jobs most pods have ended.
+    fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 }
@@ -61,17 +61,17 @@ impl Object for Pod {
 struct Status {
     phase: Option<Text>,
     nominated_node_name: Option<Text>,
-    #[serde(deserialize_with = "conditions::of_interest")]
+    #[serde(deserialize_with = "conditions::unmet")]
     conditions: Vec<PodCondition>,
 }
 
-/// Who schedules, and how its helpers are told from tenants' pods.
+/// What distinguishes the scheduler's pods and its reservation pods from other pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
-    /// Pods that ask for this scheduler are ours.
+    /// The `schedulerName` of this scheduler's pods.
     pub scheduler_name: String,
-    /// Reservation pods live in this namespace. The label alone would not do: a tenant can write labels, and a
-    /// reservation pod is not charged for its GPU.
+    /// The namespace of reservation pods. The label alone does not suffice: a tenant can write labels, and a reservation pod is not charged
+    /// for its GPU.
     pub reservation_namespace: String,
 }
 
@@ -85,60 +85,60 @@ impl Default for PodIdentity {
 }
 
 impl Pod {
-    /// The pod group it names.
+    /// The pod group in the pod's annotation.
     pub fn pod_group(&self) -> Option<&str> {
         self.pod_group_text().map(|name| &**name)
     }
 
-    /// The same, to be kept elsewhere too.
+    /// The pod group as shared text.
     pub fn pod_group_text(&self) -> Option<&Text> {
         let name = self.metadata.annotations.get(keys::POD_GROUP_NAME);
         name.filter(|name| !name.is_empty())
     }
 
-    /// Whether it says what an earlier version of it said. Of much that a kubelet tells, nothing is kept here.
-    pub fn says_the_same(&self, earlier: &Pod) -> bool {
+    /// Whether all fields that kai keeps are equal, apart from the resource version. Many updates by kubelets change other fields only.
+    pub fn same_content(&self, earlier: &Pod) -> bool {
         let Pod {
             kind: _,
             metadata,
             spec,
             status,
         } = self;
-        // What changes most comes first.
-        *status == earlier.status && *spec == earlier.spec && metadata.says_the_same(&earlier.metadata)
+        // The field that changes most comes first.
+        *status == earlier.status && *spec == earlier.spec && metadata.same_content(&earlier.metadata)
     }
 
-    /// The scheduler it asks for.
+    /// The scheduler in the pod's spec.
     pub fn scheduler_name(&self) -> &str {
         self.spec.scheduler_name.as_deref().unwrap_or("default-scheduler")
     }
 
-    /// The node it is bound to.
+    /// The node that the pod is bound to.
     pub fn node_name(&self) -> Option<&str> {
         self.spec.node_name.as_deref().filter(|node| !node.is_empty())
     }
 
-    /// How far it is; a phase that nobody knows counts as unknown.
+    /// The phase. An unknown text counts as phase `Unknown`.
     pub fn phase(&self) -> PodPhase {
         self.read_phase(&mut Vec::new())
     }
 
-    /// Whether deletion was asked for.
+    /// Whether the pod has a deletion timestamp.
     pub fn is_terminating(&self) -> bool {
         self.metadata.is_terminating()
     }
 
-    /// How many gates keep it from being scheduled.
+    /// The number of scheduling gates.
     pub fn scheduling_gates(&self) -> usize {
         self.spec.scheduling_gates.len()
     }
 
-    /// The priority class in its spec.
+    /// The priority class in the pod's spec.
     pub fn priority_class_name(&self) -> Option<&str> {
         self.spec.priority_class_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// The node that a scheduler has promised it.
+    /// The nominated node.
     pub fn nominated_node(&self) -> Option<&str> {
         self.status
             .nominated_node_name
@@ -146,7 +146,7 @@ impl Pod {
             .filter(|node| !node.is_empty())
     }
 
-    /// The condition of this type, `PodCondition::SCHEDULED` or `BOUND`, while it does not hold; others are not kept.
+    /// The condition of this type while it is not true. Only `PodCondition::SCHEDULED` and `BOUND` are kept.
     pub fn condition(&self, type_: &str) -> Option<&PodCondition> {
         self.status
             .conditions
@@ -154,12 +154,12 @@ impl Pod {
             .find(|condition| &*condition.type_ == type_)
     }
 
-    /// The volume claims it mounts; volumes that need no claim are not kept.
+    /// The volume claims of the pod. Volumes without a claim are not kept.
     pub fn volume_claims(&self) -> &[VolumeClaim] {
         &self.spec.volumes.claims
     }
 
-    /// The ConfigMaps that it can't start without, by name. Those that the binder makes for it are not among them.
+    /// The names of the ConfigMaps that the pod requires, without those that the binder creates for it.
     pub fn config_maps(&self) -> impl Iterator<Item = &str> {
         let annotations = &self.metadata.annotations;
         let sharing = annotations
@@ -169,15 +169,14 @@ impl Pod {
         names.filter(move |name| sharing.is_none_or(|prefix| !name.starts_with(prefix)))
     }
 
-    /// Whether it asks for devices through resource claims.
+    /// Whether the pod has resource claims.
     pub fn has_resource_claims(&self) -> bool {
         !self.spec.resource_claims.is_empty()
     }
 
-    /// The GPU groups it is labelled with, one per device.
+    /// The GPU groups in the pod's labels, one per device.
     pub fn gpu_groups(&self) -> Vec<&str> {
-        // Several devices are named by one label each, a single one by the plain label; pods with both kinds occur, and
-        // every device they name is theirs.
+        // Each of several devices has a label with a prefix, a single device has the plain label. Pods with both occur, and have all devices.
         let labels = &self.metadata.labels;
         let several = labels
             .iter()
@@ -188,7 +187,7 @@ impl Pod {
         groups
     }
 
-    /// What the pod is to the scheduler.
+    /// The kind of pod from the scheduler's point of view.
     pub fn kind(&self, identity: &PodIdentity) -> PodKind {
         match self.metadata.labels.text(keys::APP) {
             Some(keys::RESERVATION) if self.metadata.namespace() == identity.reservation_namespace => {
@@ -200,14 +199,14 @@ impl Pod {
         }
     }
 
-    /// As the engine takes it; `Err` if it can't take part. `now` is the creation time of pods without one.
+    /// The engine's type; `Err` if the engine can't take the pod. `now` is the creation time of pods without one.
     pub fn read(&self, identity: &PodIdentity, now: Millis) -> Result<Read<PodSpec>, Problem> {
         let object = || format!("Pod {}", self.metadata.qualified_name());
         let mut errors = Vec::new();
         let mut value = self
             .spec(identity, now, &mut errors)
             .map_err(|error| error.of(object(), SKIPPED))?;
-        // A pod that has a node can't be refused any more: what is left of its request is what it occupies.
+        // A bound pod can't be refused: the valid part of its request is what it occupies.
         let effect = if value.node.is_some() { IGNORED } else { REFUSED };
         if value.node.is_none() && value.kind == PodKind::Workload {
             value.refused = errors.first().map(|first| format!("{}: {}", first.field, first.error));
@@ -223,12 +222,12 @@ impl Pod {
         let namespace = self.metadata.namespace().to_owned();
         let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
         let node = given(&self.spec.node_name);
-        let (mut requests, ask) = self.requests(errors);
-        requests.gpu = match gpu_request(&ask) {
+        let (mut requests, gpus) = self.requests(errors);
+        requests.gpu = match gpu_request(&gpus) {
             Ok(request) => request,
             Err((field, error)) => {
                 errors.push(FieldError::new(field, error));
-                occupied(&ask)
+                occupied(&gpus)
             }
         };
         if !self.spec.resource_claims.is_empty() {
@@ -342,13 +341,13 @@ mod tests {
             serde_json::from_str(&text).unwrap()
         };
         let first = pod(1, "x", "n", "Running");
-        assert!(pod(2, "x", "n", "Running").says_the_same(&first));
+        assert!(pod(2, "x", "n", "Running").same_content(&first));
         for other in [
             pod(2, "y", "n", "Running"),
             pod(2, "x", "m", "Running"),
             pod(2, "x", "n", "Pending"),
         ] {
-            assert!(!other.says_the_same(&first), "{other:?}");
+            assert!(!other.same_content(&first), "{other:?}");
         }
     }
 

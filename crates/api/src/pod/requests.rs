@@ -1,4 +1,4 @@
-//! How the containers of a pod add up to one request.
+//! Adds up the containers of a pod to one request.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,13 @@ use kai_engine::model::{GpuRequest, Requests};
 use super::bounds::{RESOURCE_KINDS_MAX, is_within};
 use super::{Container, Pod};
 use crate::error::FieldError;
-use crate::gpu_request::GpuAsk;
+use crate::gpu_request::RawGpuRequest;
 use crate::keys;
 use crate::resources::{Amounts, CPU, MEMORY, PODS};
 
 impl Pod {
-    /// Everything but the GPU request, and what is needed to read that.
-    pub(super) fn requests(&self, errors: &mut Vec<FieldError>) -> (Requests, GpuAsk<'_>) {
+    /// The requests without GPUs, and the unparsed GPU request.
+    pub(super) fn requests(&self, errors: &mut Vec<FieldError>) -> (Requests, RawGpuRequest<'_>) {
         let amounts = self.folded(errors);
         let mut requests = Requests {
             gpu: GpuRequest::None,
@@ -24,10 +24,10 @@ impl Pod {
             match name {
                 CPU => requests.cpu_milli = amount,
                 MEMORY => requests.memory_bytes = amount,
-                // Every pod takes one slot; the engine knows.
+                // The engine counts pods itself.
                 PODS => {}
                 keys::RESOURCE_GPU => whole = whole.saturating_add(amount),
-                // Queues are charged for every GPU; a node has to have it under this name.
+                // Queues are charged for GPUs of any vendor; a node has to offer this resource name.
                 _ if keys::is_gpu_resource(name) => {
                     whole = whole.saturating_add(amount);
                     requests.extended.push((name.to_owned(), amount));
@@ -45,7 +45,7 @@ impl Pod {
         }
         (
             requests,
-            GpuAsk {
+            RawGpuRequest {
                 annotations: &self.metadata.annotations,
                 whole,
                 mig,
@@ -53,8 +53,8 @@ impl Pod {
         )
     }
 
-    /// The most that is needed at any time of the pod's life: init containers run one after the other, each beside the
-    /// sidecars started before it; then the containers run beside all sidecars.
+    /// The maximum over the pod's life: init containers run one after the other, each beside the sidecars that started before it; then the
+    /// containers run beside all sidecars.
     fn folded<'a>(&'a self, errors: &mut Vec<FieldError>) -> Amounts<'a> {
         let mut asked = |list: &str, at: usize, container: &'a Container| {
             Amounts::asked(&container.resources, || format!("spec.{list}[{at}].resources"), errors)
@@ -70,7 +70,7 @@ impl Pod {
             let (mut sidecars, mut peak) = (Amounts::default(), Amounts::default());
             for (at, container) in self.spec.init_containers.iter().enumerate() {
                 let own = asked("initContainers", at, container);
-                // Of other resources the sum is what it was after the sidecar before.
+                // The sums of other resources are unchanged since the previous sidecar.
                 peak.raise_to(&sidecars.with(&own));
                 if container.is_sidecar() {
                     sidecars.add(&own);
@@ -86,7 +86,7 @@ impl Pod {
         running
     }
 
-    /// Requests of the pod as a whole replace the sum over its containers (KEP-2837: CPU, memory, huge pages only).
+    /// Pod-level requests replace the sum over its containers (KEP-2837: CPU, memory, huge pages only).
     fn apply_pod_level<'a>(&'a self, running: &mut Amounts<'a>, errors: &mut Vec<FieldError>) {
         let Some(resources) = &self.spec.resources else { return };
         let asked = Amounts::asked(resources, || "spec.resources".to_owned(), errors);

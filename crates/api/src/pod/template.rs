@@ -1,4 +1,4 @@
-//! The spec of a pod: where it runs, and the rest, which pods made alike have in common and which is kept once for them.
+//! The spec of a pod: its node, and the rest. Pods of one workload share one copy of the rest.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
@@ -12,11 +12,11 @@ use super::{config_maps, constraints};
 use crate::resources::{RawResources, ResourceRequirements};
 use crate::text::{Text, null_as_default};
 
-/// Templates to be found again. A list comes sorted by name, so that pods made alike are near each other.
-const PLACES: usize = 1024;
+/// Buckets of the template cache. Lists are sorted by name, so that pods of one workload come close together.
+const BUCKETS: usize = 1024;
 
-/// A plain lock: held for one look.
-static KEPT: Mutex<Vec<Option<Arc<Template>>>> = Mutex::new(Vec::new());
+/// A plain lock: held for one look-up.
+static CACHE: Mutex<Vec<Option<Arc<Template>>>> = Mutex::new(Vec::new());
 
 /// The spec of a pod.
 #[derive(Clone, Debug, Default)]
@@ -43,17 +43,17 @@ impl<'de> Deserialize<'de> for Spec {
         let mut rest = Template::deserialize(deserializer)?;
         Ok(Spec {
             node_name: rest.node_name.take(),
-            rest: rest.settled().shared(),
+            rest: rest.with_config_maps().shared(),
         })
     }
 }
 
-/// Everything else in the spec.
+/// The spec without the node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Template {
     pub(super) scheduler_name: Option<Text>,
-    /// Taken out as soon as it is read.
+    /// `Spec` takes it out after parsing.
     node_name: Option<Text>,
     pub(super) priority_class_name: Option<Text>,
     pub(super) host_network: Option<bool>,
@@ -72,34 +72,34 @@ pub(super) struct Template {
     #[serde(deserialize_with = "null_as_default")]
     pub(super) tolerations: Vec<constraints::RawToleration>,
     pub(super) volumes: Volumes,
-    /// Names of the ConfigMaps that it can't start without.
+    /// Names of the required ConfigMaps.
     #[serde(skip)]
     pub(super) config_maps: Box<[Text]>,
 }
 
 impl Template {
-    /// With what follows from several of its parts.
-    fn settled(mut self) -> Template {
+    /// Computes `config_maps` from containers and volumes.
+    fn with_config_maps(mut self) -> Template {
         let containers = self.init_containers.iter_mut().chain(&mut self.containers);
         self.config_maps = config_maps::required(containers, &mut self.volumes);
         self
     }
 
-    /// The same, shared with an equal one that was seen before.
+    /// The template, shared with an equal one in the cache.
     fn shared(self) -> Arc<Template> {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.is_empty() {
-            kept.resize(PLACES, None);
+        let mut buckets = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.is_empty() {
+            buckets.resize(BUCKETS, None);
         }
-        // Far below what fits.
-        let place = self.digest() as usize % PLACES;
-        match &mut kept[place] {
+        // The cast only drops bits that the remainder does not need.
+        let bucket = self.digest() as usize % BUCKETS;
+        match &mut buckets[bucket] {
             Some(same) if **same == self => Arc::clone(same),
             other => Arc::clone(other.insert(Arc::new(self))),
         }
     }
 
-    /// By what pods differ most.
+    /// A hash of the fields in which pods differ most.
     fn digest(&self) -> u64 {
         let mut hasher = FxHasher::default();
         (&self.scheduler_name, &self.priority_class_name, self.tolerations.len()).hash(&mut hasher);
@@ -120,13 +120,13 @@ pub(super) struct Container {
     pub(super) restart_policy: Option<Text>,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) ports: Vec<constraints::RawPort>,
-    /// ConfigMaps of its environment, empty once the pod is read.
+    /// ConfigMaps of `env`; empty after parsing.
     #[serde(deserialize_with = "config_maps::of_env")]
     pub(super) env: Vec<Text>,
-    /// The same.
+    /// ConfigMaps of `envFrom`; empty after parsing.
     #[serde(deserialize_with = "config_maps::of_env_from")]
     pub(super) env_from: Vec<Text>,
-    /// Volumes that it mounts, empty once the pod is read.
+    /// Mounted volumes; empty after parsing.
     #[serde(deserialize_with = "config_maps::of_mounts")]
     pub(super) volume_mounts: Vec<Text>,
 }

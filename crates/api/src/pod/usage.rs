@@ -1,5 +1,5 @@
-//! What a pod counts for in the status of its group and queue. Not what it needs of a node: init containers and overhead are left
-//! out, as the API defines these fields.
+//! The resources of a pod in the status of its pod group and queue. Unlike the requests of a node's pods, these leave out init containers and
+//! overhead, as KAI's API defines them.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use crate::gpu_request::{gpu_request, occupied};
 use crate::{Quantity, QuantityText, keys};
 
 impl Pod {
-    /// What its regular containers ask for, by resource name. A limit without a request is a request, as the API server has it;
-    /// amounts that can't be read count for nothing.
+    /// The requests of regular containers, by resource name. A limit without a request counts as the request, as in the API server. Invalid
+    /// amounts are left out.
     pub fn container_requests(&self) -> BTreeMap<&str, Vec<Quantity>> {
-        let mut asked: BTreeMap<&str, Vec<Quantity>> = BTreeMap::new();
+        let mut requests: BTreeMap<&str, Vec<Quantity>> = BTreeMap::new();
         for container in &self.spec.containers {
             let resources = &container.resources;
             let limits = resources
                 .limits
                 .iter()
                 .filter(|(name, _)| resources.requests.get(name).is_none());
-            // A slot is a way, not an amount.
+            // A share device only brings the GPU into the container; the pod's GPU request has the amount.
             let counted = |(name, _): &(&str, _)| *name != keys::RESOURCE_GPU_SHARE;
             for (name, text) in resources.requests.iter().chain(limits).filter(counted) {
                 let text: &QuantityText = text;
                 if let Ok(quantity) = Quantity::parse(text.as_str()) {
-                    asked.entry(name).or_default().push(quantity);
+                    requests.entry(name).or_default().push(quantity);
                 }
             }
         }
-        asked
+        requests
     }
 
-    /// The GPUs it asks for; of a request that makes no sense as a whole, the part that does.
+    /// The GPU request, or the valid part of an invalid one.
     pub fn gpu_usage(&self) -> GpuRequest {
-        let (_, ask) = self.requests(&mut Vec::new());
-        gpu_request(&ask).unwrap_or_else(|_| occupied(&ask))
+        let (_, gpus) = self.requests(&mut Vec::new());
+        gpu_request(&gpus).unwrap_or_else(|_| occupied(&gpus))
     }
 }
 

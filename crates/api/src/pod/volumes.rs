@@ -1,5 +1,4 @@
-//! Volumes of a pod, as far as they decide where it can run: those behind claims and those of ConfigMaps. All others are dropped when
-//! read.
+//! The volumes of a pod that affect scheduling: those of claims and of ConfigMaps. Parsing drops all others.
 
 use std::borrow::Cow;
 
@@ -10,15 +9,15 @@ use super::chosen::chosen;
 use super::config_maps::Reference;
 use crate::text::Text;
 
-/// A volume that is behind a claim.
+/// The claim of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeClaim {
-    /// A claim that exists on its own.
+    /// A claim that is an object of its own (`persistentVolumeClaim`).
     Persistent {
         /// Its name.
         claim: Text,
     },
-    /// A claim that is made for the pod and goes with it.
+    /// A claim that Kubernetes creates for the pod (`ephemeral`).
     Ephemeral {
         /// Name of the volume.
         volume: Text,
@@ -39,7 +38,7 @@ impl VolumeClaim {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Volumes {
     pub(super) claims: Vec<VolumeClaim>,
-    /// Volume and ConfigMap, until it is known which volumes are mounted.
+    /// Volume and ConfigMap; empty after parsing, which keeps the mounted ones elsewhere.
     pub(super) config_maps: Vec<(Text, Text)>,
 }
 
@@ -76,7 +75,7 @@ fn projected<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Text>, D:
     chosen(deserializer, |source: RawProjectedSource| source.config_map?.required())
 }
 
-/// What is kept of a volume.
+/// The kept part of a volume.
 enum Kept {
     Claim(VolumeClaim),
     ConfigMaps { volume: Text, maps: Vec<Text> },
@@ -104,7 +103,7 @@ impl<'de> Deserialize<'de> for Volumes {
         for kept in chosen(deserializer, RawVolume::kept)? {
             match kept {
                 Kept::Claim(claim) => {
-                    // Most pods have one.
+                    // Most pods have one claim.
                     volumes.claims.reserve_exact(1);
                     volumes.claims.push(claim);
                 }

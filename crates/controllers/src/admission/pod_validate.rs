@@ -1,7 +1,7 @@
 //! Which pods of ours are refused: wrong GPU requests, the scheduler's own keys, GPUs named by hand, queues of others. A pod that is
 //! changed is not refused for what was wrong with it before: nobody could take its finalizers away.
 
-use kai_api::{GpuAsk, TextMap, gpu_request, keys};
+use kai_api::{RawGpuRequest, TextMap, gpu_request, keys};
 use kai_engine::model::GpuRequest;
 use serde_json::Value;
 
@@ -105,7 +105,7 @@ fn gpus(pod: &Value, sharing: Feature) -> Result<(), Finding> {
 fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), Finding> {
     let entries = view::entries(pod, Place::Annotations).filter(|(key, _)| wanted(key));
     let annotations = TextMap::from_entries(entries.map(|(key, value)| (key.into(), (&*value).into())).collect());
-    let ask = GpuAsk {
+    let ask = RawGpuRequest {
         annotations: &annotations,
         whole: 0,
         mig: Vec::new(),

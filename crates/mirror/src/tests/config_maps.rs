@@ -1,4 +1,4 @@
-//! Pods that name ConfigMaps.
+//! ConfigMaps of pending pods.
 
 use super::*;
 
@@ -17,14 +17,14 @@ fn a_pod_with_a_config_map(rest: Value) -> World {
 #[test]
 fn a_pod_waits_for_a_config_map_that_does_not_exist() {
     let mut world = a_pod_with_a_config_map(json!({}));
-    world.index.watch_config_maps();
-    world.index.apply_config_map(&ObjectKey::new("b", "settings"));
+    world.mirror.config_maps_synced();
+    world.mirror.apply_config_map(&ObjectKey::new("b", "settings"));
     assert_eq!(world.decide(), [""; 0], "another namespace's does not count");
     assert_eq!(
         world.reason("uid-p"),
         "Missing required configmaps: settings; create them in namespace a, or mark them as optional in the pod"
     );
-    world.index.apply_config_map(&ObjectKey::new("a", "settings"));
+    world.mirror.apply_config_map(&ObjectKey::new("a", "settings"));
     assert_eq!(world.decide(), ["bind uid-p n1"]);
 }
 
@@ -32,14 +32,14 @@ fn a_pod_waits_for_a_config_map_that_does_not_exist() {
 fn a_config_map_that_goes_keeps_waiting_pods_only() {
     let mut world = a_pod_with_a_config_map(json!({}));
     let map = ObjectKey::new("a", "settings");
-    world.index.apply_config_map(&map);
-    world.index.watch_config_maps();
-    world.index.remove_config_map(&map);
+    world.mirror.apply_config_map(&map);
+    world.mirror.config_maps_synced();
+    world.mirror.remove_config_map(&map);
     assert_eq!(world.decide(), [""; 0]);
-    world.index.apply_config_map(&map);
+    world.mirror.apply_config_map(&map);
     assert_eq!(world.decide(), ["bind uid-p n1"]);
     let mut world = a_pod_with_a_config_map(json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }));
-    world.index.watch_config_maps();
+    world.mirror.config_maps_synced();
     assert_eq!(world.status("uid-p"), Some(Status::Running));
 }
 
@@ -54,7 +54,7 @@ fn a_pod_that_shares_a_gpu_does_not_wait_for_what_the_binder_makes() {
     let mut world = World::new();
     world.node("n1", json!({}));
     world.group("g", json!({}));
-    world.index.watch_config_maps();
+    world.mirror.config_maps_synced();
     let container = json!({ "name": "main", "envFrom": [{ "configMapRef": { "name": "mine-0-evar" } }] });
     let annotations = json!({ "gpu-fraction": "0.5", "runai/shared-gpu-configmap": "mine" });
     world.pod(

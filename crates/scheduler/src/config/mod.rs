@@ -1,5 +1,5 @@
-//! The shard's configuration file: KAI's YAML as the engine's policy. What can't be followed becomes a remark; only what would
-//! silently schedule otherwise than written is an error.
+//! The shard's configuration file: translates KAI's YAML into the engine's policy. Unsupported settings lead to warnings. An unknown action
+//! or an invalid value is an error, since the scheduler would act otherwise than configured.
 
 mod search_budgets;
 
@@ -11,11 +11,13 @@ use serde::Deserialize;
 use self::search_budgets::SearchBudgets;
 use crate::Error;
 
-/// What the file says.
+/// A parsed configuration file.
 #[derive(Clone, Debug)]
-pub(crate) struct File {
+pub(crate) struct ConfigFile {
+    /// Without the settings that come from flags.
     pub(crate) config: Config,
-    pub(crate) remarks: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+    /// The file as JSON, for snapshots.
     pub(crate) json: serde_json::Value,
 }
 
@@ -46,7 +48,7 @@ struct Plugin {
     switches: BTreeMap<String, serde_json::Value>,
 }
 
-/// Plugins that are part of the engine; their place in the list does not matter here.
+/// Plugins whose function the engine has built in. Their position in the list has no effect.
 const BUILT_IN: [&str; 20] = [
     "predicates",
     "proportion",
@@ -71,7 +73,7 @@ const BUILT_IN: [&str; 20] = [
 ];
 
 /// Reads the file; the defaults if there is none.
-pub(crate) fn load(path: &str) -> Result<File, Error> {
+pub(crate) fn load(path: &str) -> Result<ConfigFile, Error> {
     if path.is_empty() {
         return read("{}").map_err(|message| fail(path, message));
     }
@@ -86,54 +88,55 @@ fn fail(path: &str, message: String) -> Error {
     }
 }
 
-fn read(text: &str) -> Result<File, String> {
+fn read(text: &str) -> Result<ConfigFile, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let raw: Raw = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let json = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-    let mut file = File {
+    let mut file = ConfigFile {
         config: Config::default(),
-        remarks: Vec::new(),
+        warnings: Vec::new(),
         json,
     };
     if let Some(actions) = &raw.actions {
-        file.config.actions = actions_of(actions)?;
+        file.config.actions = parse_actions(actions)?;
     }
     for (name, depth) in raw.queue_depth_per_action.into_iter().flatten() {
-        file.config.queue_depth.push((action(&name)?, depth));
+        file.config.queue_depth.push((parse_action(&name)?, depth));
     }
     if let Some(tiers) = raw.tiers {
         let plugins: Vec<Plugin> = tiers.into_iter().flat_map(|tier| tier.plugins).collect();
-        // With a list of plugins, one that is not in it is off.
+        // A plugin that is missing from the list is disabled.
         file.config.score_pod_affinity = plugins.iter().any(|plugin| plugin.name == "podaffinity");
         for plugin in &plugins {
-            plugin_of(plugin, &mut file)?;
+            apply_plugin(plugin, &mut file)?;
             let set = plugin.switches.iter().filter(|(_, value)| **value == true);
-            let remark = |(switch, _)| format!("plugin {}: {switch}: ignored; a plugin has no parts here", plugin.name);
-            file.remarks.extend(set.map(remark));
+            let warning =
+                |(switch, _)| format!("plugin {}: {switch}: ignored; a plugin has no parts here", plugin.name);
+            file.warnings.extend(set.map(warning));
         }
     }
     if raw.usage_db_config.is_some() {
-        let remark = "usageDBConfig: usage over time is not supported yet; queues are shared by present use only";
-        file.remarks.push(remark.to_owned());
+        let warning = "usageDBConfig: usage over time is not supported yet; fair shares follow present usage only";
+        file.warnings.push(warning.to_owned());
     }
-    file.remarks
-        .extend(raw.scenario_search_budgets.and_then(|budgets| budgets.remark()));
+    file.warnings
+        .extend(raw.scenario_search_budgets.and_then(|budgets| budgets.warning()));
     Ok(file)
 }
 
-fn actions_of(list: &str) -> Result<Vec<Action>, String> {
+fn parse_actions(list: &str) -> Result<Vec<Action>, String> {
     let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-    names.map(action).collect()
+    names.map(parse_action).collect()
 }
 
-fn action(name: &str) -> Result<Action, String> {
+fn parse_action(name: &str) -> Result<Action, String> {
     Action::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = Action::ALL.into_iter().map(Action::name).collect();
         format!("{name:?} is not an action; known are {}", known.join(", "))
     })
 }
 
-fn plugin_of(plugin: &Plugin, file: &mut File) -> Result<(), String> {
+fn apply_plugin(plugin: &Plugin, file: &mut ConfigFile) -> Result<(), String> {
     let empty = BTreeMap::new();
     let arguments = Arguments {
         plugin: &plugin.name,
@@ -150,10 +153,10 @@ fn plugin_of(plugin: &Plugin, file: &mut File) -> Result<(), String> {
             }
         }
         "minruntime" => {
-            if let Some(runtime) = arguments.span("defaultReclaimMinRuntime")? {
+            if let Some(runtime) = arguments.millis("defaultReclaimMinRuntime")? {
                 config.reclaim_min_runtime = runtime;
             }
-            if let Some(runtime) = arguments.span("defaultPreemptMinRuntime")? {
+            if let Some(runtime) = arguments.millis("defaultPreemptMinRuntime")? {
                 config.preempt_min_runtime = runtime;
             }
             config.reclaim_min_runtime_resolve = match arguments.text("reclaimResolveMethod").as_deref() {
@@ -171,13 +174,13 @@ fn plugin_of(plugin: &Plugin, file: &mut File) -> Result<(), String> {
         "podaffinity" => {}
         known if BUILT_IN.contains(&known) => {}
         other => file
-            .remarks
+            .warnings
             .push(format!("plugin {other}: unknown here; it is ignored")),
     }
     Ok(())
 }
 
-/// Arguments of a plugin: strings by custom, but YAML makes numbers of some.
+/// Arguments of a plugin. KAI defines them as strings; YAML reads unquoted ones as numbers.
 struct Arguments<'a> {
     plugin: &'a str,
     values: &'a BTreeMap<String, serde_json::Value>,
@@ -199,7 +202,7 @@ impl Arguments<'_> {
         }
     }
 
-    fn span(&self, name: &str) -> Result<Option<Millis>, String> {
+    fn millis(&self, name: &str) -> Result<Option<Millis>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let span =
             kai_api::parse_duration(&text).map_err(|error| format!("plugin {}: {name}: {error}", self.plugin))?;
@@ -222,9 +225,9 @@ impl Arguments<'_> {
     }
 }
 
-/// The configuration's floats end here.
+/// Converts a float of the configuration to the engine's integer unit.
 fn millionths(value: f64) -> i64 {
-    /// Far beyond any use, and safe to multiply with.
+    /// Beyond any sensible value, and small enough to multiply without overflow.
     const FACTOR_MAX: f64 = 1_000.0;
     (value.min(FACTOR_MAX) * 1e6).round() as i64
 }
@@ -266,11 +269,11 @@ tiers:
         assert_eq!(config.reclaim_min_runtime_resolve, MinRuntimeResolve::Queue);
         assert_eq!(config.placement.gpu, PlacementStrategy::Spread);
         assert!(!config.score_pod_affinity, "not in the list of plugins");
-        assert_eq!(file.remarks.len(), 3, "{:?}", file.remarks);
+        assert_eq!(file.warnings.len(), 3, "{:?}", file.warnings);
         assert!(
-            file.remarks[0].starts_with("plugin predicates: disableNodeOrder"),
+            file.warnings[0].starts_with("plugin predicates: disableNodeOrder"),
             "{:?}",
-            file.remarks
+            file.warnings
         );
     }
 
@@ -306,7 +309,7 @@ tiers:
              maxGeneratorSearchDuration: {{default: 2m0s, NodeLocalGreedy: 30s, MultiNodeGang: 2m0s}}\n",
             list.concat()
         );
-        assert_eq!(read(&text).unwrap().remarks, [""; 0]);
+        assert_eq!(read(&text).unwrap().warnings, [""; 0]);
     }
 
     #[test]

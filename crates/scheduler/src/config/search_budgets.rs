@@ -1,5 +1,5 @@
-//! `scenarioSearchBudgets`: how long KAI searches for victims. Searches are bounded in steps here, so that the values have no effect.
-//! KAI's operator always writes them; only somebody who wrote other values than its defaults is told.
+//! `scenarioSearchBudgets`: time limits of KAI's victim search. Victim searches have a budget of steps here, so the values have no effect.
+//! KAI's operator always writes this section; other values than the operator's defaults lead to a warning.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ pub(super) struct SearchBudgets {
 }
 
 impl SearchBudgets {
-    /// What to tell of values that are not the operator's.
-    pub(super) fn remark(&self) -> Option<String> {
+    /// The warning about values that are not the operator's defaults.
+    pub(super) fn warning(&self) -> Option<String> {
         let jobs = [
             ("maxJobSearchDuration", &self.max_job_search_duration, "4m"),
             ("minJobSearchDuration", &self.min_job_search_duration, "0s"),
@@ -42,17 +42,17 @@ impl SearchBudgets {
             let known = default.is_some_and(|default| is_same(value, default));
             (!known).then(|| format!("{name} {value}"))
         });
-        let own: Vec<String> = jobs.chain(listed).collect();
-        (!own.is_empty()).then(|| {
+        let changed: Vec<String> = jobs.chain(listed).collect();
+        (!changed.is_empty()).then(|| {
             format!(
                 "scenarioSearchBudgets: {}: ignored; searches are bounded in steps, not in time",
-                own.join(", ")
+                changed.join(", ")
             )
         })
     }
 }
 
-/// `5m` is `5m0s`.
+/// Compares durations by value: `5m` equals `5m0s`.
 fn is_same(value: &str, default: &str) -> bool {
     kai_api::parse_duration(value).is_ok_and(|value| kai_api::parse_duration(default) == Ok(value))
 }
@@ -61,23 +61,23 @@ fn is_same(value: &str, default: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn remark(text: &str) -> Option<String> {
-        serde_saphyr::from_str::<SearchBudgets>(text).unwrap().remark()
+    fn warning(text: &str) -> Option<String> {
+        serde_saphyr::from_str::<SearchBudgets>(text).unwrap().warning()
     }
 
     #[test]
     fn what_the_operator_writes_by_default_is_not_remarked_on() {
         let defaults = "{maxActionSearchDuration: {default: 5m0s}, maxJobSearchDuration: 4m, minJobSearchDuration: 0s,
                          maxGeneratorSearchDuration: {default: 2m, NodeLocalGreedy: 30s, MultiNodeGang: 2m0s}}";
-        assert_eq!(remark(defaults), None);
-        assert_eq!(remark("{}"), None);
+        assert_eq!(warning(defaults), None);
+        assert_eq!(warning("{}"), None);
     }
 
     #[test]
     fn values_of_ones_own_are_said_to_have_no_effect() {
         let own = "{maxActionSearchDuration: {default: 5m, reclaim: 1m}, maxJobSearchDuration: 10s}";
         assert_eq!(
-            remark(own).unwrap(),
+            warning(own).unwrap(),
             "scenarioSearchBudgets: maxJobSearchDuration 10s, maxActionSearchDuration.reclaim 1m: ignored; searches are bounded in \
              steps, not in time"
         );

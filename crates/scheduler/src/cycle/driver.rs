@@ -1,6 +1,6 @@
-//! The one task that owns the index and the engine. A turn takes in what changed, decides, hands decisions to writers and tells why
-//! others wait. Between turns it learns what came of the writes, and takes changes in as they come, so that a turn finds few of them.
-//! It never waits for a write, and nobody else waits for a turn.
+//! The task that owns the mirror and the engine. A cycle applies changes, lets the engine decide, starts the writes and explains pending
+//! pods. Between cycles the driver handles results of writes and applies changes as they come, so that a cycle starts with few of them.
+//! The driver never waits for a write, and no other task waits for a cycle.
 
 use std::sync::Arc;
 
@@ -13,39 +13,42 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::HEALTH_NAME;
-use super::apart::apart;
+use super::blocking::run_blocking;
+use super::cycle_timer::CycleTimer;
 use super::evictions::Evictions;
 use super::fair_shares::FairShares;
 use super::sources::Sources;
-use super::watch::Watch;
 use crate::Settings;
-use crate::explain::{Rota, explain, note};
-use crate::http::{Answer, JobOrder, Question};
-use crate::metrics::{Metrics, Parts};
-use crate::writers::{Annotation, Bind, Board, Evict, Lanes, NotScheduled, Order, Outcome, Writer, time};
-use kai_mirror::{Assumed, ClusterMirror, Mark, group_key};
+use crate::debug_endpoints::{DebugRequest, JobOrder, PodExplanation};
+use crate::explain::{ExplainQueue, event, explain};
+use crate::metrics::{CycleTimes, Metrics};
+use crate::writers::{
+    Annotation, Bind, Evict, NotScheduled, StatusQueue, WriteCommand, WriteLimiter, WriteResult, Writer, rfc3339,
+};
+use kai_mirror::{Assumed, ClusterMirror, GangTimestamp, pod_group_key};
 
-/// Shares and laws are looked at so often: it costs a look at every node.
-const LOOK_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
+/// The time between two checks of fair shares and invariants. A check visits every node.
+const CHECK_PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Changes between turns are taken in so long after the first of them: one at a time they would cost more to wake up for than to take
-/// in, and all at once they would make the turn late.
-const TAKE_IN_PERIOD: std::time::Duration = std::time::Duration::from_millis(4);
+/// Between cycles the driver applies changes this long after the first of them. A wake-up per change would cost more than the change, and
+/// to apply all of them at the start of a cycle would delay its decisions.
+const APPLY_DELAY: std::time::Duration = std::time::Duration::from_millis(4);
 
 pub(super) struct Driver {
     context: kai_cluster::Context,
     settings: Arc<Settings>,
     metrics: Arc<Metrics>,
-    board: Board,
+    status_queue: StatusQueue,
     writer: Writer,
     wake: Arc<Notify>,
     sources: Sources,
-    index: ClusterMirror,
+    mirror: ClusterMirror,
     engine: kai_engine::Cluster,
-    rota: Rota,
-    orders: JoinSet<Outcome>,
-    asked: Vec<Question>,
-    looked: Option<Instant>,
+    explain_queue: ExplainQueue,
+    writes: JoinSet<WriteResult>,
+    /// Answered at the end of the next cycle.
+    debug_requests: Vec<DebugRequest>,
+    last_check: Option<Instant>,
     fair_shares: FairShares,
 }
 
@@ -54,190 +57,198 @@ impl Driver {
         context: &kai_cluster::Context,
         settings: &Arc<Settings>,
         metrics: &Arc<Metrics>,
-        board: &Board,
-        lanes: &Arc<Lanes>,
+        status_queue: &StatusQueue,
+        write_limiter: &Arc<WriteLimiter>,
     ) -> Driver {
         let wake = Arc::default();
         Driver {
             sources: Sources::new(context, &wake),
-            index: ClusterMirror::new(&settings.mirror()),
-            writer: Writer::new(context, settings, lanes),
+            mirror: ClusterMirror::new(&settings.mirror()),
+            writer: Writer::new(context, settings, write_limiter),
             context: context.clone(),
             settings: Arc::clone(settings),
             metrics: Arc::clone(metrics),
-            board: board.clone(),
+            status_queue: status_queue.clone(),
             wake,
             engine: kai_engine::Cluster::new(),
-            rota: Rota::default(),
-            orders: JoinSet::new(),
-            asked: Vec::new(),
-            looked: None,
+            explain_queue: ExplainQueue::default(),
+            writes: JoinSet::new(),
+            debug_requests: Vec::new(),
+            last_check: None,
             fair_shares: FairShares::default(),
         }
     }
 
-    /// Runs until our credentials are refused.
-    pub(super) async fn run(mut self, questions: &mut mpsc::Receiver<Question>) -> kai_cluster::Error {
+    /// Runs cycles until the API server rejects our credentials.
+    pub(super) async fn run(mut self, debug_requests: &mut mpsc::Receiver<DebugRequest>) -> kai_cluster::Error {
         self.sources.synced().await;
-        self.index.tick(self.now());
-        apart(|| self.sources.take_into(&mut self.index, &mut self.engine));
-        self.index.complete();
+        self.mirror.tick(self.now());
+        run_blocking(|| self.sources.apply_changes(&mut self.mirror, &mut self.engine));
+        self.mirror.mark_synced();
         loop {
             let started = Instant::now();
-            apart(|| self.turn());
+            run_blocking(|| self.run_cycle());
             self.context.health.alive(HEALTH_NAME);
-            if let Err(error) = self.wait(started + self.settings.schedule_period, questions).await {
+            if let Err(error) = self.wait(started + self.settings.schedule_period, debug_requests).await {
                 return error;
             }
         }
     }
 
-    /// Until the next turn is due: the period is over, something changed, or somebody asks.
+    /// Waits until the next cycle is due: after the schedule period, or sooner after a change, a failed write or a debug request.
     async fn wait(
         &mut self,
         mut due: Instant,
-        questions: &mut mpsc::Receiver<Question>,
+        debug_requests: &mut mpsc::Receiver<DebugRequest>,
     ) -> Result<(), kai_cluster::Error> {
         let mut changed = false;
-        let mut take_in: Option<Instant> = None;
+        let mut apply_at: Option<Instant> = None;
         loop {
-            let gathered = || Instant::now() + self.settings.gather_period;
-            let next = take_in.map_or(due, |at| at.min(due));
+            let after_gathering = || Instant::now() + self.settings.gather_period;
+            let next = apply_at.map_or(due, |at| at.min(due));
             tokio::select! {
                 biased;
-                Some(outcome) = self.orders.join_next(), if !self.orders.is_empty() => {
-                    // A panic is one write's; what it was about runs into its deadline.
-                    match outcome.map(|outcome| self.absorb(outcome)) {
+                Some(joined) = self.writes.join_next(), if !self.writes.is_empty() => {
+                    // A panic fails one write only.
+                    match joined.map(|result| self.handle_write_result(result)) {
                         Ok(failed) => if failed? { due = due.min(Instant::now() + self.settings.gather_period) },
                         Err(error) => tracing::error!(%error, "a write panicked"),
                     }
                 }
-                Some(question) = questions.recv() => {
-                    self.asked.push(question);
-                    due = due.min(gathered());
+                Some(request) = debug_requests.recv() => {
+                    self.debug_requests.push(request);
+                    due = due.min(after_gathering());
                 }
-                () = self.wake.notified(), if take_in.is_none() => {
-                    take_in = Some(Instant::now() + TAKE_IN_PERIOD);
+                () = self.wake.notified(), if apply_at.is_none() => {
+                    apply_at = Some(Instant::now() + APPLY_DELAY);
                     if !std::mem::replace(&mut changed, true) {
-                        due = due.min(gathered());
+                        due = due.min(after_gathering());
                     }
                 }
                 () = tokio::time::sleep_until(next) => {
                     if next == due {
                         return Ok(());
                     }
-                    take_in = None;
-                    apart(|| self.take_in(self.now()));
+                    apply_at = None;
+                    run_blocking(|| self.apply_changes(self.now()));
                 }
             }
         }
     }
 
-    fn turn(&mut self) {
+    fn run_cycle(&mut self) {
         let (now, start) = (self.now(), Instant::now());
-        self.take_in(now);
-        let taken_in = Instant::now();
-        let mut watch = Watch::default();
-        let observe = &mut |moment| watch.note(moment);
+        self.apply_changes(now);
+        let applied = Instant::now();
+        let mut timer = CycleTimer::default();
+        let observe = &mut |moment| timer.record(moment);
         let report = self.engine.cycle_observed(now, &self.settings.config, observe);
         let decided = Instant::now();
-        self.carry_out(&report, now);
+        self.execute(&report, now);
         explain(
             &self.engine,
-            &self.index,
-            &mut self.rota,
-            &self.board,
+            &self.mirror,
+            &mut self.explain_queue,
+            &self.status_queue,
             self.settings.partition.name(),
             now,
         );
-        self.look();
-        self.answer();
-        let parts = Parts {
-            gather: taken_in - start,
-            decide: decided - taken_in,
-            carry: decided.elapsed(),
-            actions: watch.actions(decided),
-            searches: watch.searches,
+        self.check_shares_and_invariants();
+        self.answer_debug_requests();
+        let times = CycleTimes {
+            apply: applied - start,
+            decide: decided - applied,
+            execute: decided.elapsed(),
+            actions: timer.action_durations(decided),
+            searches: timer.searches,
         };
-        self.metrics.cycle(&parts);
+        self.metrics.cycle(&times);
         self.metrics.report(&report);
-        self.metrics
-            .under_way(self.rota.len(), self.index.assumed(), self.board.len());
+        self.metrics.set_backlogs(
+            self.explain_queue.len(),
+            self.mirror.assumed_count(),
+            self.status_queue.len(),
+        );
     }
 
-    fn take_in(&mut self, now: Millis) {
+    fn apply_changes(&mut self, now: Millis) {
         let started = Instant::now();
-        self.take_changes(now);
-        self.metrics.taken_in(started.elapsed());
+        self.apply_changes_untimed(now);
+        self.metrics.changes_applied(started.elapsed());
     }
 
-    fn take_changes(&mut self, now: Millis) {
-        for (pod, node) in self.index.tick(now) {
-            self.metrics.failed("unseen");
-            tracing::warn!(%pod, node, "a binding was not seen in time; the pod is placed anew");
+    fn apply_changes_untimed(&mut self, now: Millis) {
+        for (pod, node) in self.mirror.tick(now) {
+            self.metrics.write_failed("unseen");
+            tracing::warn!(%pod, node, "the watch did not show a binding in time; the pod is scheduled again");
         }
-        self.sources.take_into(&mut self.index, &mut self.engine);
-        let outbox = self.index.take_outbox();
+        self.sources.apply_changes(&mut self.mirror, &mut self.engine);
+        let outbox = self.mirror.take_outbox();
         for event in outbox.events {
             self.engine.apply(event);
         }
-        for told in outbox.problems {
-            tracing::warn!("{}", told.problem);
-            let message = told.problem.to_string();
-            self.board.note(note(told.about, Severity::Warning, "Invalid", message));
+        for found in outbox.problems {
+            tracing::warn!("{}", found.problem);
+            let message = found.problem.to_string();
+            self.status_queue
+                .add_event(event(found.object, Severity::Warning, "Invalid", message));
         }
-        for request in outbox.to_delete {
-            tracing::info!(request = %request.key, why = request.why, "deleting a bind request");
-            self.order(Order::CleanUp(request));
+        for request in outbox.stale_bind_requests {
+            tracing::info!(request = %request.key, why = request.reason, "deleting a bind request");
+            self.start_write(WriteCommand::DeleteBindRequest(request));
         }
-        for uid in outbox.waiting {
-            self.rota.add(&uid);
+        for uid in outbox.pending_pods {
+            self.explain_queue.add(&uid);
         }
-        for gang in outbox.touched_gangs {
-            if self.index.is_settled(&gang) {
-                self.rota.forget_gang(&gang);
-                let group = self.index.group(&gang);
-                if group.is_some_and(|group| !group.scheduling_conditions().is_empty()) {
-                    self.board.group(&gang, None);
+        for gang in outbox.changed_pod_groups {
+            if !self.mirror.has_unbound_pods(&gang) {
+                self.explain_queue.remove_gang(&gang);
+                let pod_group = self.mirror.pod_group(&gang);
+                if pod_group.is_some_and(|pod_group| !pod_group.scheduling_conditions().is_empty()) {
+                    self.status_queue.set_pod_group_condition(&gang, None);
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, report: &Report, now: Millis) {
+    /// Starts the writes of a cycle's decisions and assumes them in the mirror.
+    fn execute(&mut self, report: &Report, now: Millis) {
         let mut evictions = Evictions::default();
         for decision in &report.decisions {
             match decision {
                 Decision::Bind(placed) => self.bind(placed, now),
-                // Decided anew each cycle; what is told of it is the rota's matter.
+                // The engine decides these anew in each cycle; `explain` reports them.
                 Decision::Pipeline(_) => {}
                 Decision::Evict { pod, reason } => {
-                    let Some((key, _)) = self.index.pod_by_uid(pod) else {
+                    let Some((key, _)) = self.mirror.pod_by_uid(pod) else {
                         continue;
                     };
-                    let name = |gang: &GangKey| self.index.workload(gang);
-                    let order = Evict {
+                    let name = |gang: &GangKey| self.mirror.workload(gang);
+                    let evict = Evict {
                         pod: key.clone(),
                         uid: pod.to_string(),
                         message: reason.with_names(&name).to_string(),
                     };
-                    if let Some(gang) = self.index.gang_of(pod) {
+                    if let Some(gang) = self.mirror.gang_of(pod) {
                         evictions.add(&gang, reason);
                     }
-                    self.index.assume(pod, Assumed::Leaving(now));
-                    self.order(Order::Evict(order));
+                    self.mirror.assume(pod, Assumed::Evicting(now));
+                    self.start_write(WriteCommand::Evict(evict));
                 }
-                Decision::Started(gang) => self.mark(&group_key(gang), Mark::Started(now)),
-                Decision::Evicted(gang) => self.mark(&group_key(gang), Mark::Evicted(now)),
-                Decision::Stale { gang, since } => self.mark(&group_key(gang), Mark::Stale(Some(*since))),
-                Decision::Recovered(gang) => self.mark(&group_key(gang), Mark::Stale(None)),
+                Decision::Started(gang) => self.set_timestamp(&pod_group_key(gang), GangTimestamp::Started(now)),
+                Decision::Evicted(gang) => self.set_timestamp(&pod_group_key(gang), GangTimestamp::Evicted(now)),
+                Decision::Stale { gang, since } => {
+                    self.set_timestamp(&pod_group_key(gang), GangTimestamp::Stale(Some(*since)))
+                }
+                Decision::Recovered(gang) => self.set_timestamp(&pod_group_key(gang), GangTimestamp::Stale(None)),
             }
         }
-        evictions.tell(&self.index, &self.board, &self.metrics, self.settings.partition.name());
+        let pool = self.settings.partition.name();
+        evictions.emit(&self.mirror, &self.status_queue, &self.metrics, pool);
     }
 
     fn bind(&mut self, placed: &Placed, now: Millis) {
-        let Some((key, pod)) = self.index.pod_by_uid(&placed.pod) else {
+        let Some((key, pod)) = self.mirror.pod_by_uid(&placed.pod) else {
             return;
         };
         let key = key.clone();
@@ -249,31 +260,32 @@ impl Driver {
             node: placed.node.to_string(),
             gpu_groups: placed.gpu_groups.clone(),
         };
-        self.index.assume(&placed.pod, Assumed::Bound(bind));
-        self.rota.forget(&placed.pod);
-        self.board.retract_pod(&key);
-        self.order(Order::Bind(Bind {
+        self.mirror.assume(&placed.pod, Assumed::Bound(bind));
+        self.explain_queue.remove(&placed.pod);
+        self.status_queue.drop_pod_condition(&key);
+        self.start_write(WriteCommand::Bind(Bind {
             pod: key,
             placed: placed.clone(),
             decided: Instant::now(),
         }));
     }
 
-    fn mark(&mut self, gang: &ObjectKey, mark: Mark) {
-        let (key, value) = match mark {
-            Mark::Started(at) => (kai_api::keys::LAST_START, Some(at)),
-            Mark::Evicted(at) => (kai_api::keys::LAST_EVICTION, Some(at)),
-            Mark::Stale(since) => (kai_api::keys::STALE_SINCE, since),
+    /// Records a timestamp of the gang and writes its annotation.
+    fn set_timestamp(&mut self, gang: &ObjectKey, timestamp: GangTimestamp) {
+        let (key, value) = match timestamp {
+            GangTimestamp::Started(at) => (kai_api::keys::LAST_START, Some(at)),
+            GangTimestamp::Evicted(at) => (kai_api::keys::LAST_EVICTION, Some(at)),
+            GangTimestamp::Stale(since) => (kai_api::keys::STALE_SINCE, since),
         };
-        if !self.index.note(gang, mark) {
+        if !self.mirror.record_timestamp(gang, timestamp) {
             return;
         }
-        let value = value.map(time);
-        self.board.annotate(gang, Annotation { key, value });
-        if let (Mark::Stale(Some(_)), Some(group)) = (mark, self.index.group(gang)) {
+        let value = value.map(rfc3339);
+        self.status_queue.annotate(gang, Annotation { key, value });
+        if let (GangTimestamp::Stale(Some(_)), Some(pod_group)) = (timestamp, self.mirror.pod_group(gang)) {
             let message = "the gang runs below its minimum; it is evicted unless it recovers".to_owned();
-            self.board.note(note(
-                ObjectReference::of(&**group),
+            self.status_queue.add_event(event(
+                ObjectReference::of(&**pod_group),
                 Severity::Normal,
                 "StaleJob",
                 message,
@@ -281,58 +293,58 @@ impl Driver {
         }
     }
 
-    fn order(&mut self, order: Order) {
-        self.orders.spawn(self.writer.clone().carry_out(order));
+    fn start_write(&mut self, command: WriteCommand) {
+        self.writes.spawn(self.writer.clone().execute(command));
     }
 
-    /// Learns what came of an order; whether it failed, so that something has to be decided anew.
-    fn absorb(&mut self, outcome: Outcome) -> Result<bool, kai_cluster::Error> {
-        let Outcome { order, result } = outcome;
+    /// Updates the mirror with the result of a write. Returns whether the write failed, so that a new cycle is needed.
+    fn handle_write_result(&mut self, write: WriteResult) -> Result<bool, kai_cluster::Error> {
+        let WriteResult { command, result } = write;
         let error = match result {
             Ok(()) => {
-                self.succeeded(&order);
+                self.write_succeeded(&command);
                 return Ok(false);
             }
             Err(error) if error.is_unauthorized() => return Err(error),
             Err(error) => error,
         };
-        self.index.tick_clock(self.now());
-        match order {
-            Order::Bind(bind) => {
-                self.metrics.failed("bind");
+        self.mirror.set_time(self.now());
+        match command {
+            WriteCommand::Bind(bind) => {
+                self.metrics.write_failed("bind");
                 tracing::warn!(pod = %bind.pod, node = &*bind.placed.node, %error, "binding failed");
-                self.tell_failed_binding(&bind, &error);
+                self.report_failed_binding(&bind, &error);
                 let failed = Some((&*bind.placed.node, error.to_string()));
-                self.index.failed(&bind.placed.pod, failed);
-                self.rota.add(&bind.placed.pod);
+                self.mirror.write_failed(&bind.placed.pod, failed);
+                self.explain_queue.add(&bind.placed.pod);
             }
-            Order::Evict(evict) => {
-                self.metrics.failed("evict");
-                tracing::warn!(pod = %evict.pod, %error, "eviction failed; it is decided anew");
-                self.index.failed(&evict.uid, None);
+            WriteCommand::Evict(evict) => {
+                self.metrics.write_failed("evict");
+                tracing::warn!(pod = %evict.pod, %error, "eviction failed; the next cycle decides again");
+                self.mirror.write_failed(&evict.uid, None);
             }
-            Order::CleanUp(request) => {
-                self.metrics.failed("clean-up");
+            WriteCommand::DeleteBindRequest(request) => {
+                self.metrics.write_failed("clean-up");
                 tracing::warn!(request = %request.key, %error, "a bind request was not deleted; it is tried again");
-                self.index.clean_up_failed(&request);
+                self.mirror.deletion_failed(&request);
             }
         }
         Ok(true)
     }
 
-    fn succeeded(&mut self, order: &Order) {
-        match order {
-            Order::Bind(bind) => {
-                self.index.tick_clock(self.now());
-                self.index.written(&bind.placed.pod);
+    fn write_succeeded(&mut self, command: &WriteCommand) {
+        match command {
+            WriteCommand::Bind(bind) => {
+                self.mirror.set_time(self.now());
+                self.mirror.write_succeeded(&bind.placed.pod);
                 self.metrics.bound_after(bind.decided.elapsed());
-                if let Some(pod) = self.index.pod(&bind.pod) {
+                if let Some(pod) = self.mirror.pod(&bind.pod) {
                     let pool = self.settings.partition.name();
                     let message = format!(
                         "{} is assigned to node {} of node pool {pool}",
                         bind.pod, bind.placed.node
                     );
-                    self.board.note(note(
+                    self.status_queue.add_event(event(
                         ObjectReference::of(&**pod),
                         Severity::Normal,
                         "Scheduled",
@@ -340,73 +352,74 @@ impl Driver {
                     ));
                 }
             }
-            Order::Evict(evict) => {
-                self.index.tick_clock(self.now());
-                self.index.written(&evict.uid);
+            WriteCommand::Evict(evict) => {
+                self.mirror.set_time(self.now());
+                self.mirror.write_succeeded(&evict.uid);
             }
-            Order::CleanUp(_) => {}
+            WriteCommand::DeleteBindRequest(_) => {}
         }
     }
 
-    fn tell_failed_binding(&self, bind: &Bind, error: &kai_cluster::Error) {
-        let Some(pod) = self.index.pod(&bind.pod) else { return };
+    fn report_failed_binding(&self, bind: &Bind, error: &kai_cluster::Error) {
+        let Some(pod) = self.mirror.pod(&bind.pod) else { return };
         let message = format!("{} could not be bound to node {}: {error}", bind.pod, bind.placed.node);
-        let event = note(
+        let event = event(
             ObjectReference::of(&**pod),
             Severity::Warning,
             "FailedBinding",
             message.clone(),
         );
-        self.board.note(event);
+        self.status_queue.add_event(event);
         let condition = NotScheduled {
             uid: bind.placed.pod.to_string(),
             reason: "BindingError",
             message,
             since: self.now(),
         };
-        self.board.pod(&bind.pod, condition);
+        self.status_queue.set_pod_condition(&bind.pod, condition);
     }
 
-    fn answer(&mut self) {
-        let mut orders = Vec::new();
-        // Who asked may have gone.
-        for question in std::mem::take(&mut self.asked) {
-            match question {
-                Question::Pod(pod, reply) => {
-                    let answer = self.index.pod(&pod).map(|object| {
+    fn answer_debug_requests(&mut self) {
+        let mut job_orders = Vec::new();
+        // `send` fails if the client has disconnected.
+        for request in std::mem::take(&mut self.debug_requests) {
+            match request {
+                DebugRequest::Explain(pod, reply) => {
+                    let explanation = self.mirror.pod(&pod).map(|object| {
                         let uid = object.metadata().uid.as_deref().unwrap_or_default();
-                        Answer::about(&pod, &self.engine, &self.index, uid)
+                        PodExplanation::new(&pod, &self.engine, &self.mirror, uid)
                     });
-                    let _ = reply.send(answer);
+                    let _ = reply.send(explanation);
                 }
-                Question::JobOrder(reply) => orders.push(reply),
+                DebugRequest::JobOrder(reply) => job_orders.push(reply),
             }
         }
-        // Last, since it takes back the promises that the other answers tell of.
-        for reply in orders {
+        // Last: `serving_order` reverts the pipelined placements that the explanations show.
+        for reply in job_orders {
             let order = self.engine.serving_order(&self.settings.config);
             let _ = reply.send(JobOrder::of(order));
         }
     }
 
-    fn look(&mut self) {
-        if self.looked.is_some_and(|at| at.elapsed() < LOOK_PERIOD) {
+    /// Updates the metrics of queues and invariants, and writes changed fair shares. Runs once per `CHECK_PERIOD`.
+    fn check_shares_and_invariants(&mut self) {
+        if self.last_check.is_some_and(|at| at.elapsed() < CHECK_PERIOD) {
             return;
         }
-        self.looked = Some(Instant::now());
+        self.last_check = Some(Instant::now());
         let queues = self.context.feeds.queues();
         let display_name = |name: &str| {
             let queue = queues.get(&ObjectKey::new("", name))?;
             queue.own_display_name().map(str::to_owned)
         };
         self.metrics
-            .look(&self.engine, display_name, |node| self.index.exceeds_gpus(node));
+            .check_cluster(&self.engine, display_name, |node| self.mirror.overcommits_gpus(node));
         let present = |name: &str| {
             let queue = queues.get(&ObjectKey::new("", name))?;
             Some(queue.status().fair_share.clone())
         };
         for (queue, share) in self.fair_shares.due(&self.engine.queues(), present, Instant::now()) {
-            self.board.fair_share(queue, share);
+            self.status_queue.set_fair_share(queue, share);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The fair shares of queues on their way into the status of the queues. They move with all demand in the cluster, so each queue is
-//! written once in a while only; the metrics have every value.
+//! Selects the queues whose fair share has to be written to their status. Fair shares change with all demand in the cluster, so each queue is
+//! written rarely; the metrics have every value.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use kai_engine::report::QueueView;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-/// A queue is written so often at most.
+/// The minimum time between two writes of one queue.
 const WRITE_PERIOD: Duration = Duration::from_secs(30);
 
 /// When each queue was last written.
@@ -19,7 +19,7 @@ pub(super) struct FairShares {
 }
 
 impl FairShares {
-    /// The shares that are to be written, by queue. `present` is what the status of a queue says.
+    /// The fair shares to write, by queue. `present` returns the fair share in a queue's status.
     pub(super) fn due<'q>(
         &mut self,
         queues: &[QueueView<'q>],
@@ -33,9 +33,9 @@ impl FairShares {
             if self.written.contains_key(queue.name) {
                 continue;
             }
-            // The root that stands for all is no object.
+            // The common root of the engine is not a Queue object.
             let Some(present) = present(queue.name) else { continue };
-            let share = shown(queue.fair_share);
+            let share = resource_list(queue.fair_share);
             if share != present {
                 self.written.insert(queue.name.to_owned(), now);
                 due.push((queue.name, share));
@@ -45,8 +45,8 @@ impl FairShares {
     }
 }
 
-/// Milli-cores, bytes and millionths of a GPU as the API has them. Bytes are rounded to MiB: nobody reads more digits.
-fn shown([cpu_milli, memory_bytes, gpu_millionths]: [i64; 3]) -> ResourceList {
+/// Converts milli-cores, bytes and millionths of a GPU to quantities, with memory in whole MiB.
+fn resource_list([cpu_milli, memory_bytes, gpu_millionths]: [i64; 3]) -> ResourceList {
     let entry = |name: &str, text: QuantityText| (name.to_owned(), text);
     let gpu_milli = (gpu_millionths + 500).div_euclid(1_000);
     ResourceList::from([

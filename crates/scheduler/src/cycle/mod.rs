@@ -1,82 +1,86 @@
-//! The role as a whole: the task that owns index and engine, the writers beside it, the audit, and the door for questions.
+//! The tasks of the scheduler role: the driver that owns mirror and engine, the writer of statuses, the audit, and the debug endpoints.
 
-mod apart;
+mod blocking;
+mod cycle_timer;
 mod driver;
 mod evictions;
 mod fair_shares;
 mod sources;
-mod watch;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc};
 
-use crate::http::{self, Question};
+use crate::debug_endpoints::{self, DebugRequest};
 use crate::metrics::Metrics;
-use crate::writers::{Board, Lanes, write_board};
+use crate::writers::{StatusQueue, WriteLimiter, write_statuses};
 use crate::{Error, Settings, audit};
 
-/// Questions that wait for the next cycle. They come from people; more than a few at a time are no use to anybody.
-const QUESTIONS_MAX: usize = 16;
-/// What the cycle is called in reports on health.
+/// Debug requests that may wait for the next cycle. People send them, a few at a time.
+const DEBUG_REQUESTS_MAX: usize = 16;
+/// The name of the cycle in the health endpoint.
 const HEALTH_NAME: &str = "scheduler cycle";
-/// A cycle is run every second or so. One that takes minutes is slow and gets somewhere; a process that is ended for it begins anew with
-/// the same work, and never gets there. Silence for this long means that a cycle hangs.
+/// The liveness probe fails after this time without a finished cycle. Cycles run about every second. A cycle of a minute is slow but makes
+/// progress, and a restart would repeat its work; a cycle of this length hangs.
 const SILENCE_MAX: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// The scheduler, ready to run. It registers its metrics and announces itself once; it may be run again after it lost its lease.
+/// The scheduler, ready to run. [`Scheduler::prepare`] registers its metrics once; the process may run it again after it lost its lease.
 #[derive(Debug)]
 pub struct Scheduler {
     settings: Arc<Settings>,
     metrics: Arc<Metrics>,
-    ask: mpsc::Sender<Question>,
-    /// Held for as long as the scheduler runs.
-    questions: Mutex<mpsc::Receiver<Question>>,
+    debug_sender: mpsc::Sender<DebugRequest>,
+    /// [`Scheduler::run`] holds the lock while it runs.
+    debug_requests: Mutex<mpsc::Receiver<DebugRequest>>,
     client: kai_cluster::Client,
 }
 
 impl Scheduler {
-    /// Prepares to run.
+    /// Registers the metrics and logs warnings about the settings.
     pub fn prepare(context: &kai_cluster::Context, settings: Settings) -> Scheduler {
-        let (ask, questions) = mpsc::channel(QUESTIONS_MAX);
-        for remark in &settings.remarks {
-            tracing::warn!("{remark}");
+        let (debug_sender, debug_requests) = mpsc::channel(DEBUG_REQUESTS_MAX);
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
         }
         let metrics = Metrics::new(&mut context.metrics.registry(), &settings.metrics_namespace);
         Scheduler {
             settings: Arc::new(settings),
             metrics: Arc::new(metrics),
-            ask,
-            questions: Mutex::new(questions),
+            debug_sender,
+            debug_requests: Mutex::new(debug_requests),
             client: context.client.clone(),
         }
     }
 
-    /// What it answers over HTTP: `/get-snapshot`, `/get-job-order` and `/explain?pod=namespace/name`. For the loopback interface only,
-    /// since a snapshot shows all of a cluster.
+    /// The debug endpoints `/get-snapshot`, `/get-job-order` and `/explain?pod=namespace/name`. Serve them on the loopback interface only:
+    /// a snapshot contains the whole cluster.
     pub fn router(&self) -> axum::Router {
-        http::router(self.client.clone(), Arc::clone(&self.settings), self.ask.clone())
+        debug_endpoints::router(
+            self.client.clone(),
+            Arc::clone(&self.settings),
+            self.debug_sender.clone(),
+        )
     }
 
-    /// Schedules until it is dropped or can't go on.
+    /// Schedules until the future is dropped or the API server rejects our credentials.
     pub async fn run(&self, context: kai_cluster::Context) -> Result<Infallible, Error> {
-        let mut questions = self.questions.lock().await;
+        let mut debug_requests = self.debug_requests.lock().await;
         context.health.announce(HEALTH_NAME, SILENCE_MAX);
-        let board = Board::new();
-        let lanes = Arc::new(Lanes::new());
-        let driver = driver::Driver::new(&context, &self.settings, &self.metrics, &board, &lanes);
+        let status_queue = StatusQueue::new();
+        let write_limiter = Arc::new(WriteLimiter::new());
+        let driver = driver::Driver::new(&context, &self.settings, &self.metrics, &status_queue, &write_limiter);
         let error = tokio::select! {
             biased;
-            error = driver.run(&mut questions) => error,
-            error = write_board(&context, &self.settings, &board, &lanes) => error,
+            error = driver.run(&mut debug_requests) => error,
+            error = write_statuses(&context, &self.settings, &status_queue, &write_limiter) => error,
             error = audit::run(&context, self.settings.audit_period, &self.metrics) => error,
         };
         Err(Error::Unauthorized(error))
     }
 }
 
-/// Schedules until it is dropped or can't go on, without anything over HTTP.
+/// Prepares and runs a scheduler without debug endpoints.
 pub async fn run(context: kai_cluster::Context, settings: Settings) -> Result<Infallible, Error> {
     Scheduler::prepare(&context, settings).run(context.clone()).await
 }

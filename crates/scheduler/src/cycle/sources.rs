@@ -1,4 +1,4 @@
-//! The watches that the scheduler reads, and their way into the index.
+//! The scheduler's subscriptions to watches. They feed the mirror.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 
 use kai_mirror::ClusterMirror;
 
-/// Pods with volume claims wait for these watches; a cluster without volumes, or without the right to see them, must not. The same holds
-/// for ConfigMaps.
-const VOLUMES_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait for the lists of volumes and ConfigMaps at start. The scheduler starts without them where it lacks the permission to
+/// watch them; then pods with volume claims stay pending.
+const OPTIONAL_SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is read.
+/// One subscription per kind.
 pub(super) struct Sources {
     pods: Subscription<kai_api::Pod>,
     nodes: Subscription<kai_api::Node>,
@@ -43,7 +43,7 @@ impl Sources {
         }
     }
 
-    /// Waits for all first lists: deciding on part of a cluster would give away what is taken.
+    /// Waits for the initial lists. On a part of the cluster the engine would give away resources that are in use.
     pub(super) async fn synced(&self) {
         self.nodes.feed().synced().await;
         self.pods.feed().synced().await;
@@ -57,88 +57,88 @@ impl Sources {
             self.volumes.feed().synced().await;
         };
         let (volumes, config_maps) = tokio::join!(
-            tokio::time::timeout(VOLUMES_WITHIN, volumes),
-            tokio::time::timeout(VOLUMES_WITHIN, self.config_maps.feed().synced()),
+            tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, volumes),
+            tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.feed().synced()),
         );
         if volumes.is_err() {
-            tracing::warn!("volumes can't be watched; pods with volume claims wait");
+            tracing::warn!("volumes can't be watched; pods with volume claims stay pending");
         }
         if config_maps.is_err() {
             tracing::warn!("ConfigMaps can't be watched; pods are bound whether or not theirs exist");
         }
     }
 
-    /// Takes in all that changed; what others refer to comes first. Of many changes the engine learns on the way.
-    pub(super) fn take_into(&self, index: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
+    /// Applies all changes to the mirror, referenced objects before those that refer to them. Passes batches of events on to the engine.
+    pub(super) fn apply_changes(&self, mirror: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
         for (key, class) in self.classes.take() {
             match class {
-                Some(class) => index.apply_priority_class(&class),
-                None => index.remove_priority_class(&key.name),
+                Some(class) => mirror.apply_priority_class(&class),
+                None => mirror.remove_priority_class(&key.name),
             }
         }
         for (key, topology) in self.topologies.take() {
             match topology {
-                Some(topology) => index.apply_topology(&topology),
-                None => index.remove_topology(&key.name),
+                Some(topology) => mirror.apply_topology(&topology),
+                None => mirror.remove_topology(&key.name),
             }
         }
         for (key, queue) in self.queues.take() {
             match queue {
-                Some(queue) => index.apply_queue(&queue),
-                None => index.remove_queue(&key.name),
+                Some(queue) => mirror.apply_queue(&queue),
+                None => mirror.remove_queue(&key.name),
             }
         }
         for (key, node) in self.nodes.take() {
             match node {
-                Some(node) => index.apply_node(&node),
-                None => index.remove_node(&key.name),
+                Some(node) => mirror.apply_node(&node),
+                None => mirror.remove_node(&key.name),
             }
         }
         for (key, volume) in self.volumes.take() {
             match volume {
-                Some(volume) => index.apply_volume(&volume),
-                None => index.remove_volume(&key.name),
+                Some(volume) => mirror.apply_volume(&volume),
+                None => mirror.remove_volume(&key.name),
             }
         }
         for (key, claim) in self.claims.take() {
             match claim {
-                Some(claim) => index.apply_volume_claim(&key, &claim),
-                None => index.remove_volume_claim(&key),
+                Some(claim) => mirror.apply_volume_claim(&key, &claim),
+                None => mirror.remove_volume_claim(&key),
             }
         }
         for (key, config_map) in self.config_maps.take() {
             match config_map {
-                Some(_) => index.apply_config_map(&key),
-                None => index.remove_config_map(&key),
+                Some(_) => mirror.apply_config_map(&key),
+                None => mirror.remove_config_map(&key),
             }
         }
         if self.config_maps.feed().is_synced() {
-            index.watch_config_maps();
+            mirror.config_maps_synced();
         }
-        self.take_workloads(index, engine);
+        self.apply_workload_changes(mirror, engine);
     }
 
-    fn take_workloads(&self, index: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
-        let mut hand_over = |index: &mut ClusterMirror| index.hand_over(|event| engine.apply(event));
+    fn apply_workload_changes(&self, mirror: &mut ClusterMirror, engine: &mut kai_engine::Cluster) {
+        let mut drain = |mirror: &mut ClusterMirror| mirror.drain_event_batch(|event| engine.apply(event));
         for (key, group) in self.groups.take() {
             match group {
-                Some(group) => index.apply_group(&key, &group),
-                None => index.remove_group(&key),
+                Some(group) => mirror.apply_pod_group(&key, &group),
+                None => mirror.remove_pod_group(&key),
             }
-            hand_over(index);
+            drain(mirror);
         }
         for (key, request) in self.requests.take() {
             match request {
-                Some(request) => index.apply_bind_request(&key, &request),
-                None => index.remove_bind_request(&key),
+                Some(request) => mirror.apply_bind_request(&key, &request),
+                None => mirror.remove_bind_request(&key),
             }
         }
         for (key, pod) in self.pods.take() {
             match pod {
-                Some(pod) => index.apply_pod(&key, &pod),
-                None => index.remove_pod(&key),
+                Some(pod) => mirror.apply_pod(&key, &pod),
+                None => mirror.remove_pod(&key),
             }
-            hand_over(index);
+            drain(mirror);
         }
     }
 }

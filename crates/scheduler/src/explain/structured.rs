@@ -1,20 +1,20 @@
-//! A gang's reason in the form that programs read: KAI's reason words, with the numbers of the queue that stands in the way.
+//! The structured reasons in a pod group's condition: KAI's reason codes, with the numbers of the queue whose limit or quota is exceeded.
 
 use kai_api::QuantityText;
 use kai_api::crd::{QueueDetails, ReasonDetails, ResourceList, UnschedulableReason};
 use kai_engine::reasons::{QueueBound, Reason, Resource};
 
-/// Reason of an entry per topology domain that is too small.
+/// Reason code of a topology domain that is too small.
 const DOMAIN_TOO_SMALL: &str = "Not enough resources for the workload";
-/// Heading if there is not exactly one reason.
+/// Heading of a message with several reasons.
 const SEVERAL: &str = "Unable to schedule podgroup";
-/// Domains that are listed.
+/// Domains that a condition lists.
 const DOMAINS_MAX: usize = 16;
 
-/// The entries of `reasons[]`; `text` is the reason in words.
+/// The entries of `reasons[]`. `text` is the reason's text.
 pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
-    let entry = |word: &str, details| UnschedulableReason {
-        reason: word.to_owned(),
+    let entry = |code: &str, details| UnschedulableReason {
+        reason: code.to_owned(),
         message: text.to_owned(),
         details,
     };
@@ -55,14 +55,14 @@ pub(super) fn reasons(reason: &Reason, text: &str) -> Vec<UnschedulableReason> {
     }
 }
 
-/// The condition's message: a heading and all that is said.
+/// The condition's message: a heading and the messages of all reasons.
 pub(super) fn message(reasons: &[UnschedulableReason]) -> String {
     let heading = match reasons {
         [one] => one.reason.as_str(),
         _ => SEVERAL,
     };
-    let said: Vec<&str> = reasons.iter().map(|reason| reason.message.as_str()).collect();
-    format!("{heading}: {}", said.join(".\n"))
+    let messages: Vec<&str> = reasons.iter().map(|reason| reason.message.as_str()).collect();
+    format!("{heading}: {}", messages.join(".\n"))
 }
 
 fn over_limit(bound: &QueueBound) -> ReasonDetails {
@@ -117,9 +117,9 @@ mod tests {
             used: 1_500_000,
             requested: 1_000_000,
         };
-        let said = reasons(&Reason::OverLimit(bound), "too much");
-        assert_eq!(message(&said), "OverLimit: too much");
-        let json = serde_json::to_value(&said[0].details).unwrap();
+        let entries = reasons(&Reason::OverLimit(bound), "too much");
+        assert_eq!(message(&entries), "OverLimit: too much");
+        let json = serde_json::to_value(&entries[0].details).unwrap();
         let expect = serde_json::json!({ "queueDetails": {
             "name": "team",
             "queueResourceLimits": { "nvidia.com/gpu": "2" },
@@ -137,9 +137,9 @@ mod tests {
             domains: vec![("r1".to_owned(), 3), ("r2".to_owned(), 1)],
             required: 4,
         };
-        let said = reasons(&reason, "no rack fits");
+        let entries = reasons(&reason, "no rack fits");
         assert_eq!(
-            message(&said),
+            message(&entries),
             "Unable to schedule podgroup: r1: room for 3 of 4 pods.\nr2: room for 1 of 4 pods"
         );
     }

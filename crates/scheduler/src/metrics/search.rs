@@ -1,4 +1,4 @@
-//! Metrics of the search for victims. Budgets are counted in simulations here, so there are none in seconds.
+//! Metrics of the victim search. Its budgets are numbers of simulations, so KAI's budgets in seconds have no metric here.
 
 use kai_engine::model::Action;
 use kai_engine::report::{ActionStats, Generator, SearchResult};
@@ -8,36 +8,36 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{OfAction, Searched};
+use super::{ActionLabels, VictimSearch};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfJob {
+struct JobLabels {
     action: &'static str,
     result: &'static str,
     reduced_budget: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfSearch {
+struct SearchLabels {
     action: &'static str,
     generator: &'static str,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfSet {
+struct VictimSetLabels {
     action: &'static str,
     generator: &'static str,
     state: &'static str,
 }
 
-/// How searches for victims go.
+/// Results, efforts and durations of victim searches.
 #[derive(Debug)]
 pub(super) struct SearchMetrics {
-    jobs: Family<OfJob, Counter>,
-    sets: Family<OfSet, Counter>,
-    exhausted: Family<OfAction, Counter>,
-    seconds: Family<OfSearch, Histogram, fn() -> Histogram>,
+    jobs: Family<JobLabels, Counter>,
+    sets: Family<VictimSetLabels, Counter>,
+    exhausted: Family<ActionLabels, Counter>,
+    seconds: Family<SearchLabels, Histogram, fn() -> Histogram>,
 }
 
 impl Default for SearchMetrics {
@@ -52,31 +52,31 @@ impl Default for SearchMetrics {
 }
 
 impl SearchMetrics {
-    /// The text format ends counters in `_total`.
+    /// The text format appends `_total` to the names of counters.
     pub(super) fn register(&self, registry: &mut Registry) {
-        let jobs = "Pod groups that victims were sought for";
+        let jobs = "Pod groups with a victim search";
         registry.register("scenario_search_jobs", jobs, self.jobs.clone());
-        let sets = "Sets of victims by what became of them";
+        let sets = "Sets of victims by state";
         registry.register("scenario_search_scenarios", sets, self.sets.clone());
-        let exhausted = "Actions that ended since their budget was used up";
+        let exhausted = "Actions that ended because their budget was exhausted";
         let name = "scenario_search_action_budget_exhausted";
         registry.register(name, exhausted, self.exhausted.clone());
-        let seconds = "Searches by one generator for one pod group";
+        let seconds = "Victim searches of one generator for one pod group";
         registry.register("scenario_search_duration_seconds", seconds, self.seconds.clone());
     }
 
-    /// What an action did.
+    /// Counts the searches and victim sets of an action.
     pub(super) fn effort(&self, effort: &ActionStats) {
         let action = effort.action.name();
         for (end, counts) in SearchResult::ALL.into_iter().zip(effort.searches) {
             for (reduced_budget, count) in ["false", "true"].into_iter().zip(counts) {
                 let result = result(end);
-                let of = OfJob {
+                let labels = JobLabels {
                     action,
                     result,
                     reduced_budget,
                 };
-                add(&self.jobs, of, count);
+                add(&self.jobs, labels, count);
             }
         }
         for (generator, sets) in Generator::ALL.into_iter().zip(effort.sets) {
@@ -88,42 +88,44 @@ impl SearchMetrics {
             ];
             for (state, count) in counts {
                 let generator = generator.name();
-                let of = OfSet {
+                let labels = VictimSetLabels {
                     action,
                     generator,
                     state,
                 };
-                add(&self.sets, of, count);
+                add(&self.sets, labels, count);
             }
         }
         match effort.action {
             Action::Consolidation | Action::Reclaim | Action::Preempt => {
-                let exhausted = self.exhausted.get_or_create(&OfAction { action });
+                let exhausted = self.exhausted.get_or_create(&ActionLabels { action });
                 exhausted.inc_by(u64::from(effort.exhausted));
             }
-            // They search no victims.
+            // These actions have no victim search.
             Action::Allocate | Action::StaleGangEviction => {}
         }
     }
 
-    /// How long a search took.
-    pub(super) fn took(&self, searched: &Searched) {
-        let of = OfSearch {
-            action: searched.action.name(),
-            generator: searched.generator.name(),
-            result: result(searched.end),
+    /// Records the duration of a search.
+    pub(super) fn observe_duration(&self, search: &VictimSearch) {
+        let labels = SearchLabels {
+            action: search.action.name(),
+            generator: search.generator.name(),
+            result: result(search.end),
         };
-        self.seconds.get_or_create(&of).observe(searched.duration.as_secs_f64());
+        self.seconds
+            .get_or_create(&labels)
+            .observe(search.duration.as_secs_f64());
     }
 }
 
-/// Only what happened has a series: the labels have many combinations.
-fn add<L>(family: &Family<L, Counter>, of: L, count: u32)
+/// Creates a series only for counts above zero, since the labels have many combinations.
+fn add<L>(family: &Family<L, Counter>, labels: L, count: u32)
 where
     L: Clone + std::hash::Hash + Eq,
 {
     if count > 0 {
-        family.get_or_create(&of).inc_by(u64::from(count));
+        family.get_or_create(&labels).inc_by(u64::from(count));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Binding: plain pods directly, others by a BindRequest that the binder carries out. Both can be repeated without harm.
+//! Binds pods: plain pods directly, others by a BindRequest that the binder executes. Both ways are idempotent.
 
 use kai_api::{BindRequest, Object, keys};
 use kai_cluster::{Deletion, Error, Part, Patch, Target};
@@ -8,34 +8,34 @@ use serde_json::{Value, json};
 use super::{Bind, Writer};
 use crate::settings::BindRequests;
 
-/// Values of labels can't be longer.
+/// The API server's limit for values of labels.
 const LABEL_BYTES_MAX: usize = 63;
-/// A leftover of the same name is removed and creation tried again, so often.
+/// Attempts to create a bind request. Between them the writer deletes a stale one of the same name.
 const ATTEMPTS_MAX: u32 = 3;
 
 impl Writer {
     pub(super) async fn bind(&self, bind: &Bind) -> Result<(), Error> {
-        let prepared = match self.rules.bind_requests {
+        let needs_request = match self.settings.bind_requests {
             BindRequests::Always => true,
             BindRequests::WhenNeeded => needs_preparation(bind.placed.received),
         };
-        if prepared {
-            return self.request(bind).await;
+        if needs_request {
+            return self.create_bind_request(bind).await;
         }
         let (namespace, name, uid) = (&bind.pod.namespace, &bind.pod.name, &*bind.placed.pod);
-        if let Some((key, value)) = &self.rules.label {
+        if let Some((key, value)) = &self.settings.label {
             let body = json!({ "metadata": { "uid": uid, "labels": { key: value } } });
             let target = Target::of::<kai_api::Pod>(namespace, name);
             self.client.patch(target, Part::Status, Patch::Merge(body)).await?;
         }
         match self.client.bind(namespace, name, uid, &bind.placed.node).await {
-            Err(error) if error.is_conflict() => self.is_bound_so(bind, error).await,
+            Err(error) if error.is_conflict() => self.confirm_binding(bind, error).await,
             result => result,
         }
     }
 
-    /// A binding that timed out may have taken effect; the second one then conflicts with the first.
-    async fn is_bound_so(&self, bind: &Bind, conflict: Error) -> Result<(), Error> {
+    /// After a conflict, checks whether the pod is bound as decided: an earlier attempt that timed out may have taken effect.
+    async fn confirm_binding(&self, bind: &Bind, conflict: Error) -> Result<(), Error> {
         let pod: Option<kai_api::Pod> = self.client.get(&bind.pod.namespace, &bind.pod.name).await?;
         let same = pod.is_some_and(|pod| {
             pod.metadata().uid.as_deref() == Some(&bind.placed.pod) && pod.node_name() == Some(&bind.placed.node)
@@ -43,9 +43,9 @@ impl Writer {
         if same { Ok(()) } else { Err(conflict) }
     }
 
-    async fn request(&self, bind: &Bind) -> Result<(), Error> {
+    async fn create_bind_request(&self, bind: &Bind) -> Result<(), Error> {
         let (namespace, name) = (&*bind.pod.namespace, &*bind.pod.name);
-        let body = body(name, &bind.placed, self.rules.label.as_ref());
+        let body = bind_request_body(name, &bind.placed, self.settings.label.as_ref());
         let mut attempt = 1;
         loop {
             let created = self
@@ -56,14 +56,14 @@ impl Writer {
                 Err(error) if error.is_conflict() => error,
                 other => return other.map(|_| ()),
             };
-            let Some(leftover) = self.client.get::<BindRequest>(namespace, name).await? else {
+            let Some(existing) = self.client.get::<BindRequest>(namespace, name).await? else {
                 if attempt == ATTEMPTS_MAX {
                     return Err(conflict);
                 }
                 attempt += 1;
                 continue;
             };
-            if says_the_same(&leftover, &bind.placed) {
+            if same_content(&existing, &bind.placed) {
                 return Ok(());
             }
             if attempt == ATTEMPTS_MAX {
@@ -71,7 +71,7 @@ impl Writer {
             }
             attempt += 1;
             let deletion = Deletion {
-                uid: leftover.metadata().uid.as_deref().map(str::to_owned),
+                uid: existing.metadata().uid.as_deref().map(str::to_owned),
                 ..Deletion::default()
             };
             let target = Target::of::<BindRequest>(namespace, name);
@@ -83,7 +83,7 @@ impl Writer {
     }
 }
 
-/// Shared GPUs have to be reserved first.
+/// Whether the binder has to prepare the pod: it reserves shared GPUs.
 fn needs_preparation(received: Received) -> bool {
     match received {
         Received::Fraction { .. } => true,
@@ -92,7 +92,7 @@ fn needs_preparation(received: Received) -> bool {
 }
 
 /// The BindRequest of a decision.
-fn body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
+fn bind_request_body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
     let (kind, count, portion_hundredths) = match placed.received {
         Received::Regular { devices } => (keys::RECEIVED_REGULAR, devices, if devices > 0 { 100 } else { 0 }),
         Received::Fraction { devices, hundredths } => (keys::RECEIVED_FRACTION, devices, hundredths),
@@ -125,13 +125,13 @@ fn body(pod: &str, placed: &Placed, label: Option<&(String, String)>) -> Value {
     })
 }
 
-/// Whether it is the request that we want to make: then an earlier attempt took effect.
-fn says_the_same(request: &BindRequest, placed: &Placed) -> bool {
+/// Whether the existing request is the one to create: then an earlier attempt took effect.
+fn same_content(request: &BindRequest, placed: &Placed) -> bool {
     let owners = &request.metadata().owner_references;
-    let groups = request.gpu_groups().iter().map(|group| &**group);
+    let gpu_groups = request.gpu_groups().iter().map(|gpu_group| &**gpu_group);
     owners.iter().any(|owner| *owner.uid == *placed.pod)
         && request.selected_node() == &*placed.node
-        && groups.eq(placed.gpu_groups.iter().map(String::as_str))
+        && gpu_groups.eq(placed.gpu_groups.iter().map(String::as_str))
         && !request.failed_for_good()
         && !request.metadata().is_terminating()
 }
@@ -160,7 +160,7 @@ mod tests {
         );
         let pool = ("kai.scheduler/node-pool".to_owned(), "big".to_owned());
         assert_eq!(
-            body("p", &half, Some(&pool)),
+            bind_request_body("p", &half, Some(&pool)),
             json!({
                 "metadata": {
                     "name": "p",
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn portions_have_two_digits() {
-        let portion = |received| body("p", &placed(received, &[]), None)["spec"]["receivedGPU"].clone();
+        let portion = |received| bind_request_body("p", &placed(received, &[]), None)["spec"]["receivedGPU"].clone();
         assert_eq!(
             portion(Received::Regular { devices: 4 }),
             json!({ "count": 4, "portion": "1.00" })
@@ -206,16 +206,16 @@ mod tests {
             },
             &["a"],
         );
-        let stored = body("p", &half, None);
+        let stored = bind_request_body("p", &half, None);
         let request: BindRequest = serde_json::from_value(stored.clone()).unwrap();
-        assert!(says_the_same(&request, &half));
+        assert!(same_content(&request, &half));
         let other = Placed {
             pod: "u-2".into(),
             ..half.clone()
         };
-        assert!(!says_the_same(&request, &other), "made for another pod of this name");
+        assert!(!same_content(&request, &other), "made for another pod of this name");
         let mut failed = stored;
         failed["status"] = json!({ "phase": "Failed" });
-        assert!(!says_the_same(&serde_json::from_value(failed).unwrap(), &half));
+        assert!(!same_content(&serde_json::from_value(failed).unwrap(), &half));
     }
 }

@@ -1,4 +1,4 @@
-//! Eviction: the pod is deleted, with its own grace period. Only this very pod: a successor of the same name is left alone.
+//! Evicts pods: deletes the pod of this uid with its own grace period. A newer pod of the same name stays.
 
 use kai_api::{Pod, PodCondition};
 use kai_cluster::{Deletion, Error, Part, Patch, Target};
@@ -9,7 +9,7 @@ use super::{Evict, Writer};
 impl Writer {
     pub(super) async fn evict(&self, evict: &Evict) -> Result<(), Error> {
         let target = Target::of::<Pod>(&evict.pod.namespace, &evict.pod.name);
-        if self.rules.eviction_condition {
+        if self.settings.eviction_condition {
             let body = json!({
                 "metadata": { "uid": evict.uid },
                 "status": { "conditions": [{
@@ -17,11 +17,11 @@ impl Writer {
                     "status": "True",
                     "reason": "PreemptionByScheduler",
                     "message": evict.message,
-                    "lastTransitionTime": self.rules.clock.now_text(),
+                    "lastTransitionTime": self.settings.clock.now_text(),
                 }] },
             });
             match self.client.patch(target, Part::Status, Patch::Strategic(body)).await {
-                Err(error) if is_past(&error) => return Ok(()),
+                Err(error) if is_gone(&error) => return Ok(()),
                 result => result.map(|_| ())?,
             }
         }
@@ -30,13 +30,13 @@ impl Writer {
             ..Deletion::default()
         };
         match self.client.delete(target, &deletion).await {
-            Err(error) if is_past(&error) => Ok(()),
+            Err(error) if is_gone(&error) => Ok(()),
             result => result,
         }
     }
 }
 
-/// The pod is gone or has a successor: nothing left to do.
-fn is_past(error: &Error) -> bool {
+/// Whether the error says that the pod of this uid does not exist any more.
+fn is_gone(error: &Error) -> bool {
     error.is_not_found() || error.is_conflict()
 }

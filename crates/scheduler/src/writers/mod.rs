@@ -1,13 +1,14 @@
-//! Carries decisions out. Orders (bind, evict, clean up) run beside the cycle, a bounded number at a time, and report back what came of
-//! them. Conditions, annotations and events go another way ([`Board`]), so that they never keep a pod from being bound.
+//! Writes to the API server. Write commands (bind, evict, delete a bind request) run concurrently with cycles, a bounded number at a time,
+//! and return their result to the driver. Conditions, annotations and events go through the [`StatusQueue`], so that they never delay a
+//! binding.
 
 mod bind;
-mod board;
 mod evict;
-mod lanes;
 mod pod_group;
-mod rate;
+mod rate_limiter;
 mod status;
+mod status_queue;
+mod write_limiter;
 
 use std::sync::Arc;
 
@@ -15,22 +16,22 @@ use kai_api::ObjectKey;
 use kai_cluster::{Client, Deletion, Error, Target};
 use kai_engine::report::Placed;
 
-pub(crate) use board::{Annotation, Board, NotScheduled, Unschedulable};
-pub(crate) use lanes::Lanes;
-pub(crate) use status::{time, write_board};
+pub(crate) use status::{rfc3339, write_statuses};
+pub(crate) use status_queue::{Annotation, NotScheduled, StatusQueue, Unschedulable};
+pub(crate) use write_limiter::WriteLimiter;
 
 use crate::settings::BindRequests;
-use kai_mirror::StaleRequest;
+use kai_mirror::StaleBindRequest;
 
-/// Something to carry out.
+/// A decision to write to the API server.
 #[derive(Clone, Debug)]
-pub(crate) enum Order {
-    /// Bind a pod.
+pub(crate) enum WriteCommand {
+    /// Bind a pod, or create its bind request.
     Bind(Bind),
     /// Delete a pod.
     Evict(Evict),
     /// Delete a bind request.
-    CleanUp(StaleRequest),
+    DeleteBindRequest(StaleBindRequest),
 }
 
 /// A pod to bind.
@@ -38,7 +39,7 @@ pub(crate) enum Order {
 pub(crate) struct Bind {
     pub(crate) pod: ObjectKey,
     pub(crate) placed: Placed,
-    /// Decided then; how long the write took is measured from here.
+    /// The time of the decision, for the metric of bind latency.
     pub(crate) decided: tokio::time::Instant,
 }
 
@@ -47,41 +48,45 @@ pub(crate) struct Bind {
 pub(crate) struct Evict {
     pub(crate) pod: ObjectKey,
     pub(crate) uid: String,
-    /// Why, for the pod's condition.
+    /// The reason, for the pod's condition.
     pub(crate) message: String,
 }
 
-/// What came of an order.
+/// A finished write command.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) order: Order,
+pub(crate) struct WriteResult {
+    pub(crate) command: WriteCommand,
     pub(crate) result: Result<(), Error>,
 }
 
-/// How orders are carried out.
+/// Executes write commands. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
     client: Client,
-    lanes: Arc<Lanes>,
-    rules: Arc<Rules>,
+    write_limiter: Arc<WriteLimiter>,
+    settings: Arc<WriterSettings>,
 }
 
 #[derive(Debug)]
-struct Rules {
+struct WriterSettings {
     bind_requests: BindRequests,
-    /// The label of the partition, for pods and bind requests.
+    /// The partition's label, which the writer sets on pods and bind requests.
     label: Option<(String, String)>,
     eviction_condition: bool,
     clock: kai_cluster::Clock,
 }
 
 impl Writer {
-    pub(crate) fn new(context: &kai_cluster::Context, settings: &crate::Settings, lanes: &Arc<Lanes>) -> Writer {
+    pub(crate) fn new(
+        context: &kai_cluster::Context,
+        settings: &crate::Settings,
+        write_limiter: &Arc<WriteLimiter>,
+    ) -> Writer {
         let label = settings.partition.label();
         Writer {
             client: context.client.clone(),
-            lanes: Arc::clone(lanes),
-            rules: Arc::new(Rules {
+            write_limiter: Arc::clone(write_limiter),
+            settings: Arc::new(WriterSettings {
                 bind_requests: settings.bind_requests,
                 label: label.map(|(key, value)| (key.to_owned(), value.to_owned())),
                 eviction_condition: settings.update_pod_eviction_condition,
@@ -90,25 +95,25 @@ impl Writer {
         }
     }
 
-    /// Carries the order out.
-    pub(crate) async fn carry_out(self, order: Order) -> Outcome {
-        let _permit = self.lanes.order().await;
-        let result = match &order {
-            Order::Bind(bind) => self.bind(bind).await,
-            Order::Evict(evict) => self.evict(evict).await,
-            Order::CleanUp(request) => self.clean_up(request).await,
+    /// Executes the command once the write limiter has a permit.
+    pub(crate) async fn execute(self, command: WriteCommand) -> WriteResult {
+        let _permit = self.write_limiter.acquire().await;
+        let result = match &command {
+            WriteCommand::Bind(bind) => self.bind(bind).await,
+            WriteCommand::Evict(evict) => self.evict(evict).await,
+            WriteCommand::DeleteBindRequest(request) => self.delete_bind_request(request).await,
         };
-        Outcome { order, result }
+        WriteResult { command, result }
     }
 
-    async fn clean_up(&self, request: &StaleRequest) -> Result<(), Error> {
+    async fn delete_bind_request(&self, request: &StaleBindRequest) -> Result<(), Error> {
         let deletion = Deletion {
             uid: Some(request.uid.clone()).filter(|uid| !uid.is_empty()),
             ..Deletion::default()
         };
         let target = Target::of::<kai_api::BindRequest>(&request.key.namespace, &request.key.name);
         match self.client.delete(target, &deletion).await {
-            // Another one of the same name is there by now.
+            // The name belongs to a newer bind request by now.
             Err(error) if error.is_conflict() => Ok(()),
             result => result,
         }

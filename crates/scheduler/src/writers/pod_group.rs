@@ -1,12 +1,12 @@
-//! The scheduling conditions of a pod group: what the list shall be next. Pure.
+//! Computes the next scheduling conditions of a pod group. Pure.
 
 use kai_api::crd::SchedulingCondition;
 use serde_json::json;
 
 use super::Unschedulable;
 
-/// The list that says `wanted` for this node pool; `None` if the present one says it already. One entry per pool, the newest last.
-pub(super) fn conditions(
+/// The list with the condition `wanted` of this node pool; `None` if `present` has it already. One entry per pool, the newest last.
+pub(super) fn next_conditions(
     present: &[SchedulingCondition],
     wanted: Option<&Unschedulable>,
     pool: &str,
@@ -30,7 +30,7 @@ pub(super) fn conditions(
         "status": "True",
     }))
     .expect("all fields have their types");
-    if present.last().is_some_and(|last| last.says_the_same(&condition)) {
+    if present.last().is_some_and(|last| last.same_content(&condition)) {
         return None;
     }
     let others = present.iter().filter(|other| other.node_pool != pool).cloned();
@@ -43,7 +43,7 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:00:00Z";
 
-    fn said(message: &str) -> Unschedulable {
+    fn unschedulable(message: &str) -> Unschedulable {
         Unschedulable {
             message: message.to_owned(),
             reasons: Vec::new(),
@@ -65,22 +65,22 @@ mod tests {
 
     #[test]
     fn one_entry_per_pool_the_newest_last() {
-        let first = conditions(&[], Some(&said("full")), "default", NOW).unwrap();
+        let first = next_conditions(&[], Some(&unschedulable("full")), "default", NOW).unwrap();
         assert_eq!(summary(&first), ["1 default: full"]);
         assert!(
-            conditions(&first, Some(&said("full")), "default", NOW).is_none(),
+            next_conditions(&first, Some(&unschedulable("full")), "default", NOW).is_none(),
             "it is said already"
         );
-        let second = conditions(&first, Some(&said("small")), "a100", NOW).unwrap();
+        let second = next_conditions(&first, Some(&unschedulable("small")), "a100", NOW).unwrap();
         assert_eq!(summary(&second), ["1 default: full", "2 a100: small"]);
-        let third = conditions(&second, Some(&said("full")), "default", NOW).unwrap();
+        let third = next_conditions(&second, Some(&unschedulable("full")), "default", NOW).unwrap();
         assert_eq!(summary(&third), ["2 a100: small", "3 default: full"]);
     }
 
     #[test]
     fn nothing_to_say_removes_all() {
-        let some = conditions(&[], Some(&said("full")), "default", NOW).unwrap();
-        assert_eq!(conditions(&some, None, "default", NOW), Some(Vec::new()));
-        assert_eq!(conditions(&[], None, "default", NOW), None);
+        let some = next_conditions(&[], Some(&unschedulable("full")), "default", NOW).unwrap();
+        assert_eq!(next_conditions(&some, None, "default", NOW), Some(Vec::new()));
+        assert_eq!(next_conditions(&[], None, "default", NOW), None);
     }
 }

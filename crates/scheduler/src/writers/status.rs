@@ -1,4 +1,4 @@
-//! Writes what is on the board: conditions of pods and pod groups, annotations, events.
+//! Writes the updates of the status queue: conditions of pods and pod groups, annotations, events, fair shares.
 
 use std::sync::Arc;
 
@@ -9,57 +9,57 @@ use kai_engine::model::Millis;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::board::{Annotation, Board, NotScheduled, Subject, Unschedulable, Wanted};
-use super::lanes::Lanes;
-use super::pod_group::conditions;
-use super::rate::Rate;
+use super::pod_group::next_conditions;
+use super::rate_limiter::RateLimiter;
+use super::status_queue::{Annotation, NotScheduled, StatusKey, StatusQueue, StatusUpdate, Unschedulable};
+use super::write_limiter::WriteLimiter;
 use crate::Settings;
 
-/// Writes the board. Cheap to clone.
+/// Writes one update at a time. Each worker has a clone.
 #[derive(Clone)]
 struct StatusWriter {
-    board: Board,
+    status_queue: StatusQueue,
     client: Client,
     clock: Clock,
     events: Events,
     pods: Feed<kai_api::Pod>,
     groups: Feed<PodGroup>,
     pool: Arc<str>,
-    rate: Arc<Rate>,
-    lanes: Arc<Lanes>,
+    rate_limiter: Arc<RateLimiter>,
+    write_limiter: Arc<WriteLimiter>,
 }
 
-/// Writes what is on the board, for ever. Ends only if our credentials are no longer good.
-pub(crate) async fn write_board(
+/// Writes the updates of the queue until the API server rejects our credentials.
+pub(crate) async fn write_statuses(
     context: &kai_cluster::Context,
     settings: &Settings,
-    board: &Board,
-    lanes: &Arc<Lanes>,
+    status_queue: &StatusQueue,
+    write_limiter: &Arc<WriteLimiter>,
 ) -> Error {
     let writer = StatusWriter {
-        board: board.clone(),
+        status_queue: status_queue.clone(),
         client: context.client.clone(),
         clock: context.clock,
         events: Events::new(&context.client, component(&settings.scheduler_name), context.clock),
         pods: context.feeds.pods().clone(),
         groups: context.feeds.pod_groups().clone(),
         pool: settings.partition.name().into(),
-        rate: Arc::new(Rate::new(settings.status_rate)),
-        lanes: Arc::clone(lanes),
+        rate_limiter: Arc::new(RateLimiter::new(settings.status_rate)),
+        write_limiter: Arc::clone(write_limiter),
     };
-    let (refused, mut refusals) = mpsc::channel(1);
-    let work = move |subject: Subject| {
-        let (writer, refused) = (writer.clone(), refused.clone());
+    let (rejected, mut rejections) = mpsc::channel(1);
+    let work = move |key: StatusKey| {
+        let (writer, rejected) = (writer.clone(), rejected.clone());
         async move {
-            match writer.write(&subject).await {
+            match writer.write(&key).await {
                 Ok(()) => Outcome::Done,
                 Err(error) if error.is_unauthorized() => {
-                    // One refusal is enough; a full channel has it.
-                    let _ = refused.try_send(error);
+                    // A full channel holds an earlier error already.
+                    let _ = rejected.try_send(error);
                     Outcome::Retry
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a status was not written; it is tried again");
+                    tracing::debug!(%error, "writing a status failed; it is retried");
                     Outcome::Retry
                 }
             }
@@ -67,12 +67,12 @@ pub(crate) async fn write_board(
     };
     tokio::select! {
         biased;
-        () = board.queue.run(settings.status_workers, work) => unreachable!("the queue runs for ever"),
-        Some(error) = refusals.recv() => error,
+        () = status_queue.queue.run(settings.status_workers, work) => unreachable!("the queue runs for ever"),
+        Some(error) = rejections.recv() => error,
     }
 }
 
-/// Events name their source for as long as the process runs; there is one name per process.
+/// The event source. Leaked once per process, since events need a static text.
 fn component(scheduler: &str) -> &'static str {
     if scheduler == kai_api::keys::SCHEDULER_NAME {
         return kai_api::keys::SCHEDULER_NAME;
@@ -81,42 +81,50 @@ fn component(scheduler: &str) -> &'static str {
 }
 
 impl StatusWriter {
-    async fn write(&self, subject: &Subject) -> Result<(), Error> {
-        self.lanes.give_way().await;
-        self.rate.one().await;
-        let Some(wanted) = self.board.take(subject) else {
+    async fn write(&self, key: &StatusKey) -> Result<(), Error> {
+        self.write_limiter.yield_to_bindings().await;
+        self.rate_limiter.acquire().await;
+        let Some(update) = self.status_queue.take(key) else {
             return Ok(());
         };
-        let result = match (subject, &wanted) {
-            (Subject::Event(..), Wanted::Event(note)) => {
+        let result = match (key, &update) {
+            (StatusKey::Event(..), StatusUpdate::Event(note)) => {
                 self.events.record(note.clone()).await;
                 Ok(())
             }
-            (Subject::Pod(key), Wanted::Pod(condition)) => self.pod(key, condition).await,
-            (Subject::Group(key), Wanted::Group(condition)) => self.group(key, condition.as_ref()).await,
-            (Subject::Marks(key), Wanted::Marks(marks)) => self.marks(key, marks).await,
-            (Subject::FairShare(queue), Wanted::FairShare(share)) => self.fair_share(queue, share).await,
+            (StatusKey::Pod(pod), StatusUpdate::Pod(condition)) => self.write_pod_condition(pod, condition).await,
+            (StatusKey::PodGroup(pod_group), StatusUpdate::PodGroup(condition)) => {
+                self.write_pod_group_condition(pod_group, condition.as_ref()).await
+            }
+            (StatusKey::GangAnnotations(pod_group), StatusUpdate::GangAnnotations(annotations)) => {
+                self.write_annotations(pod_group, annotations).await
+            }
+            (StatusKey::FairShare(queue), StatusUpdate::FairShare(share)) => self.write_fair_share(queue, share).await,
             (
-                Subject::Event(..) | Subject::Pod(_) | Subject::Group(_) | Subject::Marks(_) | Subject::FairShare(_),
+                StatusKey::Event(..)
+                | StatusKey::Pod(_)
+                | StatusKey::PodGroup(_)
+                | StatusKey::GangAnnotations(_)
+                | StatusKey::FairShare(_),
                 _,
             ) => Ok(()),
         };
         match result {
-            // Gone, or another one by now: there is nothing to say about it.
+            // The object is gone or was replaced: the status has no object any more.
             Err(error) if error.is_not_found() || error.is_refused() => {
-                tracing::debug!(%error, "a status was not accepted");
+                tracing::debug!(%error, "the API server did not accept a status");
                 Ok(())
             }
             Err(error) => {
-                self.board.put_back(subject, wanted);
+                self.status_queue.put_back(key, update);
                 Err(error)
             }
             Ok(()) => Ok(()),
         }
     }
 
-    async fn pod(&self, key: &ObjectKey, condition: &NotScheduled) -> Result<(), Error> {
-        // The API server says of a bound pod that it is scheduled; that must stand.
+    async fn write_pod_condition(&self, key: &ObjectKey, condition: &NotScheduled) -> Result<(), Error> {
+        // The API server sets PodScheduled=True on a bound pod; the writer must not overwrite that.
         if self.pods.get(key).is_none_or(|pod| pod.node_name().is_some()) {
             return Ok(());
         }
@@ -127,30 +135,30 @@ impl StatusWriter {
                 "status": "False",
                 "reason": condition.reason,
                 "message": condition.message,
-                "lastTransitionTime": time(condition.since),
+                "lastTransitionTime": rfc3339(condition.since),
             }] },
         });
         let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         match self.client.patch(target, Part::Status, Patch::Strategic(body)).await {
-            // A successor has the name. Other conflicts are tried again.
-            Err(error) if error.is_conflict() && !self.is_present(key, &condition.uid) => Ok(()),
+            // A newer pod has the name. Other conflicts are retried.
+            Err(error) if error.is_conflict() && !self.has_uid(key, &condition.uid) => Ok(()),
             result => result.map(|_| ()),
         }
     }
 
-    /// Whether the pod of this name is still the one that is meant.
-    fn is_present(&self, key: &ObjectKey, uid: &str) -> bool {
+    /// Whether the pod of this name has this uid.
+    fn has_uid(&self, key: &ObjectKey, uid: &str) -> bool {
         let pod = self.pods.get(key);
         pod.is_some_and(|pod| pod.metadata.uid.as_deref() == Some(uid))
     }
 
-    /// Written from the present list and only onto it: schedulers of other node pools write the same list.
-    async fn group(&self, key: &ObjectKey, wanted: Option<&Unschedulable>) -> Result<(), Error> {
+    /// Writes with the resource version of the list that it read: schedulers of other node pools write the same list.
+    async fn write_pod_group_condition(&self, key: &ObjectKey, wanted: Option<&Unschedulable>) -> Result<(), Error> {
         let Some(group) = self.groups.get(key) else {
             return Ok(());
         };
         let present = group.scheduling_conditions();
-        let Some(list) = conditions(present, wanted, &self.pool, &self.clock.now_text()) else {
+        let Some(list) = next_conditions(present, wanted, &self.pool, &self.clock.now_text()) else {
             return Ok(());
         };
         let version = group.metadata.resource_version.as_deref();
@@ -165,7 +173,7 @@ impl StatusWriter {
             .map(|_| ())
     }
 
-    async fn fair_share(&self, queue: &str, share: &ResourceList) -> Result<(), Error> {
+    async fn write_fair_share(&self, queue: &str, share: &ResourceList) -> Result<(), Error> {
         let body = json!({ "status": { "fairShare": share } });
         let target = Target::of::<kai_api::Queue>("", queue);
         self.client
@@ -174,14 +182,12 @@ impl StatusWriter {
             .map(|_| ())
     }
 
-    async fn marks(&self, key: &ObjectKey, marks: &[Annotation]) -> Result<(), Error> {
-        let annotations: Map<String, Value> = marks
+    async fn write_annotations(&self, key: &ObjectKey, annotations: &[Annotation]) -> Result<(), Error> {
+        let annotations: Map<String, Value> = annotations
             .iter()
-            .map(|mark| {
-                (
-                    mark.key.to_owned(),
-                    mark.value.clone().map_or(Value::Null, Value::String),
-                )
+            .map(|annotation| {
+                let value = annotation.value.clone().map_or(Value::Null, Value::String);
+                (annotation.key.to_owned(), value)
             })
             .collect();
         let body = json!({ "metadata": { "annotations": annotations } });
@@ -193,8 +199,8 @@ impl StatusWriter {
     }
 }
 
-/// As most fields of the API have it.
-pub(crate) fn time(at: Millis) -> String {
+/// The time in the API's format, in whole seconds.
+pub(crate) fn rfc3339(at: Millis) -> String {
     let time = jiff::Timestamp::from_millisecond(at.0).unwrap_or_default();
     kai_cluster::whole_seconds(time)
 }

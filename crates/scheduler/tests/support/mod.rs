@@ -1,6 +1,6 @@
-//! A cluster in this process with the scheduler at work in it, and nobody else: what binder, kubelets and grouper do, tests do by hand.
+//! An embedded API server with the scheduler as its only component. Tests play binder, kubelets and pod grouper.
 
-// In a test a panic is the answer.
+// A test fails by a panic.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 const START: &str = "2026-01-01T00:00:00Z";
-/// Nothing in these tests takes longer, by the runtime's own clock.
-const WITHIN: Duration = Duration::from_secs(180);
+/// No test waits longer for a state, in virtual time.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) struct World {
     pub(crate) server: Server,
@@ -163,7 +163,7 @@ impl World {
         page.objects.iter().map(|object| object.to_value()).collect()
     }
 
-    /// Waits until it is so.
+    /// Waits until `holds` returns true.
     pub(crate) async fn until(&self, what: &str, mut holds: impl FnMut(&World) -> bool) {
         let waiting = async {
             while !holds(self) {
@@ -174,7 +174,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let done = tokio::time::timeout(WITHIN, waiting).await;
+        let done = tokio::time::timeout(TIMEOUT, waiting).await;
         assert!(
             done.is_ok(),
             "never: {what}\npods: {:#?}\nevents: {:#?}",
@@ -183,7 +183,7 @@ impl World {
         );
     }
 
-    /// Lets things happen for a while.
+    /// Waits for a time.
     pub(crate) async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }

@@ -1,20 +1,21 @@
-//! The work that the largest objects take on their way through mirror and engine, in steps.
+//! The number of steps that mirror and engine take for the largest objects.
 
 #![cfg(debug_assertions)]
 
 use std::sync::Arc;
 
+use kai_api::ObjectKey;
 use kai_embedded::large_objects::{List, check_growth, lengths};
 use kai_engine::Cluster;
 use kai_engine::model::{Config, Millis};
 use kai_engine::report::Decision;
 use serde_json::{Value, json};
 
-use super::*;
+use crate::{ClusterMirror, MirrorSettings};
 
 const NODES: usize = 4;
 
-/// A cluster into which the object comes, is changed, has its pods placed, and is asked about.
+/// The steps to add the object to a cluster, change it, place its pods and explain one of them.
 fn steps(list: List, length: usize) -> u64 {
     let object = list.object(length);
     let mut world = World::new();
@@ -23,7 +24,7 @@ fn steps(list: List, length: usize) -> u64 {
             world.group(json!({}));
             world.pod(&object);
             world.cycle();
-            // In place, it is a neighbour to another one like it.
+            // Now the engine places a second pod like it next to the running one.
             world.pod(&named(&object, "other"));
             let mut running = object;
             running["spec"]["nodeName"] = "node-0".into();
@@ -34,8 +35,8 @@ fn steps(list: List, length: usize) -> u64 {
         }
         Some("PodGroup") => {
             world
-                .index
-                .apply_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&object)));
+                .mirror
+                .apply_pod_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&object)));
             for at in 0..8 {
                 let mut pod = List::Labels.object(0);
                 pod["metadata"]["labels"] = json!({"kai.scheduler/subgroup-name": format!("n{at}")});
@@ -43,38 +44,38 @@ fn steps(list: List, length: usize) -> u64 {
             }
             world.cycle();
             world
-                .index
-                .apply_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&changed(&object))));
+                .mirror
+                .apply_pod_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&changed(&object))));
             world.cycle();
             world.engine.pods_of(["p0"]);
         }
         Some("Topology") => {
-            world.index.apply_topology(&slim(&object));
+            world.mirror.apply_topology(&slim(&object));
             let constraint = json!({"topology": "t", "requiredTopologyLevel": "n0"});
             world.group(json!({"topologyConstraint": constraint}));
             world.pod(&List::Labels.object(0));
             world.cycle();
         }
-        other => panic!("{other:?} is mirrored by nobody"),
+        other => panic!("{other:?} is not a kind that the mirror reads"),
     });
     steps
 }
 
 struct World {
-    index: ClusterMirror,
+    mirror: ClusterMirror,
     engine: Cluster,
     now: Millis,
 }
 
 impl World {
     fn new() -> World {
-        let mut index = ClusterMirror::new(&crate::MirrorSettings::default());
-        index.complete();
+        let mut mirror = ClusterMirror::new(&MirrorSettings::default());
+        mirror.mark_synced();
         let free = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
         let resources = json!({ "gpu": free, "cpu": free, "memory": free });
         for (name, parent) in [("top", Value::Null), ("q", json!("top"))] {
             let spec = json!({ "parentQueue": parent, "resources": resources });
-            index.apply_queue(&slim(
+            mirror.apply_queue(&slim(
                 &json!({ "metadata": { "name": name, "uid": name }, "spec": spec }),
             ));
         }
@@ -84,7 +85,7 @@ impl World {
             if at == NODES - 1 {
                 taints[0]["effect"] = "NoSchedule".into();
             }
-            index.apply_node(&slim(&json!({
+            mirror.apply_node(&slim(&json!({
                 "metadata": { "name": name, "uid": name, "labels": { "rack": format!("r{at}"), "nvidia.com/gpu.memory": "81920" } },
                 "spec": { "taints": taints },
                 "status": {
@@ -97,15 +98,15 @@ impl World {
             "metadata": { "name": "claim", "namespace": "a", "uid": "c" },
             "spec": { "volumeName": "volume" }, "status": { "phase": "Bound" },
         });
-        index.apply_volume_claim(&ObjectKey::new("a", "claim"), &Arc::new(slim(&claim)));
+        mirror.apply_volume_claim(&ObjectKey::new("a", "claim"), &Arc::new(slim(&claim)));
         let racks = json!([{ "matchExpressions": [{ "key": "rack", "operator": "In", "values": ["r0", "r1"] }] }]);
         let volume = json!({
             "metadata": { "name": "volume", "uid": "v" },
             "spec": { "nodeAffinity": { "required": { "nodeSelectorTerms": racks } } },
         });
-        index.apply_volume(&Arc::new(slim(&volume)));
+        mirror.apply_volume(&Arc::new(slim(&volume)));
         World {
-            index,
+            mirror,
             engine: Cluster::new(),
             now: Millis::seconds(1_000_000),
         }
@@ -114,19 +115,19 @@ impl World {
     fn group(&mut self, mut spec: Value) {
         spec["queue"] = "q".into();
         let group = json!({ "metadata": { "name": "g", "namespace": "a", "uid": "g" }, "spec": spec });
-        self.index
-            .apply_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&group)));
+        self.mirror
+            .apply_pod_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&group)));
     }
 
     fn pod(&mut self, object: &Value) {
         let pod: Arc<kai_api::Pod> = Arc::new(slim(object));
-        self.index.apply_pod(&ObjectKey::of(&*pod), &pod);
+        self.mirror.apply_pod(&ObjectKey::of(&*pod), &pod);
     }
 
     fn cycle(&mut self) -> Vec<Decision> {
         self.now = self.now + Millis::seconds(1);
-        self.index.tick(self.now);
-        for event in self.index.take_outbox().events {
+        self.mirror.tick(self.now);
+        for event in self.mirror.take_outbox().events {
             self.engine.apply(event);
         }
         self.engine.cycle(self.now, &Config::default()).decisions
@@ -167,8 +168,8 @@ fn a_pod_group_stored_before_there_was_a_bound_is_read_and_its_pods_say_why_they
     let mut world = World::new();
     let object = List::SubGroups.object(kai_api::SUB_GROUPS_MAX + 1);
     world
-        .index
-        .apply_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&object)));
+        .mirror
+        .apply_pod_group(&ObjectKey::new("a", "g"), &Arc::new(slim(&object)));
     world.pod(&List::Labels.object(0));
     world.cycle();
     let reason = world.engine.pods_of(["p"]).pop().and_then(|view| view.reason);
@@ -186,7 +187,7 @@ fn the_largest_objects_take_steps_by_their_length_through_mirror_and_engine() {
     }
 }
 
-/// The steps of placing a pod beside pods that have the same ports at other addresses, on every node.
+/// The steps to place a pod where each node has a pod with the same host ports at other addresses.
 fn steps_beside_ports(length: usize) -> u64 {
     let mut world = World::new();
     world.group(json!({}));

@@ -1,11 +1,11 @@
-//! In which order pod groups are served next, in KAI's format.
+//! The answer of `/get-job-order`: pending pod groups in the order in which the engine tries them, in KAI's format.
 
 use std::collections::BTreeMap;
 
 use kai_engine::report::PendingGang;
 use serde::Serialize;
 
-/// The order over all queues, and within each.
+/// The order over all queues and within each queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct JobOrder {
     global_order: Vec<Job>,
@@ -16,7 +16,7 @@ pub(crate) struct JobOrder {
 struct Job {
     id: String,
     priority: i32,
-    /// Not in KAI, where pod groups of one name in two namespaces are one.
+    /// KAI has no such field, and mixes up pod groups of the same name in two namespaces.
     namespace: String,
 }
 

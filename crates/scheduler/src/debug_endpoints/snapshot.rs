@@ -1,5 +1,5 @@
-//! A snapshot of what the scheduler sees, in KAI's format: a zip with one JSON file. The objects are listed anew, whole, so that fields
-//! which this scheduler does not read are in it too.
+//! The answer of `/get-snapshot`: the scheduler's objects in KAI's format, a zip with one JSON file. It lists whole objects from the API
+//! server, so that it also has the fields which this scheduler does not read.
 
 use std::io::{Cursor, Write};
 
@@ -12,7 +12,7 @@ use zip::write::SimpleFileOptions;
 use crate::Settings;
 use kai_mirror::Partition;
 
-/// Kinds that are in KAI's snapshots and not read here.
+/// Kinds in KAI's snapshots that this scheduler does not read.
 const NOT_READ: [&str; 9] = [
     "configMaps",
     "csiStorageCapacities",
@@ -33,10 +33,10 @@ pub(super) async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>
         listed.map_err(|error| error.to_string())
     };
     let mut objects = json!({
-        "pods": of_interest(list(&Pod::RESOURCE).await?),
-        "nodes": of(partition, list(&Node::RESOURCE).await?),
-        "queues": of(partition, list(&Queue::RESOURCE).await?),
-        "podGroups": of(partition, list(&PodGroup::RESOURCE).await?),
+        "pods": without_failed(list(&Pod::RESOURCE).await?),
+        "nodes": in_partition(partition, list(&Node::RESOURCE).await?),
+        "queues": in_partition(partition, list(&Queue::RESOURCE).await?),
+        "podGroups": in_partition(partition, list(&PodGroup::RESOURCE).await?),
         "bindRequests": list(&BindRequest::RESOURCE).await?,
         "priorityClasses": list(&PriorityClass::RESOURCE).await?,
         "topologies": list(&Topology::RESOURCE).await?,
@@ -46,7 +46,7 @@ pub(super) async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>
     for kind in NOT_READ {
         objects[kind] = Value::Null;
     }
-    strip(&mut objects);
+    strip_managed_fields(&mut objects);
     let snapshot = json!({
         "config": settings.config_file,
         "schedulerParams": parameters(settings),
@@ -56,7 +56,7 @@ pub(super) async fn take(client: &Client, settings: &Settings) -> Result<Vec<u8>
 }
 
 fn parameters(settings: &Settings) -> Value {
-    let (key, value) = settings.partition.parts();
+    let (key, value) = settings.partition.label_key_and_value();
     let config = &settings.config;
     let nanos = |millis: i64| millis.saturating_mul(1_000_000);
     let period = i64::try_from(settings.schedule_period.as_nanos()).unwrap_or(i64::MAX);
@@ -79,21 +79,21 @@ fn parameters(settings: &Settings) -> Value {
     })
 }
 
-fn of(partition: &Partition, mut objects: Vec<Value>) -> Vec<Value> {
+fn in_partition(partition: &Partition, mut objects: Vec<Value>) -> Vec<Value> {
     objects.retain(|object| {
         let metadata = Metadata::deserialize(&object["metadata"]);
-        metadata.is_ok_and(|metadata| partition.takes(&metadata))
+        metadata.is_ok_and(|metadata| partition.contains(&metadata))
     });
     objects
 }
 
-fn of_interest(mut pods: Vec<Value>) -> Vec<Value> {
+fn without_failed(mut pods: Vec<Value>) -> Vec<Value> {
     pods.retain(|pod| pod["status"]["phase"] != "Failed");
     pods
 }
 
-/// Who wrote which field is half of an object's size and of no use here.
-fn strip(objects: &mut Value) {
+/// Removes `managedFields`, which are half of an object's size.
+fn strip_managed_fields(objects: &mut Value) {
     let lists = objects.as_object_mut().into_iter().flat_map(|lists| lists.values_mut());
     for object in lists.filter_map(Value::as_array_mut).flatten() {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -128,8 +128,8 @@ mod tests {
     fn only_the_partition_is_in_it_without_managed_fields() {
         let node = |name: &str, labels: Value| json!({ "metadata": { "name": name, "labels": labels, "managedFields": [{}] } });
         let nodes = vec![node("a", json!({})), node("b", json!({ "pool": "x" }))];
-        let mut objects = json!({ "nodes": of(&Partition::new("pool", ""), nodes) });
-        strip(&mut objects);
+        let mut objects = json!({ "nodes": in_partition(&Partition::new("pool", ""), nodes) });
+        strip_managed_fields(&mut objects);
         assert_eq!(
             objects,
             json!({ "nodes": [{ "metadata": { "name": "a", "labels": {} } }] })
@@ -145,10 +145,10 @@ mod tests {
         fuzz.json(&[json!({ "pods": [pod], "nodes": [node] })], |objects| {
             let list = |kind: &str| objects[kind].as_array().cloned().unwrap_or_default();
             let mut objects = json!({
-                "pods": of_interest(list("pods")),
-                "nodes": of(&Partition::new("pool", "x"), list("nodes")),
+                "pods": without_failed(list("pods")),
+                "nodes": in_partition(&Partition::new("pool", "x"), list("nodes")),
             });
-            strip(&mut objects);
+            strip_managed_fields(&mut objects);
             let packed = zipped(&objects).unwrap();
             let mut zip = zip::ZipArchive::new(Cursor::new(packed)).unwrap();
             let read: Value = serde_json::from_reader(zip.by_name("snapshot.json").unwrap()).unwrap();

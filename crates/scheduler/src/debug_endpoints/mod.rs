@@ -1,7 +1,8 @@
-//! What the scheduler answers over HTTP. Serving is the program's matter; handlers here never touch the engine, they ask its owner.
+//! The HTTP handlers of the debug endpoints. The handlers never touch the engine: they send a [`DebugRequest`] to the driver, which owns it.
+//! The program serves the router.
 
-mod answer;
 mod job_order;
+mod pod_explanation;
 mod snapshot;
 
 use std::sync::Arc;
@@ -16,17 +17,17 @@ use kai_api::ObjectKey;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use answer::Answer;
 pub(crate) use job_order::JobOrder;
+pub(crate) use pod_explanation::PodExplanation;
 
 use crate::Settings;
 
-/// What is asked of the owner of the engine, and where the answer goes.
+/// A request to the driver, with the channel for its answer.
 #[derive(Debug)]
-pub(crate) enum Question {
-    /// Why does this pod wait?
-    Pod(ObjectKey, oneshot::Sender<Option<Answer>>),
-    /// Who is served next?
+pub(crate) enum DebugRequest {
+    /// The state of this pod; `None` if the mirror does not have it.
+    Explain(ObjectKey, oneshot::Sender<Option<PodExplanation>>),
+    /// The order in which the engine tries pending pod groups.
     JobOrder(oneshot::Sender<JobOrder>),
 }
 
@@ -34,11 +35,19 @@ pub(crate) enum Question {
 struct Shared {
     client: kai_cluster::Client,
     settings: Arc<Settings>,
-    ask: mpsc::Sender<Question>,
+    debug_sender: mpsc::Sender<DebugRequest>,
 }
 
-pub(crate) fn router(client: kai_cluster::Client, settings: Arc<Settings>, ask: mpsc::Sender<Question>) -> Router {
-    let shared = Shared { client, settings, ask };
+pub(crate) fn router(
+    client: kai_cluster::Client,
+    settings: Arc<Settings>,
+    debug_sender: mpsc::Sender<DebugRequest>,
+) -> Router {
+    let shared = Shared {
+        client,
+        settings,
+        debug_sender,
+    };
     Router::new()
         .route("/get-snapshot", get(get_snapshot))
         .route("/get-job-order", get(get_job_order))
@@ -60,39 +69,39 @@ async fn get_snapshot(State(shared): State<Shared>) -> Response {
 }
 
 #[derive(Deserialize)]
-struct Which {
+struct ExplainQuery {
     pod: String,
 }
 
-async fn explain(State(shared): State<Shared>, Query(which): Query<Which>) -> Response {
-    let Some((namespace, name)) = which.pod.split_once('/') else {
+async fn explain(State(shared): State<Shared>, Query(query): Query<ExplainQuery>) -> Response {
+    let Some((namespace, name)) = query.pod.split_once('/') else {
         return (StatusCode::BAD_REQUEST, "write the pod as namespace/name").into_response();
     };
     let pod = ObjectKey::new(namespace, name);
-    match shared.asked(|reply| Question::Pod(pod, reply)).await {
-        Some(Some(answer)) => axum::Json(answer).into_response(),
+    match shared.ask(|reply| DebugRequest::Explain(pod, reply)).await {
+        Some(Some(explanation)) => axum::Json(explanation).into_response(),
         Some(None) => (StatusCode::NOT_FOUND, "there is no such pod, or it has ended").into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, BUSY).into_response(),
     }
 }
 
 async fn get_job_order(State(shared): State<Shared>) -> Response {
-    match shared.asked(Question::JobOrder).await {
+    match shared.ask(DebugRequest::JobOrder).await {
         Some(order) => axum::Json(order).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, BUSY).into_response(),
     }
 }
 
 impl Shared {
-    /// The owner's answer; `None` if there is none in time.
-    async fn asked<A>(&self, question: impl FnOnce(oneshot::Sender<A>) -> Question) -> Option<A> {
+    /// The driver's answer; `None` if there is none in time.
+    async fn ask<A>(&self, request: impl FnOnce(oneshot::Sender<A>) -> DebugRequest) -> Option<A> {
         let (reply, answer) = oneshot::channel();
-        self.ask.try_send(question(reply)).ok()?;
-        tokio::time::timeout(ANSWER_WITHIN, answer).await.ok()?.ok()
+        self.debug_sender.try_send(request(reply)).ok()?;
+        tokio::time::timeout(ANSWER_TIMEOUT, answer).await.ok()?.ok()
     }
 }
 
 const BUSY: &str = "the scheduler is not leading or too busy to answer; ask again, or ask the replica that leads";
 
-/// The next cycle answers; one that takes longer has other worries.
-const ANSWER_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// The driver answers at the end of the next cycle.
+const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
