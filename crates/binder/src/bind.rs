@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
-use kai_cluster::{Deletion, Outcome, Part, Patch, Target};
+use kai_cluster::{Deletion, Part, Patch, Target, WorkResult};
 use serde_json::{Map, Value, json};
 
 use crate::GroupKey;
@@ -39,15 +39,15 @@ const TROUBLES_MAX: u32 = 6;
 
 impl Binder {
     /// One pass over a bind request.
-    pub(crate) async fn work_on(&self, key: ObjectKey) -> Outcome {
+    pub(crate) async fn work_on(&self, key: ObjectKey) -> WorkResult {
         let outcome = match self.pass(&key).await {
             Ok(outcome) => outcome,
             Err(error) => {
                 tracing::warn!(request = %key, %error, "a bind is tried again");
-                Outcome::Retry
+                WorkResult::Retry
             }
         };
-        if outcome == Outcome::Done {
+        if outcome == WorkResult::Done {
             self.progress.forget(&key);
         }
         self.health.alive(crate::run::PART);
@@ -57,13 +57,13 @@ impl Binder {
         outcome
     }
 
-    async fn pass(&self, key: &ObjectKey) -> Result<Outcome, kai_cluster::Error> {
+    async fn pass(&self, key: &ObjectKey) -> Result<WorkResult, kai_cluster::Error> {
         let Some(request) = self.client.get::<BindRequest>(&key.namespace, &key.name).await? else {
-            return Ok(Outcome::Done);
+            return Ok(WorkResult::Done);
         };
         let settled = request.phase() == BindPhase::Succeeded || request.failed_for_good();
         if settled || request.metadata.is_terminating() {
-            return Ok(Outcome::Done);
+            return Ok(WorkResult::Done);
         }
         let pod = self
             .client
@@ -83,23 +83,25 @@ impl Binder {
             (Intent::Plain, Some(pod), _) => (self.bind_plain(&request, pod).await, None),
             (Intent::Share(groups), Some(pod), Some(slim)) => {
                 let Some(hold) = self.locks.take(&groups, Worker::Bind(key.clone())) else {
-                    return Ok(Outcome::Again(BUSY_PAUSE));
+                    return Ok(WorkResult::RequeueAfter(BUSY_PAUSE));
                 };
                 (self.bind_share(&request, pod, slim, &groups).await, Some(hold))
             }
-            (Intent::Bound | Intent::Plain | Intent::Share(_), ..) => return Ok(Outcome::Done),
+            (Intent::Bound | Intent::Plain | Intent::Share(_), ..) => return Ok(WorkResult::Done),
         };
         match (done, &slim) {
             (Ok(()), Some(slim)) => self.succeed(&request, slim).await,
             (Err(stop), Some(slim)) => self.stopped(&request, slim, stop).await,
-            (_, None) => Ok(Outcome::Done),
+            (_, None) => Ok(WorkResult::Done),
         }
     }
 
-    async fn stopped(&self, request: &BindRequest, pod: &Pod, stop: Stop) -> Result<Outcome, kai_cluster::Error> {
+    async fn stopped(&self, request: &BindRequest, pod: &Pod, stop: Stop) -> Result<WorkResult, kai_cluster::Error> {
         let key = ObjectKey::of(request);
         let reason = match stop {
-            Stop::Later(pause) if self.progress.age(&key) < self.patience() => return Ok(Outcome::Again(pause)),
+            Stop::Later(pause) if self.progress.age(&key) < self.patience() => {
+                return Ok(WorkResult::RequeueAfter(pause));
+            }
             Stop::Later(_) => "what it waits for does not come about".to_owned(),
             Stop::Refused(reason) => reason,
             Stop::Call(error) if is_passing(&error) && self.progress.trouble(&key) < TROUBLES_MAX => return Err(error),
@@ -113,14 +115,14 @@ impl Binder {
         self.settings.allocation_timeout * 3
     }
 
-    async fn succeed(&self, request: &BindRequest, pod: &Pod) -> Result<Outcome, kai_cluster::Error> {
+    async fn succeed(&self, request: &BindRequest, pod: &Pod) -> Result<WorkResult, kai_cluster::Error> {
         self.say_bound(request, pod).await?;
         self.metrics.bind(BindResult::Bound);
-        Ok(Outcome::Done)
+        Ok(WorkResult::Done)
     }
 
     /// The attempt failed: takes back what it wrote, then says so. In this order: whoever reads `Failed` may plan the pod anew.
-    async fn fail(&self, request: &BindRequest, pod: &Pod, reason: &str) -> Result<Outcome, kai_cluster::Error> {
+    async fn fail(&self, request: &BindRequest, pod: &Pod, reason: &str) -> Result<WorkResult, kai_cluster::Error> {
         if self.roll_back(request).await? == Undone::Bound {
             return self.succeed(request, pod).await;
         }
@@ -130,9 +132,9 @@ impl Binder {
         self.care_for_groups_of(request);
         self.progress.forget(&ObjectKey::of(request));
         Ok(if attempts.another {
-            Outcome::Retry
+            WorkResult::Retry
         } else {
-            Outcome::Done
+            WorkResult::Done
         })
     }
 
@@ -142,14 +144,14 @@ impl Binder {
         request: &BindRequest,
         pod: Option<&Pod>,
         reason: &str,
-    ) -> Result<Outcome, kai_cluster::Error> {
+    ) -> Result<WorkResult, kai_cluster::Error> {
         self.say_failed(request, pod, reason, attempts(request, true)).await?;
         self.metrics.bind(BindResult::Failed);
         self.care_for_groups_of(request);
-        Ok(Outcome::Done)
+        Ok(WorkResult::Done)
     }
 
-    async fn discard(&self, request: &BindRequest) -> Result<Outcome, kai_cluster::Error> {
+    async fn discard(&self, request: &BindRequest) -> Result<WorkResult, kai_cluster::Error> {
         tracing::warn!(request = %ObjectKey::of(request), "a bind request without node or GPU group is deleted");
         let target = Target::of::<BindRequest>(request.metadata.namespace(), request.metadata.plain_name());
         let only_this = Deletion {
@@ -158,7 +160,7 @@ impl Binder {
         };
         match self.client.delete(target, &only_this).await {
             Err(error) if !error.is_conflict() => Err(error),
-            _ => Ok(Outcome::Done),
+            _ => Ok(WorkResult::Done),
         }
     }
 
@@ -170,7 +172,7 @@ impl Binder {
 
     async fn bind_plain(&self, request: &BindRequest, pod: &Value) -> Result<(), Stop> {
         let node = request.selected_node();
-        let known = self.feeds.nodes().get(&ObjectKey::new("", node)).is_some();
+        let known = self.informers.nodes().get(&ObjectKey::new("", node)).is_some();
         if !known && self.node_facts(node).await?.is_none() {
             return Err(Stop::Refused(format!("node {node} is gone")));
         }

@@ -1,7 +1,7 @@
 //! What is said about a bind: the request's status, the pod's condition and event. Success is said only of pods that are bound.
 
 use kai_api::{BindRequest, Object, ObjectReference, Pod};
-use kai_cluster::{Events, Note, Part, Patch, Severity, Target};
+use kai_cluster::{EventRecorder, ObjectEvent, Part, Patch, Severity, Target};
 use serde_json::{Value, json};
 
 use crate::run::Binder;
@@ -91,7 +91,7 @@ impl Binder {
             json!({ "metadata": { "uid": pod.metadata.uid.as_deref() }, "status": { "conditions": [condition] } });
         let target = Target::of::<Pod>(pod.metadata.namespace(), pod.metadata.plain_name());
         let write = self.client.patch(target, Part::Status, Patch::Strategic(body));
-        let note = Note {
+        let note = ObjectEvent {
             about: about(pod),
             severity,
             reason,
@@ -105,8 +105,8 @@ impl Binder {
     }
 
     /// Warns the pods of a group that its GPU is not held for them.
-    pub(crate) async fn warn(events: &Events, pod: ObjectReference, message: String) {
-        let note = Note {
+    pub(crate) async fn warn(events: &EventRecorder, pod: ObjectReference, message: String) {
+        let note = ObjectEvent {
             about: pod,
             severity: Severity::Warning,
             reason: "GPUReservationMismatch",

@@ -104,7 +104,7 @@ impl Binder {
 
     /// Whether watches know of a request that may still need the group.
     pub(crate) fn is_awaited_by_watch(&self, key: &GroupKey) -> bool {
-        let requests = self.feeds.bind_requests().all();
+        let requests = self.informers.bind_requests().all();
         requests.iter().any(|request| {
             request.selected_node() == &*key.node
                 && is_active(request)

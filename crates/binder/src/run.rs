@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kai_api::ObjectKey;
-use kai_cluster::{Client, Clock, Context, Events, Feeds, Health, WorkQueue};
+use kai_cluster::{Client, Clock, Context, EventRecorder, Health, Informers, WorkQueue};
 use tokio::time::Instant;
 
 use crate::locks::Locks;
@@ -28,10 +28,10 @@ const CARE_WORKERS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Binder {
     pub(crate) client: Client,
-    pub(crate) feeds: Arc<Feeds>,
+    pub(crate) informers: Arc<Informers>,
     pub(crate) clock: Clock,
     pub(crate) health: Health,
-    pub(crate) events: Events,
+    pub(crate) events: EventRecorder,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     pub(crate) binds: WorkQueue<ObjectKey>,
@@ -85,7 +85,7 @@ impl Binder {
         let binds = WorkQueue::new(settings.backoff);
         let care = WorkQueue::new(settings.backoff);
         Binder {
-            events: Events::new(&context.client, COMPONENT, context.clock),
+            events: EventRecorder::new(&context.client, COMPONENT, context.clock),
             metrics: Metrics::new(&context.metrics),
             locks: Locks::new(&binds, &care),
             waits: Waits::default(),
@@ -94,7 +94,7 @@ impl Binder {
             progress: Progress::default(),
             operator_cdi: tokio::sync::Mutex::default(),
             client: context.client,
-            feeds: context.feeds,
+            informers: context.informers,
             clock: context.clock,
             health: context.health,
             settings,

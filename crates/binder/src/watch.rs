@@ -29,11 +29,11 @@ impl Binder {
     /// Runs for ever.
     pub(crate) async fn watch(&self) {
         let wake = Arc::new(Notify::new());
-        let requests = self.feeds.bind_requests().subscribe(&wake);
-        let pods = self.feeds.pods().subscribe(&wake);
-        self.feeds.nodes().synced().await;
-        requests.feed().synced().await;
-        pods.feed().synced().await;
+        let requests = self.informers.bind_requests().subscribe(&wake);
+        let pods = self.informers.pods().subscribe(&wake);
+        self.informers.nodes().synced().await;
+        requests.informer().synced().await;
+        pods.informer().synced().await;
         let mut seen = Seen::default();
         let mut sweeps = tokio::time::interval(SWEEP_PAUSE);
         sweeps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -42,7 +42,7 @@ impl Binder {
                 // In this order: changes without end must not keep the sweep from its turn.
                 biased;
                 _ = sweeps.tick() => {
-                    let suspects = suspects(&pods.feed().all(), &requests.feed().all(), self.settings.identity());
+                    let suspects = suspects(&pods.informer().all(), &requests.informer().all(), self.settings.identity());
                     suspects.into_iter().for_each(|key| self.care.add(key));
                     self.health.alive(PART);
                 }

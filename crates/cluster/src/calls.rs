@@ -1,5 +1,5 @@
 //! The calls to the API that roles make, at the level of values: read, list, create, patch, delete, bind. Each call says in its error
-//! what was attempted. Writes are refused here once the client's claim to lead has ended.
+//! what was attempted. Writes are refused here once the client's leadership to lead has ended.
 
 use kai_api::{Metadata, Object, Resource, Scope};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
@@ -37,7 +37,7 @@ impl<'a> Target<'a> {
 
 impl std::fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = path::shown(self.name);
+        let name = path::printable(self.name);
         match self.resource.scope {
             Scope::Namespaced => write!(f, "{} {}/{}", self.resource.kind, self.namespace, name),
             Scope::Cluster => write!(f, "{} {name}", self.resource.kind),
@@ -318,13 +318,13 @@ impl Client {
     }
 
     async fn write<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
-        let Some(claim) = &self.claim else {
+        let Some(leadership) = &self.leadership else {
             return self.call(attempt, request).await;
         };
-        // What hangs or is being repeated is given up with the claim: it must not take effect under another leader.
+        // What hangs or is being repeated is given up with the leadership: it must not take effect under another leader.
         tokio::select! {
             biased;
-            () = claim.lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
+            () = leadership.wait_until_lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
             answer = self.call(attempt, request) => answer,
         }
     }

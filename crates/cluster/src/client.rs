@@ -10,11 +10,11 @@ use kai_api::Resource;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::{Claim, Error};
+use crate::{Error, Leadership};
 
 /// Where the API server is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Access {
+pub enum ClientConfig {
     /// The pod's service account, or the user's kubeconfig.
     #[default]
     Infer,
@@ -29,7 +29,7 @@ pub enum Access {
 pub struct Client {
     pub(crate) kube: kube::Client,
     /// Writes are refused, and given up, once it has ended.
-    pub(crate) claim: Option<Claim>,
+    pub(crate) leadership: Option<Leadership>,
     /// Where the API server is, for messages.
     address: Arc<str>,
     /// What kinds the API serves, as far as it was asked. A plain lock: held for map operations only.
@@ -47,13 +47,13 @@ impl std::fmt::Debug for Client {
 
 impl Client {
     /// Reads the credentials. No call is made yet.
-    pub async fn connect(access: &Access) -> Result<Self, Error> {
-        Self::with_config(config(access).await?)
+    pub async fn connect(from: &ClientConfig) -> Result<Self, Error> {
+        Self::with_config(config(from).await?)
     }
 
     /// The same, but calls are made as this user of these groups, which the credentials have to allow. What a user may not do fails.
-    pub async fn as_user(access: &Access, user: &str, groups: &[&str]) -> Result<Self, Error> {
-        let mut config = config(access).await?;
+    pub async fn as_user(from: &ClientConfig, user: &str, groups: &[&str]) -> Result<Self, Error> {
+        let mut config = config(from).await?;
         config.auth_info.impersonate = Some(user.to_owned());
         config.auth_info.impersonate_groups =
             (!groups.is_empty()).then(|| groups.iter().map(|group| (*group).to_owned()).collect());
@@ -88,34 +88,34 @@ impl Client {
     fn new(kube: kube::Client, address: &str) -> Self {
         Client {
             kube,
-            claim: None,
+            leadership: None,
             address: address.into(),
             resources: Arc::default(),
         }
     }
 
-    /// A client that writes only while the claim is held.
-    pub fn guarded(&self, claim: &Claim) -> Self {
+    /// A client that writes only while the leadership is held.
+    pub fn guarded(&self, leadership: &Leadership) -> Self {
         Client {
-            claim: Some(claim.clone()),
+            leadership: Some(leadership.clone()),
             ..self.clone()
         }
     }
 }
 
-async fn config(access: &Access) -> Result<Config, Error> {
+async fn config(from: &ClientConfig) -> Result<Config, Error> {
     // Two providers in one process make rustls panic at its first use; an error here only says that one is set already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let refuse = |message: String| Error::Connect { message };
-    match access {
-        Access::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
-        Access::Kubeconfig(path) => {
+    match from {
+        ClientConfig::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
+        ClientConfig::Kubeconfig(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
                 .map_err(|error| refuse(error.to_string()))
         }
-        Access::Url(url) => {
+        ClientConfig::Url(url) => {
             let url = url.parse().map_err(|error| refuse(format!("{url}: {error}")))?;
             Ok(Config::new(url))
         }

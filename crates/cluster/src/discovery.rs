@@ -135,7 +135,7 @@ mod tests {
             &long[1],
         ] {
             let found = client.resource_of(version, "Job").await.unwrap();
-            assert_eq!(found, None, "{}", crate::path::shown(version));
+            assert_eq!(found, None, "{}", crate::path::printable(version));
         }
         assert_eq!(*asked.lock().unwrap(), Vec::<String>::new(), "nothing was asked for");
         let job = client.resource_of("batch/v1", "Job").await.unwrap().unwrap();

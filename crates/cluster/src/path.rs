@@ -13,7 +13,7 @@ use crate::Target;
 /// Longer names exist in no cluster: Kubernetes allows 253 characters.
 const SEGMENT_BYTES_MAX: usize = 253;
 /// Characters of a tenant's words that an error shows.
-const SHOWN_CHARS_MAX: usize = 64;
+const PRINTED_CHARS_MAX: usize = 64;
 
 /// The path of a resource's collection.
 pub(crate) fn collection(resource: &Resource, namespace: &str) -> Result<String, Error> {
@@ -48,7 +48,7 @@ pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
         && !text.contains(['/', '%', '\\'])
         && !text.chars().any(char::is_control);
     if !is_name {
-        let start: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+        let start: String = text.chars().take(PRINTED_CHARS_MAX).collect();
         return Err(Error::Validation(format!("Kubernetes allows no such name: {start:?}")));
     }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
@@ -85,11 +85,11 @@ fn is_label(text: &str) -> bool {
 }
 
 /// A tenant's words for people to read. A common name stays as it is; any other is quoted, cut short, and without control characters.
-pub fn shown(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if segment(text).is_ok_and(|segment| segment == text) {
         return text.into();
     }
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+    match text.char_indices().nth(PRINTED_CHARS_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]).into(),
         None => format!("{text:?}").into(),
     }
@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn words_are_shown_short_and_harmless() {
-        assert_eq!(shown("llm-0"), "llm-0");
-        assert_eq!(shown("a\u{1b}[31m\n"), r#""a\u{1b}[31m\n""#);
-        assert!(shown(&"x".repeat(10_000)).len() < 100);
+        assert_eq!(printable("llm-0"), "llm-0");
+        assert_eq!(printable("a\u{1b}[31m\n"), r#""a\u{1b}[31m\n""#);
+        assert!(printable(&"x".repeat(10_000)).len() < 100);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use crate::{Claim, Client, Clock, Feeds};
+use crate::{Client, Clock, Informers, Leadership};
 
 /// What a role works with. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Context {
     /// The API.
     pub client: Client,
     /// The watches, shared with the other roles of the process.
-    pub feeds: Arc<Feeds>,
+    pub informers: Arc<Informers>,
     /// The time of day.
     pub clock: Clock,
     /// Where to register metrics.
@@ -27,7 +27,7 @@ impl Context {
     /// A context with watches of its own.
     pub fn new(client: Client, clock: Clock) -> Context {
         Context {
-            feeds: Arc::new(Feeds::new(&client)),
+            informers: Arc::new(Informers::new(&client)),
             client,
             clock,
             metrics: Metrics::default(),
@@ -35,9 +35,9 @@ impl Context {
         }
     }
 
-    /// The same, with writes only while the claim is held.
-    pub fn guarded(&self, claim: &Claim) -> Context {
-        self.with_client(self.client.guarded(claim))
+    /// The same, with writes only while the leadership is held.
+    pub fn guarded(&self, leadership: &Leadership) -> Context {
+        self.with_client(self.client.guarded(leadership))
     }
 
     /// The same watches, with calls by another client.

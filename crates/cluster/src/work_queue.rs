@@ -16,13 +16,13 @@ const ROOM_KEPT: usize = 1_024;
 
 /// How work on a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WorkResult {
     /// Nothing more to do.
     Done,
     /// It failed: again after the back-off.
     Retry,
     /// Look again after this time; no failure.
-    Again(Duration),
+    RequeueAfter(Duration),
 }
 
 /// Keys that wait to be worked on. Cheap to clone.
@@ -97,7 +97,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
     }
 
     /// Forgets former failures of the key, so that it is tried at once.
-    pub fn forgive(&self, key: &K) {
+    pub fn forget(&self, key: &K) {
         self.lock().failures.remove(key);
     }
 
@@ -137,23 +137,23 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
     }
 
     /// The work on the key ended.
-    pub fn finish(&self, key: K, outcome: Outcome) {
+    pub fn finish(&self, key: K, result: WorkResult) {
         let mut state = self.lock();
         state.in_work.remove(&key);
         let added = state.again.remove(&key);
         let now = Instant::now();
-        match outcome {
-            Outcome::Done => {
+        match result {
+            WorkResult::Done => {
                 state.failures.remove(&key);
                 if added {
                     state.schedule(key, now);
                 }
             }
-            Outcome::Again(pause) => {
+            WorkResult::RequeueAfter(pause) => {
                 state.failures.remove(&key);
                 state.schedule(key, if added { now } else { now + pause });
             }
-            Outcome::Retry => {
+            WorkResult::Retry => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 *failures = failures.saturating_add(1);
                 let pause = self.shared.backoff.pause(*failures);
@@ -180,7 +180,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
     where
         K: Send + Sync + std::fmt::Debug + 'static,
         W: Fn(K) -> F + Send + Sync + 'static,
-        F: Future<Output = Outcome> + Send + 'static,
+        F: Future<Output = WorkResult> + Send + 'static,
     {
         let work = Arc::new(work);
         let mut running = tokio::task::JoinSet::new();
@@ -193,15 +193,15 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     names.insert(task.id(), key);
                 }
                 Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
-                    let (id, outcome) = match ended {
-                        Ok((id, outcome)) => (id, outcome),
+                    let (id, result) = match ended {
+                        Ok((id, result)) => (id, result),
                         Err(error) => {
                             tracing::error!(%error, key = ?names.get(&error.id()), "work on one object panicked; it is tried again");
-                            (error.id(), Outcome::Retry)
+                            (error.id(), WorkResult::Retry)
                         }
                     };
                     if let Some(key) = names.remove(&id) {
-                        self.finish(key, outcome);
+                        self.finish(key, result);
                     }
                 }
             }
@@ -246,10 +246,10 @@ mod tests {
         queue.add("a");
         queue.add("b");
         assert_eq!(queue.next().await, "b");
-        queue.finish("a", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
         assert_eq!(queue.next().await, "a");
-        queue.finish("a", Outcome::Done);
-        queue.finish("b", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
+        queue.finish("b", WorkResult::Done);
         assert!(queue.is_empty());
     }
 
@@ -262,13 +262,13 @@ mod tests {
         queue.add_after("a", pause);
         assert_eq!((queue.next().await, start.elapsed()), ("a", pause));
         queue.add_after("a", pause);
-        queue.finish("a", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
         assert_eq!(
             (queue.next().await, start.elapsed()),
             ("a", pause),
             "it changed while it was in work"
         );
-        queue.finish("a", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
         assert!(queue.is_empty());
     }
 
@@ -280,7 +280,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..8 {
             let before = Instant::now();
-            queue.finish("a", Outcome::Retry);
+            queue.finish("a", WorkResult::Retry);
             queue.add("a");
             queue.next().await;
             waits.push((Instant::now() - before).as_secs());
@@ -302,7 +302,7 @@ mod tests {
                     async move {
                         assert_ne!(key, "bad");
                         let _ = done.send(key);
-                        Outcome::Done
+                        WorkResult::Done
                     }
                 })
                 .await;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kai_cluster::{Context, Error, Feed, Selection};
+use kai_cluster::{Context, Error, Informer, Selection};
 
 use crate::metrics::Metrics;
 
@@ -27,21 +27,21 @@ pub(crate) async fn run(context: &Context, period: Option<Duration>, metrics: &M
 }
 
 async fn all(context: &Context, metrics: &Metrics) -> Result<(), Error> {
-    let feeds = &context.feeds;
-    one(context, feeds.nodes(), "Node", metrics).await?;
-    one(context, feeds.queues(), "Queue", metrics).await?;
-    one(context, feeds.pod_groups(), "PodGroup", metrics).await?;
-    one(context, feeds.bind_requests(), "BindRequest", metrics).await?;
-    one(context, feeds.pods(), "Pod", metrics).await
+    let informers = &context.informers;
+    one(context, informers.nodes(), "Node", metrics).await?;
+    one(context, informers.queues(), "Queue", metrics).await?;
+    one(context, informers.pod_groups(), "PodGroup", metrics).await?;
+    one(context, informers.bind_requests(), "BindRequest", metrics).await?;
+    one(context, informers.pods(), "Pod", metrics).await
 }
 
 async fn one<T: kai_api::Object>(
     context: &Context,
-    feed: &Feed<T>,
+    informer: &Informer<T>,
     kind: &'static str,
     metrics: &Metrics,
 ) -> Result<(), Error> {
-    let differences = feed.audit(&context.client, &Selection::default(), SETTLE).await?;
+    let differences = informer.audit(&context.client, &Selection::default(), SETTLE).await?;
     if differences > 0 {
         tracing::error!(
             kind,
@@ -49,6 +49,6 @@ async fn one<T: kai_api::Object>(
             "watched objects differed from the cluster; they were put right"
         );
     }
-    metrics.drift(kind, feed.drift());
+    metrics.drift(kind, informer.drift());
     Ok(())
 }

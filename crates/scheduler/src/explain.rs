@@ -5,7 +5,7 @@ mod rota;
 mod structured;
 
 use kai_api::{Object, ObjectKey, ObjectReference, PodCondition};
-use kai_cluster::{Note, Severity};
+use kai_cluster::{ObjectEvent, Severity};
 use kai_engine::model::{GangKey, Millis};
 use kai_engine::reasons::{Reason, not_ready};
 use kai_engine::report::PodView;
@@ -164,8 +164,13 @@ pub(crate) fn text(view: &PodView<'_>, reason: &Reason, index: &ClusterMirror) -
 }
 
 /// An event.
-pub(crate) fn note(about: kai_api::ObjectReference, severity: Severity, reason: &'static str, message: String) -> Note {
-    Note {
+pub(crate) fn note(
+    about: kai_api::ObjectReference,
+    severity: Severity,
+    reason: &'static str,
+    message: String,
+) -> ObjectEvent {
+    ObjectEvent {
         about,
         severity,
         reason,

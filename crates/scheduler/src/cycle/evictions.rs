@@ -1,7 +1,7 @@
 //! The evictions of one cycle, summed up by victim: one event tells of all pods that a gang loses for the same cause.
 
 use kai_api::{ObjectKey, ObjectReference};
-use kai_cluster::{Note, Severity};
+use kai_cluster::{ObjectEvent, Severity};
 use kai_engine::model::{Action, GangKey};
 use kai_engine::reasons::EvictionReason;
 
@@ -43,7 +43,7 @@ fn action(reason: &EvictionReason) -> Action {
     }
 }
 
-fn event(about: kai_api::ObjectReference, reason: &EvictionReason, pods: u64, index: &ClusterMirror) -> Note {
+fn event(about: kai_api::ObjectReference, reason: &EvictionReason, pods: u64, index: &ClusterMirror) -> ObjectEvent {
     let (evictor, together) = match reason {
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
         EvictionReason::StaleGang => (None, pods),
@@ -58,7 +58,7 @@ fn event(about: kai_api::ObjectReference, reason: &EvictionReason, pods: u64, in
     let plural = if pods == 1 { "" } else { "s" };
     let name = |gang: &GangKey| index.workload(gang);
     let reason = reason.told(&name);
-    Note {
+    ObjectEvent {
         annotations,
         ..note(
             about,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kai_api::crd::ResourceList;
 use kai_api::{Backoff, ObjectKey};
-use kai_cluster::{Note, WorkQueue};
+use kai_cluster::{ObjectEvent, WorkQueue};
 use kai_engine::model::Millis;
 use rustc_hash::FxHashMap;
 
@@ -32,7 +32,7 @@ pub(super) enum Wanted {
     Marks(Vec<Annotation>),
     Group(Option<Unschedulable>),
     Pod(NotScheduled),
-    Event(Note),
+    Event(ObjectEvent),
     FairShare(ResourceList),
 }
 
@@ -109,7 +109,7 @@ impl Board {
     }
 
     /// An event.
-    pub(crate) fn note(&self, note: Note) {
+    pub(crate) fn note(&self, note: ObjectEvent) {
         self.post(Subject::Event(note.about.uid.clone(), note.reason), Wanted::Event(note));
     }
 

@@ -8,37 +8,37 @@ use tokio::sync::Notify;
 
 /// A number that only grows. Clones are the same number.
 #[derive(Clone, Debug, Default)]
-pub struct Mark {
+pub struct Generation {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     value: AtomicU64,
-    grown: Notify,
+    incremented: Notify,
 }
 
-impl Mark {
+impl Generation {
     /// Its value.
     pub fn value(&self) -> u64 {
         self.shared.value.load(Ordering::Acquire)
     }
 
     /// Makes it one more, and wakes who waits.
-    pub fn raise(&self) {
+    pub fn increment(&self) {
         self.shared.value.fetch_add(1, Ordering::AcqRel);
-        self.shared.grown.notify_waiters();
+        self.shared.incremented.notify_waiters();
     }
 
     /// Waits until it is above `value`.
-    pub async fn above(&self, value: u64) {
+    pub async fn wait_above(&self, value: u64) {
         loop {
             // Made before the look, so that it is woken by a change in between.
-            let grown = self.shared.grown.notified();
+            let incremented = self.shared.incremented.notified();
             if self.value() > value {
                 return;
             }
-            grown.await;
+            incremented.await;
         }
     }
 }
@@ -51,18 +51,18 @@ mod tests {
 
     #[tokio::test]
     async fn who_came_first_is_woken_first() {
-        let (mark, woken) = (Mark::default(), Arc::new(Mutex::new(Vec::new())));
+        let (generation, woken) = (Generation::default(), Arc::new(Mutex::new(Vec::new())));
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..20 {
-            let (mark, woken) = (mark.clone(), Arc::clone(&woken));
+            let (generation, woken) = (generation.clone(), Arc::clone(&woken));
             waiting.spawn(async move {
-                mark.above(0).await;
+                generation.wait_above(0).await;
                 woken.lock().unwrap().push(number);
             });
         }
         tokio::task::yield_now().await;
-        mark.raise();
-        mark.above(0).await;
+        generation.increment();
+        generation.wait_above(0).await;
         while waiting.join_next().await.is_some() {}
         assert_eq!(*woken.lock().unwrap(), (0..20).collect::<Vec<_>>());
     }

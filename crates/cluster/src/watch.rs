@@ -17,17 +17,17 @@ use crate::{Client, Selection};
 
 /// What a watch tells.
 #[derive(Clone, Debug)]
-pub(crate) enum Change<T> {
+pub(crate) enum WatchEvent<T> {
     /// A list begins.
-    Restarted,
+    ListStarted,
     /// This object is in the list.
     Listed(T),
     /// The list is complete: what was not in it is gone.
-    Complete,
+    ListComplete,
     /// The object is new or changed.
-    Seen(T),
+    Applied(T),
     /// The object is gone.
-    Gone(T),
+    Deleted(T),
 }
 
 /// A slim object with as much of the metadata as the watcher needs.
@@ -85,46 +85,49 @@ impl<T: Object> kube::Resource for Watched<T> {
 }
 
 /// The shortest pause after a failure; each resource adds a little of its own.
-const PAUSE_FIRST: Duration = Duration::from_millis(700);
+const BACKOFF_FIRST: Duration = Duration::from_millis(700);
 /// The longest pause.
-const PAUSE_LONGEST: Duration = Duration::from_secs(30);
+const BACKOFF_LONGEST: Duration = Duration::from_secs(30);
 /// A watch that did not fail for so long starts again with the shortest.
-const PAUSE_FORGOTTEN: Duration = Duration::from_secs(120);
+const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(120);
 
-/// Pauses between attempts. Watches of different resources that broke together come back one after the other; which when is decided by
+/// WatchBackoff between attempts. Watches of different resources that broke together come back one after the other; which when is decided by
 /// their names and not by chance, so that a test with faults replays.
-struct Pauses {
+struct WatchBackoff {
     first: Duration,
     next: Duration,
 }
 
-impl Iterator for Pauses {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
         let pause = self.next;
-        self.next = (pause * 2).min(PAUSE_LONGEST);
+        self.next = (pause * 2).min(BACKOFF_LONGEST);
         Some(pause)
     }
 }
 
-impl Backoff for Pauses {
+impl Backoff for WatchBackoff {
     fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
-fn pauses(plural: &str) -> ResetTimerBackoff<Pauses> {
+fn backoff_of(plural: &str) -> ResetTimerBackoff<WatchBackoff> {
     let spread = plural
         .bytes()
         .fold(0_u64, |sum, byte| (sum * 31 + u64::from(byte)) % 300);
-    let first = PAUSE_FIRST + Duration::from_millis(spread);
-    ResetTimerBackoff::new(Pauses { first, next: first }, PAUSE_FORGOTTEN)
+    let first = BACKOFF_FIRST + Duration::from_millis(spread);
+    ResetTimerBackoff::new(WatchBackoff { first, next: first }, BACKOFF_RESET_AFTER)
 }
 
 impl Client {
     /// Follows the selected objects for ever; failures are retried with growing pauses.
-    pub(crate) fn changes<T: Object>(&self, selection: &Selection) -> impl Stream<Item = Change<T>> + Send + use<T> {
+    pub(crate) fn changes<T: Object>(
+        &self,
+        selection: &Selection,
+    ) -> impl Stream<Item = WatchEvent<T>> + Send + use<T> {
         let resource = T::RESOURCE;
         let api: Api<Watched<T>> = match (&selection.namespace, resource.scope) {
             (Some(namespace), Scope::Namespaced) => Api::namespaced_with(self.kube.clone(), namespace, &()),
@@ -134,19 +137,21 @@ impl Client {
             .labels(&selection.labels)
             .fields(&selection.fields);
         let plural = resource.plural;
-        let changes = watch(api, config).backoff(pauses(&plural)).filter_map(move |event| {
-            std::future::ready(match event {
-                Ok(Event::Init) => Some(Change::Restarted),
-                Ok(Event::InitApply(object)) => Some(Change::Listed(object.slim)),
-                Ok(Event::InitDone) => Some(Change::Complete),
-                Ok(Event::Apply(object)) => Some(Change::Seen(object.slim)),
-                Ok(Event::Delete(object)) => Some(Change::Gone(object.slim)),
-                Err(error) => {
-                    tracing::warn!(%error, "watching {plural} failed; trying again");
-                    None
-                }
-            })
-        });
+        let changes = watch(api, config)
+            .backoff(backoff_of(&plural))
+            .filter_map(move |event| {
+                std::future::ready(match event {
+                    Ok(Event::Init) => Some(WatchEvent::ListStarted),
+                    Ok(Event::InitApply(object)) => Some(WatchEvent::Listed(object.slim)),
+                    Ok(Event::InitDone) => Some(WatchEvent::ListComplete),
+                    Ok(Event::Apply(object)) => Some(WatchEvent::Applied(object.slim)),
+                    Ok(Event::Delete(object)) => Some(WatchEvent::Deleted(object.slim)),
+                    Err(error) => {
+                        tracing::warn!(%error, "watching {plural} failed; trying again");
+                        None
+                    }
+                })
+            });
         changes.boxed()
     }
 }

@@ -4,41 +4,41 @@ use std::sync::OnceLock;
 
 use kai_api::Object;
 
-use crate::{Client, Feed, Selection};
+use crate::{Client, Informer, Selection};
 
-macro_rules! feeds {
+macro_rules! informers {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
         /// The watches of a process.
         #[derive(Debug)]
-        pub struct Feeds {
+        pub struct Informers {
             client: Client,
-            $($name: OnceLock<Feed<$type>>,)*
-            config_maps: OnceLock<Feed<kai_api::ConfigMap>>,
+            $($name: OnceLock<Informer<$type>>,)*
+            config_maps: OnceLock<Informer<kai_api::ConfigMap>>,
         }
 
-        impl Feeds {
+        impl Informers {
             /// No watch yet.
-            pub fn new(client: &Client) -> Feeds {
-                Feeds {
+            pub fn new(client: &Client) -> Informers {
+                Informers {
                     client: client.clone(),
                     $($name: OnceLock::new(),)*
                     config_maps: OnceLock::new(),
                 }
             }
 
-            $($(#[$doc])* pub fn $name(&self) -> &Feed<$type> {
+            $($(#[$doc])* pub fn $name(&self) -> &Informer<$type> {
                 self.started(&self.$name)
             })*
 
             /// Whether all watches that were asked for have their first list.
             pub fn are_synced(&self) -> bool {
-                true $(&& self.$name.get().is_none_or(Feed::is_synced))*
+                true $(&& self.$name.get().is_none_or(Informer::is_synced))*
             }
         }
     };
 }
 
-feeds! {
+informers! {
     /// All pods that have not ended.
     pods: kai_api::Pod,
     /// Nodes.
@@ -61,18 +61,18 @@ feeds! {
     volumes: kai_api::PersistentVolume,
 }
 
-impl Feeds {
+impl Informers {
     /// ConfigMaps by name alone, without those that the binder makes: of these there are as many as pods that share GPUs. A process
     /// that may not see ConfigMaps works without them, so that they are not among the watches that have to be synced.
-    pub fn config_maps(&self) -> &Feed<kai_api::ConfigMap> {
+    pub fn config_maps(&self) -> &Informer<kai_api::ConfigMap> {
         let others = Selection {
             labels: format!("{}!=true", kai_api::keys::SHARED_GPU_MARKER),
             ..Selection::default()
         };
-        self.config_maps.get_or_init(|| Feed::start(&self.client, &others))
+        self.config_maps.get_or_init(|| Informer::start(&self.client, &others))
     }
 
-    fn started<'a, T: Object>(&self, feed: &'a OnceLock<Feed<T>>) -> &'a Feed<T> {
-        feed.get_or_init(|| Feed::start(&self.client, &Selection::default()))
+    fn started<'a, T: Object>(&self, informer: &'a OnceLock<Informer<T>>) -> &'a Informer<T> {
+        informer.get_or_init(|| Informer::start(&self.client, &Selection::default()))
     }
 }

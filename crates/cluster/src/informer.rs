@@ -12,12 +12,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::watched::Change;
-use crate::{Client, Error, Mark, Selection};
+use crate::watch::WatchEvent;
+use crate::{Client, Error, Generation, Selection};
 
 /// The present state of the selected objects. Cheap to clone; the watch ends with the last clone.
 #[derive(Clone, Debug)]
-pub struct Feed<T> {
+pub struct Informer<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -26,7 +26,7 @@ struct Shared<T> {
     /// A plain lock: it is held for map operations only, never across an await, and readers are few.
     state: Mutex<State<T>>,
     /// Above zero once the first list is complete.
-    synced: Mark,
+    synced: Generation,
     /// Differences that audits found.
     drift: std::sync::atomic::AtomicU64,
     task: Mutex<Option<AbortHandle>>,
@@ -48,7 +48,7 @@ struct Reader<T> {
 /// A reader's side of a feed.
 #[derive(Debug)]
 pub struct Subscription<T> {
-    feed: Feed<T>,
+    informer: Informer<T>,
     reader: Arc<Reader<T>>,
 }
 
@@ -60,33 +60,33 @@ impl<T> Drop for Shared<T> {
     }
 }
 
-impl<T: Object> Feed<T> {
+impl<T: Object> Informer<T> {
     /// Starts to watch. Must be called within a runtime.
-    pub fn start(client: &Client, selection: &Selection) -> Feed<T> {
-        let feed = Feed::unconnected();
+    pub fn start(client: &Client, selection: &Selection) -> Informer<T> {
+        let informer = Informer::unconnected();
         let mut changes = client.changes::<T>(selection);
         // The task must not keep the feed alive, or it would never end.
-        let shared = Arc::downgrade(&feed.shared);
+        let shared = Arc::downgrade(&informer.shared);
         let task = tokio::spawn(async move {
             let mut listed = FxHashSet::default();
             while let Some(change) = changes.next().await {
                 let Some(shared) = shared.upgrade() else { return };
-                Feed { shared }.take(change, &mut listed);
+                Informer { shared }.take(change, &mut listed);
             }
         });
-        *lock(&feed.shared.task) = Some(task.abort_handle());
-        feed
+        *lock(&informer.shared.task) = Some(task.abort_handle());
+        informer
     }
 
     /// A feed that is filled by hand with [`Feed::put`] and [`Feed::remove`], for tests.
-    pub fn unconnected() -> Feed<T> {
-        Feed {
+    pub fn unconnected() -> Informer<T> {
+        Informer {
             shared: Arc::new(Shared {
                 state: Mutex::new(State {
                     objects: BTreeMap::new(),
                     readers: Vec::new(),
                 }),
-                synced: Mark::default(),
+                synced: Generation::default(),
                 drift: std::sync::atomic::AtomicU64::new(0),
                 task: Mutex::new(None),
             }),
@@ -95,7 +95,7 @@ impl<T: Object> Feed<T> {
 
     /// Waits until the first list is complete.
     pub async fn synced(&self) {
-        self.shared.synced.above(0).await;
+        self.shared.synced.wait_above(0).await;
     }
 
     /// Whether the first list is complete.
@@ -145,7 +145,7 @@ impl<T: Object> Feed<T> {
         drop(state);
         wake.notify_one();
         Subscription {
-            feed: self.clone(),
+            informer: self.clone(),
             reader,
         }
     }
@@ -153,7 +153,7 @@ impl<T: Object> Feed<T> {
     /// Puts an object in, as the watch does.
     pub fn put(&self, object: T) {
         self.set(ObjectKey::of(&object), Some(object));
-        self.shared.synced.raise();
+        self.shared.synced.increment();
     }
 
     /// Takes an object out, as the watch does.
@@ -223,15 +223,15 @@ impl<T: Object> Feed<T> {
         self.shared.drift.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    fn take(&self, change: Change<T>, listed: &mut FxHashSet<ObjectKey>) {
+    fn take(&self, change: WatchEvent<T>, listed: &mut FxHashSet<ObjectKey>) {
         match change {
-            Change::Restarted => listed.clear(),
-            Change::Listed(object) => {
+            WatchEvent::ListStarted => listed.clear(),
+            WatchEvent::Listed(object) => {
                 let key = ObjectKey::of(&object);
                 listed.insert(key.clone());
                 self.set(key, Some(object));
             }
-            Change::Complete => {
+            WatchEvent::ListComplete => {
                 let gone: Vec<ObjectKey> = {
                     let state = lock(&self.shared.state);
                     state
@@ -243,7 +243,7 @@ impl<T: Object> Feed<T> {
                 };
                 gone.into_iter().for_each(|key| self.set(key, None));
                 *listed = FxHashSet::default();
-                self.shared.synced.raise();
+                self.shared.synced.increment();
                 // Readers that wait for the first list may have nothing else to wake them.
                 let state = lock(&self.shared.state);
                 state
@@ -252,8 +252,8 @@ impl<T: Object> Feed<T> {
                     .filter_map(Weak::upgrade)
                     .for_each(|reader| reader.wake.notify_one());
             }
-            Change::Seen(object) => self.set(ObjectKey::of(&object), Some(object)),
-            Change::Gone(object) => self.set(ObjectKey::of(&object), None),
+            WatchEvent::Applied(object) => self.set(ObjectKey::of(&object), Some(object)),
+            WatchEvent::Deleted(object) => self.set(ObjectKey::of(&object), None),
         }
     }
 
@@ -308,8 +308,8 @@ impl<T: Object> Subscription<T> {
     }
 
     /// The feed that it reads.
-    pub fn feed(&self) -> &Feed<T> {
-        &self.feed
+    pub fn informer(&self) -> &Informer<T> {
+        &self.informer
     }
 }
 
@@ -341,51 +341,51 @@ mod tests {
 
     #[test]
     fn a_reader_learns_the_present_then_each_changed_key_once() {
-        let feed = Feed::unconnected();
-        feed.put(queue("a", "1"));
-        let reader = feed.subscribe(&Arc::default());
+        let informer = Informer::unconnected();
+        informer.put(queue("a", "1"));
+        let reader = informer.subscribe(&Arc::default());
         assert_eq!(taken(&reader), [("a".to_owned(), true)]);
         assert_eq!(taken(&reader), []);
-        feed.put(queue("b", "2"));
-        feed.put(queue("b", "3"));
-        feed.remove(&ObjectKey::new("", "a"));
+        informer.put(queue("b", "2"));
+        informer.put(queue("b", "3"));
+        informer.remove(&ObjectKey::new("", "a"));
         assert_eq!(taken(&reader), [("a".to_owned(), false), ("b".to_owned(), true)]);
-        let known = feed.get(&ObjectKey::new("", "b"));
-        feed.put(queue("b", "3"));
+        let known = informer.get(&ObjectKey::new("", "b"));
+        informer.put(queue("b", "3"));
         assert_eq!(taken(&reader), [], "the same version again is no change");
         assert!(Arc::ptr_eq(
             &known.unwrap(),
-            &feed.get(&ObjectKey::new("", "b")).unwrap()
+            &informer.get(&ObjectKey::new("", "b")).unwrap()
         ));
     }
 
     #[test]
     fn a_namespace_is_read_alone() {
-        let feed = Feed::unconnected();
+        let informer = Informer::unconnected();
         for (namespace, name) in [("a", "z"), ("b", "x"), ("b", "y"), ("b-c", "x"), ("c", "x")] {
             let text = format!(r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}"}}}}"#);
-            feed.put(serde_json::from_str::<kai_api::PodGroup>(&text).unwrap());
+            informer.put(serde_json::from_str::<kai_api::PodGroup>(&text).unwrap());
         }
-        let read = feed.in_namespace("b");
+        let read = informer.in_namespace("b");
         let names: Vec<String> = read.iter().map(|group| ObjectKey::of(&**group).to_string()).collect();
         assert_eq!(names, ["b/x", "b/y"]);
     }
 
     #[test]
     fn a_new_list_replaces_what_it_does_not_mention() {
-        let feed = Feed::unconnected();
-        feed.put(queue("a", "1"));
-        feed.put(queue("b", "1"));
-        let reader = feed.subscribe(&Arc::default());
+        let informer = Informer::unconnected();
+        informer.put(queue("a", "1"));
+        informer.put(queue("b", "1"));
+        let reader = informer.subscribe(&Arc::default());
         reader.take();
         let mut listed = FxHashSet::default();
         for change in [
-            Change::Restarted,
-            Change::Listed(queue("b", "1")),
-            Change::Listed(queue("c", "5")),
-            Change::Complete,
+            WatchEvent::ListStarted,
+            WatchEvent::Listed(queue("b", "1")),
+            WatchEvent::Listed(queue("c", "5")),
+            WatchEvent::ListComplete,
         ] {
-            feed.take(change, &mut listed);
+            informer.take(change, &mut listed);
         }
         assert_eq!(taken(&reader), [("a".to_owned(), false), ("c".to_owned(), true)]);
     }

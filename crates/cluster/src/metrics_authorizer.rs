@@ -37,55 +37,55 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
 /// What a reader is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Access {
     /// Come in.
-    Open,
+    Allowed,
     /// There is no token, or nobody knows it.
-    Unknown,
+    Unauthenticated,
     /// The user may not read this.
     Forbidden,
     /// The API server did not say.
-    Unanswered,
+    Unavailable,
 }
 
-impl Entry {
+impl Access {
     /// The HTTP status and a sentence for whoever is kept out.
     pub fn refusal(self) -> Option<(u16, &'static str)> {
         match self {
-            Entry::Open => None,
-            Entry::Unknown => Some((401, "send the token of an account that may read this\n")),
-            Entry::Forbidden => Some((403, "bind the account to the ClusterRole kai-metrics-reader\n")),
-            Entry::Unanswered => Some((503, "the API server does not say whether you may read this\n")),
+            Access::Allowed => None,
+            Access::Unauthenticated => Some((401, "send the token of an account that may read this\n")),
+            Access::Forbidden => Some((403, "bind the account to the ClusterRole kai-metrics-reader\n")),
+            Access::Unavailable => Some((503, "the API server does not say whether you may read this\n")),
         }
     }
 }
 
 /// Keeps strangers out. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct MetricsAuthorizer {
     client: Option<Client>,
     /// Held while the API server is asked, so that it is asked one thing at a time, however many knock.
     answers: Arc<Mutex<Answers>>,
 }
 
-type Answers = BTreeMap<(String, String), (Entry, Instant)>;
+type Answers = BTreeMap<(String, String), (Access, Instant)>;
 
-impl Gate {
+impl MetricsAuthorizer {
     /// Asks with this client; without one only neighbours get in.
-    pub fn new(client: Option<Client>) -> Gate {
-        Gate {
+    pub fn new(client: Option<Client>) -> MetricsAuthorizer {
+        MetricsAuthorizer {
             client,
             answers: Arc::default(),
         }
     }
 
     /// Whether somebody at `peer` who sent this Authorization header may read this path.
-    pub async fn entry(&self, peer: IpAddr, authorization: Option<&str>, path: &str) -> Entry {
+    pub async fn authorize(&self, peer: IpAddr, authorization: Option<&str>, path: &str) -> Access {
         if peer.to_canonical().is_loopback() {
-            return Entry::Open;
+            return Access::Allowed;
         }
         let (Some(client), Some(token)) = (&self.client, bearer(authorization)) else {
-            return Entry::Unknown;
+            return Access::Unauthenticated;
         };
         let key = (token.to_owned(), path.to_owned());
         let mut answers = self.answers.lock().await;
@@ -93,25 +93,25 @@ impl Gate {
         if let Some((known, _)) = answers.get(&key) {
             return *known;
         }
-        let entry = client.review(token, path).await.unwrap_or_else(|error| {
+        let access = client.review(token, path).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "nobody can be let in to read metrics");
-            Entry::Unanswered
+            Access::Unavailable
         });
-        if entry != Entry::Unanswered {
+        if access != Access::Unavailable {
             if answers.len() >= ANSWERS_MAX {
                 answers.clear();
             }
-            answers.insert(key, (entry, Instant::now()));
+            answers.insert(key, (access, Instant::now()));
         }
-        entry
+        access
     }
 }
 
 impl Client {
-    async fn review(&self, token: &str, path: &str) -> Result<Entry, Error> {
+    async fn review(&self, token: &str, path: &str) -> Result<Access, Error> {
         let review = self.ask(&TOKEN_REVIEW, json!({ "token": token })).await?;
         if review["authenticated"] != true {
-            return Ok(Entry::Unknown);
+            return Ok(Access::Unauthenticated);
         }
         let mut spec = json!({ "nonResourceAttributes": { "path": path, "verb": "get" } });
         for (ours, theirs) in [
@@ -126,8 +126,8 @@ impl Client {
         }
         let review = self.ask(&ACCESS_REVIEW, spec).await?;
         Ok(match review["allowed"] == true {
-            true => Entry::Open,
-            false => Entry::Forbidden,
+            true => Access::Allowed,
+            false => Access::Forbidden,
         })
     }
 
@@ -157,10 +157,10 @@ mod tests {
 
     use super::*;
 
-    const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
+    const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
 
     /// An API server that knows two tokens, and how often it was asked.
-    fn gate() -> (Gate, Arc<AtomicU32>) {
+    fn authorizer() -> (MetricsAuthorizer, Arc<AtomicU32>) {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&asked);
         let token_review = move |Json(review): Json<Value>| {
@@ -186,48 +186,48 @@ mod tests {
                 "/apis/authorization.k8s.io/v1/subjectaccessreviews",
                 post(access_review),
             );
-        (Gate::new(Some(Client::in_process(router))), asked)
+        (MetricsAuthorizer::new(Some(Client::in_process(router))), asked)
     }
 
     #[tokio::test(start_paused = true)]
     async fn strangers_need_a_token_that_may() {
-        let (gate, asked) = gate();
-        let entry = async |header: Option<&str>| gate.entry(STRANGER, header, "/metrics").await;
-        assert_eq!(entry(None).await, Entry::Unknown);
-        assert_eq!(entry(Some("Basic reader")).await, Entry::Unknown);
-        assert_eq!(entry(Some("Bearer ")).await, Entry::Unknown);
+        let (authorizer, asked) = authorizer();
+        let authorize = async |header: Option<&str>| authorizer.authorize(REMOTE, header, "/metrics").await;
+        assert_eq!(authorize(None).await, Access::Unauthenticated);
+        assert_eq!(authorize(Some("Basic reader")).await, Access::Unauthenticated);
+        assert_eq!(authorize(Some("Bearer ")).await, Access::Unauthenticated);
         assert_eq!(asked.load(Ordering::Relaxed), 0, "nobody is asked about nothing");
-        assert_eq!(entry(Some("Bearer nobody")).await, Entry::Unknown);
-        assert_eq!(entry(Some("Bearer tenant")).await, Entry::Forbidden);
-        assert_eq!(entry(Some("Bearer reader")).await, Entry::Open);
-        assert_eq!(entry(Some("bearer reader")).await, Entry::Open);
+        assert_eq!(authorize(Some("Bearer nobody")).await, Access::Unauthenticated);
+        assert_eq!(authorize(Some("Bearer tenant")).await, Access::Forbidden);
+        assert_eq!(authorize(Some("Bearer reader")).await, Access::Allowed);
+        assert_eq!(authorize(Some("bearer reader")).await, Access::Allowed);
         assert_eq!(asked.load(Ordering::Relaxed), 3, "an answer is good for a while");
         assert_eq!(
-            gate.entry(STRANGER, Some("Bearer reader"), "/debug").await,
-            Entry::Forbidden
+            authorizer.authorize(REMOTE, Some("Bearer reader"), "/debug").await,
+            Access::Forbidden
         );
         tokio::time::sleep(ANSWER_AGE_MAX).await;
-        assert_eq!(entry(Some("Bearer reader")).await, Entry::Open);
+        assert_eq!(authorize(Some("Bearer reader")).await, Access::Allowed);
         assert_eq!(asked.load(Ordering::Relaxed), 5);
     }
 
     #[tokio::test(start_paused = true)]
     async fn neighbours_come_in_and_without_a_cluster_nobody_else() {
-        let gate = Gate::new(None);
-        for neighbour in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
-            let entry = gate.entry(neighbour.parse().unwrap(), None, "/metrics").await;
-            assert_eq!(entry, Entry::Open, "{neighbour}");
+        let authorizer = MetricsAuthorizer::new(None);
+        for local in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            let access = authorizer.authorize(local.parse().unwrap(), None, "/metrics").await;
+            assert_eq!(access, Access::Allowed, "{local}");
         }
-        let entry = gate.entry(STRANGER, Some("Bearer reader"), "/metrics").await;
-        assert_eq!(entry, Entry::Unknown);
+        let access = authorizer.authorize(REMOTE, Some("Bearer reader"), "/metrics").await;
+        assert_eq!(access, Access::Unauthenticated);
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_an_answer_nobody_comes_in_and_the_next_asks_again() {
-        let gate = Gate::new(Some(Client::in_process(axum::Router::new())));
+        let authorizer = MetricsAuthorizer::new(Some(Client::in_process(axum::Router::new())));
         for _ in 0..2 {
-            let entry = gate.entry(STRANGER, Some("Bearer reader"), "/metrics").await;
-            assert_eq!(entry, Entry::Unanswered);
+            let access = authorizer.authorize(REMOTE, Some("Bearer reader"), "/metrics").await;
+            assert_eq!(access, Access::Unavailable);
         }
     }
 }
