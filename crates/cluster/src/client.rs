@@ -1,4 +1,4 @@
-//! How to reach the API server. One place, so that TLS and credentials are set up once.
+//! The connection to the API server: the one place that sets up TLS and credentials.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::{Error, Leadership};
 
-/// Where the API server is.
+/// Where a client finds the API server and its credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ClientConfig {
-    /// The pod's service account, or the user's kubeconfig.
+    /// From the pod's service account, or from the user's kubeconfig.
     #[default]
     Infer,
-    /// This kubeconfig.
+    /// From this kubeconfig.
     Kubeconfig(PathBuf),
-    /// This address without credentials: an embedded or test API server.
+    /// At this address, without credentials: an embedded or test API server.
     Url(String),
 }
 
@@ -28,15 +28,15 @@ pub enum ClientConfig {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) kube: kube::Client,
-    /// Writes are refused, and given up, once it has ended.
+    /// The client refuses writes without it, and aborts writes under way when it ends. `None` for roles without leader election.
     pub(crate) leadership: Option<Leadership>,
     /// Where the API server is, for messages.
     address: Arc<str>,
-    /// What kinds the API serves, as far as it was asked. A plain lock: held for map operations only.
+    /// Cache of [`Client::resource_of`]. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
 }
 
-/// A call that takes longer has failed. Watches are not calls.
+/// Timeout of a call. Watches have none.
 pub(crate) const CALL_SECONDS_MAX: Duration = Duration::from_secs(30);
 
 impl std::fmt::Debug for Client {
@@ -46,12 +46,12 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Reads the credentials. No call is made yet.
+    /// Reads the credentials. Makes no call yet.
     pub async fn connect(from: &ClientConfig) -> Result<Self, Error> {
         Self::with_config(config(from).await?)
     }
 
-    /// The same, but calls are made as this user of these groups, which the credentials have to allow. What a user may not do fails.
+    /// Like [`Client::connect`], but impersonates this user with these groups. The credentials must allow impersonation.
     pub async fn as_user(from: &ClientConfig, user: &str, groups: &[&str]) -> Result<Self, Error> {
         let mut config = config(from).await?;
         config.auth_info.impersonate = Some(user.to_owned());
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// A client that writes only while the leadership is held.
+    /// The same client, limited to writes while `leadership` is held.
     pub fn guarded(&self, leadership: &Leadership) -> Self {
         Client {
             leadership: Some(leadership.clone()),
@@ -104,7 +104,7 @@ impl Client {
 }
 
 async fn config(from: &ClientConfig) -> Result<Config, Error> {
-    // Two providers in one process make rustls panic at its first use; an error here only says that one is set already.
+    // rustls panics at its first use if a process has two providers and no default. An error means that the default is set already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let refuse = |message: String| Error::Connect { message };
     match from {

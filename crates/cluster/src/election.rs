@@ -1,8 +1,8 @@
-//! Who leads: one replica of a role at a time, by a Lease object.
+//! Leader election: one replica of a role leads at a time, by a Lease object.
 //!
-//! [`Election::step`] decides what to do from what was read and a stopwatch of this process; clocks of different machines are never
-//! compared. The shell does it. A leader's leadership ends by itself: a replica that can't renew stops writing before another may start,
-//! however long its requests hang.
+//! [`Election::next_action`] is pure: it decides from the Lease as read and from this process's monotonic clock, and never compares
+//! clocks of different machines. [`Client::run_election`] reads and writes the Lease. A [`Leadership`] expires: a replica that can't
+//! renew its Lease stops writing before another replica may acquire it, however long its requests hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,20 +17,19 @@ use crate::{Client, Clock, Error, Target};
 
 const LEASE: Resource = Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced);
 
-/// The times of an election. Others may take over `lease` after they last saw a change; a leader gives up `renew` after its last
-/// success, which has to be less.
+/// The durations of an election. `renew` must be less than `lease`: the leader stops before another replica takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTimes {
-    /// How long a lease holds without being renewed.
+    /// Lease duration: other replicas may acquire the Lease once they have seen it unchanged for this long.
     pub lease: Duration,
-    /// How long a leader goes on without having renewed.
+    /// Renew deadline: the leader stops this long after its last successful renewal.
     pub renew: Duration,
-    /// How often to try.
+    /// Retry period: the pause between attempts to acquire or renew.
     pub retry: Duration,
 }
 
 impl Default for LeaseTimes {
-    /// KAI's.
+    /// KAI's durations.
     fn default() -> LeaseTimes {
         LeaseTimes {
             lease: Duration::from_secs(15),
@@ -40,16 +39,17 @@ impl Default for LeaseTimes {
     }
 }
 
-/// The right to write, which ends by itself. Cheap to clone.
+/// The right of the leader to write. The election extends it with every renewal of the Lease; without renewals it expires. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// Milliseconds since `origin` until which it holds.
+    /// When it expires, in milliseconds since `origin`.
     until: Arc<AtomicU64>,
     origin: Instant,
 }
 
 impl Leadership {
-    /// A leadership that nobody holds yet.
+    /// A leadership that is not held yet.
     pub fn none() -> Leadership {
         Leadership {
             until: Arc::new(AtomicU64::new(0)),
@@ -57,7 +57,7 @@ impl Leadership {
         }
     }
 
-    /// Whether it holds now.
+    /// Whether this replica leads now.
     pub fn is_held(&self) -> bool {
         self.origin.elapsed() < self.held_for()
     }
@@ -76,14 +76,14 @@ impl Leadership {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Waits until it is held.
+    /// Waits until this replica leads.
     pub async fn wait_until_held(&self) {
         while !self.is_held() {
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Waits until it is held no more.
+    /// Waits until this replica no longer leads.
     pub async fn wait_until_lost(&self) {
         while self.is_held() {
             tokio::time::sleep_until(self.origin + self.held_for()).await;
@@ -91,28 +91,28 @@ impl Leadership {
     }
 }
 
-/// How often a waiting role looks whether it leads now.
+/// How often a waiting role checks whether it leads.
 const POLL: Duration = Duration::from_millis(100);
 
-/// What the lease says.
+/// The fields of a Lease that decide an election.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LeaseSpec {
-    /// Who leads; empty if nobody.
+    /// Identity of the leader; empty without one.
     pub holder_identity: Option<String>,
-    /// When that was last confirmed, in the holder's words.
+    /// When the holder last renewed the Lease, by the holder's clock. Only compared for equality.
     pub renew_time: Option<String>,
-    /// How often the lease changed hands.
+    /// How often the holder changed.
     pub lease_transitions: Option<i64>,
     acquire_time: Option<String>,
 }
 
-/// What to do next.
+/// What a replica does next about the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAction {
-    /// Write the lease with our name: we lead, or it is free.
+    /// Write the Lease with our identity: we hold it, or it is free or expired.
     AcquireOrRenew,
-    /// Another leads.
+    /// Another replica holds the Lease.
     Wait,
 }
 
@@ -121,12 +121,12 @@ pub enum LeaseAction {
 pub struct Election {
     identity: String,
     times: LeaseTimes,
-    /// The lease as last seen, and when it was first seen like that.
+    /// The Lease as last read, and when this replica first read it with this content.
     seen: Option<(LeaseSpec, Instant)>,
 }
 
 impl Election {
-    /// Takes part under this name, which no other replica may have.
+    /// Takes part under this identity, which must be unique among the replicas.
     pub fn new(identity: String, times: LeaseTimes) -> Election {
         Election {
             identity,
@@ -135,7 +135,7 @@ impl Election {
         }
     }
 
-    /// Decides from the lease as read just now (`None` = there is none).
+    /// Decides from the Lease as just read (`None` = it does not exist).
     pub fn next_action(&mut self, lease: Option<&LeaseSpec>, now: Instant) -> LeaseAction {
         let Some(lease) = lease else {
             return LeaseAction::AcquireOrRenew;
@@ -155,30 +155,30 @@ impl Election {
     }
 }
 
-/// Which lease, and who asks for it.
+/// A replica that wants to lead, and the Lease that it competes for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Namespace of the lease.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Name of the lease.
+    /// Name of the Lease.
     pub name: String,
-    /// Name of this replica; unique.
+    /// Identity of this replica; unique.
     pub identity: String,
-    /// Times.
+    /// Durations of the election.
     pub times: LeaseTimes,
-    /// For the times written into the lease, which people read and nobody decides by.
+    /// For the times written into the Lease. They are for people: no decision depends on them.
     pub clock: Clock,
 }
 
 impl Client {
-    /// Takes part in an election for ever, keeping `leadership` up to date. Cancel-safe: when dropped, the leadership ends at once and the lease
-    /// runs out.
+    /// Takes part in the election for ever and keeps `leadership` up to date. Cancel-safe: when the future is dropped, the leadership
+    /// ends at once and the Lease expires.
     pub async fn run_election(&self, candidate: Candidate, leadership: Leadership) -> std::convert::Infallible {
         let guard = ReleaseOnDrop(leadership.clone());
         let mut election = Election::new(candidate.identity.clone(), candidate.times);
         loop {
             let round = self.election_round(&candidate, &mut election, &leadership);
-            // A hung request must not outlive the leadership, or the next try would come too late.
+            // A hung request must not delay the next attempt beyond the renew deadline.
             match tokio::time::timeout(candidate.times.retry, round).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, lease = candidate.name, "taking part in the election failed"),
@@ -189,8 +189,8 @@ impl Client {
         }
     }
 
-    /// Waits until the election is won, then does `lead`. Ends with what that returns; or with `None` as soon as the leadership ends, and what
-    /// was being done is cancelled. A process that lost its leadership should end: what it assumed may not be true any more.
+    /// Waits until this replica leads, then runs `lead` and returns its result. Cancels `lead` and returns `None` as soon as the
+    /// leadership is lost. The process should then exit: its assumptions about pending writes may no longer hold.
     pub async fn while_leading<F, T>(&self, candidate: Candidate, lead: impl FnOnce(Leadership) -> F) -> Option<T>
     where
         F: Future<Output = T>,
@@ -238,12 +238,12 @@ impl Client {
         };
         match written {
             Ok(_) => {
-                // Counted from before the request: the server may have taken it then.
+                // From the time before the request: the API server may have stored the Lease right then.
                 leadership.extend_until(before + candidate.times.renew);
                 Ok(())
             }
             Err(error) if error.is_conflict() => {
-                // Another was faster: we do not lead, whatever we thought.
+                // Another replica wrote the Lease since it was read, so this replica does not lead.
                 leadership.release();
                 Ok(())
             }
@@ -261,7 +261,7 @@ impl Drop for ReleaseOnDrop {
 }
 
 fn lease_body(candidate: &Candidate, found: Option<&Value>, spec: Option<&LeaseSpec>) -> Value {
-    // Lease times have microseconds, always six digits.
+    // Times of a Lease are MicroTime: always six decimal digits.
     let now = format!("{:.6}", candidate.clock.now());
     let ours = spec.is_some_and(|spec| spec.holder_identity.as_deref() == Some(&candidate.identity));
     let acquired = spec.and_then(|spec| spec.acquire_time.clone()).filter(|_| ours);

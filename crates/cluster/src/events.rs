@@ -1,4 +1,4 @@
-//! EventRecorder: what people see under `kubectl describe`. The same event again only counts up the one that is there.
+//! Events, as `kubectl describe` shows them. A repeated event increments the count of the existing Event object.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -11,27 +11,27 @@ use serde_json::{Value, json};
 use crate::{Client, Clock, Error, Part, Patch, Severity, Target};
 
 const EVENT: Resource = Resource::new("", "v1", "Event", "events", Scope::Namespaced);
-/// EventRecorder that are recent for counting up. Enough for the pods of a large cluster that wait at one time.
+/// Events that the recorder can still count up: enough for all pending pods of a large cluster.
 const RECENT_MAX: usize = 16_384;
-/// The API's limit of an event's message.
+/// The API's limit for an event's message.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Something to tell.
+/// An event to be recorded about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectEvent {
-    /// ObjectReference what.
+    /// The involved object.
     pub about: ObjectReference,
-    /// How bad.
+    /// Type of the event.
     pub severity: Severity,
-    /// One word in camel case.
+    /// Reason: one word in camel case.
     pub reason: &'static str,
-    /// Sentences.
+    /// Message for people.
     pub message: String,
     /// Annotations of the event.
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// Writes events of one component. Cheap to clone.
+/// Records the events of one component. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct EventRecorder {
     client: Client,
@@ -41,8 +41,8 @@ pub struct EventRecorder {
     recent: Arc<Mutex<RecentEvents>>,
 }
 
-/// EventRecorder by a digest of what they say, since their texts would outweigh the pods of a small cluster. That two have the same is most
-/// unlikely, and no more than a wrong count.
+/// The latest events by a digest of UID, reason and message: the texts themselves would need more memory than the pods of a small
+/// cluster. A collision is most unlikely and only makes a count wrong.
 #[derive(Debug, Default)]
 struct RecentEvents {
     hasher: RandomState,
@@ -50,7 +50,7 @@ struct RecentEvents {
     order: VecDeque<u64>,
 }
 
-/// An event that is on the server.
+/// An Event object on the API server.
 #[derive(Clone, Debug)]
 struct RecordedEvent {
     name: Box<str>,
@@ -58,7 +58,7 @@ struct RecordedEvent {
 }
 
 impl EventRecorder {
-    /// EventRecorder of this component.
+    /// Recorder for this component.
     pub fn new(client: &Client, component: &'static str, clock: Clock) -> EventRecorder {
         EventRecorder {
             client: client.clone(),
@@ -68,7 +68,7 @@ impl EventRecorder {
         }
     }
 
-    /// Writes the event. Failures are logged only: events are for people, nothing depends on them.
+    /// Records the event. Failures are only logged: events are for people, and no decision depends on them.
     pub async fn record(&self, event: ObjectEvent) {
         let about = format!("{} {}/{}", event.about.kind, event.about.namespace, event.about.name);
         if let Err(error) = self.try_record(event).await {
@@ -78,7 +78,7 @@ impl EventRecorder {
 
     async fn try_record(&self, mut event: ObjectEvent) -> Result<(), Error> {
         shorten(&mut event.message);
-        // EventRecorder of cluster-wide objects live in the default namespace.
+        // Events of cluster-scoped objects live in the default namespace.
         let namespace = match &*event.about.namespace {
             "" => "default".to_owned(),
             namespace => namespace.to_owned(),
@@ -97,7 +97,7 @@ impl EventRecorder {
                     self.lock().remember(digest, RecordedEvent { name, count });
                     return Ok(());
                 }
-                // EventRecorder expire on the server.
+                // Events expire on the API server.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -145,7 +145,7 @@ impl EventRecorder {
 }
 
 impl RecentEvents {
-    /// The digest of the event, and the same one if it is on the server.
+    /// The digest of the event, and the Event object that recorded the same event before.
     fn look_up(&self, event: &ObjectEvent) -> (u64, Option<RecordedEvent>) {
         let digest = self.hasher.hash_one((&event.about.uid, event.reason, &event.message));
         (digest, self.by_digest.get(&digest).cloned())

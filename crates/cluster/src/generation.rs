@@ -1,12 +1,12 @@
-//! A number that only grows, and those who wait for it to. They are woken in the order in which they began to wait: tokio's own watch
-//! channel wakes its receivers in random order, and a run with faults has to replay from its seed.
+//! A counter that tasks wait on. It wakes them in the order in which they began to wait: tokio's watch channel wakes its receivers in
+//! random order, and a fault run has to replay from its seed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// A number that only grows. Clones are the same number.
+/// A counter that only increases. Clones share the value.
 #[derive(Clone, Debug, Default)]
 pub struct Generation {
     shared: Arc<Shared>,
@@ -19,21 +19,21 @@ struct Shared {
 }
 
 impl Generation {
-    /// Its value.
+    /// The current value.
     pub fn value(&self) -> u64 {
         self.shared.value.load(Ordering::Acquire)
     }
 
-    /// Makes it one more, and wakes who waits.
+    /// Adds one and wakes all waiting tasks.
     pub fn increment(&self) {
         self.shared.value.fetch_add(1, Ordering::AcqRel);
         self.shared.incremented.notify_waiters();
     }
 
-    /// Waits until it is above `value`.
+    /// Waits until the value is above `value`.
     pub async fn wait_above(&self, value: u64) {
         loop {
-            // Made before the look, so that it is woken by a change in between.
+            // Created before the value is read, so that an increment in between wakes it.
             let incremented = self.shared.incremented.notified();
             if self.value() > value {
                 return;

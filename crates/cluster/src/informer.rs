@@ -1,7 +1,8 @@
-//! One watch, shared: the present state of the selected objects, and which of them changed since a reader last looked.
+//! An informer: one watch that several readers share. It holds the current state of the selected objects, and for each reader the set
+//! of objects that changed since the reader last took its changes.
 //!
-//! Readers are told of objects, not of events. What happened to an object between two looks does not matter to any of them, so a slow
-//! reader costs one entry per object and nothing more, and nobody can miss a change. Feeds decide nothing.
+//! A reader gets the current object per changed key, not a sequence of events: a slow reader costs one entry per object, and no reader
+//! misses a change.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,7 @@ use tokio::task::AbortHandle;
 use crate::watch::WatchEvent;
 use crate::{Client, Error, Generation, Selection};
 
-/// The present state of the selected objects. Cheap to clone; the watch ends with the last clone.
+/// The current state of the selected objects. Cheap to clone; the watch ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Informer<T> {
     shared: Arc<Shared<T>>,
@@ -23,11 +24,11 @@ pub struct Informer<T> {
 
 #[derive(Debug)]
 struct Shared<T> {
-    /// A plain lock: it is held for map operations only, never across an await, and readers are few.
+    /// A plain lock: held for map operations only, never across an await, and readers are few.
     state: Mutex<State<T>>,
     /// Above zero once the first list is complete.
     synced: Generation,
-    /// Differences that audits found.
+    /// Differences that all audits found.
     drift: std::sync::atomic::AtomicU64,
     task: Mutex<Option<AbortHandle>>,
 }
@@ -38,14 +39,14 @@ struct State<T> {
     readers: Vec<Weak<Reader<T>>>,
 }
 
-/// What one reader has not looked at yet: the present state of what changed, `None` if it is gone.
+/// The changes that one reader has not taken yet: the current object per key, `None` if it is deleted.
 #[derive(Debug)]
 struct Reader<T> {
     changed: Mutex<FxHashMap<ObjectKey, Option<Arc<T>>>>,
     wake: Arc<Notify>,
 }
 
-/// A reader's side of a feed.
+/// A reader's end of an informer.
 #[derive(Debug)]
 pub struct Subscription<T> {
     informer: Informer<T>,
@@ -61,11 +62,11 @@ impl<T> Drop for Shared<T> {
 }
 
 impl<T: Object> Informer<T> {
-    /// Starts to watch. Must be called within a runtime.
+    /// Starts the watch. Must be called within a tokio runtime.
     pub fn start(client: &Client, selection: &Selection) -> Informer<T> {
         let informer = Informer::unconnected();
         let mut changes = client.changes::<T>(selection);
-        // The task must not keep the feed alive, or it would never end.
+        // The task must not keep the informer alive, or the watch would never end.
         let shared = Arc::downgrade(&informer.shared);
         let task = tokio::spawn(async move {
             let mut listed = FxHashSet::default();
@@ -78,7 +79,7 @@ impl<T: Object> Informer<T> {
         informer
     }
 
-    /// A feed that is filled by hand with [`Feed::put`] and [`Feed::remove`], for tests.
+    /// An informer without a watch, for tests: filled with [`Informer::put`] and [`Informer::remove`].
     pub fn unconnected() -> Informer<T> {
         Informer {
             shared: Arc::new(Shared {
@@ -113,12 +114,12 @@ impl<T: Object> Informer<T> {
         lock(&self.shared.state).objects.values().cloned().collect()
     }
 
-    /// The objects of one namespace, by name: costs what the namespace has, not what the cluster has.
+    /// The objects of one namespace, by name, in time proportional to the namespace and not to the cluster.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
         let state = lock(&self.shared.state);
         let from = state.objects.range(ObjectKey::new(namespace, "")..);
-        let there = from.take_while(|(key, _)| &*key.namespace == namespace);
-        there.map(|(_, object)| Arc::clone(object)).collect()
+        let within = from.take_while(|(key, _)| &*key.namespace == namespace);
+        within.map(|(_, object)| Arc::clone(object)).collect()
     }
 
     /// How many objects there are.
@@ -131,7 +132,7 @@ impl<T: Object> Informer<T> {
         self.len() == 0
     }
 
-    /// A new reader. It is told of all present objects first. `wake` is notified of each change; several subscriptions may share one.
+    /// A new reader. Its first changes are all current objects. Each change notifies `wake`; several subscriptions may share it.
     pub fn subscribe(&self, wake: &Arc<Notify>) -> Subscription<T> {
         let mut state = lock(&self.shared.state);
         let present = state.objects.iter();
@@ -150,19 +151,19 @@ impl<T: Object> Informer<T> {
         }
     }
 
-    /// Puts an object in, as the watch does.
+    /// Adds or replaces an object, as the watch does.
     pub fn put(&self, object: T) {
         self.set(ObjectKey::of(&object), Some(object));
         self.shared.synced.increment();
     }
 
-    /// Takes an object out, as the watch does.
+    /// Removes an object, as the watch does.
     pub fn remove(&self, key: &ObjectKey) {
         self.set(key.clone(), None);
     }
 
-    /// Compares with a fresh list and counts objects that differ although the watch had every chance to tell of them. Such objects
-    /// are put right. Differences mean lost events: the counter should stay at zero for ever.
+    /// Compares the state with two fresh lists, `settle` apart, corrects objects that differ although they did not change in between,
+    /// and returns their number. A difference means a lost watch event: the counter should stay at zero.
     pub async fn audit(
         &self,
         client: &Client,
@@ -170,7 +171,7 @@ impl<T: Object> Informer<T> {
         settle: std::time::Duration,
     ) -> Result<u64, Error> {
         let listed: Vec<T> = client.list(selection).await?;
-        // What changed a moment ago is still on its way through the watch.
+        // The watch needs a moment to deliver the latest changes.
         tokio::time::sleep(settle).await;
         let again: Vec<T> = client.list(selection).await?;
         let version = |object: &T| object.metadata().resource_version.clone();
@@ -184,8 +185,8 @@ impl<T: Object> Informer<T> {
             .collect();
         let mut differences = 0;
         for (key, object) in &after {
-            // Only what stood still between both lists can be judged.
-            let still = before
+            // Only an object that is equal in both lists can be compared.
+            let unchanged = before
                 .get(key)
                 .is_some_and(|earlier| version(earlier) == version(object));
             let kept = self.get(key);
@@ -193,7 +194,7 @@ impl<T: Object> Informer<T> {
                 Some(kept) => version(kept) == version(object),
                 None => object.is_of_no_interest(),
             };
-            if still && !same {
+            if unchanged && !same {
                 differences += 1;
                 self.set(key.clone(), Some(object.clone()));
             }
@@ -204,7 +205,7 @@ impl<T: Object> Informer<T> {
                 && !before.contains_key(&key)
                 && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
             {
-                // Newer than the second list, or long gone; the server knows.
+                // Either newer than the second list, or deleted long ago: a read decides.
                 if client.get::<T>(&key.namespace, &key.name).await?.is_none()
                     && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
                 {
@@ -244,7 +245,7 @@ impl<T: Object> Informer<T> {
                 gone.into_iter().for_each(|key| self.set(key, None));
                 *listed = FxHashSet::default();
                 self.shared.synced.increment();
-                // Readers that wait for the first list may have nothing else to wake them.
+                // An empty first list causes no change, but a reader may wait for its completion.
                 let state = lock(&self.shared.state);
                 state
                     .readers
@@ -262,7 +263,7 @@ impl<T: Object> Informer<T> {
         let object = object.map(Arc::new);
         let mut state = lock(&self.shared.state);
         let changed = match &object {
-            // What a new list says again is not kept twice: readers have the other one.
+            // A new list repeats known versions. The known object stays, since readers may share it.
             Some(object)
                 if state
                     .objects
@@ -288,7 +289,7 @@ impl<T: Object> Informer<T> {
 }
 
 impl<T: Object> Subscription<T> {
-    /// The keys that changed since the last call, sorted; each with its object, or `None` if it is gone.
+    /// The keys that changed since the last call, sorted; each with its current object, or `None` if it is deleted.
     pub fn take(&self) -> Vec<(ObjectKey, Option<Arc<T>>)> {
         let changed = std::mem::take(&mut *lock(&self.reader.changed));
         let mut changed: Vec<_> = changed.into_iter().collect();
@@ -296,7 +297,7 @@ impl<T: Object> Subscription<T> {
         changed
     }
 
-    /// Waits for changes and takes them. For readers of one feed only: others wait on their shared `wake`.
+    /// Waits for changes and takes them. Only for readers of one informer: other readers wait on their shared `wake`.
     pub async fn changed(&self) -> Vec<(ObjectKey, Option<Arc<T>>)> {
         loop {
             let changes = self.take();
@@ -307,7 +308,7 @@ impl<T: Object> Subscription<T> {
         }
     }
 
-    /// The feed that it reads.
+    /// The informer of this subscription.
     pub fn informer(&self) -> &Informer<T> {
         &self.informer
     }

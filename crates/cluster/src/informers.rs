@@ -1,4 +1,4 @@
-//! One set of watches for all roles of a process: each resource is watched from the first time a role asks for it.
+//! The informers that all roles of a process share. An informer starts when a role first asks for it.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use crate::{Client, Informer, Selection};
 
 macro_rules! informers {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
-        /// The watches of a process.
+        /// The informers of a process, one per resource.
         #[derive(Debug)]
         pub struct Informers {
             client: Client,
@@ -17,7 +17,7 @@ macro_rules! informers {
         }
 
         impl Informers {
-            /// No watch yet.
+            /// Starts no watch yet.
             pub fn new(client: &Client) -> Informers {
                 Informers {
                     client: client.clone(),
@@ -30,7 +30,7 @@ macro_rules! informers {
                 self.started(&self.$name)
             })*
 
-            /// Whether all watches that were asked for have their first list.
+            /// Whether all informers that have been started are synced.
             pub fn are_synced(&self) -> bool {
                 true $(&& self.$name.get().is_none_or(Informer::is_synced))*
             }
@@ -39,7 +39,7 @@ macro_rules! informers {
 }
 
 informers! {
-    /// All pods that have not ended.
+    /// Pods that have not terminated.
     pods: kai_api::Pod,
     /// Nodes.
     nodes: kai_api::Node,
@@ -55,15 +55,15 @@ informers! {
     priority_classes: kai_api::PriorityClass,
     /// Runtime classes.
     runtime_classes: kai_api::RuntimeClass,
-    /// Volume claims.
+    /// PersistentVolumeClaims.
     volume_claims: kai_api::PersistentVolumeClaim,
-    /// Volumes.
+    /// PersistentVolumes.
     volumes: kai_api::PersistentVolume,
 }
 
 impl Informers {
-    /// ConfigMaps by name alone, without those that the binder makes: of these there are as many as pods that share GPUs. A process
-    /// that may not see ConfigMaps works without them, so that they are not among the watches that have to be synced.
+    /// Metadata of ConfigMaps, without the ConfigMaps that the binder creates for pods with GPU shares. A process without the right to
+    /// list ConfigMaps works without them, so `are_synced` does not wait for them.
     pub fn config_maps(&self) -> &Informer<kai_api::ConfigMap> {
         let others = Selection {
             labels: format!("{}!=true", kai_api::keys::SHARED_GPU_MARKER),

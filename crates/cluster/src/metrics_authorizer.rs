@@ -1,5 +1,6 @@
-//! Who may read what a process tells about a cluster: as with Kubernetes' own components, whoever the API server knows by a token and
-//! lets `get` that path. Somebody on the same machine, or behind a port-forward, needs no token: both take rights that tenants lack.
+//! Authorization of metrics requests, as in Kubernetes' own components: a TokenReview authenticates the bearer token, and a
+//! SubjectAccessReview checks that its user may `get` the path. Requests over loopback, which includes port-forwards, need no token:
+//! both take rights that tenants lack.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,28 +29,28 @@ const ACCESS_REVIEW: Resource = Resource::new(
     "subjectaccessreviews",
     Scope::Cluster,
 );
-/// How long an answer is good. Kubernetes' own components use the same.
-const ANSWER_AGE_MAX: Duration = Duration::from_secs(10);
-/// Answers kept. A cluster has a few readers; whoever tries many tokens only makes others be asked about anew.
-const ANSWERS_MAX: usize = 64;
-/// Tokens are a kilobyte or two; what is longer is none.
+/// How long a decision is cached, as in Kubernetes' own components.
+const DECISION_AGE_MAX: Duration = Duration::from_secs(10);
+/// Cached decisions. A cluster has a few readers of metrics; a client that tries many tokens only evicts the cache.
+const DECISIONS_MAX: usize = 64;
+/// Tokens have a kilobyte or two; a longer one is not sent to the API server.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// What a reader is told.
+/// Whether a request may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Come in.
+    /// The request may read the path.
     Allowed,
-    /// There is no token, or nobody knows it.
+    /// The request has no token, or the API server does not accept it.
     Unauthenticated,
-    /// The user may not read this.
+    /// The user may not read the path.
     Forbidden,
-    /// The API server did not say.
+    /// The API server did not answer.
     Unavailable,
 }
 
 impl Access {
-    /// The HTTP status and a sentence for whoever is kept out.
+    /// HTTP status and body of the refusal; `None` if access is allowed.
     pub fn refusal(self) -> Option<(u16, &'static str)> {
         match self {
             Access::Allowed => None,
@@ -60,26 +61,26 @@ impl Access {
     }
 }
 
-/// Keeps strangers out. Cheap to clone.
+/// Decides which requests may read the metrics of a process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct MetricsAuthorizer {
     client: Option<Client>,
-    /// Held while the API server is asked, so that it is asked one thing at a time, however many knock.
-    answers: Arc<Mutex<Answers>>,
+    /// Cached decisions. The lock is held during a review, so that many requests at once cause one review at a time.
+    decisions: Arc<Mutex<Decisions>>,
 }
 
-type Answers = BTreeMap<(String, String), (Access, Instant)>;
+type Decisions = BTreeMap<(String, String), (Access, Instant)>;
 
 impl MetricsAuthorizer {
-    /// Asks with this client; without one only neighbours get in.
+    /// Reviews tokens with this client; without a client only loopback requests are allowed.
     pub fn new(client: Option<Client>) -> MetricsAuthorizer {
         MetricsAuthorizer {
             client,
-            answers: Arc::default(),
+            decisions: Arc::default(),
         }
     }
 
-    /// Whether somebody at `peer` who sent this Authorization header may read this path.
+    /// Whether a request from `peer` with this Authorization header may read this path.
     pub async fn authorize(&self, peer: IpAddr, authorization: Option<&str>, path: &str) -> Access {
         if peer.to_canonical().is_loopback() {
             return Access::Allowed;
@@ -88,20 +89,20 @@ impl MetricsAuthorizer {
             return Access::Unauthenticated;
         };
         let key = (token.to_owned(), path.to_owned());
-        let mut answers = self.answers.lock().await;
-        answers.retain(|_, (_, since)| since.elapsed() < ANSWER_AGE_MAX);
-        if let Some((known, _)) = answers.get(&key) {
+        let mut decisions = self.decisions.lock().await;
+        decisions.retain(|_, (_, since)| since.elapsed() < DECISION_AGE_MAX);
+        if let Some((known, _)) = decisions.get(&key) {
             return *known;
         }
         let access = client.review(token, path).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "nobody can be let in to read metrics");
+            tracing::warn!(%error, "a request for metrics can't be authorized");
             Access::Unavailable
         });
         if access != Access::Unavailable {
-            if answers.len() >= ANSWERS_MAX {
-                answers.clear();
+            if decisions.len() >= DECISIONS_MAX {
+                decisions.clear();
             }
-            answers.insert(key, (access, Instant::now()));
+            decisions.insert(key, (access, Instant::now()));
         }
         access
     }
@@ -109,7 +110,7 @@ impl MetricsAuthorizer {
 
 impl Client {
     async fn review(&self, token: &str, path: &str) -> Result<Access, Error> {
-        let review = self.ask(&TOKEN_REVIEW, json!({ "token": token })).await?;
+        let review = self.create_review(&TOKEN_REVIEW, json!({ "token": token })).await?;
         if review["authenticated"] != true {
             return Ok(Access::Unauthenticated);
         }
@@ -124,15 +125,15 @@ impl Client {
                 spec[ours] = value.clone();
             }
         }
-        let review = self.ask(&ACCESS_REVIEW, spec).await?;
+        let review = self.create_review(&ACCESS_REVIEW, spec).await?;
         Ok(match review["allowed"] == true {
             true => Access::Allowed,
             false => Access::Forbidden,
         })
     }
 
-    /// A review is created to be answered and never kept, so a replica that does not lead asks, too.
-    async fn ask(&self, resource: &Resource, spec: Value) -> Result<Value, Error> {
+    /// Creates a review and returns its status. The API server does not store reviews, so replicas that do not lead create them, too.
+    async fn create_review(&self, resource: &Resource, spec: Value) -> Result<Value, Error> {
         let body = json!({ "apiVersion": resource.api_version(), "kind": &*resource.kind, "spec": spec });
         let request =
             requests(resource, "").and_then(|requests| requests.create(&Default::default(), body.to_string().into()));
@@ -159,7 +160,7 @@ mod tests {
 
     const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7));
 
-    /// An API server that knows two tokens, and how often it was asked.
+    /// An API server that knows two tokens, and the number of its TokenReviews.
     fn authorizer() -> (MetricsAuthorizer, Arc<AtomicU32>) {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&asked);
@@ -196,17 +197,17 @@ mod tests {
         assert_eq!(authorize(None).await, Access::Unauthenticated);
         assert_eq!(authorize(Some("Basic reader")).await, Access::Unauthenticated);
         assert_eq!(authorize(Some("Bearer ")).await, Access::Unauthenticated);
-        assert_eq!(asked.load(Ordering::Relaxed), 0, "nobody is asked about nothing");
+        assert_eq!(asked.load(Ordering::Relaxed), 0, "no token, no review");
         assert_eq!(authorize(Some("Bearer nobody")).await, Access::Unauthenticated);
         assert_eq!(authorize(Some("Bearer tenant")).await, Access::Forbidden);
         assert_eq!(authorize(Some("Bearer reader")).await, Access::Allowed);
         assert_eq!(authorize(Some("bearer reader")).await, Access::Allowed);
-        assert_eq!(asked.load(Ordering::Relaxed), 3, "an answer is good for a while");
+        assert_eq!(asked.load(Ordering::Relaxed), 3, "a decision is cached");
         assert_eq!(
             authorizer.authorize(REMOTE, Some("Bearer reader"), "/debug").await,
             Access::Forbidden
         );
-        tokio::time::sleep(ANSWER_AGE_MAX).await;
+        tokio::time::sleep(DECISION_AGE_MAX).await;
         assert_eq!(authorize(Some("Bearer reader")).await, Access::Allowed);
         assert_eq!(asked.load(Ordering::Relaxed), 5);
     }

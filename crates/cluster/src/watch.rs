@@ -1,4 +1,4 @@
-//! The watch of one resource: slim objects out of kube's watcher, which lists, watches, resumes and starts over by itself.
+//! The watch of one resource, as slim objects. kube's watcher lists, watches, resumes and restarts.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{Client, Selection};
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug)]
 pub(crate) enum WatchEvent<T> {
-    /// A list begins.
+    /// A new list begins.
     ListStarted,
-    /// This object is in the list.
+    /// The list contains this object.
     Listed(T),
-    /// The list is complete: what was not in it is gone.
+    /// The list is complete: objects that it did not contain are deleted.
     ListComplete,
-    /// The object is new or changed.
+    /// The object was created or changed.
     Applied(T),
-    /// The object is gone.
+    /// The object was deleted.
     Deleted(T),
 }
 
-/// A slim object with as much of the metadata as the watcher needs.
+/// A slim object with the metadata that kube's watcher reads.
 #[derive(Clone)]
 struct Watched<T> {
     slim: T,
@@ -84,15 +84,15 @@ impl<T: Object> kube::Resource for Watched<T> {
     }
 }
 
-/// The shortest pause after a failure; each resource adds a little of its own.
+/// The first pause after a failure; [`backoff_of`] adds an offset per resource.
 const BACKOFF_FIRST: Duration = Duration::from_millis(700);
 /// The longest pause.
 const BACKOFF_LONGEST: Duration = Duration::from_secs(30);
-/// A watch that did not fail for so long starts again with the shortest.
+/// After this long without a failure the next pause is the first again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(120);
 
-/// WatchBackoff between attempts. Watches of different resources that broke together come back one after the other; which when is decided by
-/// their names and not by chance, so that a test with faults replays.
+/// Exponential backoff between attempts. An offset per resource spreads the restarts of watches that broke together. The offset comes
+/// from the resource's name and not from a random number, so that fault runs replay.
 struct WatchBackoff {
     first: Duration,
     next: Duration,
@@ -123,7 +123,7 @@ fn backoff_of(plural: &str) -> ResetTimerBackoff<WatchBackoff> {
 }
 
 impl Client {
-    /// Follows the selected objects for ever; failures are retried with growing pauses.
+    /// Watches the selected objects for ever. Failures are retried with backoff.
     pub(crate) fn changes<T: Object>(
         &self,
         selection: &Selection,

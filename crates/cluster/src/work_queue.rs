@@ -1,5 +1,5 @@
-//! Keys that wait to be worked on: each at most once at a time, later again if it changed meanwhile, with growing pauses after
-//! failures. What the work is, it does not know.
+//! A work queue of keys, like client-go's. Each key is in work at most once at a time; a key that is added while in work is queued
+//! again afterwards; a key that failed waits with exponential backoff.
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
@@ -11,21 +11,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A first list brings all keys of a cluster at once; the room they took is given back beyond this.
-const ROOM_KEPT: usize = 1_024;
+/// The first list adds all keys of a cluster at once. An empty map with more capacity than this is freed.
+const CAPACITY_KEPT_MAX: usize = 1_024;
 
 /// How work on a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkResult {
-    /// Nothing more to do.
+    /// The work is complete.
     Done,
-    /// It failed: again after the back-off.
+    /// The work failed: retry after the backoff.
     Retry,
-    /// Look again after this time; no failure.
+    /// The work is not complete, but did not fail: requeue the key after this time.
     RequeueAfter(Duration),
 }
 
-/// Keys that wait to be worked on. Cheap to clone.
+/// A queue of keys. Clones share it.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     shared: Arc<Shared<K>>,
@@ -54,7 +54,7 @@ struct State<K> {
     by_time: BTreeSet<(Instant, K)>,
     in_work: FxHashSet<K>,
     /// Keys that were added while in work.
-    again: FxHashSet<K>,
+    requeue: FxHashSet<K>,
     failures: FxHashMap<K, u32>,
 }
 
@@ -67,7 +67,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     due: FxHashMap::default(),
                     by_time: BTreeSet::new(),
                     in_work: FxHashSet::default(),
-                    again: FxHashSet::default(),
+                    requeue: FxHashSet::default(),
                     failures: FxHashMap::default(),
                 }),
                 wake: Notify::new(),
@@ -76,16 +76,16 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         }
     }
 
-    /// The key has to be worked on now. A key that waits out a failure goes on waiting.
+    /// Queues the key. A key in backoff stays there.
     pub fn add(&self, key: K) {
         self.add_after(key, Duration::ZERO);
     }
 
-    /// The key has to be worked on after a while, unless it is due sooner: one piece of work serves all changes until then.
+    /// Queues the key after a pause, unless it is due sooner: all changes until then are handled together.
     pub fn add_after(&self, key: K, pause: Duration) {
         let mut state = self.lock();
         if state.in_work.contains(&key) {
-            state.again.insert(key);
+            state.requeue.insert(key);
             return;
         }
         if state.failures.contains_key(&key) && state.due.contains_key(&key) {
@@ -96,12 +96,12 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         self.shared.wake.notify_one();
     }
 
-    /// Forgets former failures of the key, so that it is tried at once.
+    /// Resets the backoff of the key.
     pub fn forget(&self, key: &K) {
         self.lock().failures.remove(key);
     }
 
-    /// The next key that is due; it is in work until [`WorkQueue::finish`].
+    /// Waits for the next key that is due. The key is in work until [`WorkQueue::finish`].
     pub async fn next(&self) -> K {
         loop {
             let wait_until = {
@@ -110,7 +110,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     Some((due, key)) if due <= Instant::now() => {
                         state.by_time.pop_first();
                         state.due.remove(&key);
-                        if state.due.is_empty() && state.due.capacity() > ROOM_KEPT {
+                        if state.due.is_empty() && state.due.capacity() > CAPACITY_KEPT_MAX {
                             state.due = FxHashMap::default();
                         }
                         state.in_work.insert(key.clone());
@@ -136,11 +136,11 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         }
     }
 
-    /// The work on the key ended.
+    /// Ends the work on the key.
     pub fn finish(&self, key: K, result: WorkResult) {
         let mut state = self.lock();
         state.in_work.remove(&key);
-        let added = state.again.remove(&key);
+        let added = state.requeue.remove(&key);
         let now = Instant::now();
         match result {
             WorkResult::Done => {
@@ -164,18 +164,18 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         self.shared.wake.notify_one();
     }
 
-    /// Keys that wait or are in work.
+    /// Number of keys that are queued or in work.
     pub fn len(&self) -> usize {
         let state = self.lock();
         state.due.len() + state.in_work.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether no key is queued or in work.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Works on keys for ever, up to `workers_max` of them at a time. A panic of `work` counts as a failure of that key alone.
+    /// Runs `work` on due keys for ever, on up to `workers_max` keys at a time. A panic of `work` counts as a failure of its key.
     pub async fn run<F, W>(&self, workers_max: usize, work: W)
     where
         K: Send + Sync + std::fmt::Debug + 'static,
@@ -215,7 +215,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Ord> State<K> {
-    /// Makes the key due then, unless it is sooner.
+    /// Makes the key due at this time, unless it is due sooner.
     fn schedule(&mut self, key: K, due: Instant) {
         match self.due.get(&key) {
             Some(present) if *present <= due => return,
