@@ -231,7 +231,7 @@ impl World {
     }
 
     pub(crate) fn reservation(&self, node: &str, group: &str) -> Option<Value> {
-        let name = kai_binder::reservation_name(&kai_binder::GroupKey::new(node, group));
+        let name = kai_binder::reservation_name(&kai_binder::GpuGroupKey::new(node, group));
         self.get("pods", RESERVATIONS, &name)
     }
 

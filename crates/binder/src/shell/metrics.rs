@@ -11,20 +11,20 @@ use prometheus_client::metrics::histogram::Histogram;
 pub(crate) enum BindResult {
     /// The pod is bound.
     Bound,
-    /// It failed.
+    /// The bind failed.
     Failed,
 }
 
-/// What was done with a reservation pod.
+/// An operation on a reservation pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum Deed {
-    /// Made for a bind.
+pub(crate) enum Operation {
+    /// Created for a bind or as a placeholder.
     Created,
-    /// Made for pods that had lost theirs.
+    /// Created again for running pods whose reservation pod was lost.
     Restored,
-    /// Removed, since nobody used it or it was of no use.
+    /// Deleted, because it was unused or unusable.
     Removed,
-    /// Found to hold another GPU than its pods use.
+    /// Found with another GPU than the pods of its group use.
     Mismatched,
 }
 
@@ -34,22 +34,22 @@ struct ResultLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeedLabel {
-    deed: Deed,
+struct OperationLabel {
+    operation: Operation,
 }
 
 /// The metrics. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     binds: Family<ResultLabel, Counter>,
-    reservations: Family<DeedLabel, Counter>,
-    /// Seconds from the first look at a reservation pod to its GPU.
+    reservations: Family<OperationLabel, Counter>,
+    /// Seconds from a bind's first wait for a reservation pod to its GPU.
     pub(crate) wait_seconds: Histogram,
-    /// Bind requests that wait or are in work.
+    /// BindRequests that are queued or in work.
     pub(crate) queue_length: Gauge,
 }
 
-/// Upper bounds in seconds: a kubelet takes about one, the usual deadline is 40.
+/// Upper bounds in seconds: a kubelet takes about one, the default timeout is 40.
 const WAIT_BUCKETS_SECONDS: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0];
 
 impl Metrics {
@@ -63,10 +63,10 @@ impl Metrics {
         };
         let mut registry = registered.registry();
         let registry = registry.sub_registry_with_prefix("kai_binder");
-        registry.register("binds", "Bind requests by how they ended", metrics.binds.clone());
+        registry.register("binds", "Bind requests by result", metrics.binds.clone());
         registry.register(
             "reservations",
-            "What was done with reservation pods",
+            "Operations on reservation pods",
             metrics.reservations.clone(),
         );
         registry.register(
@@ -76,7 +76,7 @@ impl Metrics {
         );
         registry.register(
             "queue_length",
-            "Bind requests that wait or are in work",
+            "Bind requests that are queued or in work",
             metrics.queue_length.clone(),
         );
         metrics
@@ -86,7 +86,7 @@ impl Metrics {
         self.binds.get_or_create(&ResultLabel { result }).inc();
     }
 
-    pub(crate) fn reservation(&self, deed: Deed) {
-        self.reservations.get_or_create(&DeedLabel { deed }).inc();
+    pub(crate) fn reservation(&self, operation: Operation) {
+        self.reservations.get_or_create(&OperationLabel { operation }).inc();
     }
 }

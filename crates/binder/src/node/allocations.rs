@@ -1,20 +1,21 @@
-//! What a node's GPUs are promised to, from fresh reads: which pods use which group, how much of it, and who holds which GPU. Pure.
+//! The allocations of a node's shared GPUs, from fresh reads: which pods are in which group, with how much memory, and which reservation
+//! pod holds which GPU. Pure.
 //!
-//! Labels of pods are in tenants' hands. A pod counts where it is bound to the node for our scheduler, and its bind request says
-//! which groups are its own; labels speak only for pods whose request is gone.
+//! Tenants can write labels of pods. A pod counts if it is bound to the node for our scheduler, and its BindRequest names its groups;
+//! labels count only for pods whose BindRequest is deleted.
 
 use std::collections::BTreeMap;
 
 use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
 use kai_engine::model::{GpuRequest, PodPhase};
 
-use crate::step::Reservation;
+use crate::reservation::state::Reservation;
 
-/// The engine's stand-in for unknown GPU memory: fractions of it still add up.
+/// The engine's value for unknown GPU memory: fractions of it still add up.
 const UNKNOWN_MEMORY_MIB: i64 = 100;
 const BILLIONTHS: i128 = 1_000_000_000;
 
-/// What tells our objects from others.
+/// How the binder recognizes its pods: pods of its scheduler, and reservation pods by namespace and label `app`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity<'a> {
     pub(crate) scheduler_name: &'a str,
@@ -22,126 +23,129 @@ pub(crate) struct Identity<'a> {
     pub(crate) app_label: &'a str,
 }
 
-/// A pod that uses groups of the node.
+/// A pod with GPU shares on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct User {
+pub(crate) struct SharingPod {
     pub(crate) pod: ObjectKey,
     pub(crate) uid: String,
     pub(crate) groups: Vec<String>,
-    /// Whether the groups are in the order of the GPUs, as in its request; labels have none.
-    pub(crate) in_order: bool,
-    /// MiB on each of its GPUs.
-    pub(crate) need_mib: i64,
+    /// Whether `groups` has the order of `gpus`, as in a BindRequest; groups from labels have no order.
+    pub(crate) groups_in_gpu_order: bool,
+    /// MiB on each of the pod's GPUs.
+    pub(crate) requested_mib: i64,
     pub(crate) terminating: bool,
-    /// UUIDs that it was told; empty for pods that another binder bound.
+    /// UUIDs of the GPUs in the pod's annotation; empty for pods that KAI's binder bound.
     pub(crate) gpus: Vec<String>,
 }
 
-/// The books of one node.
+/// The allocations of one node's shared GPUs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct NodeAllocations {
     /// MiB of each GPU.
     pub(crate) memory_mib: i64,
     /// Pods that are bound to the node.
-    pub(crate) bound: Vec<User>,
-    /// Pods that have their labels and are about to be bound, or were when a binder stopped.
-    pub(crate) announced: Vec<User>,
+    pub(crate) bound: Vec<SharingPod>,
+    /// Pods that have their group labels but no node yet: a bind is between announcement and Binding, or was when its binder stopped.
+    pub(crate) announced: Vec<SharingPod>,
     /// Reservation pods of the node.
     pub(crate) reservations: Vec<Reservation>,
-    /// Requests that may still lead to a bind, with their groups.
-    pub(crate) active: Vec<(ObjectKey, Vec<String>)>,
+    /// BindRequests that may still bind a pod, with their groups.
+    pub(crate) active_requests: Vec<(ObjectKey, Vec<String>)>,
 }
 
-/// What was read about a node.
+/// The objects of a node, as read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct NodeObjects<'a> {
     pub(crate) node: &'a str,
     /// MiB per GPU, if known.
     pub(crate) memory_mib: Option<i64>,
     /// All pods on the node.
     pub(crate) pods: &'a [Pod],
-    /// Pods without a node that carry a group's label.
+    /// Pods with the label of a group, bound or not.
     pub(crate) labelled: &'a [Pod],
-    /// Bind requests, at least all of this node.
+    /// BindRequests, at least all of this node.
     pub(crate) requests: &'a [BindRequest],
 }
 
-impl Books {
-    pub(crate) fn new(reading: Reading<'_>, identity: Identity<'_>) -> Books {
-        let memory_mib = reading.memory_mib.unwrap_or(UNKNOWN_MEMORY_MIB);
-        let of_node = reading
+impl NodeAllocations {
+    pub(crate) fn new(objects: NodeObjects<'_>, identity: Identity<'_>) -> NodeAllocations {
+        let memory_mib = objects.memory_mib.unwrap_or(UNKNOWN_MEMORY_MIB);
+        let of_node = objects
             .requests
             .iter()
-            .filter(|request| request.selected_node() == reading.node);
+            .filter(|request| request.selected_node() == objects.node);
         let requests: BTreeMap<(&str, &str), &BindRequest> = of_node
             .map(|request| ((request.metadata.namespace(), request.pod_name()), request))
             .collect();
         let request_of = |pod: &Pod| {
             let name = (pod.metadata.namespace(), pod.metadata.plain_name());
-            requests.get(&name).copied().filter(|request| is_about(request, pod))
+            requests.get(&name).copied().filter(|request| targets_pod(request, pod))
         };
-        let mut books = Books {
+        let mut allocations = NodeAllocations {
             memory_mib,
-            ..Books::default()
+            ..NodeAllocations::default()
         };
-        for pod in reading.pods.iter().filter(|pod| pod.node_name() == Some(reading.node)) {
+        for pod in objects.pods.iter().filter(|pod| pod.node_name() == Some(objects.node)) {
             if is_reservation(pod, identity) {
-                books.reservations.push(Reservation::of(pod));
-            } else if is_ours(pod, identity) {
-                books.bound.extend(user(pod, request_of(pod), memory_mib));
+                allocations.reservations.push(Reservation::of(pod));
+            } else if is_scheduled_by_us(pod, identity) {
+                allocations.bound.extend(sharing_pod(pod, request_of(pod), memory_mib));
             }
         }
-        for pod in reading
+        for pod in objects
             .labelled
             .iter()
-            .filter(|pod| pod.node_name().is_none() && is_ours(pod, identity))
+            .filter(|pod| pod.node_name().is_none() && is_scheduled_by_us(pod, identity))
         {
-            // Without a request in work a label on a pod that has no node is somebody's fancy.
+            // A tenant may have written the label: the pod counts only with an active BindRequest.
             let request = request_of(pod).filter(|request| is_active(request));
-            books
+            allocations
                 .announced
                 .extend(request.and_then(|request| announced(pod, request, memory_mib)));
         }
-        books.active = requests
+        allocations.active_requests = requests
             .values()
             .filter(|request| is_active(request))
-            .map(|request| active(request))
+            .map(|request| request_groups(request))
             .collect();
-        books
+        allocations
     }
 
-    /// MiB of the group that are promised to others than this pod.
-    pub(crate) fn promised_mib(&self, group: &str, except_uid: &str) -> i64 {
+    /// MiB of the group's GPU that are allocated to other pods than `except_uid`.
+    pub(crate) fn allocated_mib(&self, group: &str, except_uid: &str) -> i64 {
         let others = self
             .bound
             .iter()
             .chain(&self.announced)
             .filter(|user| user.uid != except_uid);
-        others.filter(|user| user.uses(group)).map(|user| user.need_mib).sum()
+        others
+            .filter(|user| user.uses(group))
+            .map(|user| user.requested_mib)
+            .sum()
     }
 
-    /// Pods that run on the group's GPU and mean to stay.
-    pub(crate) fn staying(&self, group: &str) -> impl Iterator<Item = &User> {
+    /// Bound pods of the group that are not terminating.
+    pub(crate) fn active_members(&self, group: &str) -> impl Iterator<Item = &SharingPod> {
         self.bound
             .iter()
             .filter(move |user| user.uses(group) && !user.terminating)
     }
 
-    /// Whether any pod uses the group, on its way out included.
-    pub(crate) fn is_used(&self, group: &str) -> bool {
+    /// Whether the group has bound or announced pods; terminating pods count.
+    pub(crate) fn has_members(&self, group: &str) -> bool {
         self.bound.iter().chain(&self.announced).any(|user| user.uses(group))
     }
 
-    /// Whether a request other than this one may still need the group.
-    pub(crate) fn is_awaited(&self, group: &str, except: Option<&ObjectKey>) -> bool {
-        let others = self.active.iter().filter(|(key, _)| Some(key) != except);
+    /// Whether an active BindRequest other than `except` names the group.
+    pub(crate) fn has_pending_request(&self, group: &str, except: Option<&ObjectKey>) -> bool {
+        let others = self.active_requests.iter().filter(|(key, _)| Some(key) != except);
         others
             .into_iter()
             .any(|(_, groups)| groups.iter().any(|other| other == group))
     }
 
-    /// Another group's reservation that holds the same GPU.
-    pub(crate) fn rival(&self, group: &str, gpu: &str) -> Option<&Reservation> {
+    /// A reservation pod of another group that holds the same GPU.
+    pub(crate) fn conflicting_reservation(&self, group: &str, gpu: &str) -> Option<&Reservation> {
         let others = self
             .reservations
             .iter()
@@ -149,8 +153,8 @@ impl Books {
         others.into_iter().find(|other| other.gpu.as_deref() == Some(gpu))
     }
 
-    /// A pod of another group that was told this GPU: its own reservation was lost, and the node gave the GPU away again.
-    pub(crate) fn squatter(&self, group: &str, gpu: &str) -> Option<&User> {
+    /// A pod of another group that uses this GPU: the reservation pod of that group was lost, and the kubelet gave the GPU away again.
+    pub(crate) fn gpu_in_use_by(&self, group: &str, gpu: &str) -> Option<&SharingPod> {
         let others = self
             .bound
             .iter()
@@ -161,43 +165,44 @@ impl Books {
             .find(|user| user.gpus.iter().any(|known| known == gpu))
     }
 
-    /// The GPU that pods of the group run on and that no reservation holds.
-    pub(crate) fn unheld(&self, group: &str) -> Option<&str> {
+    /// The GPU that pods of the group use and that no reservation pod holds.
+    pub(crate) fn unreserved_gpu(&self, group: &str) -> Option<&str> {
         let held = |gpu: &str| self.reservations.iter().any(|found| found.gpu.as_deref() == Some(gpu));
-        self.own_gpus(group).find(|gpu| !held(gpu))
+        self.gpus_of_members(group).find(|gpu| !held(gpu))
     }
 
-    /// The GPUs that pods of the group were told for it: one, unless something went wrong, or nobody knows which of several it is.
-    pub(crate) fn own_gpus(&self, group: &str) -> impl Iterator<Item = &str> {
-        self.staying(group)
+    /// The GPUs that pods of the group use for it. It is one GPU, unless the reservation was lost, or a pod with several GPUs has no
+    /// BindRequest that tells which GPU belongs to which group.
+    pub(crate) fn gpus_of_members(&self, group: &str) -> impl Iterator<Item = &str> {
+        self.active_members(group)
             .flat_map(move |user| user.gpus_for(group))
             .map(String::as_str)
     }
 
-    /// A pod of the group that was told another GPU.
-    pub(crate) fn stranger(&self, group: &str, gpu: &str) -> Option<&User> {
-        let told = self.staying(group).filter(|user| !user.gpus.is_empty());
+    /// A pod of the group that uses another GPU.
+    pub(crate) fn member_on_other_gpu(&self, group: &str, gpu: &str) -> Option<&SharingPod> {
+        let told = self.active_members(group).filter(|user| !user.gpus.is_empty());
         told.into_iter()
             .find(|user| !user.gpus_for(group).iter().any(|known| known == gpu))
     }
 }
 
-impl User {
+impl SharingPod {
     pub(crate) fn uses(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The GPUs that it may have been told for this group: a single one where the order of its groups is known.
+    /// The GPUs that may belong to this group: one if the order of the groups is known, otherwise all GPUs of the pod.
     fn gpus_for(&self, group: &str) -> &[String] {
         let at = self.groups.iter().position(|own| own == group);
         match at {
-            Some(at) if self.in_order && self.groups.len() == self.gpus.len() => &self.gpus[at..=at],
+            Some(at) if self.groups_in_gpu_order && self.groups.len() == self.gpus.len() => &self.gpus[at..=at],
             Some(_) | None => &self.gpus,
         }
     }
 }
 
-/// Whether a bind may still come of the request.
+/// Whether the BindRequest may still bind its pod.
 pub(crate) fn is_active(request: &BindRequest) -> bool {
     match request.phase() {
         BindPhase::Succeeded => false,
@@ -206,24 +211,24 @@ pub(crate) fn is_active(request: &BindRequest) -> bool {
     }
 }
 
-/// Whether the request is about this pod, and not about an earlier one of the same name.
-pub(crate) fn is_about(request: &BindRequest, pod: &Pod) -> bool {
+/// Whether the BindRequest is for this pod, and not for an earlier pod of the same name.
+pub(crate) fn targets_pod(request: &BindRequest, pod: &Pod) -> bool {
     let owners = request.metadata.owner_references.iter();
     let mut owners = owners.filter(|owner| &*owner.kind == "Pod").peekable();
     owners.peek().is_none() || owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
 }
 
-/// Whether the pod is one of our reservations: only what is in their namespace can be.
+/// Whether the pod is a reservation pod. Tenants can't create pods in the reservation namespace.
 pub(crate) fn is_reservation(pod: &Pod, identity: Identity<'_>) -> bool {
     pod.metadata.namespace() == identity.reservation_namespace
         && pod.metadata.labels.text(keys::APP) == Some(identity.app_label)
 }
 
-/// MiB that the pod needs on each of its GPUs.
+/// MiB that the pod requests on each of its GPUs.
 ///
-/// The annotation is exact but a tenant may edit it; the request's portion is ours but rounded to hundredths. The portion less what
-/// rounding may have added is a floor.
-pub(crate) fn need_mib(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) -> i64 {
+/// The annotation is exact, but a tenant may edit it. The BindRequest's portion is ours, but rounded to hundredths. The result is the
+/// annotation, and at least the portion less the rounding.
+pub(crate) fn requested_mib(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) -> i64 {
     let asked = match pod.gpu_usage() {
         GpuRequest::Fraction { billionths, .. } => {
             i64::try_from(i128::from(billionths) * i128::from(memory_mib) / BILLIONTHS).unwrap_or(i64::MAX)
@@ -248,12 +253,12 @@ fn hundredths(text: &str) -> Option<i64> {
     Some(whole.parse::<i64>().ok()? * 100 + part.parse::<i64>().ok()?)
 }
 
-fn is_ours(pod: &Pod, identity: Identity<'_>) -> bool {
+fn is_scheduled_by_us(pod: &Pod, identity: Identity<'_>) -> bool {
     let ended = matches!(pod.phase(), PodPhase::Succeeded | PodPhase::Failed);
     !ended && pod.scheduler_name() == identity.scheduler_name
 }
 
-pub(crate) fn user(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) -> Option<User> {
+pub(crate) fn sharing_pod(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) -> Option<SharingPod> {
     let groups: Vec<String> = match request {
         Some(request) if request.received_resource_type() == keys::RECEIVED_FRACTION => groups_of(request),
         Some(_) => return None,
@@ -262,25 +267,25 @@ pub(crate) fn user(pod: &Pod, request: Option<&BindRequest>, memory_mib: i64) ->
         }
         None => return None,
     };
-    (!groups.is_empty()).then(|| User {
+    (!groups.is_empty()).then(|| SharingPod {
         pod: ObjectKey::of(pod),
         uid: pod.metadata.uid.as_deref().unwrap_or_default().to_owned(),
         groups,
-        in_order: request.is_some(),
-        need_mib: need_mib(pod, request, memory_mib),
+        groups_in_gpu_order: request.is_some(),
+        requested_mib: requested_mib(pod, request, memory_mib),
         terminating: pod.is_terminating(),
-        gpus: told(pod),
+        gpus: assigned_gpus(pod),
     })
 }
 
-fn announced(pod: &Pod, request: &BindRequest, memory_mib: i64) -> Option<User> {
+fn announced(pod: &Pod, request: &BindRequest, memory_mib: i64) -> Option<SharingPod> {
     let labels = pod.gpu_groups();
-    let mut user = user(pod, Some(request), memory_mib)?;
+    let mut user = sharing_pod(pod, Some(request), memory_mib)?;
     user.groups.retain(|group| labels.contains(&group.as_str()));
     (!user.groups.is_empty()).then_some(user)
 }
 
-fn active(request: &BindRequest) -> (ObjectKey, Vec<String>) {
+fn request_groups(request: &BindRequest) -> (ObjectKey, Vec<String>) {
     (ObjectKey::of(request), groups_of(request))
 }
 
@@ -288,7 +293,7 @@ pub(crate) fn groups_of(request: &BindRequest) -> Vec<String> {
     request.gpu_groups().iter().map(|group| group.to_string()).collect()
 }
 
-fn told(pod: &Pod) -> Vec<String> {
+fn assigned_gpus(pod: &Pod) -> Vec<String> {
     let text = pod.metadata.annotations.text(keys::RECEIVED_GPUS).unwrap_or_default();
     text.split(',')
         .filter(|gpu| !gpu.is_empty())
@@ -301,7 +306,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{GroupKey, reservation_name};
+    use crate::{GpuGroupKey, reservation_name};
 
     const IDENTITY: Identity<'static> = Identity {
         scheduler_name: keys::SCHEDULER_NAME,
@@ -330,30 +335,30 @@ mod tests {
         serde_json::from_value(request).unwrap()
     }
 
-    fn books(pods: &[Pod], labelled: &[Pod], requests: &[BindRequest]) -> Books {
-        let reading = Reading {
+    fn allocations(pods: &[Pod], labelled: &[Pod], requests: &[BindRequest]) -> NodeAllocations {
+        let objects = NodeObjects {
             node: "n",
             memory_mib: Some(1000),
             pods,
             labelled,
             requests,
         };
-        Books::new(reading, IDENTITY)
+        NodeAllocations::new(objects, IDENTITY)
     }
 
     #[test]
     fn bound_pods_count_by_their_request_and_by_labels_without_one() {
         let pods = [pod("a", "n", |_| {}), pod("b", "n", |_| {}), pod("c", "m", |_| {})];
         let requests = [request("a", &["h"], "0.50", "Succeeded")];
-        let books = books(&pods, &[], &requests);
-        assert_eq!(books.promised_mib("g", ""), 500, "b by its label");
+        let allocations = allocations(&pods, &[], &requests);
+        assert_eq!(allocations.allocated_mib("g", ""), 500, "b by its label");
         assert_eq!(
-            books.promised_mib("h", ""),
+            allocations.allocated_mib("h", ""),
             500,
             "a by its request, whatever its label says"
         );
-        assert_eq!(books.promised_mib("h", "uid-a"), 0);
-        assert!(books.is_used("g") && !books.is_used("x"));
+        assert_eq!(allocations.allocated_mib("h", "uid-a"), 0);
+        assert!(allocations.has_members("g") && !allocations.has_members("x"));
     }
 
     #[test]
@@ -371,32 +376,35 @@ mod tests {
         }))
         .unwrap();
         let unbound = pod("e", "", |_| {});
-        let books = books(&[foreign, plain, ended, whole], &[unbound], &[regular]);
-        assert_eq!(books.promised_mib("g", ""), 0);
-        assert!(!books.is_used("g"));
+        let allocations = allocations(&[foreign, plain, ended, whole], &[unbound], &[regular]);
+        assert_eq!(allocations.allocated_mib("g", ""), 0);
+        assert!(!allocations.has_members("g"));
     }
 
     #[test]
     fn a_request_of_an_earlier_pod_says_nothing() {
         let successor = pod("a", "n", |pod| pod["metadata"]["uid"] = json!("uid-later"));
-        let books = books(&[successor], &[], &[request("a", &["h"], "0.50", "Succeeded")]);
-        assert_eq!((books.promised_mib("g", ""), books.promised_mib("h", "")), (500, 0));
+        let allocations = allocations(&[successor], &[], &[request("a", &["h"], "0.50", "Succeeded")]);
+        assert_eq!(
+            (allocations.allocated_mib("g", ""), allocations.allocated_mib("h", "")),
+            (500, 0)
+        );
     }
 
     #[test]
     fn announced_pods_count_while_their_request_is_active() {
         let unbound = || [pod("a", "", |_| {})];
-        let with = |phase| books(&[], &unbound(), &[request("a", &["g"], "0.50", phase)]);
-        assert_eq!(with("").promised_mib("g", ""), 500);
-        assert_eq!(with("Failed").promised_mib("g", ""), 0);
-        assert!(with("").is_awaited("g", None));
-        assert!(!with("").is_awaited("g", Some(&ObjectKey::new("ns", "a"))));
-        assert!(!with("Failed").is_awaited("g", None) && !with("Succeeded").is_awaited("g", None));
+        let with = |phase| allocations(&[], &unbound(), &[request("a", &["g"], "0.50", phase)]);
+        assert_eq!(with("").allocated_mib("g", ""), 500);
+        assert_eq!(with("Failed").allocated_mib("g", ""), 0);
+        assert!(with("").has_pending_request("g", None));
+        assert!(!with("").has_pending_request("g", Some(&ObjectKey::new("ns", "a"))));
+        assert!(!with("Failed").has_pending_request("g", None) && !with("Succeeded").has_pending_request("g", None));
         let other_label = [pod("a", "", |pod| {
             pod["metadata"]["labels"] = json!({ "runai-gpu-group": "x" })
         })];
         assert_eq!(
-            books(&[], &other_label, &[request("a", &["g"], "0.50", "")]).promised_mib("g", ""),
+            allocations(&[], &other_label, &[request("a", &["g"], "0.50", "")]).allocated_mib("g", ""),
             0
         );
     }
@@ -406,14 +414,14 @@ mod tests {
         let shrunk = pod("a", "n", |pod| {
             pod["metadata"]["annotations"]["gpu-fraction"] = json!("0.01")
         });
-        let found = books(&[shrunk], &[], &[request("a", &["g"], "0.50", "Succeeded")]);
-        assert_eq!(found.promised_mib("g", ""), 490);
+        let found = allocations(&[shrunk], &[], &[request("a", &["g"], "0.50", "Succeeded")]);
+        assert_eq!(found.allocated_mib("g", ""), 490);
         let memory = pod("a", "n", |pod| {
             pod["metadata"]["annotations"] = json!({ "gpu-memory": "41" })
         });
-        let found = books(&[memory], &[], &[request("a", &["g"], "0.05", "Succeeded")]);
+        let found = allocations(&[memory], &[], &[request("a", &["g"], "0.05", "Succeeded")]);
         assert_eq!(
-            found.promised_mib("g", ""),
+            found.allocated_mib("g", ""),
             41,
             "rounding up to hundredths is not charged"
         );
@@ -424,14 +432,17 @@ mod tests {
         let several = pod("a", "n", |pod| {
             pod["metadata"]["labels"] = json!({ "runai-gpu-group/g": "g", "runai-gpu-group/h": "h" });
         });
-        let books = books(&[several], &[], &[]);
-        assert_eq!((books.promised_mib("g", ""), books.promised_mib("h", "")), (500, 500));
+        let allocations = allocations(&[several], &[], &[]);
+        assert_eq!(
+            (allocations.allocated_mib("g", ""), allocations.allocated_mib("h", "")),
+            (500, 500)
+        );
     }
 
     #[test]
     fn rivals_and_strangers() {
         let reservation = |group: &str, gpu: &str| {
-            let key = GroupKey::new("n", group);
+            let key = GpuGroupKey::new("n", group);
             pod(&reservation_name(&key), "n", |pod| {
                 pod["metadata"]["namespace"] = json!(keys::RESERVATION);
                 pod["metadata"]["labels"] = json!({ "app": keys::RESERVATION, "runai-gpu-group": group });
@@ -443,22 +454,34 @@ mod tests {
         });
         let mut pretended = reservation("x", "GPU-3");
         pretended.metadata.namespace = Some("tenant".into());
-        let books = books(
+        let allocations = allocations(
             &[reservation("g", "GPU-1"), reservation("h", "GPU-2"), told, pretended],
             &[],
             &[],
         );
-        assert_eq!(books.rival("g", "GPU-1"), None);
-        assert_eq!(books.rival("g", "GPU-2").map(|rival| &*rival.group), Some("h"));
-        assert_eq!(books.rival("g", "GPU-3"), None, "a tenant's pod is no reservation");
-        assert_eq!(books.stranger("g", "GPU-1"), None);
-        assert_eq!(books.stranger("g", "GPU-2").map(|user| &*user.uid), Some("uid-a"));
-        assert_eq!(books.reservations.len(), 2);
+        assert_eq!(allocations.conflicting_reservation("g", "GPU-1"), None);
+        assert_eq!(
+            allocations
+                .conflicting_reservation("g", "GPU-2")
+                .map(|rival| &*rival.group),
+            Some("h")
+        );
+        assert_eq!(
+            allocations.conflicting_reservation("g", "GPU-3"),
+            None,
+            "a tenant's pod is no reservation"
+        );
+        assert_eq!(allocations.member_on_other_gpu("g", "GPU-1"), None);
+        assert_eq!(
+            allocations.member_on_other_gpu("g", "GPU-2").map(|user| &*user.uid),
+            Some("uid-a")
+        );
+        assert_eq!(allocations.reservations.len(), 2);
     }
 
     #[test]
     fn the_gpu_of_a_lost_reservation_is_known_from_its_pods() {
-        let key = GroupKey::new("n", "h");
+        let key = GpuGroupKey::new("n", "h");
         let other = pod(&reservation_name(&key), "n", |pod| {
             pod["metadata"]["namespace"] = json!(keys::RESERVATION);
             pod["metadata"]["labels"] = json!({ "app": keys::RESERVATION, "runai-gpu-group": "h" });
@@ -467,9 +490,9 @@ mod tests {
         let on_two = pod("a", "n", |pod| {
             pod["metadata"]["annotations"]["kai.scheduler/received-gpus"] = json!("GPU-1,GPU-2");
         });
-        let books = books(&[other, on_two], &[], &[]);
-        assert_eq!(books.unheld("g"), Some("GPU-2"));
-        assert_eq!(books.unheld("nobody's"), None);
+        let allocations = allocations(&[other, on_two], &[], &[]);
+        assert_eq!(allocations.unreserved_gpu("g"), Some("GPU-2"));
+        assert_eq!(allocations.unreserved_gpu("nobody's"), None);
     }
 
     #[test]
@@ -480,11 +503,16 @@ mod tests {
                 pod["metadata"]["annotations"]["kai.scheduler/received-gpus"] = json!("GPU-1,GPU-2");
             })
         };
-        let known = books(&[on_two()], &[], &[request("a", &["h", "g"], "0.50", "Succeeded")]);
-        assert_eq!((known.unheld("g"), known.unheld("h")), (Some("GPU-2"), Some("GPU-1")));
-        assert!(known.stranger("g", "GPU-1").is_some() && known.stranger("g", "GPU-2").is_none());
-        let unknown = books(&[on_two()], &[], &[]);
-        assert!(unknown.stranger("g", "GPU-1").is_none() && unknown.stranger("g", "GPU-2").is_none());
+        let known = allocations(&[on_two()], &[], &[request("a", &["h", "g"], "0.50", "Succeeded")]);
+        assert_eq!(
+            (known.unreserved_gpu("g"), known.unreserved_gpu("h")),
+            (Some("GPU-2"), Some("GPU-1"))
+        );
+        assert!(known.member_on_other_gpu("g", "GPU-1").is_some() && known.member_on_other_gpu("g", "GPU-2").is_none());
+        let unknown = allocations(&[on_two()], &[], &[]);
+        assert!(
+            unknown.member_on_other_gpu("g", "GPU-1").is_none() && unknown.member_on_other_gpu("g", "GPU-2").is_none()
+        );
     }
 
     #[test]

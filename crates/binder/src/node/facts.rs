@@ -1,43 +1,43 @@
-//! What a node is like, as far as it decides how GPUs are held there and by which name a container asks for them. Pure.
+//! The facts of a node that decide how its GPUs are reserved, and by which names a container gets them. Pure.
 
 use kai_api::{Node, keys};
 use serde_json::Value;
 
 use crate::{Choice, ReservationMode, Settings, TegraMode};
 
-/// What is known of a node.
+/// Facts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeFacts {
-    /// Whether our agent serves it.
+    /// Whether our node agent serves the node.
     pub(crate) agent: bool,
-    /// Whether it is a Jetson or its like.
+    /// Whether the node is a Tegra device, such as a Jetson.
     pub(crate) tegra: bool,
-    /// MiB per GPU, as the scheduler counts.
+    /// MiB per GPU, as the scheduler rounds it.
     pub(crate) memory_mib: Option<i64>,
-    /// MiB per GPU, as the label says.
+    /// MiB per GPU, as in the node's label.
     pub(crate) memory_label_mib: Option<i64>,
-    /// Whether it has more than one GPU.
+    /// Whether the node has more than one GPU.
     pub(crate) several_gpus: bool,
 }
 
-/// How GPUs are named to a container.
+/// By which names a container gets its GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// By UUID.
     Uuid,
-    /// As devices of the GPU operator's CDI specs.
+    /// As CDI devices of the GPU operator's specs.
     OperatorCdi,
-    /// As devices of our agent's CDI spec.
+    /// As CDI devices of our node agent's spec.
     AgentCdi,
-    /// By index: NVIDIA's toolkit knows the GPU of a Jetson by no other name.
+    /// By index: NVIDIA's container toolkit knows the GPU of a Jetson by no other name.
     Index,
 }
 
-/// Prefix of the devices in our agent's CDI spec.
+/// Prefix of the devices in our node agent's CDI spec.
 const AGENT_CDI_PREFIX: &str = "kai.scheduler/gpu=";
-/// From this release on the GPU operator's plugin names CDI devices wherever CDI is enabled.
+/// From this release on the GPU operator's device plugin uses CDI devices wherever CDI is enabled.
 const OPERATOR_CDI_SINCE: (u32, u32) = (25, 10);
-/// Label of the GPU operator's policy: its release.
+/// Label of the GPU operator's ClusterPolicy: its release.
 const VERSION_LABEL: &str = "app.kubernetes.io/version";
 
 impl NodeFacts {
@@ -52,7 +52,7 @@ impl NodeFacts {
                 .unwrap_or_default()
                 .to_lowercase()
         };
-        // Kernels of L4T are named so; nothing else of a Jetson shows in a Node without our agent.
+        // Kernels of L4T have this name. Without our agent a Node shows no other sign of a Jetson.
         let looks_like_tegra = system("architecture") == "arm64" && system("kernelVersion").contains("tegra");
         NodeFacts {
             agent: slim.platform().is_some(),
@@ -63,7 +63,7 @@ impl NodeFacts {
         }
     }
 
-    /// Whether the agent says which GPU a reservation pod holds.
+    /// Whether the node agent annotates reservation pods with their GPU.
     pub(crate) fn agent_annotates(&self, settings: &Settings) -> bool {
         match settings.reservation_mode {
             ReservationMode::Auto => self.agent,
@@ -72,7 +72,7 @@ impl NodeFacts {
         }
     }
 
-    /// Whether a reservation pod that finds its GPU itself needs what a Jetson needs.
+    /// Whether a reservation pod that finds its GPU itself needs the libraries, devices and privileges of a Jetson.
     pub(crate) fn needs_tegra(&self, settings: &Settings) -> bool {
         match settings.tegra {
             TegraMode::Auto => self.tegra,
@@ -81,7 +81,7 @@ impl NodeFacts {
         }
     }
 
-    /// How GPUs of the node are named. `operator_cdi`: whether the GPU operator's plugin uses CDI.
+    /// By which names containers get the node's GPUs. `operator_cdi`: whether the GPU operator's device plugin uses CDI.
     pub(crate) fn naming(&self, settings: &Settings, operator_cdi: bool) -> Naming {
         let cdi = match settings.cdi {
             Choice::Auto => self.agent || operator_cdi,
@@ -97,19 +97,19 @@ impl NodeFacts {
     }
 }
 
-/// The value that names the GPUs.
+/// The value of `NVIDIA_VISIBLE_DEVICES` for these GPUs.
 pub(crate) fn visible_devices(gpus: &[String], naming: Naming) -> String {
     let name = |gpu: &String| match naming {
         Naming::Uuid => gpu.clone(),
         Naming::OperatorCdi => format!("{}{gpu}", keys::CDI_DEVICE_PREFIX),
-        // Old names of MIG devices have slashes, which CDI does not allow; the agent's spec has dashes for them.
+        // Old names of MIG devices have slashes, which CDI does not allow; the agent's spec has dashes instead.
         Naming::AgentCdi => format!("{AGENT_CDI_PREFIX}{}", gpu.replace('/', "-")),
         Naming::Index => "0".to_owned(),
     };
     gpus.iter().map(name).collect::<Vec<_>>().join(",")
 }
 
-/// Whether the GPU operator's plugin names CDI devices, by its policies.
+/// Whether the GPU operator's device plugin uses CDI devices, from its ClusterPolicies.
 pub(crate) fn operator_uses_cdi(policies: &[Value]) -> bool {
     let Some(policy) = policies.first() else { return false };
     let cdi = &policy["spec"]["cdi"];
@@ -129,7 +129,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::args::tests_settings;
+    use crate::shell::args::tests_settings;
 
     fn facts(labels: Value, architecture: &str, kernel: &str) -> NodeFacts {
         NodeFacts::of(&json!({

@@ -1,4 +1,4 @@
-//! Creates and removes reservation pods.
+//! Creates and deletes reservation pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,36 +9,36 @@ use kai_cluster::{Deletion, Target};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::devices::NodeFacts;
-use crate::metrics::Deed;
-use crate::reservation_pod::{Room, reservation_pod};
-use crate::run::Binder;
-use crate::step::Reservation;
-use crate::{GroupKey, reservation_name};
+use crate::node::facts::NodeFacts;
+use crate::reservation::manifest::{PodRequests, reservation_pod};
+use crate::reservation::state::Reservation;
+use crate::shell::metrics::Operation;
+use crate::shell::run::Binder;
+use crate::{GpuGroupKey, reservation_name};
 
-/// A node that had no CPU or memory for a reservation pod is asked for the GPU alone for this time.
-const CROWDED_FOR: Duration = Duration::from_secs(600);
+/// How long reservation pods request the GPU only, after the node had no CPU or memory for one.
+const FULL_FOR: Duration = Duration::from_secs(600);
 
-/// Nodes that refused a reservation pod for want of CPU or memory. The scheduler gives a node's last CPU to pods and does not count what
-/// a reservation pod will ask for. Kept in memory only: a binder that does not know asks once more.
+/// Nodes whose kubelet rejected a reservation pod for lack of CPU or memory. The scheduler does not count the requests of future
+/// reservation pods, so it may give a node's last CPU to workloads. Kept in memory only: after a restart one more pod is rejected.
 #[derive(Debug, Default)]
-pub(crate) struct CrowdedNodes {
-    /// A plain lock: held for map operations only.
+pub(crate) struct FullNodes {
+    /// When each entry expires. A plain lock: held for map operations only.
     until: Mutex<BTreeMap<Box<str>, Instant>>,
 }
 
-impl CrowdedNodes {
-    fn note(&self, node: &str) {
+impl FullNodes {
+    fn record(&self, node: &str) {
         let mut until = self.lock();
         until.retain(|_, until| *until > Instant::now());
-        until.insert(node.into(), Instant::now() + CROWDED_FOR);
+        until.insert(node.into(), Instant::now() + FULL_FOR);
     }
 
-    /// What a reservation pod may ask of the node.
-    pub(crate) fn room(&self, node: &str) -> Room {
+    /// What a reservation pod on this node should request.
+    pub(crate) fn requests_for(&self, node: &str) -> PodRequests {
         match self.lock().get(node) {
-            Some(until) if *until > Instant::now() => Room::None,
-            Some(_) | None => Room::Full,
+            Some(until) if *until > Instant::now() => PodRequests::GpuOnly,
+            Some(_) | None => PodRequests::Full,
         }
     }
 
@@ -49,16 +49,16 @@ impl CrowdedNodes {
 
 impl Binder {
     /// The manifest of the group's reservation pod.
-    pub(crate) fn new_reservation(&self, key: &GroupKey, facts: &NodeFacts) -> Value {
-        reservation_pod(key, facts, self.crowded.room(&key.node), &self.settings)
+    pub(crate) fn new_reservation(&self, key: &GpuGroupKey, facts: &NodeFacts) -> Value {
+        reservation_pod(key, facts, self.full_nodes.requests_for(&key.node), &self.settings)
     }
 
-    /// Creates the group's reservation pod, and answers with its uid; empty if there was one already.
+    /// Creates the group's reservation pod and returns its UID; empty if the pod exists already.
     pub(crate) async fn create_reservation(
         &self,
-        key: &GroupKey,
+        key: &GpuGroupKey,
         mut pod: Value,
-        deed: Deed,
+        operation: Operation,
     ) -> Result<String, kai_cluster::Error> {
         let mut created = self.create_pod(pod.clone()).await;
         let class = pod["spec"]
@@ -67,7 +67,7 @@ impl Binder {
         if let (Err(error), Some(_)) = (&created, class)
             && error.is_forbidden()
         {
-            // The class is missing, or a quota keeps it from this namespace. A reservation without it is better than none.
+            // The priority class is missing, or a quota forbids it in this namespace. The reservation works without it.
             tracing::warn!(
                 group = %key, %error,
                 "a reservation pod gets no priority class; create the class, or choose one with --resource-reservation-pod-priority-class"
@@ -77,7 +77,7 @@ impl Binder {
         match created {
             Ok(created) => {
                 tracing::info!(group = %key, pod = reservation_name(key), "a GPU is being reserved");
-                self.metrics.reservation(deed);
+                self.metrics.reservation(operation);
                 Ok(created["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
             }
             Err(error) if error.is_conflict() => Ok(String::new()),
@@ -90,18 +90,18 @@ impl Binder {
         self.client.create(&Pod::RESOURCE, namespace, pod).await
     }
 
-    /// Removes a reservation pod as it was read: a successor, or one that was marked since, stays.
-    pub(crate) async fn remove_reservation(&self, found: &Reservation) -> Result<(), kai_cluster::Error> {
+    /// Deletes a reservation pod in the version that was read: a new pod of the same name, or a pod that a bind has marked since, stays.
+    pub(crate) async fn delete_reservation(&self, found: &Reservation) -> Result<(), kai_cluster::Error> {
         let target = Target::of::<Pod>(&self.settings.reservation_namespace, &found.name);
         let only_this = Deletion {
             uid: Some(found.uid.clone()),
             resource_version: Some(found.resource_version.clone()),
-            // What the pod says: the kubelet confirms that the GPU is free.
+            // The pod's own grace period, so that the kubelet confirms that the GPU is free.
             grace_seconds: None,
         };
         self.client.delete(target, &only_this).await?;
-        if found.short_of_room {
-            self.crowded.note(&found.node);
+        if found.out_of_cpu_or_memory {
+            self.full_nodes.record(&found.node);
         }
         tracing::info!(
             pod = found.name,
@@ -109,7 +109,7 @@ impl Binder {
             node = found.node,
             "a reservation is removed"
         );
-        self.metrics.reservation(Deed::Removed);
+        self.metrics.reservation(Operation::Removed);
         Ok(())
     }
 }
@@ -120,11 +120,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_crowded_node_is_asked_in_full_again_later() {
-        let crowded = CrowdedNodes::default();
-        assert_eq!(crowded.room("n"), Room::Full);
-        crowded.note("n");
-        assert_eq!((crowded.room("n"), crowded.room("m")), (Room::None, Room::Full));
-        tokio::time::sleep(CROWDED_FOR).await;
-        assert_eq!(crowded.room("n"), Room::Full);
+        let full_nodes = FullNodes::default();
+        assert_eq!(full_nodes.requests_for("n"), PodRequests::Full);
+        full_nodes.record("n");
+        assert_eq!(
+            (full_nodes.requests_for("n"), full_nodes.requests_for("m")),
+            (PodRequests::GpuOnly, PodRequests::Full)
+        );
+        tokio::time::sleep(FULL_FOR).await;
+        assert_eq!(full_nodes.requests_for("n"), PodRequests::Full);
     }
 }

@@ -1,26 +1,26 @@
-//! What a pod that shares GPUs is told: the ConfigMaps that its container's environment is read from. Pure.
+//! The ConfigMaps of a pod with a GPU share. The environment variables of its container come from them. Pure.
 
 use std::collections::BTreeMap;
 
 use kai_api::keys;
 use serde_json::{Value, json};
 
-/// What the pod gets.
+/// The GPU share that a pod gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    /// The GPUs by the name that the node's runtime knows.
+pub(crate) struct GpuShare {
+    /// The GPUs by the names that the node's container runtime knows; value of `NVIDIA_VISIBLE_DEVICES`.
     pub(crate) visible_devices: String,
-    /// Part of each GPU, as the request has it.
+    /// Portion of each GPU, as in the BindRequest.
     pub(crate) portion: String,
-    /// Limit for HAMi's library, if that is in use.
+    /// Memory limit for HAMi's library, if it is in use.
     pub(crate) memory_limit: Option<String>,
 }
 
-/// Name and content of a ConfigMap.
-pub(crate) type Named = (String, BTreeMap<String, String>);
+/// Name and data of a ConfigMap.
+pub(crate) type NamedData = (String, BTreeMap<String, String>);
 
-/// Names and contents of both ConfigMaps of a pod; an error says what the pod lacks.
-pub(crate) fn config_maps(pod: &Value, share: &Share) -> Result<[Named; 2], String> {
+/// Names and data of both ConfigMaps of a pod; an error says what the pod lacks.
+pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2], String> {
     let container = container(pod)?;
     let [name, env_name] = names(pod, &container)?;
     let mut capabilities = BTreeMap::from([
@@ -31,20 +31,20 @@ pub(crate) fn config_maps(pod: &Value, share: &Share) -> Result<[Named; 2], Stri
         capabilities.insert(keys::ENV_CUDA_MEMORY_LIMIT.to_owned(), limit.clone());
     }
     let mut environment = BTreeMap::new();
-    let place = match reads_by_key(container.value) {
+    let data = match reads_by_key(container.value) {
         true => &mut capabilities,
         false => &mut environment,
     };
-    place.insert(keys::ENV_VISIBLE_DEVICES.to_owned(), share.visible_devices.clone());
+    data.insert(keys::ENV_VISIBLE_DEVICES.to_owned(), share.visible_devices.clone());
     Ok([(name, capabilities), (env_name, environment)])
 }
 
-/// Names of the ConfigMaps that the pod may have.
+/// Names of the ConfigMaps that binders make for the pod.
 pub(crate) fn config_map_names(pod: &Value) -> Option<[String; 2]> {
     names(pod, &container(pod).ok()?).ok()
 }
 
-/// The manifest of one of them. It goes with the pod.
+/// The manifest of a ConfigMap. The pod owns it, so it is deleted with the pod.
 pub(crate) fn manifest(pod: &Value, name: &str, data: &BTreeMap<String, String>) -> Value {
     let owner = json!({
         "apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"],
@@ -56,8 +56,8 @@ pub(crate) fn manifest(pod: &Value, name: &str, data: &BTreeMap<String, String>)
     })
 }
 
-/// Whether a binder made it for this pod: it has the mark, and the pod is its owner. Any other ConfigMap belongs to somebody else.
-pub(crate) fn is_ours(config_map: &Value, pod: &Value) -> bool {
+/// Whether a binder made the ConfigMap for this pod: it has the marker label, and the pod is its owner.
+pub(crate) fn is_made_for(config_map: &Value, pod: &Value) -> bool {
     let owners = config_map["metadata"]["ownerReferences"].as_array();
     let owned = owners
         .into_iter()
@@ -66,8 +66,8 @@ pub(crate) fn is_ours(config_map: &Value, pod: &Value) -> bool {
     owned && config_map["metadata"]["labels"][keys::SHARED_GPU_MARKER] == "true"
 }
 
-/// Whether the ConfigMap that was found has exactly the content that the pod is to be told.
-pub(crate) fn is_same(found: &Value, wanted: &Value) -> bool {
+/// Whether the found ConfigMap has exactly the wanted data, owner and label.
+pub(crate) fn has_same_content(found: &Value, wanted: &Value) -> bool {
     let no_binary = found["binaryData"].as_object().is_none_or(serde_json::Map::is_empty);
     let data = |map: &Value| map["data"].as_object().cloned().unwrap_or_default();
     let owners = |map: &Value| {
@@ -81,11 +81,11 @@ pub(crate) fn is_same(found: &Value, wanted: &Value) -> bool {
     no_binary && owned && marked && found["immutable"] == true && data(found) == data(wanted)
 }
 
-/// The container that gets the share.
+/// The container that gets the GPU share.
 #[derive(Debug)]
 struct Container<'a> {
     value: &'a Value,
-    /// As in names of ConfigMaps: `0`, or `i0` for an init container.
+    /// Index in the ConfigMap's name: `0`, or `i0` for an init container.
     index: String,
 }
 
@@ -136,7 +136,7 @@ fn names(pod: &Value, container: &Container<'_>) -> Result<[String; 2], String> 
     Ok([name, env_name])
 }
 
-/// Whether the container takes its devices from a key of the first ConfigMap. Older pods import the second one as a whole.
+/// Whether the container reads its devices from a key of the first ConfigMap. Older pods import the second ConfigMap as a whole.
 fn reads_by_key(container: &Value) -> bool {
     let env = container["env"].as_array().into_iter().flatten();
     env.into_iter()
@@ -147,8 +147,8 @@ fn reads_by_key(container: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn share() -> Share {
-        Share {
+    fn share() -> GpuShare {
+        GpuShare {
             visible_devices: "GPU-1".into(),
             portion: "0.50".into(),
             memory_limit: None,
@@ -181,7 +181,7 @@ mod tests {
             let annotations = json!({ "runai/shared-gpu-configmap": "a", "gpu-fraction-container-name": container });
             config_maps(
                 &pod(annotations),
-                &Share {
+                &GpuShare {
                     memory_limit: Some("10m".into()),
                     ..share()
                 },
@@ -209,7 +209,7 @@ mod tests {
         let pod = pod(json!({ "runai/shared-gpu-configmap": "a" }));
         let [(name, data), _] = config_maps(&pod, &share()).unwrap();
         let ours = manifest(&pod, &name, &data);
-        assert!(is_same(&ours, &ours) && is_ours(&ours, &pod));
+        assert!(has_same_content(&ours, &ours) && is_made_for(&ours, &pod));
         for change in [
             |map: &mut Value| map["data"]["NVIDIA_VISIBLE_DEVICES"] = json!("all"),
             |map: &mut Value| map["data"]["LD_PRELOAD"] = json!("x"),
@@ -220,7 +220,7 @@ mod tests {
         ] {
             let mut other = ours.clone();
             change(&mut other);
-            assert!(!is_same(&other, &ours), "{other}");
+            assert!(!has_same_content(&other, &ours), "{other}");
         }
         for change in [
             |map: &mut Value| map["metadata"]["ownerReferences"] = json!([]),
@@ -231,7 +231,7 @@ mod tests {
         ] {
             let mut other = ours.clone();
             change(&mut other);
-            assert!(!is_ours(&other, &pod), "{other}");
+            assert!(!is_made_for(&other, &pod), "{other}");
         }
     }
 }

@@ -1,26 +1,26 @@
-//! Writes and deletes the ConfigMaps of a pod that shares GPUs. Their names come from an annotation that a tenant may choose, so a
-//! ConfigMap of that name may be anything: the configuration of an application, or what another pod reads its GPUs from. The binder
-//! never replaces and never deletes a ConfigMap that it did not make for this very pod.
+//! Writes and deletes the ConfigMaps of a pod with a GPU share. Their names come from an annotation that a tenant may choose, so a
+//! ConfigMap of that name may be the configuration of an application, or the ConfigMap that another pod reads its GPUs from. The binder
+//! never replaces and never deletes a ConfigMap that it did not make for this pod.
 
 use kai_api::{ConfigMap, Object, keys};
 use kai_cluster::{Deletion, Target};
 use serde_json::Value;
 
-use crate::bind::{SOON, target_of};
-use crate::error::Stop;
-use crate::run::Binder;
-use crate::sharing::{config_map_names, is_ours, is_same};
+use crate::bind::attempt::{RETRY_SOON, target_of};
+use crate::bind::gpu_share::{config_map_names, has_same_content, is_made_for};
+use crate::error::NotBound;
+use crate::shell::run::Binder;
 
 impl Binder {
-    /// Creates the ConfigMap, or replaces one that an earlier attempt made for this pod. Any other ConfigMap of that name fails the
-    /// bind.
-    pub(crate) async fn put_config_map(&self, pod: &Value, name: &str, wanted: &Value) -> Result<(), Stop> {
+    /// Creates the ConfigMap, or replaces the one that an earlier attempt made for this pod. Any other ConfigMap of that name makes the
+    /// bind fail.
+    pub(crate) async fn put_config_map(&self, pod: &Value, name: &str, wanted: &Value) -> Result<(), NotBound> {
         let target = Target::of::<ConfigMap>(target_of(pod).namespace, name);
         if let Some(found) = self.client.get_value(target).await? {
-            if !is_ours(&found, pod) {
-                return Err(Stop::Refused(foreign(&target)));
+            if !is_made_for(&found, pod) {
+                return Err(NotBound::Refused(foreign(&target)));
             }
-            if is_same(&found, wanted) {
+            if has_same_content(&found, wanted) {
                 return Ok(());
             }
             later_on_conflict(self.client.delete(target, &as_read(&found)).await)?;
@@ -32,14 +32,14 @@ impl Binder {
         later_on_conflict(created).map(drop)
     }
 
-    /// Deletes what attempts to bind this pod have left.
-    pub(crate) async fn remove_config_maps(&self, pod: &Value) -> Result<(), kai_cluster::Error> {
+    /// Deletes the ConfigMaps that earlier attempts made for this pod.
+    pub(crate) async fn delete_config_maps(&self, pod: &Value) -> Result<(), kai_cluster::Error> {
         for name in config_map_names(pod).into_iter().flatten() {
             let target = Target::of::<ConfigMap>(target_of(pod).namespace, &name);
             let Some(found) = self.client.get_value(target).await? else {
                 continue;
             };
-            if is_ours(&found, pod) {
+            if is_made_for(&found, pod) {
                 self.client.delete(target, &as_read(&found)).await?;
             }
         }
@@ -47,7 +47,7 @@ impl Binder {
     }
 }
 
-/// Only the ConfigMap that was read, and only as it was read.
+/// Deletes the ConfigMap only in the version that was read.
 fn as_read(found: &Value) -> Deletion {
     let text = |field: &str| found["metadata"][field].as_str().map(str::to_owned);
     Deletion {
@@ -57,10 +57,10 @@ fn as_read(found: &Value) -> Deletion {
     }
 }
 
-/// Somebody changed, deleted or created the ConfigMap since it was read: the next pass reads it anew and decides again.
-fn later_on_conflict<T>(written: Result<T, kai_cluster::Error>) -> Result<T, Stop> {
+/// A conflict means that another writer changed, deleted or created the ConfigMap since it was read: the next attempt reads it again.
+fn later_on_conflict<T>(written: Result<T, kai_cluster::Error>) -> Result<T, NotBound> {
     written.map_err(|error| match error.is_conflict() {
-        true => Stop::Later(SOON),
+        true => NotBound::RetryAfter(RETRY_SOON),
         false => error.into(),
     })
 }

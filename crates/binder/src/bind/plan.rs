@@ -1,62 +1,62 @@
-//! What a bind request wants of its pod, as both were just read. Pure.
+//! Plans a bind from a BindRequest and its pod, as just read. Pure.
 
 use std::collections::BTreeSet;
 
 use kai_api::{BindRequest, Pod, keys};
 use kai_engine::model::PodPhase;
 
-use crate::GroupKey;
-use crate::books::is_about;
+use crate::GpuGroupKey;
+use crate::node::allocations::targets_pod;
 
-/// What is to be done.
+/// What to do about a BindRequest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Intent {
-    /// The pod is on the node already.
-    Bound,
-    /// It must not be bound, for this reason. No further attempt makes sense.
-    Void(String),
-    /// The request makes no sense and is to be deleted.
-    Corrupt,
-    /// Bind it as it is.
-    Plain,
-    /// Bind it to parts of these groups' GPUs, in this order.
-    Share(Vec<GroupKey>),
+pub(crate) enum BindPlan {
+    /// The pod is bound to the requested node already.
+    AlreadyBound,
+    /// The pod can't be bound, now or later, for this reason.
+    Unbindable(String),
+    /// The request names no node or no GPU group: delete it.
+    DeleteRequest,
+    /// Bind the pod, which has no GPU share.
+    BindWithoutShare,
+    /// Bind the pod to shares of these groups' GPUs, in this order.
+    BindShare(Vec<GpuGroupKey>),
 }
 
-/// What the request wants. `pod` is `None` if there is none of that name.
-pub(crate) fn intent(request: &BindRequest, pod: Option<&Pod>, scheduler_name: &str) -> Intent {
-    let void = |text: &str| Intent::Void(text.to_owned());
+/// Plans the bind. `pod` is `None` if the named pod does not exist.
+pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name: &str) -> BindPlan {
+    let unbindable = |text: &str| BindPlan::Unbindable(text.to_owned());
     let node = request.selected_node();
     let shares = request.received_resource_type() == keys::RECEIVED_FRACTION;
     if node.is_empty() || (shares && request.gpu_groups().is_empty()) {
-        return Intent::Corrupt;
+        return BindPlan::DeleteRequest;
     }
-    let Some(pod) = pod.filter(|pod| is_about(request, pod)) else {
-        return void("the pod is gone");
+    let Some(pod) = pod.filter(|pod| targets_pod(request, pod)) else {
+        return unbindable("the pod is gone");
     };
     match pod.node_name() {
-        Some(bound) if bound == node => return Intent::Bound,
-        Some(bound) => return Intent::Void(format!("the pod is bound to node {bound} already")),
+        Some(bound) if bound == node => return BindPlan::AlreadyBound,
+        Some(bound) => return BindPlan::Unbindable(format!("the pod is bound to node {bound} already")),
         None => {}
     }
     if pod.is_terminating() || matches!(pod.phase(), PodPhase::Succeeded | PodPhase::Failed) {
-        return void("the pod has ended or is being deleted");
+        return unbindable("the pod has ended or is being deleted");
     }
     if pod.scheduler_name() != scheduler_name {
-        return Intent::Void(format!("the pod asks for the scheduler {}", pod.scheduler_name()));
+        return BindPlan::Unbindable(format!("the pod asks for the scheduler {}", pod.scheduler_name()));
     }
     if !shares {
-        return Intent::Plain;
+        return BindPlan::BindWithoutShare;
     }
-    let groups: Vec<GroupKey> = request
+    let groups: Vec<GpuGroupKey> = request
         .gpu_groups()
         .iter()
-        .map(|group| GroupKey::new(node, group))
+        .map(|group| GpuGroupKey::new(node, group))
         .collect();
     if groups.iter().collect::<BTreeSet<_>>().len() < groups.len() {
-        return void("the request names a GPU group twice");
+        return unbindable("the request names a GPU group twice");
     }
-    Intent::Share(groups)
+    BindPlan::BindShare(groups)
 }
 
 #[cfg(test)]
@@ -82,41 +82,45 @@ mod tests {
             }
             serde_json::from_value::<Pod>(pod).unwrap()
         });
-        let found = intent(&serde_json::from_value(request).unwrap(), pod.as_ref(), "kai-scheduler");
+        let found = bind_plan(&serde_json::from_value(request).unwrap(), pod.as_ref(), "kai-scheduler");
         assert_eq!(format!("{found:?}"), expect);
     }
 
     #[test]
     fn intents() {
         let share = json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"] });
-        check(json!({}), Some(json!({})), "Plain");
-        check(json!({ "selectedNode": "" }), Some(json!({})), "Corrupt");
+        check(json!({}), Some(json!({})), "BindWithoutShare");
+        check(json!({ "selectedNode": "" }), Some(json!({})), "DeleteRequest");
         check(
             json!({ "receivedResourceType": "Fraction" }),
             Some(json!({})),
-            "Corrupt",
+            "DeleteRequest",
         );
         check(
             share.clone(),
             Some(json!({})),
-            r#"Share([GroupKey { node: "n", group: "g" }])"#,
+            r#"BindShare([GpuGroupKey { node: "n", group: "g" }])"#,
         );
         check(
             json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g", "g"] }),
             Some(json!({})),
-            r#"Void("the request names a GPU group twice")"#,
+            r#"Unbindable("the request names a GPU group twice")"#,
         );
-        check(share.clone(), Some(json!({ "spec": { "nodeName": "n" } })), "Bound");
+        check(
+            share.clone(),
+            Some(json!({ "spec": { "nodeName": "n" } })),
+            "AlreadyBound",
+        );
         check(
             share.clone(),
             Some(json!({ "spec": { "nodeName": "m" } })),
-            r#"Void("the pod is bound to node m already")"#,
+            r#"Unbindable("the pod is bound to node m already")"#,
         );
-        check(share.clone(), None, r#"Void("the pod is gone")"#);
+        check(share.clone(), None, r#"Unbindable("the pod is gone")"#);
         check(
             share.clone(),
             Some(json!({ "metadata": { "uid": "2" } })),
-            r#"Void("the pod is gone")"#,
+            r#"Unbindable("the pod is gone")"#,
         );
         for ended in [
             json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
@@ -125,13 +129,13 @@ mod tests {
             check(
                 share.clone(),
                 Some(ended),
-                r#"Void("the pod has ended or is being deleted")"#,
+                r#"Unbindable("the pod has ended or is being deleted")"#,
             );
         }
         check(
             share,
             Some(json!({ "spec": { "schedulerName": "other" } })),
-            r#"Void("the pod asks for the scheduler other")"#,
+            r#"Unbindable("the pod asks for the scheduler other")"#,
         );
     }
 }

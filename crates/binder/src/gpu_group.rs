@@ -1,28 +1,28 @@
-//! GPU groups: pods that share one GPU of one node, and the name of the reservation pod that holds that GPU for them.
+//! GPU groups: the pods that share one GPU of one node. A reservation pod holds that GPU; its name follows from node and group.
 
 use kai_api::keys;
 use sha2::{Digest, Sha256};
 
 /// A GPU group on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GroupKey {
+pub struct GpuGroupKey {
     /// The node.
     pub node: Box<str>,
-    /// The group's id.
+    /// The id of the group.
     pub group: Box<str>,
 }
 
-impl GroupKey {
+impl GpuGroupKey {
     /// A group on a node.
-    pub fn new(node: &str, group: &str) -> GroupKey {
-        GroupKey {
+    pub fn new(node: &str, group: &str) -> GpuGroupKey {
+        GpuGroupKey {
             node: node.into(),
             group: group.into(),
         }
     }
 }
 
-impl std::fmt::Display for GroupKey {
+impl std::fmt::Display for GpuGroupKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} on {}", self.group, self.node)
     }
@@ -31,8 +31,8 @@ impl std::fmt::Display for GroupKey {
 /// Bytes of the digest that go into a name.
 const DIGEST_BYTES: usize = 8;
 
-/// The name of the group's reservation pod. There can be only one object of a name, so there can be only one reservation.
-pub fn reservation_name(key: &GroupKey) -> String {
+/// The name of the group's reservation pod. Names are unique, so a group can't have two reservation pods.
+pub fn reservation_name(key: &GpuGroupKey) -> String {
     let digest = Sha256::digest(format!("{}/{}", key.node, key.group));
     let hex: String = digest
         .iter()
@@ -50,12 +50,12 @@ mod tests {
     fn names_are_those_of_kai() {
         // printf 'node-1/8a1f' | sha256sum | cut -c1-16
         assert_eq!(
-            reservation_name(&GroupKey::new("node-1", "8a1f")),
+            reservation_name(&GpuGroupKey::new("node-1", "8a1f")),
             "gpu-reservation-28df1ef9c5995ef6"
         );
         assert_ne!(
-            reservation_name(&GroupKey::new("a", "g")),
-            reservation_name(&GroupKey::new("b", "g"))
+            reservation_name(&GpuGroupKey::new("a", "g")),
+            reservation_name(&GpuGroupKey::new("b", "g"))
         );
     }
 }

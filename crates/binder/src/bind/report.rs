@@ -1,26 +1,26 @@
-//! What is said about a bind: the request's status, the pod's condition and event. Success is said only of pods that are bound.
+//! Reports the result of a bind: status of the BindRequest, condition and event of the pod.
 
 use kai_api::{BindRequest, Object, ObjectReference, Pod};
 use kai_cluster::{EventRecorder, ObjectEvent, Part, Patch, Severity, Target};
 use serde_json::{Value, json};
 
-use crate::run::Binder;
+use crate::shell::run::Binder;
 
-/// Component of the events.
+/// Reporting component of the events.
 pub(crate) const COMPONENT: &str = "binder";
-/// Characters of a reason that are kept: it is repeated in status, condition and event.
+/// Characters of a reason: longer ones are cut, since status, condition and event repeat them.
 const REASON_CHARS_MAX: usize = 512;
 
-/// How the request's status goes on after a failure.
+/// The attempts of a BindRequest after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempts {
-    /// Failures so far.
+    /// Failed attempts so far.
     pub(crate) failed: i32,
-    /// Whether there will be another attempt.
+    /// Whether another attempt follows.
     pub(crate) another: bool,
 }
 
-/// Counts a failure. Without a limit the first one is the last; `for_good` spends what the limit leaves.
+/// Counts a failed attempt. A request without `backoffLimit` has one attempt; `for_good` spends all remaining attempts.
 pub(crate) fn attempts(request: &BindRequest, for_good: bool) -> Attempts {
     let failed = request.failed_attempts().saturating_add(1).max(1);
     match request.backoff_limit() {
@@ -37,17 +37,17 @@ pub(crate) fn attempts(request: &BindRequest, for_good: bool) -> Attempts {
 }
 
 impl Binder {
-    /// The pod is bound.
-    pub(crate) async fn say_bound(&self, request: &BindRequest, pod: &Pod) -> Result<(), kai_cluster::Error> {
+    /// Reports that the pod is bound.
+    pub(crate) async fn report_bound(&self, request: &BindRequest, pod: &Pod) -> Result<(), kai_cluster::Error> {
         let message = format!("Pod bound to node {}", request.selected_node());
         self.write_status(request, json!({ "phase": "Succeeded", "reason": "" }))
             .await?;
-        self.tell(pod, true, message).await;
+        self.write_condition_and_event(pod, true, message).await;
         Ok(())
     }
 
-    /// The attempt failed, and nothing of it is left.
-    pub(crate) async fn say_failed(
+    /// Reports that the attempt failed. The caller has rolled it back.
+    pub(crate) async fn report_failed(
         &self,
         request: &BindRequest,
         pod: Option<&Pod>,
@@ -60,25 +60,25 @@ impl Binder {
         tracing::warn!(request = %kai_api::ObjectKey::of(request), node = request.selected_node(), reason, "a bind failed");
         if let Some(pod) = pod {
             let message = format!("Failed to bind to node {}: {reason}", request.selected_node());
-            self.tell(pod, false, message).await;
+            self.write_condition_and_event(pod, false, message).await;
         }
         Ok(())
     }
 
     async fn write_status(&self, request: &BindRequest, status: Value) -> Result<(), kai_cluster::Error> {
         let target = Target::of::<BindRequest>(request.metadata.namespace(), request.metadata.plain_name());
-        // The uid keeps the words off a successor of the same name.
+        // The UID keeps the status off a later BindRequest of the same name.
         let body = json!({ "metadata": { "uid": request.metadata.uid.as_deref() }, "status": status });
         match self.client.patch(target, Part::Status, Patch::Merge(body)).await {
             Ok(_) => Ok(()),
-            // It went with its pod.
+            // The BindRequest was deleted with its pod.
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Condition and event are for people: a failure to write them is logged and forgotten.
-    async fn tell(&self, pod: &Pod, bound: bool, message: String) {
+    /// Writes the pod's condition and event. Both are for people: a failure to write them is only logged.
+    async fn write_condition_and_event(&self, pod: &Pod, bound: bool, message: String) {
         let (status, reason, severity) = match bound {
             true => ("True", "Bound", Severity::Normal),
             false => ("False", "BindingError", Severity::Warning),
@@ -104,8 +104,8 @@ impl Binder {
         }
     }
 
-    /// Warns the pods of a group that its GPU is not held for them.
-    pub(crate) async fn warn(events: &EventRecorder, pod: ObjectReference, message: String) {
+    /// Records a warning on a pod whose GPU is no longer reserved.
+    pub(crate) async fn warn_pod(events: &EventRecorder, pod: ObjectReference, message: String) {
         let note = ObjectEvent {
             about: pod,
             severity: Severity::Warning,

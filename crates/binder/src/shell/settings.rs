@@ -1,65 +1,65 @@
-//! What the flags mean.
+//! The settings of the binder, as the flags give them.
 
 use std::time::Duration;
 
 use kai_api::Backoff;
 use serde_json::Value;
 
-use crate::books::Identity;
+use crate::node::allocations::Identity;
 
-/// How the binder works.
+/// Settings of the binder.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pods of this scheduler are ours.
+    /// Scheduler whose pods the binder binds.
     pub scheduler_name: String,
-    /// Where reservation pods live.
+    /// Namespace of reservation pods.
     pub reservation_namespace: String,
-    /// Their service account.
+    /// Service account of reservation pods.
     pub reservation_service_account: String,
-    /// Their label `app`.
+    /// Value of the label `app` of reservation pods.
     pub reservation_app_label: String,
-    /// Their image.
+    /// Image of reservation pods.
     pub reservation_image: String,
-    /// What their container runs on nodes without the agent.
+    /// Arguments of the reservation container on nodes without the node agent.
     pub reservation_arguments: Vec<String>,
-    /// What their container runs on nodes with the agent: it only has to sleep.
+    /// Arguments of the reservation container on nodes with the node agent, where it only sleeps.
     pub sleeper_arguments: Vec<String>,
-    /// How long one may take to get its GPU.
+    /// How long a reservation pod may take to get its GPU.
     pub allocation_timeout: Duration,
-    /// CPU, memory and the like of their container, as `requests` and `limits`; the mode's default fills what is missing.
+    /// `requests` and `limits` of the reservation container; the mode's defaults fill in missing amounts.
     pub reservation_resources: Value,
-    /// Their priority class; empty for none.
+    /// Priority class of reservation pods; empty for none.
     pub reservation_priority_class: String,
-    /// Security context of the pod; `None` for the default of the mode.
+    /// Security context of reservation pods; `None` for the mode's default.
     pub pod_security_context: Option<Value>,
-    /// Security context of the container; `None` for the default of the mode.
+    /// Security context of the reservation container; `None` for the mode's default.
     pub container_security_context: Option<Value>,
-    /// Their runtime class on nodes without the agent; empty for none.
+    /// Runtime class of reservation pods on nodes without the node agent; empty for none.
     pub runtime_class: String,
-    /// Who says which GPU a reservation pod holds.
+    /// Which process annotates a reservation pod with its GPU.
     pub reservation_mode: ReservationMode,
-    /// Which reservation pods get what a Jetson needs.
+    /// Which reservation pods get the libraries, devices and privileges that a Jetson needs.
     pub tegra: TegraMode,
     /// Directories of the driver's libraries on Tegra nodes.
     pub tegra_library_paths: Vec<String>,
     /// Directory of the device nodes on Tegra nodes.
     pub tegra_device_path: String,
-    /// Where scaling pods live.
+    /// Namespace of the scaling pods, which make a cluster autoscaler add nodes.
     pub scale_adjust_namespace: String,
-    /// Whether GPUs are named to containers as CDI devices.
+    /// Whether containers get GPUs as CDI devices.
     pub cdi: Choice,
-    /// Whether the memory limit of HAMi's library is set.
+    /// Whether pods get a memory limit for HAMi's library.
     pub hami_core: bool,
-    /// Bind requests in work at a time.
+    /// BindRequests in work at a time.
     pub workers_max: usize,
-    /// Pauses after failures.
+    /// Backoff of both work queues.
     pub backoff: Backoff,
 }
 
-/// Who says which GPU a reservation pod holds.
+/// Which process annotates a reservation pod with its GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReservationMode {
-    /// The agent where the node has its label, else the pod itself.
+    /// The node agent on nodes with its label, otherwise the pod itself.
     #[default]
     Auto,
     /// The node agent; the pod only sleeps.
@@ -68,22 +68,22 @@ pub enum ReservationMode {
     Nvml,
 }
 
-/// Which reservation pods get what a Jetson needs.
+/// Which reservation pods get the libraries, devices and privileges that a Jetson needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TegraMode {
-    /// Those on nodes that are one.
+    /// Pods on Jetsons.
     #[default]
     Auto,
-    /// All that find their GPU themselves.
+    /// All pods that find their GPU themselves.
     Always,
-    /// None.
+    /// No pods.
     Never,
 }
 
-/// Yes, no, or what the cluster looks like.
+/// Yes, no, or detect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
-    /// What the cluster looks like.
+    /// Detect it from the cluster.
     #[default]
     Auto,
     /// Yes.

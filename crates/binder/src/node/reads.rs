@@ -1,43 +1,44 @@
-//! Fresh reads: what binds and care decide on. Watches are asked nothing here, except where it is said.
+//! Fresh reads for the decisions of binds and garbage collection. Only `has_pending_request_in_cache` uses an informer's cache.
 
 use kai_api::{BindRequest, Node, Object, Pod, PodCondition, keys};
 use kai_cluster::{Selection, Target};
 use tokio::time::Instant;
 
-use crate::books::{Books, Reading, is_active, is_reservation};
-use crate::devices::{NodeFacts, operator_uses_cdi};
-use crate::run::Binder;
-use crate::step::Reservation;
-use crate::{Choice, GroupKey, reservation_name};
+use crate::node::allocations::{NodeAllocations, NodeObjects, is_active, is_reservation};
+use crate::node::facts::{NodeFacts, operator_uses_cdi};
+use crate::reservation::state::Reservation;
+use crate::shell::run::Binder;
+use crate::{Choice, GpuGroupKey, reservation_name};
 
-/// Longest value of a label. Names of nodes may be longer; requests of such nodes can't be selected by label.
+/// Longest value of a label. Names of nodes may be longer; BindRequests of such nodes can't be selected by label.
 const LABEL_VALUE_BYTES_MAX: usize = 63;
-/// How long the GPU operator's policy is taken to stay as it is.
+/// How long the GPU operator's ClusterPolicy is cached.
 const POLICY_SECONDS_MAX: u64 = 60;
 
 impl Binder {
-    /// The group's reservation pod.
-    pub(crate) async fn reservation(&self, key: &GroupKey) -> Result<Option<Reservation>, kai_cluster::Error> {
+    /// Reads the group's reservation pod.
+    pub(crate) async fn read_reservation(&self, key: &GpuGroupKey) -> Result<Option<Reservation>, kai_cluster::Error> {
         let name = reservation_name(key);
         let target = Target::of::<Pod>(&self.settings.reservation_namespace, &name);
         Ok(self.client.get_value(target).await?.as_ref().map(Reservation::read))
     }
 
-    /// What the node is like; `None` if it is gone.
+    /// Reads the facts of the node; `None` if it does not exist.
     pub(crate) async fn node_facts(&self, node: &str) -> Result<Option<NodeFacts>, kai_cluster::Error> {
         let node = self.client.get_value(Target::of::<Node>("", node)).await?;
         Ok(node.as_ref().map(NodeFacts::of))
     }
 
-    /// The books of the node; `about` are the groups whose announced pods matter.
+    /// Reads the allocations of the node; `about` are the groups whose announced pods matter.
     ///
-    /// Requests are read before pods: a request that succeeds in between shows as a bound pod, not as neither.
-    pub(crate) async fn books(
+    /// BindRequests are listed before pods: a bind that succeeds in between shows as a bound pod. In the other order it could show as
+    /// neither.
+    pub(crate) async fn node_allocations(
         &self,
         node: &str,
         memory_mib: Option<i64>,
-        about: &[GroupKey],
-    ) -> Result<Books, kai_cluster::Error> {
+        about: &[GpuGroupKey],
+    ) -> Result<NodeAllocations, kai_cluster::Error> {
         let mut of_node = Selection::default();
         if node.len() <= LABEL_VALUE_BYTES_MAX {
             of_node.labels = format!("{}={node}", keys::SELECTED_NODE);
@@ -50,34 +51,39 @@ impl Binder {
         let pods: Vec<Pod> = self.client.list(&on_node).await?;
         let mut labelled = Vec::new();
         for key in about {
-            labelled.extend(self.labelled(key, &requests).await?);
+            labelled.extend(self.pods_with_group_label(key, &requests).await?);
         }
-        let reading = Reading {
+        let objects = NodeObjects {
             node,
             memory_mib,
             pods: &pods,
             labelled: &labelled,
             requests: &requests,
         };
-        Ok(Books::new(reading, self.settings.identity()))
+        Ok(NodeAllocations::new(objects, self.settings.identity()))
     }
 
-    /// Pods with the group's label. Nobody is asked unless two requests are about the group: there is none to find.
-    async fn labelled(&self, key: &GroupKey, requests: &[BindRequest]) -> Result<Vec<Pod>, kai_cluster::Error> {
-        let names = |request: &&BindRequest| {
+    /// Lists the pods with the group's label. Makes no call unless two active BindRequests name the group: a single one belongs to the
+    /// caller's own bind.
+    async fn pods_with_group_label(
+        &self,
+        key: &GpuGroupKey,
+        requests: &[BindRequest],
+    ) -> Result<Vec<Pod>, kai_cluster::Error> {
+        let names_group = |request: &&BindRequest| {
             is_active(request)
                 && request.selected_node() == &*key.node
                 && request.gpu_groups().iter().any(|group| **group == *key.group)
         };
-        let rivals: Vec<&BindRequest> = requests.iter().filter(names).collect();
+        let naming: Vec<&BindRequest> = requests.iter().filter(names_group).collect();
         let mut found = Vec::new();
-        if rivals.len() < 2 {
+        if naming.len() < 2 {
             return Ok(found);
         }
         let group = &key.group;
-        let single = (rivals.iter().any(|request| request.gpu_groups().len() == 1))
+        let single = (naming.iter().any(|request| request.gpu_groups().len() == 1))
             .then(|| format!("{}={group}", keys::GPU_GROUP));
-        let several = (rivals.iter().any(|request| request.gpu_groups().len() > 1))
+        let several = (naming.iter().any(|request| request.gpu_groups().len() > 1))
             .then(|| format!("{}{group}={group}", keys::GPU_GROUP_PREFIX));
         for labels in [single, several].into_iter().flatten() {
             let selection = Selection {
@@ -89,8 +95,8 @@ impl Binder {
         Ok(found)
     }
 
-    /// Groups of reservation pods that have ended.
-    pub(crate) async fn ended_reservations(&self) -> Result<Vec<GroupKey>, kai_cluster::Error> {
+    /// Lists the groups of reservation pods that have ended.
+    pub(crate) async fn ended_reservations(&self) -> Result<Vec<GpuGroupKey>, kai_cluster::Error> {
         let selection = Selection {
             namespace: Some(self.settings.reservation_namespace.clone()),
             fields: "status.phase!=Pending,status.phase!=Running".to_owned(),
@@ -102,8 +108,8 @@ impl Binder {
         Ok(reservations.map(|pod| Reservation::of(pod).key()).collect())
     }
 
-    /// Whether watches know of a request that may still need the group.
-    pub(crate) fn is_awaited_by_watch(&self, key: &GroupKey) -> bool {
+    /// Whether an active BindRequest in the informer's cache names the group.
+    pub(crate) fn has_pending_request_in_cache(&self, key: &GpuGroupKey) -> bool {
         let requests = self.informers.bind_requests().all();
         requests.iter().any(|request| {
             request.selected_node() == &*key.node
@@ -112,8 +118,8 @@ impl Binder {
         })
     }
 
-    /// Whether a cluster autoscaler was asked for a node and has not brought it yet: a reservation made now may take the GPU that the
-    /// asking pod waits for.
+    /// Whether a scaling pod waits for a cluster autoscaler to add a node: a new reservation could take the GPU that another pod waits
+    /// for.
     pub(crate) async fn is_scaling_up(&self) -> Result<bool, kai_cluster::Error> {
         let selection = Selection {
             namespace: Some(self.settings.scale_adjust_namespace.clone()),
@@ -124,7 +130,7 @@ impl Binder {
         Ok(pods.iter().any(|pod| !pod.is_of_no_interest() && unscheduled(pod)))
     }
 
-    /// Whether the GPU operator's plugin names CDI devices. Its absence is fine.
+    /// Whether the GPU operator's device plugin uses CDI devices; false without a GPU operator.
     pub(crate) async fn operator_cdi(&self, facts: &NodeFacts) -> Result<bool, kai_cluster::Error> {
         if facts.agent || self.settings.cdi != Choice::Auto {
             return Ok(false);

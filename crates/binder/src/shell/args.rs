@@ -1,5 +1,5 @@
-//! The flags, named and preset as KAI's, and their meaning as [`Settings`]. Flags that have no meaning here are taken and ignored, so
-//! that manifests written for KAI work.
+//! The flags, with the names and defaults of KAI's, and their translation to [`Settings`]. Flags of KAI without a meaning here are
+//! accepted and ignored, so that manifests written for KAI work.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::{Choice, Error, ReservationMode, Settings, TegraMode};
 #[derive(Clone, Debug, clap::Args)]
 #[allow(missing_docs)]
 pub struct Args {
-    /// Pods of this scheduler are bound.
+    /// Scheduler whose pods the binder binds.
     #[arg(long, default_value = keys::SCHEDULER_NAME)]
     pub scheduler_name: String,
     /// Namespace of reservation pods.
@@ -29,23 +29,23 @@ pub struct Args {
     /// Image of reservation pods.
     #[arg(long, default_value = "registry/local/kai-scheduler/resource-reservation")]
     pub resource_reservation_pod_image: String,
-    /// What reservation pods run on nodes without the node agent; several words are separated by commas.
+    /// Arguments of reservation pods on nodes without the node agent, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "resource-reservation")]
     pub resource_reservation_args: Vec<String>,
-    /// What reservation pods run on nodes with the node agent.
+    /// Arguments of reservation pods on nodes with the node agent, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "resource-reservation,--sleep")]
     pub resource_reservation_sleeper_args: Vec<String>,
-    /// Who says which GPU a reservation pod holds: the node agent, or the pod itself by NVML.
+    /// Which process annotates a reservation pod with its GPU: the node agent, or the pod itself by NVML.
     #[arg(long, value_enum, default_value_t)]
     pub resource_reservation_mode: ReservationMode,
     /// Seconds that a reservation pod may take to get its GPU.
     #[arg(long, default_value_t = 40, value_name = "SECONDS")]
     pub resource_reservation_allocation_timeout: u64,
-    /// CPU and memory of reservation pods, as JSON with `requests` and `limits`. What it leaves open has a default, and a request equals
-    /// its limit.
+    /// CPU and memory of reservation pods, as JSON with `requests` and `limits`. Missing amounts have defaults; a request equals its
+    /// limit.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "JSON")]
     pub resource_reservation_pod_resources: String,
-    /// Priority class of reservation pods; empty for none. A cluster without this class is told so, and its pods have none.
+    /// Priority class of reservation pods; empty for none. If the class does not exist, the binder logs a warning and the pods have none.
     #[arg(long, default_value = keys::RESERVATION_PRIORITY_CLASS)]
     pub resource_reservation_pod_priority_class: String,
     /// Security context of reservation pods, as JSON.
@@ -69,16 +69,16 @@ pub struct Args {
     /// Namespace of the pods that make a cluster autoscaler add nodes.
     #[arg(long, default_value = keys::SCALE_ADJUST_NAMESPACE)]
     pub scale_adjust_namespace: String,
-    /// Whether GPUs are named to containers as CDI devices. By default it depends on the GPU operator's ClusterPolicy and on the node.
+    /// Whether containers get GPUs as CDI devices. By default it depends on the GPU operator's ClusterPolicy and on the node.
     #[arg(long, value_enum)]
     pub cdi_enabled: Option<Choice>,
     /// Plugins as JSON: names with `enabled`, `priority` and `arguments`.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "JSON")]
     pub plugins: String,
-    /// Whether the GPUs are made up, so that reservation pods only sleep.
+    /// Whether the nodes have fake GPUs, so that reservation pods only sleep.
     #[arg(long, default_value_t = false, num_args = 0..=1, default_missing_value = "true", require_equals = true, action = clap::ArgAction::Set)]
     pub fake_gpu_nodes: bool,
-    /// Bind requests in work at a time.
+    /// Number of bind requests in work at a time.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_reconciles: usize,
     /// Seconds to wait after the first failure of a bind request.
@@ -97,7 +97,7 @@ struct Plugin {
 }
 
 impl Args {
-    /// What the flags mean.
+    /// Checks the flags and translates them.
     pub fn settings(self) -> Result<Settings, Error> {
         let plugins: BTreeMap<String, Plugin> = json("plugins", &self.plugins)?.unwrap_or_default();
         let resources = json(
@@ -146,7 +146,7 @@ impl Args {
     }
 }
 
-/// KAI's place for the same choice.
+/// `--cdi-enabled` as KAI has it: an argument of the plugin `gpusharing`.
 fn cdi_argument(plugins: &BTreeMap<String, Plugin>) -> Option<Choice> {
     let value = plugins.get("gpusharing")?.arguments.get("cdiEnabled")?;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

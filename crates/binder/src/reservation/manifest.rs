@@ -1,49 +1,54 @@
 //! The manifest of a reservation pod. Pure.
 //!
-//! Where our agent serves the node the pod only sleeps: no privileges, no token, no driver. Elsewhere it finds its GPU itself, and on
-//! Jetsons it needs the driver's libraries and device nodes for that.
+//! On a node with our agent the pod only sleeps, without privileges, token or driver. On other nodes it finds its GPU by NVML; on a
+//! Jetson it needs the driver's libraries and device nodes for that.
 
 use kai_api::keys;
 use serde_json::{Map, Value, json};
 
-use crate::devices::NodeFacts;
-use crate::{GroupKey, Settings, reservation_name};
+use crate::node::facts::NodeFacts;
+use crate::{GpuGroupKey, Settings, reservation_name};
 
-/// Nobody, as most systems number it.
+/// UID of the user nobody on most systems.
 const NOBODY: u32 = 65534;
-/// The sleeper has nothing to tidy up; the kubelet still gets to say that it is gone.
-const END_SECONDS: u32 = 1;
+/// Grace period: the process needs none, but with zero the API server would delete the pod before the kubelet has freed the GPU.
+const GRACE_SECONDS: u32 = 1;
 
-/// What the container gets where nothing is configured. A request equals its limit: the pod is of the class Guaranteed, which a node
-/// under pressure ends last.
+/// Default resources of the container. Requests equal limits: the pod has the QoS class Guaranteed, which a node under pressure evicts
+/// last.
 #[derive(Clone, Copy, Debug)]
-struct Size {
+struct DefaultResources {
     cpu: &'static str,
     memory: &'static str,
 }
 
-/// For a container that only sleeps. The container runtime itself needs some of it at the start, and with less CPU a start takes seconds.
-const SLEEPER: Size = Size {
+/// For a container that only sleeps. The container runtime needs part of this at the start; with less CPU a start takes seconds.
+const SLEEPING_DEFAULTS: DefaultResources = DefaultResources {
     cpu: "50m",
     memory: "64Mi",
 };
-/// For one that asks NVML which GPU it has.
-const FINDER: Size = Size {
+/// For a container that asks NVML which GPU it has.
+const NVML_DEFAULTS: DefaultResources = DefaultResources {
     cpu: "100m",
     memory: "256Mi",
 };
 
-/// What a reservation pod asks of its node besides the GPU.
+/// The resources that a reservation pod requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// CPU and memory as configured.
+pub(crate) enum PodRequests {
+    /// The GPU, and CPU and memory as configured.
     Full,
-    /// None: the node's CPU or memory is promised to the last bit, and the GPU is needed all the same.
-    None,
+    /// The GPU only, on a node whose CPU or memory is fully requested.
+    GpuOnly,
 }
 
 /// The pod that holds a GPU for the group.
-pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, room: Room, settings: &Settings) -> Value {
+pub(crate) fn reservation_pod(
+    key: &GpuGroupKey,
+    facts: &NodeFacts,
+    requests: PodRequests,
+    settings: &Settings,
+) -> Value {
     let sleeps = facts.agent_annotates(settings);
     let tegra = !sleeps && facts.needs_tegra(settings);
     let mut pod = json!({
@@ -53,13 +58,13 @@ pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, room: Room, set
             "annotations": { keys::KARPENTER_DO_NOT_DISRUPT: "true" },
         },
         "spec": {
-            // No scheduler is asked: the decision is made.
+            // The scheduler has chosen the node already.
             "nodeName": key.node,
-            // It has to stay as long as any of its users does, whatever taint drives some of them away.
+            // The pod has to stay as long as any of its users, which may tolerate different taints.
             "tolerations": [{ "operator": "Exists" }],
             "serviceAccountName": settings.reservation_service_account,
-            "terminationGracePeriodSeconds": END_SECONDS,
-            "containers": [container(sleeps, tegra, room, settings)],
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "containers": [container(sleeps, tegra, requests, settings)],
         },
     });
     let spec = &mut pod["spec"];
@@ -85,7 +90,7 @@ pub(crate) fn reservation_pod(key: &GroupKey, facts: &NodeFacts, room: Room, set
     pod
 }
 
-fn container(sleeps: bool, tegra: bool, room: Room, settings: &Settings) -> Value {
+fn container(sleeps: bool, tegra: bool, requests: PodRequests, settings: &Settings) -> Value {
     let own = |field: &str| json!({ "name": format!("POD_{}", field.to_uppercase()), "valueFrom": { "fieldRef": { "fieldPath": format!("metadata.{field}") } } });
     let mut container = json!({
         "name": keys::RESERVATION_CONTAINER,
@@ -93,7 +98,7 @@ fn container(sleeps: bool, tegra: bool, room: Room, settings: &Settings) -> Valu
         "imagePullPolicy": "IfNotPresent",
         "args": if sleeps { &settings.sleeper_arguments } else { &settings.reservation_arguments },
         "env": [own("name"), own("namespace")],
-        "resources": resources(&settings.reservation_resources, if sleeps { SLEEPER } else { FINDER }, room),
+        "resources": resources(&settings.reservation_resources, if sleeps { SLEEPING_DEFAULTS } else { NVML_DEFAULTS }, requests),
     });
     let locked = || json!({ "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] } });
     let mut context = settings
@@ -116,17 +121,17 @@ fn container(sleeps: bool, tegra: bool, room: Room, settings: &Settings) -> Valu
     container
 }
 
-/// Name, path and whether it is only read.
+/// Name, path and whether the mount is read-only.
 fn tegra_volumes(settings: &Settings) -> impl Iterator<Item = (String, &str, bool)> {
     let libraries = settings.tegra_library_paths.iter().enumerate();
     let libraries = libraries.map(|(at, path)| (format!("libraries-{at}"), path.as_str(), true));
     libraries.chain([("devices".to_owned(), settings.tegra_device_path.as_str(), false)])
 }
 
-/// One GPU, what was configured of anything else, and the default of CPU and memory.
-fn resources(configured: &Value, default: Size, room: Room) -> Value {
+/// Requests and limits: one GPU, the configured amounts, and defaults for CPU and memory.
+fn resources(configured: &Value, default: DefaultResources, requests: PodRequests) -> Value {
     let gpu = || Map::from_iter([(keys::RESOURCE_GPU.to_owned(), Value::from("1"))]);
-    if room == Room::None {
+    if requests == PodRequests::GpuOnly {
         return json!({ "requests": gpu(), "limits": gpu() });
     }
     let part = |name: &str, other: &str| {
@@ -136,7 +141,7 @@ fn resources(configured: &Value, default: Size, room: Room) -> Value {
             .into_iter()
             .map(|(resource, amount)| (resource.to_owned(), amount.into()))
             .collect();
-        // A list that leaves a resource open has it as in the other list.
+        // A resource that only one of requests and limits configures has the same amount in both.
         for (resource, amount) in of(other)
             .chain(of(name))
             .filter(|(resource, _)| !keys::is_gpu_resource(resource))
@@ -152,10 +157,15 @@ fn resources(configured: &Value, default: Size, room: Room) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::tests_settings;
+    use crate::shell::args::tests_settings;
 
     fn pod(facts: &NodeFacts, flags: &[&str]) -> Value {
-        reservation_pod(&GroupKey::new("n", "g"), facts, Room::Full, &tests_settings(flags))
+        reservation_pod(
+            &GpuGroupKey::new("n", "g"),
+            facts,
+            PodRequests::Full,
+            &tests_settings(flags),
+        )
     }
 
     #[test]
@@ -263,7 +273,12 @@ mod tests {
     #[test]
     fn a_node_without_room_is_asked_for_the_gpu_alone() {
         let settings = tests_settings(&[r#"--resource-reservation-pod-resources={"requests":{"cpu":"1"}}"#]);
-        let pod = reservation_pod(&GroupKey::new("n", "g"), &NodeFacts::default(), Room::None, &settings);
+        let pod = reservation_pod(
+            &GpuGroupKey::new("n", "g"),
+            &NodeFacts::default(),
+            PodRequests::GpuOnly,
+            &settings,
+        );
         let gpu = json!({ "nvidia.com/gpu": "1" });
         let resources = &pod["spec"]["containers"][0]["resources"];
         assert_eq!(*resources, json!({ "requests": gpu, "limits": gpu }));

@@ -1,27 +1,27 @@
-//! Taking back what an attempt to bind has written, so that nothing of it is left: labels, annotations, ConfigMaps. Reservations are
-//! taken back by the care for their group, which knows who else uses them.
+//! Rolls back an attempt: removes the labels, annotations and ConfigMaps that it wrote. The reservation pods are left to
+//! `reservation::reconcile`, which knows their other users.
 
 use kai_api::{BindRequest, Pod, keys};
 use kai_cluster::{Part, Patch, Target};
 use serde_json::{Map, Value, json};
 
-use crate::books::is_about;
-use crate::run::Binder;
+use crate::node::allocations::targets_pod;
+use crate::shell::run::Binder;
 
-/// Somebody else may change the pod at the same time; more often than this in a row is a reason to come back later.
+/// How often the rollback is retried because another writer changed the pod. Beyond that the work queue retries it.
 const TRIES_MAX: u32 = 5;
 
-/// What was found.
+/// Result of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Undone {
+pub(crate) enum RollbackResult {
     /// Nothing of the attempt is left.
-    Clean,
-    /// The pod is on the node after all.
-    Bound,
+    RolledBack,
+    /// The pod is bound to the requested node after all.
+    AlreadyBound,
 }
 
-/// What has to go from a pod that is not bound; `None` if nothing.
-pub(crate) fn undo(pod: &Value) -> Option<Value> {
+/// The metadata patch that removes the labels and annotations of binders from a pod; `None` if the pod has none.
+pub(crate) fn rollback_patch(pod: &Value) -> Option<Value> {
     let nulls = |field: &str, is_ours: fn(&str) -> bool| -> Map<String, Value> {
         let present = pod["metadata"][field].as_object().into_iter().flatten();
         present
@@ -39,38 +39,38 @@ pub(crate) fn undo(pod: &Value) -> Option<Value> {
 }
 
 impl Binder {
-    /// Takes back what was written to the request's pod. The pod is changed only as it was read: a binding that was sent and never
-    /// answered either shows now or can't come true any more.
-    pub(crate) async fn roll_back(&self, request: &BindRequest) -> Result<Undone, kai_cluster::Error> {
+    /// Rolls back the changes to the request's pod. The patch names the pod's resource version, as a Binding does: a Binding whose
+    /// response was lost either shows in the pod as read, or fails after the patch.
+    pub(crate) async fn roll_back(&self, request: &BindRequest) -> Result<RollbackResult, kai_cluster::Error> {
         let target = Target::of::<Pod>(request.metadata.namespace(), request.pod_name());
         let mut tries = 0;
         loop {
             tries += 1;
             let Some(pod) = self.client.get_value(target).await? else {
-                return Ok(Undone::Clean);
+                return Ok(RollbackResult::RolledBack);
             };
             let slim: Pod = serde_json::from_value(pod.clone()).unwrap_or_default();
-            if !is_about(request, &slim) {
-                return Ok(Undone::Clean);
+            if !targets_pod(request, &slim) {
+                return Ok(RollbackResult::RolledBack);
             }
             match slim.node_name() {
-                Some(node) if node == request.selected_node() => return Ok(Undone::Bound),
-                Some(_) => return Ok(Undone::Clean),
+                Some(node) if node == request.selected_node() => return Ok(RollbackResult::AlreadyBound),
+                Some(_) => return Ok(RollbackResult::RolledBack),
                 None => {}
             }
-            if let Some(mut metadata) = undo(&pod) {
+            if let Some(mut metadata) = rollback_patch(&pod) {
                 metadata["uid"] = pod["metadata"]["uid"].clone();
                 metadata["resourceVersion"] = pod["metadata"]["resourceVersion"].clone();
                 let body = Patch::Merge(json!({ "metadata": metadata }));
                 match self.client.patch(target, Part::Status, body).await {
                     Ok(_) => {}
-                    Err(error) if error.is_not_found() => return Ok(Undone::Clean),
+                    Err(error) if error.is_not_found() => return Ok(RollbackResult::RolledBack),
                     Err(error) if error.is_conflict() && tries < TRIES_MAX => continue,
                     Err(error) => return Err(error),
                 }
             }
-            self.remove_config_maps(&pod).await?;
-            return Ok(Undone::Clean);
+            self.delete_config_maps(&pod).await?;
+            return Ok(RollbackResult::RolledBack);
         }
     }
 }
@@ -89,7 +89,10 @@ mod tests {
             "labels": { "runai-gpu-group": null, "runai-gpu-group/h": null },
             "annotations": { "received-resource-type": null, "kai.scheduler/received-gpus": null },
         });
-        assert_eq!(undo(&pod), Some(expect));
-        assert_eq!(undo(&json!({ "metadata": { "labels": { "app": "x" } } })), None);
+        assert_eq!(rollback_patch(&pod), Some(expect));
+        assert_eq!(
+            rollback_patch(&json!({ "metadata": { "labels": { "app": "x" } } })),
+            None
+        );
     }
 }
