@@ -1,4 +1,5 @@
 //! One attempt to carry out a BindRequest. The steps and their order are in the documentation of the parent module.
+
 use std::time::Duration;
 
 use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
@@ -9,7 +10,7 @@ use crate::GpuGroupKey;
 use crate::bind::final_check::{CheckResult, RequestedShare, final_check};
 use crate::bind::gpu_share::{GpuShare, config_maps, manifest};
 use crate::bind::plan::{BindPlan, bind_plan};
-use crate::bind::report::attempts;
+use crate::bind::report::count_attempt;
 use crate::bind::reserve::RESERVATION_POLL;
 use crate::bind::rollback::RollbackResult;
 use crate::error::{NotBound, is_transient};
@@ -34,7 +35,7 @@ impl Binder {
         let result = match self.try_bind(&key).await {
             Ok(result) => result,
             Err(error) => {
-                tracing::warn!(request = %key, %error, "a bind is tried again");
+                tracing::warn!(request = %key, %error, "an attempt to bind a pod failed; it is tried again");
                 WorkResult::Retry
             }
         };
@@ -100,7 +101,7 @@ impl Binder {
             NotBound::RetryAfter(pause) if self.progress.elapsed(&key) < self.wait_limit() => {
                 return Ok(WorkResult::RequeueAfter(pause));
             }
-            NotBound::RetryAfter(_) => "what it waits for does not come about".to_owned(),
+            NotBound::RetryAfter(_) => "timed out: its reservation pods, its ConfigMaps or the pod itself did not become ready or kept changing".to_owned(),
             NotBound::Refused(reason) => reason,
             NotBound::Call(error)
                 if is_transient(&error) && self.progress.count_failed_call(&key) < FAILED_CALLS_MAX =>
@@ -129,7 +130,7 @@ impl Binder {
         if self.roll_back(request).await? == RollbackResult::AlreadyBound {
             return self.succeed(request, pod).await;
         }
-        let attempts = attempts(request, false);
+        let attempts = count_attempt(request, false);
         self.report_failed(request, Some(pod), reason, attempts).await?;
         self.metrics.bind(BindResult::Failed);
         self.queue_groups_for_gc(request);
@@ -148,7 +149,7 @@ impl Binder {
         pod: Option<&Pod>,
         reason: &str,
     ) -> Result<WorkResult, kai_cluster::Error> {
-        self.report_failed(request, pod, reason, attempts(request, true))
+        self.report_failed(request, pod, reason, count_attempt(request, true))
             .await?;
         self.metrics.bind(BindResult::Failed);
         self.queue_groups_for_gc(request);

@@ -44,17 +44,17 @@ pub(crate) fn final_check(
         }
         None => {}
     }
-    if let Some(user) = allocations.gpu_in_use_by(group, gpu) {
+    if let Some(pod) = allocations.gpu_in_use_by(group, gpu) {
         return CheckResult::Refused(format!(
             "GPU {gpu} of node {node} is in use by pod {} of another group, whose reservation was lost",
-            user.pod
+            pod.key
         ));
     }
-    if let Some(user) = allocations.member_on_other_gpu(group, gpu) {
+    if let Some(pod) = allocations.member_on_other_gpu(group, gpu) {
         return CheckResult::Refused(format!(
             "group {group} of node {node} holds GPU {gpu} now, but its pod {} runs on {}",
-            user.pod,
-            user.gpus.join(",")
+            pod.key,
+            pod.gpus.join(",")
         ));
     }
     let (promised, need, memory) = (
@@ -80,9 +80,9 @@ mod tests {
     use crate::reservation::state::Reservation;
     use crate::reservation_name;
 
-    fn user(uid: &str, requested_mib: i64) -> SharingPod {
+    fn member(uid: &str, requested_mib: i64) -> SharingPod {
         SharingPod {
-            pod: ObjectKey::new("ns", uid),
+            key: ObjectKey::new("ns", uid),
             uid: uid.into(),
             groups: vec!["g".into()],
             groups_in_gpu_order: true,
@@ -109,7 +109,7 @@ mod tests {
     fn allocations() -> NodeAllocations {
         NodeAllocations {
             memory_mib: 1000,
-            bound: vec![user("a", 500)],
+            bound: vec![member("a", 500)],
             reservations: vec![reservation("g", "GPU-1"), reservation("h", "GPU-2")],
             ..NodeAllocations::default()
         }
@@ -141,7 +141,7 @@ mod tests {
             "its own share is not in its way"
         );
         let mut announced = allocations();
-        announced.announced.push(user("c", 400));
+        announced.announced.push(member("c", 400));
         assert_eq!(answer(&announced, "b", 100, "GPU-1"), CheckResult::Passed);
         assert!(refused(&answer(&announced, "b", 101, "GPU-1")));
         let mut leaving = allocations();

@@ -21,7 +21,7 @@ pub(crate) struct Attempts {
 }
 
 /// Counts a failed attempt. A request without `backoffLimit` has one attempt; `for_good` spends all remaining attempts.
-pub(crate) fn attempts(request: &BindRequest, for_good: bool) -> Attempts {
+pub(crate) fn count_attempt(request: &BindRequest, for_good: bool) -> Attempts {
     let failed = request.failed_attempts().saturating_add(1).max(1);
     match request.backoff_limit() {
         None => Attempts { failed, another: false },
@@ -92,7 +92,7 @@ impl Binder {
         let target = Target::of::<Pod>(pod.metadata.namespace(), pod.metadata.plain_name());
         let write = self.client.patch(target, Part::Status, Patch::Strategic(body));
         let note = ObjectEvent {
-            about: about(pod),
+            about: reference_to(pod),
             severity,
             reason,
             message,
@@ -100,7 +100,7 @@ impl Binder {
         };
         let (written, ()) = tokio::join!(write, self.events.record(note));
         if let Err(error) = written {
-            tracing::debug!(%error, "a pod condition was lost");
+            tracing::debug!(%error, "writing a pod condition failed");
         }
     }
 
@@ -117,7 +117,7 @@ impl Binder {
     }
 }
 
-pub(crate) fn about(pod: &Pod) -> ObjectReference {
+pub(crate) fn reference_to(pod: &Pod) -> ObjectReference {
     ObjectReference {
         api_version: Pod::RESOURCE.api_version(),
         kind: Pod::RESOURCE.kind.to_string(),
@@ -134,7 +134,7 @@ mod tests {
     fn check(limit: Option<i32>, failed_before: i32, for_good: bool, failed: i32, another: bool) {
         let request = json!({ "spec": { "backoffLimit": limit }, "status": { "failedAttempts": failed_before } });
         let request: BindRequest = serde_json::from_value(request).unwrap();
-        let found = attempts(&request, for_good);
+        let found = count_attempt(&request, for_good);
         assert_eq!(
             found,
             Attempts { failed, another },

@@ -26,7 +26,7 @@ pub(crate) struct Identity<'a> {
 /// A pod with GPU shares on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharingPod {
-    pub(crate) pod: ObjectKey,
+    pub(crate) key: ObjectKey,
     pub(crate) uid: String,
     pub(crate) groups: Vec<String>,
     /// Whether `groups` has the order of `gpus`, as in a BindRequest; groups from labels have no order.
@@ -117,23 +117,18 @@ impl NodeAllocations {
             .bound
             .iter()
             .chain(&self.announced)
-            .filter(|user| user.uid != except_uid);
-        others
-            .filter(|user| user.uses(group))
-            .map(|user| user.requested_mib)
-            .sum()
+            .filter(|pod| pod.uid != except_uid);
+        others.filter(|pod| pod.uses(group)).map(|pod| pod.requested_mib).sum()
     }
 
     /// Bound pods of the group that are not terminating.
     pub(crate) fn active_members(&self, group: &str) -> impl Iterator<Item = &SharingPod> {
-        self.bound
-            .iter()
-            .filter(move |user| user.uses(group) && !user.terminating)
+        self.bound.iter().filter(move |pod| pod.uses(group) && !pod.terminating)
     }
 
     /// Whether the group has bound or announced pods; terminating pods count.
     pub(crate) fn has_members(&self, group: &str) -> bool {
-        self.bound.iter().chain(&self.announced).any(|user| user.uses(group))
+        self.bound.iter().chain(&self.announced).any(|pod| pod.uses(group))
     }
 
     /// Whether an active BindRequest other than `except` names the group.
@@ -155,14 +150,8 @@ impl NodeAllocations {
 
     /// A pod of another group that uses this GPU: the reservation pod of that group was lost, and the kubelet gave the GPU away again.
     pub(crate) fn gpu_in_use_by(&self, group: &str, gpu: &str) -> Option<&SharingPod> {
-        let others = self
-            .bound
-            .iter()
-            .chain(&self.announced)
-            .filter(|user| !user.uses(group));
-        others
-            .into_iter()
-            .find(|user| user.gpus.iter().any(|known| known == gpu))
+        let others = self.bound.iter().chain(&self.announced).filter(|pod| !pod.uses(group));
+        others.into_iter().find(|pod| pod.gpus.iter().any(|known| known == gpu))
     }
 
     /// The GPU that pods of the group use and that no reservation pod holds.
@@ -175,15 +164,16 @@ impl NodeAllocations {
     /// BindRequest that tells which GPU belongs to which group.
     pub(crate) fn gpus_of_members(&self, group: &str) -> impl Iterator<Item = &str> {
         self.active_members(group)
-            .flat_map(move |user| user.gpus_for(group))
+            .flat_map(move |pod| pod.gpus_for(group))
             .map(String::as_str)
     }
 
     /// A pod of the group that uses another GPU.
     pub(crate) fn member_on_other_gpu(&self, group: &str, gpu: &str) -> Option<&SharingPod> {
-        let told = self.active_members(group).filter(|user| !user.gpus.is_empty());
-        told.into_iter()
-            .find(|user| !user.gpus_for(group).iter().any(|known| known == gpu))
+        let assigned = self.active_members(group).filter(|pod| !pod.gpus.is_empty());
+        assigned
+            .into_iter()
+            .find(|pod| !pod.gpus_for(group).iter().any(|known| known == gpu))
     }
 }
 
@@ -268,7 +258,7 @@ pub(crate) fn sharing_pod(pod: &Pod, request: Option<&BindRequest>, memory_mib: 
         None => return None,
     };
     (!groups.is_empty()).then(|| SharingPod {
-        pod: ObjectKey::of(pod),
+        key: ObjectKey::of(pod),
         uid: pod.metadata.uid.as_deref().unwrap_or_default().to_owned(),
         groups,
         groups_in_gpu_order: request.is_some(),
@@ -280,9 +270,9 @@ pub(crate) fn sharing_pod(pod: &Pod, request: Option<&BindRequest>, memory_mib: 
 
 fn announced(pod: &Pod, request: &BindRequest, memory_mib: i64) -> Option<SharingPod> {
     let labels = pod.gpu_groups();
-    let mut user = sharing_pod(pod, Some(request), memory_mib)?;
-    user.groups.retain(|group| labels.contains(&group.as_str()));
-    (!user.groups.is_empty()).then_some(user)
+    let mut announced = sharing_pod(pod, Some(request), memory_mib)?;
+    announced.groups.retain(|group| labels.contains(&group.as_str()));
+    (!announced.groups.is_empty()).then_some(announced)
 }
 
 fn request_groups(request: &BindRequest) -> (ObjectKey, Vec<String>) {
@@ -449,13 +439,18 @@ mod tests {
                 pod["metadata"]["annotations"] = json!({ "run.ai/reserve_for_gpu_index": gpu });
             })
         };
-        let told = pod("a", "n", |pod| {
+        let assigned = pod("a", "n", |pod| {
             pod["metadata"]["annotations"]["kai.scheduler/received-gpus"] = json!("GPU-1");
         });
         let mut pretended = reservation("x", "GPU-3");
         pretended.metadata.namespace = Some("tenant".into());
         let allocations = allocations(
-            &[reservation("g", "GPU-1"), reservation("h", "GPU-2"), told, pretended],
+            &[
+                reservation("g", "GPU-1"),
+                reservation("h", "GPU-2"),
+                assigned,
+                pretended,
+            ],
             &[],
             &[],
         );
@@ -463,7 +458,7 @@ mod tests {
         assert_eq!(
             allocations
                 .conflicting_reservation("g", "GPU-2")
-                .map(|rival| &*rival.group),
+                .map(|other| &*other.group),
             Some("h")
         );
         assert_eq!(
@@ -473,7 +468,7 @@ mod tests {
         );
         assert_eq!(allocations.member_on_other_gpu("g", "GPU-1"), None);
         assert_eq!(
-            allocations.member_on_other_gpu("g", "GPU-2").map(|user| &*user.uid),
+            allocations.member_on_other_gpu("g", "GPU-2").map(|pod| &*pod.uid),
             Some("uid-a")
         );
         assert_eq!(allocations.reservations.len(), 2);

@@ -81,9 +81,9 @@ mod tests {
     use crate::node::allocations::SharingPod;
     use crate::reservation_name;
 
-    fn user(terminating: bool, gpus: &[&str]) -> SharingPod {
+    fn member(terminating: bool, gpus: &[&str]) -> SharingPod {
         SharingPod {
-            pod: ObjectKey::new("ns", "p"),
+            key: ObjectKey::new("ns", "p"),
             uid: "u".into(),
             groups: vec!["g".into()],
             groups_in_gpu_order: true,
@@ -131,23 +131,29 @@ mod tests {
     fn every_state_has_its_care() {
         check(None, vec![], false, false, GcAction::Keep);
         check(None, vec![], true, true, GcAction::Keep);
-        check(None, vec![user(false, &[])], false, false, GcAction::Recreate);
-        check(None, vec![user(true, &[])], false, false, GcAction::Keep);
+        check(None, vec![member(false, &[])], false, false, GcAction::Recreate);
+        check(None, vec![member(true, &[])], false, false, GcAction::Keep);
         check(Some(live()), vec![], false, false, GcAction::Delete { retry: false });
         check(Some(live()), vec![], true, false, GcAction::Keep);
         check(Some(live()), vec![], false, true, GcAction::Keep);
-        check(Some(live()), vec![user(true, &["GPU-1"])], false, false, GcAction::Keep);
         check(
             Some(live()),
-            vec![user(false, &["GPU-1"])],
+            vec![member(true, &["GPU-1"])],
             false,
             false,
             GcAction::Keep,
         );
-        check(Some(live()), vec![user(false, &[])], false, false, GcAction::Keep);
         check(
             Some(live()),
-            vec![user(false, &["GPU-2"])],
+            vec![member(false, &["GPU-1"])],
+            false,
+            false,
+            GcAction::Keep,
+        );
+        check(Some(live()), vec![member(false, &[])], false, false, GcAction::Keep);
+        check(
+            Some(live()),
+            vec![member(false, &["GPU-2"])],
             false,
             false,
             GcAction::Mismatch { gpu: "GPU-1".into() },
@@ -155,7 +161,7 @@ mod tests {
         let unknown = Reservation { gpu: None, ..live() };
         check(
             Some(unknown.clone()),
-            vec![user(false, &["GPU-2"])],
+            vec![member(false, &["GPU-2"])],
             false,
             false,
             GcAction::Wait,
@@ -167,7 +173,7 @@ mod tests {
         };
         check(
             Some(ending.clone()),
-            vec![user(false, &[])],
+            vec![member(false, &[])],
             false,
             false,
             GcAction::Wait,
@@ -183,14 +189,14 @@ mod tests {
         );
         check(
             Some(ended.clone()),
-            vec![user(false, &[])],
+            vec![member(false, &[])],
             false,
             false,
             GcAction::Delete { retry: true },
         );
         check(
             Some(ended.clone()),
-            vec![user(false, &[])],
+            vec![member(false, &[])],
             true,
             false,
             GcAction::Delete { retry: true },
@@ -202,7 +208,7 @@ mod tests {
         };
         check(
             Some(elsewhere),
-            vec![user(false, &[])],
+            vec![member(false, &[])],
             false,
             false,
             GcAction::Delete { retry: true },

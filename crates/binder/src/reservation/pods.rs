@@ -76,7 +76,7 @@ impl Binder {
         }
         match created {
             Ok(created) => {
-                tracing::info!(group = %key, pod = reservation_name(key), "a GPU is being reserved");
+                tracing::info!(group = %key, pod = reservation_name(key), "a reservation pod is created");
                 self.metrics.reservation(operation);
                 Ok(created["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
             }
@@ -107,7 +107,7 @@ impl Binder {
             pod = found.name,
             group = found.group,
             node = found.node,
-            "a reservation is removed"
+            "a reservation pod is deleted"
         );
         self.metrics.reservation(Operation::Removed);
         Ok(())

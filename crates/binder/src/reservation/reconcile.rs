@@ -70,7 +70,7 @@ impl Binder {
             (GcAction::Mismatch { gpu }, Some(found)) => {
                 let pods = allocations
                     .active_members(&key.group)
-                    .map(|user| (about(user), user.gpus.join(",")))
+                    .map(|pod| (reference_to(pod), pod.gpus.join(",")))
                     .collect();
                 self.handle_mismatch(key, &found, &gpu, pods).await
             }
@@ -93,7 +93,7 @@ impl Binder {
         if let Some(result) = self.hold_placeholders(key, &facts, own_gpus).await? {
             return Ok(result);
         }
-        tracing::warn!(group = %key, "pods share a GPU that nothing holds for them; it is reserved anew");
+        tracing::warn!(group = %key, "running pods share a GPU without a reservation pod; it is created again");
         let mut pod = self.new_reservation(key, &facts);
         if let Some(gpu) = wanted {
             pod["metadata"]["annotations"][keys::RESERVATION_WANTED_GPU] = gpu.into();
@@ -144,7 +144,7 @@ impl Binder {
         gpu: &str,
         pods: Vec<(ObjectReference, String)>,
     ) -> Result<WorkResult, kai_cluster::Error> {
-        tracing::error!(group = %key, gpu, "the reservation made anew holds another GPU than its pods use");
+        tracing::error!(group = %key, gpu, "the new reservation pod holds another GPU than the pods of its group use");
         self.metrics.reservation(Operation::Mismatched);
         for (pod, own) in pods {
             let message = format!(
@@ -159,12 +159,12 @@ impl Binder {
     }
 }
 
-fn about(user: &crate::node::allocations::SharingPod) -> ObjectReference {
+fn reference_to(pod: &crate::node::allocations::SharingPod) -> ObjectReference {
     ObjectReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
-        namespace: user.pod.namespace.to_string(),
-        name: user.pod.name.to_string(),
-        uid: user.uid.clone(),
+        namespace: pod.key.namespace.to_string(),
+        name: pod.key.name.to_string(),
+        uid: pod.uid.clone(),
     }
 }

@@ -43,8 +43,8 @@ impl Binder {
                 // In this order, so that a constant stream of changes does not starve the resync.
                 biased;
                 _ = resync.tick() => {
-                    let inconsistent_groups = inconsistent_groups(&pods.informer().all(), &requests.informer().all(), self.settings.identity());
-                    inconsistent_groups.into_iter().for_each(|key| self.gc_queue.add(key));
+                    let groups = inconsistent_groups(&pods.informer().all(), &requests.informer().all(), self.settings.identity());
+                    groups.into_iter().for_each(|key| self.gc_queue.add(key));
                     self.health.alive(HEALTH_COMPONENT);
                 }
                 () = wake.notified() => {
@@ -67,7 +67,7 @@ impl Binder {
             period.tick().await;
             match self.ended_reservations().await {
                 Ok(groups) => groups.into_iter().for_each(|key| self.gc_queue.add(key)),
-                Err(error) => tracing::debug!(%error, "reservations that ended are looked for again later"),
+                Err(error) => tracing::debug!(%error, "listing ended reservation pods failed; it is tried again"),
             }
         }
     }
@@ -118,21 +118,20 @@ impl Binder {
         });
         if let Some(pod) = pod.filter(|pod| is_reservation(pod, identity)) {
             let group = Reservation::of(pod).key();
-            self.pending
-                .take_waiting_binds(&group)
-                .into_iter()
-                .for_each(|bind| self.bind_queue.add(bind));
+            self.requeue_waiting_binds(&group);
             if pod.is_terminating() {
                 self.gc_queue.add(group);
             }
         }
         for group in groups_left(&mut known.pods, &key, now.filter(|(_, groups)| !groups.is_empty())) {
-            self.pending
-                .take_waiting_binds(&group)
-                .into_iter()
-                .for_each(|bind| self.bind_queue.add(bind));
+            self.requeue_waiting_binds(&group);
             self.gc_queue.add(group);
         }
+    }
+
+    fn requeue_waiting_binds(&self, group: &GpuGroupKey) {
+        let binds = self.pending.take_waiting_binds(group);
+        binds.into_iter().for_each(|bind| self.bind_queue.add(bind));
     }
 }
 
@@ -177,21 +176,53 @@ fn inconsistent_groups(
     requests: &[Arc<BindRequest>],
     identity: Identity<'_>,
 ) -> BTreeSet<GpuGroupKey> {
+    let reserved = reserved_groups(pods, identity);
+    let used = used_groups(pods, requests, identity);
+    let requested: BTreeSet<GpuGroupKey> = requests
+        .iter()
+        .filter(|request| is_active(request))
+        .flat_map(|request| {
+            groups_of(request)
+                .into_iter()
+                .map(|group| GpuGroupKey::new(request.selected_node(), &group))
+        })
+        .collect();
+    let unused = reserved
+        .keys()
+        .filter(|key| !used.contains_key(key) && !requested.contains(key));
+    let is_consistent = |key: &GpuGroupKey, gpus: &[String]| match reserved.get(key) {
+        Some(Some(gpu)) => gpus.is_empty() || gpus.contains(gpu),
+        Some(None) | None => false,
+    };
+    let badly_reserved = used
+        .iter()
+        .filter(|(key, gpus)| !is_consistent(key, gpus))
+        .map(|(key, _)| key);
+    unused.chain(badly_reserved).cloned().collect()
+}
+
+/// The groups with a reservation pod, each with its GPU.
+fn reserved_groups(pods: &[Arc<Pod>], identity: Identity<'_>) -> BTreeMap<GpuGroupKey, Option<String>> {
+    pods.iter()
+        .filter(|pod| is_reservation(pod, identity))
+        .map(|pod| Reservation::of(pod))
+        .filter(|reservation| reservation.is_genuine() && !reservation.terminating)
+        .map(|reservation| (reservation.key(), reservation.gpu))
+        .collect()
+}
+
+/// The groups with bound pods that are not terminating, each with the GPUs of these pods.
+fn used_groups(
+    pods: &[Arc<Pod>],
+    requests: &[Arc<BindRequest>],
+    identity: Identity<'_>,
+) -> BTreeMap<GpuGroupKey, Vec<String>> {
     let by_pod: BTreeMap<(&str, &str), &BindRequest> = requests
         .iter()
         .map(|request| ((request.metadata.namespace(), request.pod_name()), &**request))
         .collect();
-    let mut held: BTreeMap<GpuGroupKey, Option<String>> = BTreeMap::new();
     let mut used: BTreeMap<GpuGroupKey, Vec<String>> = BTreeMap::new();
-    let mut inconsistent_groups = BTreeSet::new();
-    for pod in pods {
-        if is_reservation(pod, identity) {
-            let reservation = Reservation::of(pod);
-            if reservation.is_genuine() && !reservation.terminating {
-                held.insert(reservation.key(), reservation.gpu);
-            }
-            continue;
-        }
+    for pod in pods.iter().filter(|pod| !is_reservation(pod, identity)) {
         let Some(node) = pod
             .node_name()
             .filter(|_| pod.scheduler_name() == identity.scheduler_name)
@@ -202,39 +233,16 @@ fn inconsistent_groups(
             .get(&(pod.metadata.namespace(), pod.metadata.plain_name()))
             .copied();
         let request = request.filter(|request| targets_pod(request, pod) && request.selected_node() == node);
-        let Some(user) = sharing_pod(pod, request, 0) else {
+        let Some(sharing) = sharing_pod(pod, request, 0).filter(|sharing| !sharing.terminating) else {
             continue;
         };
-        for group in user.groups.iter().filter(|_| !user.terminating) {
+        for group in &sharing.groups {
             used.entry(GpuGroupKey::new(node, group))
                 .or_default()
-                .extend(user.gpus.iter().cloned());
+                .extend(sharing.gpus.iter().cloned());
         }
     }
-    let requested: BTreeSet<GpuGroupKey> = requests
-        .iter()
-        .filter(|request| is_active(request))
-        .flat_map(|request| {
-            groups_of(request)
-                .into_iter()
-                .map(|group| GpuGroupKey::new(request.selected_node(), &group))
-        })
-        .collect();
-    inconsistent_groups.extend(
-        held.keys()
-            .filter(|key| !used.contains_key(key) && !requested.contains(key))
-            .cloned(),
-    );
-    for (key, gpus) in used {
-        let consistent = match held.get(&key) {
-            Some(Some(gpu)) => gpus.is_empty() || gpus.contains(gpu),
-            Some(None) | None => false,
-        };
-        if !consistent {
-            inconsistent_groups.insert(key);
-        }
-    }
-    inconsistent_groups
+    used
 }
 
 #[cfg(test)]
