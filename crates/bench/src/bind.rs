@@ -96,8 +96,8 @@ async fn ceiling(kube: &Kube, nodes: usize, pods: usize) -> anyhow::Result<f64> 
     let context = kube.context();
     let bound = Bound::watch(&context, pods).await?;
     kube.create_pods("ceiling", pods, NOBODY).await?;
-    until("the pods to be seen", async || context.feeds.pods().len() == pods).await?;
-    let all = Arc::new(context.feeds.pods().all());
+    until("the pods to be seen", async || context.informers.pods().len() == pods).await?;
+    let all = Arc::new(context.informers.pods().all());
     let client = kube.client.clone();
     let start = Instant::now();
     in_parallel(pods, move |at| {
@@ -127,12 +127,17 @@ async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::
     let mut earlier = Kai::all(kube.kubeconfig.path(), &earlier)?;
     earlier.ready().await?;
     kube.create_pods("waiting", pods, keys::SCHEDULER_NAME).await?;
-    context.feeds.pod_groups().synced().await;
+    context.informers.pod_groups().synced().await;
     until("the pods to be grouped", async || {
-        let groups = context.feeds.pod_groups();
+        let groups = context.informers.pod_groups();
         groups.len() == pods
             && groups.all().iter().all(|group| group.resources_status().is_some())
-            && context.feeds.pods().all().iter().all(|pod| pod.pod_group().is_some())
+            && context
+                .informers
+                .pods()
+                .all()
+                .iter()
+                .all(|pod| pod.pod_group().is_some())
     })
     .await?;
     drop(earlier);
@@ -191,9 +196,9 @@ struct Bound {
 impl Bound {
     async fn watch(context: &Context, expected: usize) -> anyhow::Result<Bound> {
         let wake = Arc::new(Notify::new());
-        let pods = context.feeds.pods().subscribe(&wake);
-        pods.feed().synced().await;
-        ensure!(pods.feed().is_empty(), "there are pods already");
+        let pods = context.informers.pods().subscribe(&wake);
+        pods.informer().synced().await;
+        ensure!(pods.informer().is_empty(), "there are pods already");
         Ok(Bound { pods, wake, expected })
     }
 

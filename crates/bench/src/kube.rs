@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kai_api::{Object, Resource, keys};
-use kai_cluster::{Access, Client, Clock, Context, Deletion, Part, Patch, Selection, Target};
+use kai_cluster::{Client, ClientConfig, Clock, Context, Deletion, Part, Patch, Selection, Target};
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -37,7 +37,7 @@ impl Kube {
     /// Installs kai's definitions.
     pub(crate) async fn install(path: PathBuf) -> anyhow::Result<Kube> {
         let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
-        let client = Client::connect(&Access::Kubeconfig(path)).await?;
+        let client = Client::connect(&ClientConfig::Kubeconfig(path)).await?;
         for user in config["users"].as_array_mut().context("users")? {
             user["user"]["as"] = "system:serviceaccount:kai-scheduler:kai".into();
             user["user"]["as-groups"] = json!(["system:masters"]);

@@ -43,7 +43,7 @@ pub(crate) async fn run(kube: &Kube, length: Duration, table: &mut Table) -> any
     let mut looked = start;
     while start.elapsed() < length {
         beat.tick().await;
-        let (client, pods) = (kube.client.clone(), context.feeds.pods().clone());
+        let (client, pods) = (kube.client.clone(), context.informers.pods().clone());
         let name = format!("soak-{made}");
         made += 1;
         lives.spawn(async move {

@@ -13,25 +13,25 @@ pub enum Error {
     },
 }
 
-/// Why a pass over a bind request ended without a bound pod.
+/// Why an attempt ended without a bound pod.
 #[derive(Debug)]
-pub(crate) enum Stop {
-    /// Something is under way; look again then. No failure.
-    Later(std::time::Duration),
-    /// This bind can't be carried out.
+pub(crate) enum NotBound {
+    /// The attempt has to wait and is repeated after this time. No failure.
+    RetryAfter(std::time::Duration),
+    /// The bind fails for this reason.
     Refused(String),
-    /// A call failed.
+    /// A call to the API server failed.
     Call(kai_cluster::Error),
 }
 
-impl From<kai_cluster::Error> for Stop {
-    fn from(error: kai_cluster::Error) -> Stop {
-        Stop::Call(error)
+impl From<kai_cluster::Error> for NotBound {
+    fn from(error: kai_cluster::Error) -> NotBound {
+        NotBound::Call(error)
     }
 }
 
-/// Whether a failed call says nothing about the bind itself: the server was away, busy, or does not know us at the moment.
-pub(crate) fn is_passing(error: &kai_cluster::Error) -> bool {
+/// Whether a call failed for reasons that pass: the API server was unreachable or busy, or did not accept our credentials for a moment.
+pub(crate) fn is_transient(error: &kai_cluster::Error) -> bool {
     match error {
         kai_cluster::Error::NotLeader { .. } | kai_cluster::Error::Connect { .. } => true,
         kai_cluster::Error::Call { code: None, .. } => true,

@@ -1,37 +1,30 @@
-//! The binder: it carries out bind requests. For pods that share GPUs it holds a GPU per group by a reservation pod, tells the pod
-//! which GPU it got, and keeps reservations in order afterwards. It never chooses a node or a group, and never ends a workload.
+//! The binder carries out BindRequests. For a pod with a GPU share it reserves one GPU per GPU group with a reservation pod, tells the pod
+//! which GPUs it got, and binds it. Afterwards it keeps the reservation pods consistent with the pods that use them. It never chooses a
+//! node or a GPU group, and never ends a workload.
 //!
-//! What to do next is decided by plain functions over what was read (`step`, `books`, `care`, `intent`); `bind` and `sync`
-//! read, ask them, and write. Absence in a watch is never proof of anything here: what is destroyed or promised rests on fresh reads.
+//! | module | content |
+//! |---|---|
+//! | `bind` | one BindRequest, from plan to Binding |
+//! | `reservation` | the reservation pods: state, manifest, creation, garbage collection |
+//! | `node` | fresh reads of a node: its facts, and the allocations of its GPUs |
+//! | `shell` | flags, work queues, watch loop, metrics |
+//!
+//! Pure functions decide (`bind::plan`, `bind::final_check`, `reservation::state`, `reservation::gc`); `bind::attempt` and
+//! `reservation::reconcile` read, ask them, and write.
+//!
+//! Architecture invariant: a missing object in a watch proves nothing. Every deletion and every Binding depends on fresh reads.
+//!
+//! In this crate "group" always means GPU group.
 
-mod admit;
-mod args;
 mod bind;
-mod books;
-mod care;
-mod config_maps;
-mod devices;
 mod error;
-mod group;
-mod intent;
-mod locks;
-mod metrics;
-mod notices;
-mod placeholders;
-mod reads;
-mod reservation_pod;
-mod reservations;
-mod rollback;
-mod run;
-mod settings;
-mod sharing;
-mod step;
-mod sync;
-mod waits;
-mod watch;
+mod gpu_group;
+mod node;
+mod reservation;
+mod shell;
 
-pub use args::Args;
 pub use error::Error;
-pub use group::{GroupKey, reservation_name};
-pub use run::run;
-pub use settings::{Choice, ReservationMode, Settings, TegraMode};
+pub use gpu_group::{GpuGroupKey, reservation_name};
+pub use shell::args::Args;
+pub use shell::run::run;
+pub use shell::settings::{Choice, ReservationMode, Settings, TegraMode};

@@ -1,4 +1,4 @@
-//! Incidents from the field, and the everyday, against the embedded API server.
+//! Everyday binds and incidents of production clusters, against the embedded API server.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use kai_embedded::server::{Fault, Patch, RequestInfo};
 use serde_json::json;
-use support::{GPU, NS, RESERVATIONS, World};
+use support::{GPU, NS, RESERVATIONS, TestCluster};
 
 #[tokio::test(start_paused = true)]
 async fn a_plain_pod_is_bound_once_and_says_so() {
-    let mut world = World::new();
-    world.node("n", 0);
-    let pod = world.pod("p", json!({}));
-    world.request(&pod, "n", json!({}));
-    world.start(&[]);
-    world
-        .until("bound", |world| world.status("p")["phase"] == "Succeeded")
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 0);
+    let pod = cluster.pod("p", json!({}));
+    cluster.request(&pod, "n", json!({}));
+    cluster.start(&[]);
+    cluster
+        .until("bound", |cluster| cluster.status("p")["phase"] == "Succeeded")
         .await;
-    let pod = world.get("pods", NS, "p").unwrap();
+    let pod = cluster.get("pods", NS, "p").unwrap();
     assert_eq!(pod["spec"]["nodeName"], "n");
     assert_eq!(pod["metadata"]["annotations"]["received-resource-type"], "Regular");
     let conditions = pod["status"]["conditions"].as_array().unwrap();
@@ -31,63 +31,67 @@ async fn a_plain_pod_is_bound_once_and_says_so() {
             .iter()
             .any(|one| one["type"] == "PodBound" && one["status"] == "True")
     );
-    world.until("told", |world| world.events("Bound").len() == 1).await;
-    assert!(world.reservations().is_empty());
+    cluster
+        .until("told", |cluster| cluster.events("Bound").len() == 1)
+        .await;
+    assert!(cluster.reservations().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_share_gets_label_config_maps_and_the_reserved_gpu() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.share("p", "n", &["g"], 50);
-    world.share("q", "n", &["h", "i"], 30);
-    world.kubelets.lock().unwrap().gpus_of("n", 3);
-    world.start(&[]);
-    world
-        .until("bound", |world| world.is_bound("p") && world.is_bound("q"))
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 2);
+    cluster.share("p", "n", &["g"], 50);
+    cluster.share("q", "n", &["h", "i"], 30);
+    cluster.kubelets.lock().unwrap().set_gpus("n", 3);
+    cluster.start(&[]);
+    cluster
+        .until("bound", |cluster| cluster.is_bound("p") && cluster.is_bound("q"))
         .await;
-    let pod = world.get("pods", NS, "p").unwrap();
-    let gpu = world.reservation("n", "g").unwrap()["metadata"]["annotations"][GPU].clone();
+    let pod = cluster.get("pods", NS, "p").unwrap();
+    let gpu = cluster.reservation("n", "g").unwrap()["metadata"]["annotations"][GPU].clone();
     assert_eq!(pod["metadata"]["labels"]["runai-gpu-group"], "g");
     assert_eq!(pod["metadata"]["annotations"]["received-resource-type"], "Fraction");
     assert_eq!(pod["metadata"]["annotations"]["kai.scheduler/received-gpus"], gpu);
     assert_eq!(
-        world.devices("p"),
+        cluster.devices("p"),
         format!("kai.scheduler/gpu={}", gpu.as_str().unwrap())
     );
-    let map = world.get("configmaps", NS, "p-shared-gpu-0").unwrap();
+    let map = cluster.get("configmaps", NS, "p-shared-gpu-0").unwrap();
     assert_eq!(map["data"]["GPU_PORTION"], "0.50");
     assert_eq!(map["metadata"]["ownerReferences"][0]["uid"], pod["metadata"]["uid"]);
-    assert!(world.get("configmaps", NS, "p-shared-gpu-0-evar").is_some());
-    let several = world.get("pods", NS, "q").unwrap();
+    assert!(cluster.get("configmaps", NS, "p-shared-gpu-0-evar").is_some());
+    let several = cluster.get("pods", NS, "q").unwrap();
     assert_eq!(
         several["metadata"]["labels"],
         json!({ "runai-gpu-group/h": "h", "runai-gpu-group/i": "i" })
     );
-    assert_eq!(world.devices("q").split(',').count(), 2);
-    assert_eq!(world.reservations().len(), 3);
-    world.assert_sound();
+    assert_eq!(cluster.devices("q").split(',').count(), 2);
+    assert_eq!(cluster.reservations().len(), 3);
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_16_halves_fills_8_gpus_and_leaves_nothing_behind() {
-    let mut world = World::new();
-    world.node("n", 8);
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 8);
     for at in 0..16 {
-        world.share(&format!("p{at}"), "n", &[&format!("g{}", at / 2)], 50);
+        cluster.share(&format!("p{at}"), "n", &[&format!("g{}", at / 2)], 50);
     }
-    world.start(&[]);
-    world
-        .until("all bound", |world| (0..16).all(|at| world.is_bound(&format!("p{at}"))))
+    cluster.start(&[]);
+    cluster
+        .until("all bound", |cluster| {
+            (0..16).all(|at| cluster.is_bound(&format!("p{at}")))
+        })
         .await;
-    world.assert_sound();
-    assert_eq!(world.reservations().len(), 8, "one for each group");
-    (0..16).for_each(|at| world.delete("pods", NS, &format!("p{at}")));
-    world
-        .until("no reservations", |world| world.reservations().is_empty())
+    cluster.assert_no_violations();
+    assert_eq!(cluster.reservations().len(), 8, "one for each group");
+    (0..16).for_each(|at| cluster.delete("pods", NS, &format!("p{at}")));
+    cluster
+        .until("no reservations", |cluster| cluster.reservations().is_empty())
         .await;
     assert!(
-        world
+        cluster
             .all("configmaps")
             .iter()
             .all(|map| map["metadata"]["namespace"] != NS)
@@ -96,25 +100,25 @@ async fn a_burst_of_16_halves_fills_8_gpus_and_leaves_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_gpu_that_was_promised_too_often_takes_no_more() {
-    let mut world = World::new();
-    world.node("n", 2);
-    // A scheduler that lags decides three halves for one GPU.
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 2);
+    // A scheduler with an outdated cache gives one GPU to three pods of 0.5 each.
     for at in 0..3 {
-        world.share(&format!("p{at}"), "n", &["g"], 50);
+        cluster.share(&format!("p{at}"), "n", &["g"], 50);
     }
-    world.start(&[]);
-    let settled = |world: &World| (0..3).all(|at| !world.status(&format!("p{at}"))["phase"].is_null());
-    world.until("settled", settled).await;
-    let bound: Vec<bool> = (0..3).map(|at| world.is_bound(&format!("p{at}"))).collect();
+    cluster.start(&[]);
+    let settled = |cluster: &TestCluster| (0..3).all(|at| !cluster.status(&format!("p{at}"))["phase"].is_null());
+    cluster.until("settled", settled).await;
+    let bound: Vec<bool> = (0..3).map(|at| cluster.is_bound(&format!("p{at}"))).collect();
     assert_eq!(bound.iter().filter(|bound| **bound).count(), 2, "{bound:?}");
     let loser = format!("p{}", bound.iter().position(|bound| !bound).unwrap());
-    assert!(world.failed(&loser));
-    let reason = world.status(&loser)["reason"].as_str().unwrap().to_owned();
+    assert!(cluster.failed(&loser));
+    let reason = cluster.status(&loser)["reason"].as_str().unwrap().to_owned();
     assert!(
         reason.contains("has no room: 10000 of 10000 MiB are promised"),
         "{reason}"
     );
-    let pod = world.get("pods", NS, &loser).unwrap();
+    let pod = cluster.get("pods", NS, &loser).unwrap();
     assert!(
         pod["metadata"]["labels"]
             .as_object()
@@ -122,7 +126,11 @@ async fn a_gpu_that_was_promised_too_often_takes_no_more() {
         "{}",
         pod["metadata"]
     );
-    assert!(world.get("configmaps", NS, &format!("{loser}-shared-gpu-0")).is_none());
+    assert!(
+        cluster
+            .get("configmaps", NS, &format!("{loser}-shared-gpu-0"))
+            .is_none()
+    );
     let conditions = pod["status"]["conditions"].as_array().unwrap();
     assert!(
         conditions
@@ -130,89 +138,93 @@ async fn a_gpu_that_was_promised_too_often_takes_no_more() {
             .any(|one| one["type"] == "PodBound" && one["status"] == "False")
     );
     assert!(
-        world
+        cluster
             .events("Bound")
             .iter()
             .all(|event| event["involvedObject"]["name"] != loser)
     );
-    world.assert_sound();
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn memory_requests_add_up_in_mib_not_in_rounded_portions() {
-    let mut world = World::new();
-    world.node("n", 1);
-    // 24 times 416 MiB are 9984 of 10000; each is 0.05 when rounded up to hundredths.
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    // 24 times 416 MiB are 9984 of 10000 MiB; each is 0.05 when rounded up to hundredths.
     for at in 0..24 {
-        let pod = world.pod(&format!("p{at}"), json!({ "gpu-memory": "416" }));
+        let pod = cluster.pod(&format!("p{at}"), json!({ "gpu-memory": "416" }));
         let share = json!({
             "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.05" },
         });
-        world.request(&pod, "n", share);
+        cluster.request(&pod, "n", share);
     }
-    world.start(&[]);
-    world
-        .until("all bound", |world| (0..24).all(|at| world.is_bound(&format!("p{at}"))))
+    cluster.start(&[]);
+    cluster
+        .until("all bound", |cluster| {
+            (0..24).all(|at| cluster.is_bound(&format!("p{at}")))
+        })
         .await;
-    assert_eq!(world.reservations().len(), 1);
+    assert_eq!(cluster.reservations().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_node_is_not_asked_for_ever() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("first", |world| world.is_bound("p")).await;
-    world.share("q", "n", &["h"], 50);
-    world.until("refused", |world| world.failed("q")).await;
-    let refused = world.kubelets.lock().unwrap().refused;
-    world.pass(300).await;
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("first", |cluster| cluster.is_bound("p")).await;
+    cluster.share("q", "n", &["h"], 50);
+    cluster.until("refused", |cluster| cluster.failed("q")).await;
+    let refused = cluster.kubelets.lock().unwrap().refused;
+    cluster.sleep(300).await;
     assert_eq!(
-        world.kubelets.lock().unwrap().refused,
+        cluster.kubelets.lock().unwrap().refused,
         refused,
         "no further attempt without a further request"
     );
     assert_eq!(refused, 1);
-    assert_eq!(world.reservations().len(), 1, "what was refused is gone");
+    assert_eq!(cluster.reservations().len(), 1, "what was refused is gone");
 }
 
 #[tokio::test(start_paused = true)]
 async fn attempts_are_counted_up_to_the_limit() {
-    let mut world = World::new();
-    world.node("n", 0);
-    world.share_with("p", "n", &["g"], 50, json!({ "backoffLimit": 3 }));
-    world.start(&[]);
-    world
-        .until("spent", |world| world.status("p")["failedAttempts"] == 3)
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 0);
+    cluster.share_with("p", "n", &["g"], 50, json!({ "backoffLimit": 3 }));
+    cluster.start(&[]);
+    cluster
+        .until("spent", |cluster| cluster.status("p")["failedAttempts"] == 3)
         .await;
-    world.pass(300).await;
-    assert_eq!(world.status("p")["failedAttempts"], 3);
-    assert_eq!(world.kubelets.lock().unwrap().refused, 3);
-    assert!(world.reservations().is_empty() && world.events("Bound").is_empty());
+    cluster.sleep(300).await;
+    assert_eq!(cluster.status("p")["failedAttempts"], 3);
+    assert_eq!(cluster.kubelets.lock().unwrap().refused, 3);
+    assert!(cluster.reservations().is_empty() && cluster.events("Bound").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_doomed_bind_does_not_starve_others_and_is_never_called_bound() {
-    let mut world = World::new();
-    world.node("n", 4);
-    world.server.set_faults(Arc::new(|request: &RequestInfo| {
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 4);
+    cluster.server.set_faults(Arc::new(|request: &RequestInfo| {
         let doomed = request.subresource == "binding" && request.name.starts_with("doomed");
         if doomed { Fault::Fail(403) } else { Fault::Pass }
     }));
     for at in 0..12 {
-        world.share(&format!("doomed{at}"), "n", &["d"], 10);
+        cluster.share(&format!("doomed{at}"), "n", &["d"], 10);
     }
-    world.share("good", "n", &["g"], 50);
-    world.start(&["--max-concurrent-reconciles=2"]);
-    world.until("good", |world| world.is_bound("good")).await;
-    world
-        .until("doomed", |world| (0..12).all(|at| world.failed(&format!("doomed{at}"))))
+    cluster.share("good", "n", &["g"], 50);
+    cluster.start(&["--max-concurrent-reconciles=2"]);
+    cluster.until("good", |cluster| cluster.is_bound("good")).await;
+    cluster
+        .until("doomed", |cluster| {
+            (0..12).all(|at| cluster.failed(&format!("doomed{at}")))
+        })
         .await;
-    world.until("tidy", |world| world.reservations().len() == 1).await;
-    assert_eq!(world.events("Bound").len(), 1);
+    cluster.until("tidy", |cluster| cluster.reservations().len() == 1).await;
+    assert_eq!(cluster.events("Bound").len(), 1);
     let labelled = |pod: &serde_json::Value| !pod["metadata"]["labels"]["runai-gpu-group"].is_null();
-    let pods = world
+    let pods = cluster
         .all("pods")
         .into_iter()
         .filter(|pod| pod["metadata"]["namespace"] == NS);
@@ -221,262 +233,271 @@ async fn a_doomed_bind_does_not_starve_others_and_is_never_called_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_does_not_answer_costs_one_deadline_and_others_nothing() {
-    let mut world = World::new();
-    world.node("dead", 1);
-    world.node("n", 1);
-    world.kubelets.lock().unwrap().dead.insert("dead".into());
+    let mut cluster = TestCluster::new();
+    cluster.node("dead", 1);
+    cluster.node("n", 1);
+    cluster.kubelets.lock().unwrap().stopped.insert("dead".into());
     for at in 0..15 {
-        world.share(&format!("lost{at}"), "dead", &["g"], 5);
+        cluster.share(&format!("lost{at}"), "dead", &["g"], 5);
     }
-    world.share("p", "n", &["h"], 50);
-    world.start(&["--max-concurrent-reconciles=1"]);
+    cluster.share("p", "n", &["h"], 50);
+    cluster.start(&["--max-concurrent-reconciles=1"]);
     let begin = tokio::time::Instant::now();
-    world.until("other node", |world| world.is_bound("p")).await;
+    cluster.until("other node", |cluster| cluster.is_bound("p")).await;
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-    world
-        .until("given up", |world| (0..15).all(|at| world.failed(&format!("lost{at}"))))
+    cluster
+        .until("given up", |cluster| {
+            (0..15).all(|at| cluster.failed(&format!("lost{at}")))
+        })
         .await;
     assert!(begin.elapsed() < Duration::from_secs(90), "{:?}", begin.elapsed());
     assert!(
-        world.status("lost0")["reason"]
+        cluster.status("lost0")["reason"]
             .as_str()
             .unwrap()
             .contains("did not get a GPU within 40 s")
     );
-    world.kubelets.lock().unwrap().dead.clear();
-    world.until("tidy", |world| world.reservations().len() == 1).await;
+    cluster.kubelets.lock().unwrap().stopped.clear();
+    cluster.until("tidy", |cluster| cluster.reservations().len() == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stuck_terminating_reservation_blocks_its_group_alone() {
-    let mut world = World::new();
-    world.node("n", 3);
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("first", |world| world.is_bound("p")).await;
-    let name = world.reservation("n", "g").unwrap()["metadata"]["name"]
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 3);
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("first", |cluster| cluster.is_bound("p")).await;
+    let name = cluster.reservation("n", "g").unwrap()["metadata"]["name"]
         .as_str()
         .unwrap()
         .to_owned();
-    world.kubelets.lock().unwrap().stuck.insert(name.clone());
-    world.delete("pods", NS, "p");
-    let going = |world: &World| !world.reservation("n", "g").unwrap()["metadata"]["deletionTimestamp"].is_null();
-    world.until("reservation going", going).await;
-    world.share("late", "n", &["g"], 50);
-    world.share("other", "n", &["h"], 50);
-    world.until("other group", |world| world.is_bound("other")).await;
-    world.until("given up", |world| world.failed("late")).await;
+    cluster.kubelets.lock().unwrap().never_terminated.insert(name.clone());
+    cluster.delete("pods", NS, "p");
+    let going =
+        |cluster: &TestCluster| !cluster.reservation("n", "g").unwrap()["metadata"]["deletionTimestamp"].is_null();
+    cluster.until("reservation going", going).await;
+    cluster.share("late", "n", &["g"], 50);
+    cluster.share("other", "n", &["h"], 50);
+    cluster.until("other group", |cluster| cluster.is_bound("other")).await;
+    cluster.until("given up", |cluster| cluster.failed("late")).await;
     assert!(
-        world.status("late")["reason"]
+        cluster.status("late")["reason"]
             .as_str()
             .unwrap()
             .contains("does not end")
     );
-    world.delete("bindrequests.scheduling.run.ai", NS, "late");
-    world.kubelets.lock().unwrap().stuck.clear();
-    world.until("gone", |world| world.reservation("n", "g").is_none()).await;
-    let pod = world.get("pods", NS, "late").unwrap();
+    cluster.delete("bindrequests.scheduling.run.ai", NS, "late");
+    cluster.kubelets.lock().unwrap().never_terminated.clear();
+    cluster
+        .until("gone", |cluster| cluster.reservation("n", "g").is_none())
+        .await;
+    let pod = cluster.get("pods", NS, "late").unwrap();
     let share = json!({
         "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.50" },
     });
-    world.request(&pod, "n", share);
-    world.until("bound in the end", |world| world.is_bound("late")).await;
+    cluster.request(&pod, "n", share);
+    cluster
+        .until("bound in the end", |cluster| cluster.is_bound("late"))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_comes_back_and_kills_nobody() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.share("p", "n", &["g"], 50);
-    world.share("q", "n", &["g"], 50);
-    world.start(&[]);
-    world
-        .until("bound", |world| world.is_bound("p") && world.is_bound("q"))
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    cluster.share("p", "n", &["g"], 50);
+    cluster.share("q", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster
+        .until("bound", |cluster| cluster.is_bound("p") && cluster.is_bound("q"))
         .await;
-    let before = world.reservation("n", "g").unwrap();
-    world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
-    let back = |world: &World| {
-        world.reservation("n", "g").is_some_and(|now| {
+    let before = cluster.reservation("n", "g").unwrap();
+    cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
+    let back = |cluster: &TestCluster| {
+        cluster.reservation("n", "g").is_some_and(|now| {
             now["metadata"]["uid"] != before["metadata"]["uid"] && !now["metadata"]["annotations"][GPU].is_null()
         })
     };
-    world.until("back", back).await;
-    let after = world.reservation("n", "g").unwrap();
+    cluster.until("back", back).await;
+    let after = cluster.reservation("n", "g").unwrap();
     assert_eq!(
         after["metadata"]["annotations"][GPU],
         before["metadata"]["annotations"][GPU]
     );
-    assert!(world.is_bound("p") && world.is_bound("q"));
-    world.pass(120).await;
+    assert!(cluster.is_bound("p") && cluster.is_bound("q"));
+    cluster.sleep(120).await;
     assert_eq!(
-        world.reservation("n", "g").unwrap()["metadata"]["uid"],
+        cluster.reservation("n", "g").unwrap()["metadata"]["uid"],
         after["metadata"]["uid"],
         "it stays"
     );
-    assert!(world.events("GPUReservationMismatch").is_empty());
+    assert!(cluster.events("GPUReservationMismatch").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reservation_that_gets_another_gpu_is_said_and_gets_its_own_back() {
-    let mut world = World::new();
-    world.node("n", 4);
-    world.share("p", "n", &["g"], 20);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    let before = world.reservation("n", "g").unwrap();
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 4);
+    cluster.share("p", "n", &["g"], 20);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+    let before = cluster.reservation("n", "g").unwrap();
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
-    // Each of the others is chosen first.
-    world.kubelets.lock().unwrap().disliked.insert(gpu.clone());
-    world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
-    world
-        .until("said", |world| !world.events("GPUReservationMismatch").is_empty())
+    // The kubelet chooses each of the other GPUs first.
+    cluster.kubelets.lock().unwrap().given_last.insert(gpu.clone());
+    cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
+    cluster
+        .until("said", |cluster| !cluster.events("GPUReservationMismatch").is_empty())
         .await;
-    let healed = |world: &World| {
-        let now = world.reservation("n", "g");
-        now.is_some_and(|now| now["metadata"]["annotations"][GPU] == gpu.as_str()) && world.reservations().len() == 1
+    let healed = |cluster: &TestCluster| {
+        let now = cluster.reservation("n", "g");
+        now.is_some_and(|now| now["metadata"]["annotations"][GPU] == gpu.as_str()) && cluster.reservations().len() == 1
     };
-    world.until("healed, and nothing else is held", healed).await;
-    assert!(world.is_bound("p"));
-    world.share("r", "n", &["g"], 20);
-    world.until("open again", |world| world.is_bound("r")).await;
-    world.assert_sound();
+    cluster.until("healed, and nothing else is held", healed).await;
+    assert!(cluster.is_bound("p"));
+    cluster.share("r", "n", &["g"], 20);
+    cluster.until("open again", |cluster| cluster.is_bound("r")).await;
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn binds_leave_a_lost_reservation_to_those_who_know_its_gpu() {
-    let mut world = World::new();
-    world.node("n", 4);
-    world.share("p", "n", &["g"], 20);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    world.stop();
-    let before = world.reservation("n", "g").unwrap();
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 4);
+    cluster.share("p", "n", &["g"], 20);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+    cluster.stop();
+    let before = cluster.reservation("n", "g").unwrap();
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
-    world.kubelets.lock().unwrap().disliked.insert(gpu.clone());
-    world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
-    world.until("lost", |world| world.reservation("n", "g").is_none()).await;
+    cluster.kubelets.lock().unwrap().given_last.insert(gpu.clone());
+    cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
+    cluster
+        .until("lost", |cluster| cluster.reservation("n", "g").is_none())
+        .await;
     let share = json!({
         "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.20" },
     });
-    let late = world.pod("late", json!({ "gpu-fraction": "0.20" }));
-    world.start(&[]);
-    // The scheduler decides the same again as soon as a bind failed.
-    let again = |world: &World| {
-        if world.failed("late") {
-            world.delete("bindrequests.scheduling.run.ai", NS, "late");
+    let late = cluster.pod("late", json!({ "gpu-fraction": "0.20" }));
+    cluster.start(&[]);
+    // The scheduler creates the same BindRequest again as soon as a bind has failed.
+    let again = |cluster: &TestCluster| {
+        if cluster.failed("late") {
+            cluster.delete("bindrequests.scheduling.run.ai", NS, "late");
         }
-        if world.status("late").is_null() && world.get("bindrequests.scheduling.run.ai", NS, "late").is_none() {
-            world.request(&late, "n", share.clone());
+        if cluster.status("late").is_null() && cluster.get("bindrequests.scheduling.run.ai", NS, "late").is_none() {
+            cluster.request(&late, "n", share.clone());
         }
-        let wished = &world.reservation("n", "g").unwrap_or_default()["metadata"]["annotations"];
-        let wished = &wished["kai.scheduler/wanted-gpu"];
+        let wanted = &cluster.reservation("n", "g").unwrap_or_default()["metadata"]["annotations"];
+        let wanted = &wanted["kai.scheduler/wanted-gpu"];
         assert!(
-            world.reservation("n", "g").is_none() || *wished == gpu.as_str(),
-            "made by who does not know the GPU"
+            cluster.reservation("n", "g").is_none() || *wanted == gpu.as_str(),
+            "recreated without the wanted GPU"
         );
-        world.is_bound("late")
+        cluster.is_bound("late")
     };
-    world.until("bound", again).await;
-    let now = world.reservation("n", "g").unwrap();
+    cluster.until("bound", again).await;
+    let now = cluster.reservation("n", "g").unwrap();
     assert_eq!(now["metadata"]["annotations"][GPU], gpu.as_str());
-    world.assert_sound();
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_group_whose_reservation_holds_another_gpu_takes_nobody_in() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.share("p", "n", &["g"], 20);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    let before = world.reservation("n", "g").unwrap();
-    // It got lost, and a pod was given its GPU before it came back.
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 2);
+    cluster.share("p", "n", &["g"], 20);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+    let before = cluster.reservation("n", "g").unwrap();
+    // The reservation pod is lost, and another pod gets its GPU before it is recreated.
     let gpu = before["metadata"]["annotations"][GPU].as_str().unwrap().to_owned();
-    world.kubelets.lock().unwrap().away.insert(gpu);
-    world.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
-    let said = |world: &World| !world.events("GPUReservationMismatch").is_empty();
-    world.until("said", said).await;
-    // A bind that is always there does not keep it from being seen that the GPU is not to be had.
-    world.share_with("late", "n", &["g"], 20, json!({ "backoffLimit": 1000 }));
-    world.until("refused", |world| world.failed("late")).await;
-    world.pass(200).await;
-    let uid = |world: &World| world.reservation("n", "g").unwrap()["metadata"]["uid"].clone();
-    let kept = uid(&world);
-    world.pass(200).await;
-    assert_eq!(uid(&world), kept, "one try after the other would be in vain");
-    assert_eq!(world.reservations().len(), 1);
-    assert!(world.is_bound("p") && !world.is_bound("late"));
-    world.assert_sound();
+    cluster.kubelets.lock().unwrap().held_elsewhere.insert(gpu);
+    cluster.delete("pods", RESERVATIONS, before["metadata"]["name"].as_str().unwrap());
+    let said = |cluster: &TestCluster| !cluster.events("GPUReservationMismatch").is_empty();
+    cluster.until("said", said).await;
+    // A pending bind of the group does not hide that the GPU can't be reserved again.
+    cluster.share_with("late", "n", &["g"], 20, json!({ "backoffLimit": 1000 }));
+    cluster.until("refused", |cluster| cluster.failed("late")).await;
+    cluster.sleep(200).await;
+    let uid = |cluster: &TestCluster| cluster.reservation("n", "g").unwrap()["metadata"]["uid"].clone();
+    let kept = uid(&cluster);
+    cluster.sleep(200).await;
+    assert_eq!(uid(&cluster), kept, "one try after the other would be in vain");
+    assert_eq!(cluster.reservations().len(), 1);
+    assert!(cluster.is_bound("p") && !cluster.is_bound("late"));
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_reservations_with_one_gpu_are_refused() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 2);
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
     // A device plugin with replicas may give out the same GPU again.
-    let gpu = world.reservation("n", "g").unwrap()["metadata"]["annotations"][GPU].clone();
-    world.kubelets.lock().unwrap().alias("n", gpu.as_str().unwrap());
-    world.share("q", "n", &["h"], 50);
-    world.until("refused", |world| world.failed("q")).await;
-    assert!(world.status("q")["reason"].as_str().unwrap().contains("alike"));
-    world.until("tidy", |world| world.reservations().len() == 1).await;
-    world.assert_sound();
+    let gpu = cluster.reservation("n", "g").unwrap()["metadata"]["annotations"][GPU].clone();
+    cluster.kubelets.lock().unwrap().alias("n", gpu.as_str().unwrap());
+    cluster.share("q", "n", &["h"], 50);
+    cluster.until("refused", |cluster| cluster.failed("q")).await;
+    assert!(cluster.status("q")["reason"].as_str().unwrap().contains("alike"));
+    cluster.until("tidy", |cluster| cluster.reservations().len() == 1).await;
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_forged_group_label_has_no_effect() {
-    let mut world = World::new();
-    world.node("n", 2);
-    let forged = world.pod("thief", json!({ "gpu-fraction": "0.9" }));
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 2);
+    let forged = cluster.pod("thief", json!({ "gpu-fraction": "0.9" }));
     let label = json!({ "metadata": { "labels": { "runai-gpu-group": "g" } } });
-    world
+    cluster
         .store
         .patch("pods", NS, "thief", &Patch::Merge(label.clone()))
         .unwrap();
-    world.share("p", "n", &["g"], 60);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    let plain = world.pod("plain", json!({}));
-    world.store.patch("pods", NS, "plain", &Patch::Merge(label)).unwrap();
-    world.request(&plain, "n", json!({}));
-    world.until("plain bound", |world| world.is_bound("plain")).await;
-    assert!(world.get("pods", NS, "plain").unwrap()["metadata"]["labels"]["runai-gpu-group"].is_null());
-    world.share("q", "n", &["g"], 40);
-    world.until("room is room", |world| world.is_bound("q")).await;
+    cluster.share("p", "n", &["g"], 60);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+    let plain = cluster.pod("plain", json!({}));
+    cluster.store.patch("pods", NS, "plain", &Patch::Merge(label)).unwrap();
+    cluster.request(&plain, "n", json!({}));
+    cluster.until("plain bound", |cluster| cluster.is_bound("plain")).await;
+    assert!(cluster.get("pods", NS, "plain").unwrap()["metadata"]["labels"]["runai-gpu-group"].is_null());
+    cluster.share("q", "n", &["g"], 40);
+    cluster.until("room is room", |cluster| cluster.is_bound("q")).await;
     assert!(forged["spec"]["nodeName"].is_null());
-    world.delete("pods", NS, "p");
-    world.delete("pods", NS, "q");
-    world
-        .until("a label holds no GPU", |world| world.reservations().is_empty())
+    cluster.delete("pods", NS, "p");
+    cluster.delete("pods", NS, "q");
+    cluster
+        .until("a label holds no GPU", |cluster| cluster.reservations().is_empty())
         .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_pod_that_is_gone_binds_nothing() {
-    let mut world = World::new();
-    world.node("n", 1);
-    let pod = world.pod("p", json!({ "gpu-fraction": "0.5" }));
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    let pod = cluster.pod("p", json!({ "gpu-fraction": "0.5" }));
     let mut stale = pod.clone();
     stale["metadata"]["uid"] = json!("11111111-1111-4111-8111-111111111111");
     let share = json!({
         "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"], "receivedGPU": { "count": 1, "portion": "0.50" },
     });
-    world.request(&stale, "n", share);
-    world.start(&[]);
-    world.pass(60).await;
-    assert!(!world.is_bound("p") && world.reservations().is_empty());
+    cluster.request(&stale, "n", share);
+    cluster.start(&[]);
+    cluster.sleep(60).await;
+    assert!(!cluster.is_bound("p") && cluster.reservations().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_sat_out() {
-    let mut world = World::new();
-    world.node("n", 2);
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 2);
     let out = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&out);
-    // The token is revoked: everything is refused as unknown, watches too.
+    // The token is revoked: all calls and watches are answered with 401.
     let faults = move |_: &RequestInfo| {
         if seen.load(Ordering::Relaxed) {
             Fault::Fail(401)
@@ -484,47 +505,47 @@ async fn an_outage_is_sat_out() {
             Fault::Pass
         }
     };
-    world.server.set_faults(Arc::new(faults));
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("before", |world| world.is_bound("p")).await;
+    cluster.server.set_faults(Arc::new(faults));
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("before", |cluster| cluster.is_bound("p")).await;
     out.store(true, Ordering::Relaxed);
-    world.share("q", "n", &["g"], 50);
-    world.share("r", "n", &["h"], 50);
-    world.pass(120).await;
-    assert!(!world.is_bound("q"));
+    cluster.share("q", "n", &["g"], 50);
+    cluster.share("r", "n", &["h"], 50);
+    cluster.sleep(120).await;
+    assert!(!cluster.is_bound("q"));
     out.store(false, Ordering::Relaxed);
-    world
-        .until("after", |world| world.is_bound("q") && world.is_bound("r"))
+    cluster
+        .until("after", |cluster| cluster.is_bound("q") && cluster.is_bound("r"))
         .await;
-    world.assert_sound();
+    cluster.assert_no_violations();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_binding_whose_answer_is_lost_is_recognised() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    cluster
         .server
         .set_faults(Arc::new(|request: &RequestInfo| match &*request.subresource {
             "binding" => Fault::DropAnswer,
             _ => Fault::Pass,
         }));
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world
-        .until("said", |world| world.status("p")["phase"] == "Succeeded")
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster
+        .until("said", |cluster| cluster.status("p")["phase"] == "Succeeded")
         .await;
-    assert!(world.is_bound("p"));
-    assert!(world.events("BindingError").is_empty());
-    assert_eq!(world.reservations().len(), 1);
+    assert!(cluster.is_bound("p"));
+    assert!(cluster.events("BindingError").is_empty());
+    assert_eq!(cluster.reservations().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_gpu_is_reserved_while_nodes_are_added() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    cluster
         .store
         .create(json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "s", "namespace": "kai-scale-adjust" },
@@ -532,67 +553,67 @@ async fn no_gpu_is_reserved_while_nodes_are_added() {
         }))
         .unwrap();
     let waiting = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "False" }] } });
-    world
+    cluster
         .store
         .patch_status("pods", "kai-scale-adjust", "s", &Patch::Merge(waiting))
         .unwrap();
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("refused", |world| world.failed("p")).await;
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("refused", |cluster| cluster.failed("p")).await;
     assert!(
-        world.status("p")["reason"]
+        cluster.status("p")["reason"]
             .as_str()
             .unwrap()
             .contains("nodes are being added")
     );
-    assert!(world.reservations().is_empty());
+    assert!(cluster.reservations().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_takes_up_what_was_left() {
-    let mut world = World::new();
-    world.node("n", 4);
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world.until("bound", |world| world.is_bound("p")).await;
-    world.share("q", "n", &["h"], 50);
-    world
-        .until("half way", |world| world.reservation("n", "h").is_some())
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 4);
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster.until("bound", |cluster| cluster.is_bound("p")).await;
+    cluster.share("q", "n", &["h"], 50);
+    cluster
+        .until("half way", |cluster| cluster.reservation("n", "h").is_some())
         .await;
-    world.stop();
-    world.delete("pods", NS, "p");
-    world.pass(5).await;
-    assert!(world.reservation("n", "g").is_some(), "nobody was there to tidy up");
-    world.start(&[]);
-    world
-        .until("done", |world| {
-            world.is_bound("q") && world.reservation("n", "g").is_none()
+    cluster.stop();
+    cluster.delete("pods", NS, "p");
+    cluster.sleep(5).await;
+    assert!(cluster.reservation("n", "g").is_some(), "nobody was there to tidy up");
+    cluster.start(&[]);
+    cluster
+        .until("done", |cluster| {
+            cluster.is_bound("q") && cluster.reservation("n", "g").is_none()
         })
         .await;
-    assert_eq!(world.reservations().len(), 1);
+    assert_eq!(cluster.reservations().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reservation_that_ended_while_nobody_looked_is_removed() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.kubelets.lock().unwrap().dead.insert("n".to_owned());
-    world.share("p", "n", &["g"], 50);
-    world.start(&[]);
-    world
-        .until("half way", |world| world.reservation("n", "g").is_some())
+    let mut cluster = TestCluster::new();
+    cluster.node("n", 1);
+    cluster.kubelets.lock().unwrap().stopped.insert("n".to_owned());
+    cluster.share("p", "n", &["g"], 50);
+    cluster.start(&[]);
+    cluster
+        .until("half way", |cluster| cluster.reservation("n", "g").is_some())
         .await;
-    world.stop();
+    cluster.stop();
     {
-        let mut kubelets = world.kubelets.lock().unwrap();
-        kubelets.gpus_of("n", 0);
-        kubelets.dead.clear();
+        let mut kubelets = cluster.kubelets.lock().unwrap();
+        kubelets.set_gpus("n", 0);
+        kubelets.stopped.clear();
     }
-    let rejected = |world: &World| world.reservation("n", "g").unwrap()["status"]["phase"] == "Failed";
-    world.until("rejected", rejected).await;
-    world.delete("pods", NS, "p");
-    world.start(&[]);
-    world
-        .until("nothing is left", |world| world.reservations().is_empty())
+    let rejected = |cluster: &TestCluster| cluster.reservation("n", "g").unwrap()["status"]["phase"] == "Failed";
+    cluster.until("rejected", rejected).await;
+    cluster.delete("pods", NS, "p");
+    cluster.start(&[]);
+    cluster
+        .until("nothing is left", |cluster| cluster.reservations().is_empty())
         .await;
 }

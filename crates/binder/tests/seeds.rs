@@ -1,6 +1,6 @@
-//! Random lives of a small cluster with a faulty API: calls fail or lose their answer, watches lag and break, binders are killed,
-//! reservations vanish, pods come and go. At no moment is a GPU promised twice; when the faults stop, every reservation has a user and
-//! every user a reservation. `KAI_BINDER_SEEDS=1000` runs more, `KAI_BINDER_SEED=7` replays one.
+//! Random runs of a small cluster with a faulty API: calls fail or lose their response, watches lag and break, binders are killed,
+//! reservation pods are deleted, pods come and go. No GPU is overcommitted at any time. When the faults stop, every reservation pod has a
+//! user and every user a reservation pod. `KAI_BINDER_SEEDS=1000` runs more seeds, `KAI_BINDER_SEED=7` replays one.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
 use serde_json::json;
-use support::{NS, RESERVATIONS, World};
+use support::{NS, RESERVATIONS, TestCluster};
 
 const SEEDS: u64 = 3;
 const STEPS: u64 = 60;
@@ -31,10 +31,10 @@ impl Dice {
     }
 }
 
-/// One call in twelve goes wrong.
-struct Trouble(Mutex<Option<Dice>>);
+/// One call in twelve fails or is delayed.
+struct FaultInjector(Mutex<Option<Dice>>);
 
-impl Faults for Trouble {
+impl Faults for FaultInjector {
     fn request(&self, request: &RequestInfo) -> Fault {
         match &*self.0.lock().unwrap() {
             Some(_) if request.verb == "watch" => Fault::Pass,
@@ -62,59 +62,59 @@ impl Faults for Trouble {
     }
 }
 
-/// A scheduler of sorts: a request that failed for good goes, and the pod is decided anew, knowing nothing of room.
-fn decide(world: &World, dice: &Dice) {
-    for request in world.all("bindrequests.scheduling.run.ai") {
+/// A simple scheduler: deletes failed BindRequests, and gives each pending pod a random group, whether it fits or not.
+fn schedule(cluster: &TestCluster, dice: &Dice) {
+    for request in cluster.all("bindrequests.scheduling.run.ai") {
         let name = request["metadata"]["name"].as_str().unwrap();
         if request["status"]["phase"] == "Failed" {
-            world.delete("bindrequests.scheduling.run.ai", NS, name);
+            cluster.delete("bindrequests.scheduling.run.ai", NS, name);
         }
     }
-    for pod in world.all("pods") {
+    for pod in cluster.all("pods") {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let waits = pod["metadata"]["namespace"] == NS && pod["spec"]["nodeName"].is_null();
-        if waits && world.get("bindrequests.scheduling.run.ai", NS, name).is_none() {
+        if waits && cluster.get("bindrequests.scheduling.run.ai", NS, name).is_none() {
             let share = json!({
                 "receivedResourceType": "Fraction", "selectedGPUGroups": [format!("g{}", dice.roll(GROUPS_MAX))],
                 "receivedGPU": { "count": 1, "portion": pod["metadata"]["annotations"]["gpu-fraction"] },
             });
-            world.request(&pod, "n", share);
+            cluster.request(&pod, "n", share);
         }
     }
 }
 
-fn happen(world: &mut World, dice: &Dice, step: u64) {
+fn apply_random_event(cluster: &mut TestCluster, dice: &Dice, step: u64) {
     match dice.roll(12) {
-        0..=5 => drop(world.pod(
+        0..=5 => drop(cluster.pod(
             &format!("p{step}"),
             json!({ "gpu-fraction": format!("0.{}0", 1 + dice.roll(6)) }),
         )),
         6..=8 => {
-            let pods = world.all("pods");
+            let pods = cluster.all("pods");
             let own: Vec<_> = pods.iter().filter(|pod| pod["metadata"]["namespace"] == NS).collect();
             if !own.is_empty() {
                 let at = usize::try_from(dice.roll(own.len() as u64)).unwrap();
-                world.delete("pods", NS, own[at]["metadata"]["name"].as_str().unwrap());
+                cluster.delete("pods", NS, own[at]["metadata"]["name"].as_str().unwrap());
             }
         }
         9 => {
-            world.stop();
-            world.start(&[]);
+            cluster.stop();
+            cluster.start(&[]);
         }
         10 => {
-            if let Some(lost) = world.reservations().first() {
-                world.delete("pods", RESERVATIONS, lost["metadata"]["name"].as_str().unwrap());
+            if let Some(lost) = cluster.reservations().first() {
+                cluster.delete("pods", RESERVATIONS, lost["metadata"]["name"].as_str().unwrap());
             }
         }
         _ => {}
     }
-    decide(world, dice);
+    schedule(cluster, dice);
 }
 
-/// Groups that are used and groups that are held.
-fn groups(world: &World) -> (BTreeSet<String>, BTreeSet<String>) {
+/// Groups with bound pods, and groups with a reservation pod.
+fn used_and_reserved_groups(cluster: &TestCluster) -> (BTreeSet<String>, BTreeSet<String>) {
     let of = |reservations: bool| {
-        let pods = world.all("pods").into_iter().filter(|pod| {
+        let pods = cluster.all("pods").into_iter().filter(|pod| {
             (pod["metadata"]["namespace"] == RESERVATIONS) == reservations && !pod["spec"]["nodeName"].is_null()
         });
         pods.map(|pod| pod["metadata"]["labels"]["runai-gpu-group"].to_string())
@@ -123,38 +123,38 @@ fn groups(world: &World) -> (BTreeSet<String>, BTreeSet<String>) {
     (of(false), of(true))
 }
 
-async fn live(seed: u64) {
-    let mut world = World::new();
-    world.node("n", usize::try_from(GROUPS_MAX).unwrap());
+async fn run_seed(seed: u64) {
+    let mut cluster = TestCluster::new();
+    cluster.node("n", usize::try_from(GROUPS_MAX).unwrap());
     let dice = Dice(AtomicU64::new(seed));
-    let trouble = Arc::new(Trouble(Mutex::new(Some(Dice(AtomicU64::new(seed ^ 0xabcd))))));
-    world.server.set_faults(Arc::clone(&trouble) as Arc<dyn Faults>);
-    world.start(&["--resource-reservation-allocation-timeout=5"]);
+    let injector = Arc::new(FaultInjector(Mutex::new(Some(Dice(AtomicU64::new(seed ^ 0xabcd))))));
+    cluster.server.set_faults(Arc::clone(&injector) as Arc<dyn Faults>);
+    cluster.start(&["--resource-reservation-allocation-timeout=5"]);
     for step in 0..STEPS {
-        happen(&mut world, &dice, step);
+        apply_random_event(&mut cluster, &dice, step);
         tokio::time::sleep(Duration::from_millis(100 + dice.roll(3000))).await;
-        world.assert_sound();
+        cluster.assert_no_violations();
     }
-    *trouble.0.lock().unwrap() = None;
+    *injector.0.lock().unwrap() = None;
     for _ in 0..20 {
-        decide(&world, &dice);
-        world.pass(10).await;
+        schedule(&cluster, &dice);
+        cluster.sleep(10).await;
     }
-    // Nothing is decided any more; what is open ends.
-    let closed = |world: &World| {
-        let requests = world.all("bindrequests.scheduling.run.ai");
+    // No further BindRequests are created; the existing ones end.
+    let closed = |cluster: &TestCluster| {
+        let requests = cluster.all("bindrequests.scheduling.run.ai");
         requests.iter().all(|request| !request["status"]["phase"].is_null())
     };
-    world.until("all requests are closed", closed).await;
-    let even = |world: &World| {
-        let (used, held) = groups(world);
+    cluster.until("all requests are closed", closed).await;
+    let even = |cluster: &TestCluster| {
+        let (used, held) = used_and_reserved_groups(cluster);
         used == held
     };
-    world.until("groups in use are groups held", even).await;
-    world.pass(200).await;
-    world.until("and stay so", even).await;
-    world.assert_sound();
-    for pod in world
+    cluster.until("groups in use are groups held", even).await;
+    cluster.sleep(200).await;
+    cluster.until("and stay so", even).await;
+    cluster.assert_no_violations();
+    for pod in cluster
         .all("pods")
         .iter()
         .filter(|pod| pod["metadata"]["namespace"] == NS)
@@ -173,10 +173,10 @@ async fn live(seed: u64) {
 async fn random_lives_keep_the_laws() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     if let Some(seed) = number("KAI_BINDER_SEED") {
-        return live(seed).await;
+        return run_seed(seed).await;
     }
     for seed in 0..number("KAI_BINDER_SEEDS").unwrap_or(SEEDS) {
         println!("seed {seed}");
-        live(seed).await;
+        run_seed(seed).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The calls to the API that roles make, at the level of values: read, list, create, patch, delete, bind. Each call says in its error
-//! what was attempted. Writes are refused here once the client's claim to lead has ended.
+//! The calls to the API that roles make, with plain values: read, list, create, patch, delete, bind. The error of each call names the
+//! attempt. A client that has lost its leadership refuses all writes here.
 
 use kai_api::{Metadata, Object, Resource, Scope};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch as KubePatch, PatchParams, PostParams, Preconditions};
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use crate::path::{self, requests};
 use crate::{Client, Error};
 
-/// One page of a list. The API server suggests the same.
+/// Objects per page of a list, as client-go has it.
 const PAGE_MAX: u32 = 500;
 
 /// One object, by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// Its resource.
+    /// Resource of the object.
     pub resource: &'a Resource,
-    /// Its namespace; empty for resources without one.
+    /// Namespace of the object; empty for cluster-scoped resources.
     pub namespace: &'a str,
-    /// Its name.
+    /// Name of the object.
     pub name: &'a str,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Target<'a> {
 
 impl std::fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = path::shown(self.name);
+        let name = path::printable(self.name);
         match self.resource.scope {
             Scope::Namespaced => write!(f, "{} {}/{}", self.resource.kind, self.namespace, name),
             Scope::Cluster => write!(f, "{} {name}", self.resource.kind),
@@ -52,9 +52,9 @@ pub enum Patch {
     Merge(Value),
     /// Lists are merged by their keys. Built-in resources only.
     Strategic(Value),
-    /// RFC 6902. With `test` operations it is a change on a condition.
+    /// RFC 6902. `test` operations make the change conditional.
     Json(Vec<Value>),
-    /// Server-side apply: the whole set of fields that this manager wants.
+    /// Server-side apply: the whole set of fields that this manager owns.
     Apply {
         /// Field manager.
         manager: &'static str,
@@ -63,13 +63,13 @@ pub enum Patch {
     },
 }
 
-/// Which part of an object a patch is about.
+/// Which part of an object a patch changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Metadata and spec.
     Object,
-    /// The status subresource. Through it labels and annotations of a pod can be written as well, but not its spec: accounts that only
-    /// have this right can't change an image.
+    /// The status subresource. It also accepts labels and annotations of a pod, but no spec: an account with this right alone can't
+    /// change an image.
     Status,
     /// Another subresource.
     Subresource(&'static str),
@@ -88,7 +88,7 @@ impl Part {
 /// Which objects of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selection {
-    /// Only in this namespace.
+    /// Only objects of this namespace.
     pub namespace: Option<String>,
     /// Label selector; empty for all.
     pub labels: String,
@@ -99,11 +99,11 @@ pub struct Selection {
 /// How to delete.
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
-    /// Only if it still is this object and not a successor of the same name.
+    /// Delete only the object with this UID, not a later object of the same name.
     pub uid: Option<String>,
-    /// Only if it has not changed since.
+    /// Delete only if the object still has this resource version.
     pub resource_version: Option<String>,
-    /// Seconds to end in; `None` = what the object says.
+    /// Grace period; `None` for the object's own.
     pub grace_seconds: Option<u32>,
 }
 
@@ -123,17 +123,17 @@ struct PageMetadata {
 }
 
 impl Client {
-    /// An object; `None` if it is not there.
+    /// Reads an object; `None` if it does not exist.
     pub async fn get<T: Object>(&self, namespace: &str, name: &str) -> Result<Option<T>, Error> {
         self.read(Target::of::<T>(namespace, name)).await
     }
 
-    /// An object with all its fields; `None` if it is not there.
+    /// Reads an object with all its fields; `None` if it does not exist.
     pub async fn get_value(&self, target: Target<'_>) -> Result<Option<Value>, Error> {
         self.read(target).await
     }
 
-    /// The metadata of an object of any kind; `None` if it is not there. The rest does not leave the API server.
+    /// Reads the metadata of an object of any kind; `None` if it does not exist. The API server sends nothing else of the object.
     pub async fn get_metadata(&self, target: Target<'_>) -> Result<Option<Metadata>, Error> {
         #[derive(Deserialize)]
         struct Partial {
@@ -157,12 +157,12 @@ impl Client {
         }
     }
 
-    /// All objects of the selection, read page by page.
+    /// Lists all objects of the selection, page by page.
     pub async fn list<T: Object>(&self, selection: &Selection) -> Result<Vec<T>, Error> {
         self.list_of(&T::RESOURCE, selection).await
     }
 
-    /// All objects of the selection with all their fields.
+    /// Lists all objects of the selection with all their fields.
     pub async fn list_values(&self, resource: &Resource, selection: &Selection) -> Result<Vec<Value>, Error> {
         self.list_of(resource, selection).await
     }
@@ -186,7 +186,7 @@ impl Client {
         }
     }
 
-    /// Creates an object; apiVersion, kind and namespace are filled in. Answers with the object as created.
+    /// Creates an object and returns it as created. Fills in apiVersion, kind and namespace.
     pub async fn create(&self, resource: &Resource, namespace: &str, mut body: Value) -> Result<Value, Error> {
         body["apiVersion"] = resource.api_version().into();
         body["kind"] = (&*resource.kind).into();
@@ -200,22 +200,22 @@ impl Client {
         self.write(&attempt, request).await
     }
 
-    /// Replaces an object as a whole. Only for kinds whose fields are all ours, with a resourceVersion in the body: others lose fields
-    /// that are newer than our types.
+    /// Replaces an object as a whole, with a resourceVersion in the body. Only for kinds whose fields are all ours: objects of other
+    /// kinds would lose fields that are newer than our types.
     pub async fn replace(&self, target: Target<'_>, body: &Value) -> Result<Value, Error> {
         let request = path::object(target)
             .and_then(|(requests, name)| requests.replace(&name, &PostParams::default(), body.to_string().into()));
         self.write(&format!("replacing {target}"), request).await
     }
 
-    /// Changes an object. Answers with the object as changed.
+    /// Patches an object and returns it as changed.
     pub async fn patch(&self, target: Target<'_>, part: Part, patch: Patch) -> Result<Value, Error> {
         let mut parameters = PatchParams::default();
         let patch = match patch {
             Patch::Merge(body) => KubePatch::Merge(body),
             Patch::Strategic(body) => KubePatch::Strategic(body),
             Patch::Json(operations) => {
-                // The client's own type checks the operations; the server does it as well and says it better.
+                // kube's own type would check the operations; the API server does so, too, with better messages.
                 return self.json_patch(target, part, &operations).await;
             }
             Patch::Apply { manager, mut fields } => {
@@ -246,7 +246,7 @@ impl Client {
         self.write(&attempt, request).await
     }
 
-    /// Deletes an object. One that is gone already counts as deleted.
+    /// Deletes an object. An object that does not exist counts as deleted.
     pub async fn delete(&self, target: Target<'_>, deletion: &Deletion) -> Result<(), Error> {
         let parameters = DeleteParams {
             grace_period_seconds: deletion.grace_seconds,
@@ -263,15 +263,15 @@ impl Client {
         }
     }
 
-    /// Gives a pod its node.
+    /// Binds a pod to a node.
     pub async fn bind(&self, namespace: &str, name: &str, uid: &str, node: &str) -> Result<(), Error> {
-        // With the uid a successor of the same name is not bound by mistake.
+        // The UID keeps the call from binding a later pod of the same name.
         let metadata = json!({ "name": name, "namespace": namespace, "uid": uid });
         self.post_binding(namespace, name, node, metadata).await
     }
 
-    /// Gives a pod its node, unless it has changed since `resource_version`: a call that was given up can't take effect late, once
-    /// the pod was changed.
+    /// Binds a pod to a node, unless the pod has changed since `resource_version`. A Binding that timed out can therefore not take
+    /// effect after a later change of the pod.
     pub async fn bind_unchanged(
         &self,
         pod: Target<'_>,
@@ -318,18 +318,18 @@ impl Client {
     }
 
     async fn write<T: DeserializeOwned>(&self, attempt: &str, request: Built) -> Result<T, Error> {
-        let Some(claim) = &self.claim else {
+        let Some(leadership) = &self.leadership else {
             return self.call(attempt, request).await;
         };
-        // What hangs or is being repeated is given up with the claim: it must not take effect under another leader.
+        // A write that hangs or is being retried ends with the leadership: it must not take effect under another leader.
         tokio::select! {
             biased;
-            () = claim.lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
+            () = leadership.wait_until_lost() => Err(Error::NotLeader { attempt: attempt.to_owned() }),
             answer = self.call(attempt, request) => answer,
         }
     }
 
-    /// A write whose answer nobody reads.
+    /// A write whose response body is not needed.
     pub(crate) async fn write_only(&self, attempt: String, request: Built) -> Result<(), Error> {
         self.write::<IgnoredAny>(&attempt, request).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! How to reach the API server. One place, so that TLS and credentials are set up once.
+//! The connection to the API server: the one place that sets up TLS and credentials.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use kai_api::Resource;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::{Claim, Error};
+use crate::{Error, Leadership};
 
-/// Where the API server is.
+/// Where a client finds the API server and its credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Access {
-    /// The pod's service account, or the user's kubeconfig.
+pub enum ClientConfig {
+    /// From the pod's service account, or from the user's kubeconfig.
     #[default]
     Infer,
-    /// This kubeconfig.
+    /// From this kubeconfig.
     Kubeconfig(PathBuf),
-    /// This address without credentials: an embedded or test API server.
+    /// At this address, without credentials: an embedded or test API server.
     Url(String),
 }
 
@@ -28,15 +28,15 @@ pub enum Access {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) kube: kube::Client,
-    /// Writes are refused, and given up, once it has ended.
-    pub(crate) claim: Option<Claim>,
+    /// The client refuses writes without it, and aborts writes under way when it ends. `None` for roles without leader election.
+    pub(crate) leadership: Option<Leadership>,
     /// Where the API server is, for messages.
     address: Arc<str>,
-    /// What kinds the API serves, as far as it was asked. A plain lock: held for map operations only.
+    /// Cache of [`Client::resource_of`]. A plain lock: held for map operations only.
     pub(crate) resources: Arc<Mutex<BTreeMap<(String, String), Resource>>>,
 }
 
-/// A call that takes longer has failed. Watches are not calls.
+/// Timeout of a call. Watches have none.
 pub(crate) const CALL_SECONDS_MAX: Duration = Duration::from_secs(30);
 
 impl std::fmt::Debug for Client {
@@ -46,14 +46,14 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Reads the credentials. No call is made yet.
-    pub async fn connect(access: &Access) -> Result<Self, Error> {
-        Self::with_config(config(access).await?)
+    /// Reads the credentials. Makes no call yet.
+    pub async fn connect(from: &ClientConfig) -> Result<Self, Error> {
+        Self::with_config(config(from).await?)
     }
 
-    /// The same, but calls are made as this user of these groups, which the credentials have to allow. What a user may not do fails.
-    pub async fn as_user(access: &Access, user: &str, groups: &[&str]) -> Result<Self, Error> {
-        let mut config = config(access).await?;
+    /// Like [`Client::connect`], but impersonates this user with these groups. The credentials must allow impersonation.
+    pub async fn as_user(from: &ClientConfig, user: &str, groups: &[&str]) -> Result<Self, Error> {
+        let mut config = config(from).await?;
         config.auth_info.impersonate = Some(user.to_owned());
         config.auth_info.impersonate_groups =
             (!groups.is_empty()).then(|| groups.iter().map(|group| (*group).to_owned()).collect());
@@ -88,34 +88,34 @@ impl Client {
     fn new(kube: kube::Client, address: &str) -> Self {
         Client {
             kube,
-            claim: None,
+            leadership: None,
             address: address.into(),
             resources: Arc::default(),
         }
     }
 
-    /// A client that writes only while the claim is held.
-    pub fn guarded(&self, claim: &Claim) -> Self {
+    /// The same client, limited to writes while `leadership` is held.
+    pub fn guarded(&self, leadership: &Leadership) -> Self {
         Client {
-            claim: Some(claim.clone()),
+            leadership: Some(leadership.clone()),
             ..self.clone()
         }
     }
 }
 
-async fn config(access: &Access) -> Result<Config, Error> {
-    // Two providers in one process make rustls panic at its first use; an error here only says that one is set already.
+async fn config(from: &ClientConfig) -> Result<Config, Error> {
+    // rustls panics at its first use if a process has two providers and no default. An error means that the default is set already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let refuse = |message: String| Error::Connect { message };
-    match access {
-        Access::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
-        Access::Kubeconfig(path) => {
+    match from {
+        ClientConfig::Infer => Config::infer().await.map_err(|error| refuse(error.to_string())),
+        ClientConfig::Kubeconfig(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| refuse(format!("{}: {error}", path.display())))?;
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
                 .map_err(|error| refuse(error.to_string()))
         }
-        Access::Url(url) => {
+        ClientConfig::Url(url) => {
             let url = url.parse().map_err(|error| refuse(format!("{url}: {error}")))?;
             Ok(Config::new(url))
         }

@@ -1,19 +1,19 @@
-//! The time of day. Roles get it from here, so that tests can run hours in milliseconds under a paused runtime.
+//! The time of day. Roles read it from a [`Clock`], so that tests run hours in milliseconds under a paused runtime.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Where the time of day comes from. Cheap to clone.
+/// The source of the time of day. Cheap to clone.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Clock {
-    /// The system's clock.
+    /// The system clock.
     #[default]
     System,
-    /// A start, and what the runtime's clock has passed since; with a paused runtime it moves only when all tasks wait.
+    /// A start time plus the time that tokio's clock has measured since. In a paused runtime it advances only when all tasks wait.
     Runtime {
         /// The time of day at `since`.
         start: Timestamp,
-        /// The runtime's time then.
+        /// The runtime's time at the start.
         since: Instant,
     },
 }
@@ -38,13 +38,13 @@ impl Clock {
         }
     }
 
-    /// The time of day as most Kubernetes fields have it: RFC 3339 in whole seconds.
+    /// The time of day in the format of most Kubernetes fields: RFC 3339 in whole seconds.
     pub fn now_text(&self) -> String {
         whole_seconds(self.now())
     }
 }
 
-/// RFC 3339 in whole seconds.
+/// The time as RFC 3339 in whole seconds.
 pub fn whole_seconds(time: Timestamp) -> String {
     let seconds = Timestamp::from_second(time.as_second()).unwrap_or(time);
     seconds.to_string()

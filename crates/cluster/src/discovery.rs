@@ -1,4 +1,4 @@
-//! From apiVersion and kind, as owner references have them, to the resource that the API serves. Answers are kept.
+//! API discovery: from apiVersion and kind, as in owner references, to the resource that the API server serves. Results are cached.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ struct ServedResource {
 }
 
 impl Client {
-    /// The version of the API server. Everybody may ask for it.
+    /// The version of the API server. Every authenticated user may read it.
     pub async fn server_version(&self) -> Result<String, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -36,10 +36,10 @@ impl Client {
         Ok(version.git_version)
     }
 
-    /// The resource of a kind; `None` if the API does not serve it (any more).
+    /// The resource of a kind; `None` if the API server does not serve it (any more).
     pub async fn resource_of(&self, api_version: &str, kind: &str) -> Result<Option<Resource>, Error> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        // Tenants write owner references. An apiVersion of another form is served by no API, and is not asked for.
+        // Tenants write owner references. No API serves a malformed apiVersion, so it never becomes part of a request path.
         let is_core = !api_version.contains('/');
         if !(is_core || is_group(group)) || !is_version(version) {
             return Ok(None);
@@ -58,7 +58,7 @@ impl Client {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error),
         };
-        // Subresources have a slash in their name and the kind of what they answer with.
+        // A subresource has a slash in its name, and the kind of its response.
         let found = served
             .resources
             .into_iter()
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::Target;
 
-    /// A server that knows one kind, and the paths that it was asked for.
+    /// An API server with one kind, and a log of the requested paths.
     fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&asked);
@@ -135,7 +135,7 @@ mod tests {
             &long[1],
         ] {
             let found = client.resource_of(version, "Job").await.unwrap();
-            assert_eq!(found, None, "{}", crate::path::shown(version));
+            assert_eq!(found, None, "{}", crate::path::printable(version));
         }
         assert_eq!(*asked.lock().unwrap(), Vec::<String>::new(), "nothing was asked for");
         let job = client.resource_of("batch/v1", "Job").await.unwrap().unwrap();

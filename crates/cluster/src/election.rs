@@ -1,8 +1,8 @@
-//! Who leads: one replica of a role at a time, by a Lease object.
+//! Leader election: one replica of a role leads at a time, by a Lease object.
 //!
-//! [`Election::step`] decides what to do from what was read and a stopwatch of this process; clocks of different machines are never
-//! compared. The shell does it. A leader's claim ends by itself: a replica that can't renew stops writing before another may start,
-//! however long its requests hang.
+//! [`Election::next_action`] is pure: it decides from the Lease as read and from this process's monotonic clock, and never compares
+//! clocks of different machines. [`Client::run_election`] reads and writes the Lease. A [`Leadership`] expires: a replica that can't
+//! renew its Lease stops writing before another replica may acquire it, however long its requests hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,22 +17,21 @@ use crate::{Client, Clock, Error, Target};
 
 const LEASE: Resource = Resource::new("coordination.k8s.io", "v1", "Lease", "leases", Scope::Namespaced);
 
-/// The times of an election. Others may take over `lease` after they last saw a change; a leader gives up `renew` after its last
-/// success, which has to be less.
+/// The durations of an election. `renew` must be less than `lease`: the leader stops before another replica takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// How long a lease holds without being renewed.
+pub struct LeaseTimes {
+    /// Lease duration: other replicas may acquire the Lease once they have seen it unchanged for this long.
     pub lease: Duration,
-    /// How long a leader goes on without having renewed.
+    /// Renew deadline: the leader stops this long after its last successful renewal.
     pub renew: Duration,
-    /// How often to try.
+    /// Retry period: the pause between attempts to acquire or renew.
     pub retry: Duration,
 }
 
-impl Default for Times {
-    /// KAI's.
-    fn default() -> Times {
-        Times {
+impl Default for LeaseTimes {
+    /// KAI's durations.
+    fn default() -> LeaseTimes {
+        LeaseTimes {
             lease: Duration::from_secs(15),
             renew: Duration::from_secs(10),
             retry: Duration::from_secs(5),
@@ -40,79 +39,80 @@ impl Default for Times {
     }
 }
 
-/// The right to write, which ends by itself. Cheap to clone.
+/// The right of the leader to write. The election extends it with every renewal of the Lease; without renewals it expires. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
-pub struct Claim {
-    /// Milliseconds since `origin` until which it holds.
+pub struct Leadership {
+    /// When it expires, in milliseconds since `origin`.
     until: Arc<AtomicU64>,
     origin: Instant,
 }
 
-impl Claim {
-    /// A claim that nobody holds yet.
-    pub fn none() -> Claim {
-        Claim {
+impl Leadership {
+    /// A leadership that is not held yet.
+    pub fn none() -> Leadership {
+        Leadership {
             until: Arc::new(AtomicU64::new(0)),
             origin: Instant::now(),
         }
     }
 
-    /// Whether it holds now.
+    /// Whether this replica leads now.
     pub fn is_held(&self) -> bool {
-        self.origin.elapsed() < self.holds_for()
+        self.origin.elapsed() < self.held_for()
     }
 
-    fn holds_for(&self) -> Duration {
+    fn held_for(&self) -> Duration {
         Duration::from_millis(self.until.load(Ordering::SeqCst))
     }
 
-    fn hold_until(&self, until: Instant) {
+    fn extend_until(&self, until: Instant) {
         let millis = until.saturating_duration_since(self.origin).as_millis();
         self.until
             .store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    fn give_up(&self) {
+    fn release(&self) {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Waits until it is held.
-    pub async fn held(&self) {
+    /// Waits until this replica leads.
+    pub async fn wait_until_held(&self) {
         while !self.is_held() {
             tokio::time::sleep(POLL).await;
         }
     }
 
-    /// Waits until it is held no more.
-    pub async fn lost(&self) {
+    /// Waits until this replica no longer leads.
+    pub async fn wait_until_lost(&self) {
         while self.is_held() {
-            tokio::time::sleep_until(self.origin + self.holds_for()).await;
+            tokio::time::sleep_until(self.origin + self.held_for()).await;
         }
     }
 }
 
-/// How often a waiting role looks whether it leads now.
+/// How often a waiting role checks whether it leads.
 const POLL: Duration = Duration::from_millis(100);
 
-/// What the lease says.
+/// The fields of a Lease that decide an election.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LeaseSpec {
-    /// Who leads; empty if nobody.
+    /// Identity of the leader; empty without one.
     pub holder_identity: Option<String>,
-    /// When that was last confirmed, in the holder's words.
+    /// When the holder last renewed the Lease, by the holder's clock. Only compared for equality.
     pub renew_time: Option<String>,
-    /// How often the lease changed hands.
+    /// How often the holder changed.
     pub lease_transitions: Option<i64>,
     acquire_time: Option<String>,
 }
 
-/// What to do next.
+/// What a replica does next about the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Write the lease with our name: we lead, or it is free.
-    Take,
-    /// Another leads.
+pub enum LeaseAction {
+    /// Write the Lease with our identity: we hold it, or it is free or expired.
+    AcquireOrRenew,
+    /// Another replica holds the Lease.
     Wait,
 }
 
@@ -120,14 +120,14 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Election {
     identity: String,
-    times: Times,
-    /// The lease as last seen, and when it was first seen like that.
+    times: LeaseTimes,
+    /// The Lease as last read, and when this replica first read it with this content.
     seen: Option<(LeaseSpec, Instant)>,
 }
 
 impl Election {
-    /// Takes part under this name, which no other replica may have.
-    pub fn new(identity: String, times: Times) -> Election {
+    /// Takes part under this identity, which must be unique among the replicas.
+    pub fn new(identity: String, times: LeaseTimes) -> Election {
         Election {
             identity,
             times,
@@ -135,48 +135,50 @@ impl Election {
         }
     }
 
-    /// Decides from the lease as read just now (`None` = there is none).
-    pub fn step(&mut self, lease: Option<&LeaseSpec>, now: Instant) -> Step {
-        let Some(lease) = lease else { return Step::Take };
+    /// Decides from the Lease as just read (`None` = it does not exist).
+    pub fn next_action(&mut self, lease: Option<&LeaseSpec>, now: Instant) -> LeaseAction {
+        let Some(lease) = lease else {
+            return LeaseAction::AcquireOrRenew;
+        };
         match &self.seen {
             Some((seen, _)) if seen == lease => {}
             _ => self.seen = Some((lease.clone(), now)),
         }
         let holder = lease.holder_identity.as_deref().unwrap_or_default();
         if holder.is_empty() || holder == self.identity {
-            return Step::Take;
+            return LeaseAction::AcquireOrRenew;
         }
         match &self.seen {
-            Some((_, since)) if now.duration_since(*since) > self.times.lease => Step::Take,
-            _ => Step::Wait,
+            Some((_, since)) if now.duration_since(*since) > self.times.lease => LeaseAction::AcquireOrRenew,
+            _ => LeaseAction::Wait,
         }
     }
 }
 
-/// Which lease, and who asks for it.
+/// A replica that wants to lead, and the Lease that it competes for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Namespace of the lease.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Name of the lease.
+    /// Name of the Lease.
     pub name: String,
-    /// Name of this replica; unique.
+    /// Identity of this replica; unique.
     pub identity: String,
-    /// Times.
-    pub times: Times,
-    /// For the times written into the lease, which people read and nobody decides by.
+    /// Durations of the election.
+    pub times: LeaseTimes,
+    /// For the times written into the Lease. They are for people: no decision depends on them.
     pub clock: Clock,
 }
 
 impl Client {
-    /// Takes part in an election for ever, keeping `claim` up to date. Cancel-safe: when dropped, the claim ends at once and the lease
-    /// runs out.
-    pub async fn run_election(&self, candidate: Candidate, claim: Claim) -> std::convert::Infallible {
-        let guard = GiveUp(claim.clone());
+    /// Takes part in the election for ever and keeps `leadership` up to date. Cancel-safe: when the future is dropped, the leadership
+    /// ends at once and the Lease expires.
+    pub async fn run_election(&self, candidate: Candidate, leadership: Leadership) -> std::convert::Infallible {
+        let guard = ReleaseOnDrop(leadership.clone());
         let mut election = Election::new(candidate.identity.clone(), candidate.times);
         loop {
-            let round = self.election_round(&candidate, &mut election, &claim);
-            // A hung request must not outlive the claim, or the next try would come too late.
+            let round = self.election_round(&candidate, &mut election, &leadership);
+            // A hung request must not delay the next attempt beyond the renew deadline.
             match tokio::time::timeout(candidate.times.retry, round).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, lease = candidate.name, "taking part in the election failed"),
@@ -187,20 +189,20 @@ impl Client {
         }
     }
 
-    /// Waits until the election is won, then does `lead`. Ends with what that returns; or with `None` as soon as the claim ends, and what
-    /// was being done is cancelled. A process that lost its claim should end: what it assumed may not be true any more.
-    pub async fn while_leading<F, T>(&self, candidate: Candidate, lead: impl FnOnce(Claim) -> F) -> Option<T>
+    /// Waits until this replica leads, then runs `lead` and returns its result. Cancels `lead` and returns `None` as soon as the
+    /// leadership is lost. The process should then exit: its assumptions about pending writes may no longer hold.
+    pub async fn while_leading<F, T>(&self, candidate: Candidate, lead: impl FnOnce(Leadership) -> F) -> Option<T>
     where
         F: Future<Output = T>,
     {
-        let claim = Claim::none();
-        let contest = self.run_election(candidate.clone(), claim.clone());
+        let leadership = Leadership::none();
+        let contest = self.run_election(candidate.clone(), leadership.clone());
         let work = async {
-            claim.held().await;
+            leadership.wait_until_held().await;
             tracing::info!(lease = candidate.name, identity = candidate.identity, "leading");
             tokio::select! {
-                result = lead(claim.clone()) => Some(result),
-                () = claim.lost() => None,
+                result = lead(leadership.clone()) => Some(result),
+                () = leadership.wait_until_lost() => None,
             }
         };
         tokio::select! {
@@ -209,7 +211,12 @@ impl Client {
         }
     }
 
-    async fn election_round(&self, candidate: &Candidate, election: &mut Election, claim: &Claim) -> Result<(), Error> {
+    async fn election_round(
+        &self,
+        candidate: &Candidate,
+        election: &mut Election,
+        leadership: &Leadership,
+    ) -> Result<(), Error> {
         let target = Target {
             resource: &LEASE,
             namespace: &candidate.namespace,
@@ -220,8 +227,8 @@ impl Client {
             .as_ref()
             .map(|lease| serde_json::from_value(lease["spec"].clone()).unwrap_or_default());
         let before = Instant::now();
-        if election.step(spec.as_ref(), before) == Step::Wait {
-            claim.give_up();
+        if election.next_action(spec.as_ref(), before) == LeaseAction::Wait {
+            leadership.release();
             return Ok(());
         }
         let body = lease_body(candidate, found.as_ref(), spec.as_ref());
@@ -231,13 +238,13 @@ impl Client {
         };
         match written {
             Ok(_) => {
-                // Counted from before the request: the server may have taken it then.
-                claim.hold_until(before + candidate.times.renew);
+                // From the time before the request: the API server may have stored the Lease right then.
+                leadership.extend_until(before + candidate.times.renew);
                 Ok(())
             }
             Err(error) if error.is_conflict() => {
-                // Another was faster: we do not lead, whatever we thought.
-                claim.give_up();
+                // Another replica wrote the Lease since it was read, so this replica does not lead.
+                leadership.release();
                 Ok(())
             }
             Err(error) => Err(error),
@@ -245,16 +252,16 @@ impl Client {
     }
 }
 
-struct GiveUp(Claim);
+struct ReleaseOnDrop(Leadership);
 
-impl Drop for GiveUp {
+impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
-        self.0.give_up();
+        self.0.release();
     }
 }
 
 fn lease_body(candidate: &Candidate, found: Option<&Value>, spec: Option<&LeaseSpec>) -> Value {
-    // Lease times have microseconds, always six digits.
+    // Times of a Lease are MicroTime: always six decimal digits.
     let now = format!("{:.6}", candidate.clock.now());
     let ours = spec.is_some_and(|spec| spec.holder_identity.as_deref() == Some(&candidate.identity));
     let acquired = spec.and_then(|spec| spec.acquire_time.clone()).filter(|_| ours);
@@ -286,21 +293,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_taken_when_free_ours_or_unchanged_for_too_long() {
-        let mut election = Election::new("me".to_owned(), Times::default());
+        let mut election = Election::new("me".to_owned(), LeaseTimes::default());
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(election.step(None, start), Step::Take);
-        assert_eq!(election.step(Some(&lease("", "")), start), Step::Take);
-        assert_eq!(election.step(Some(&lease("me", "1")), start), Step::Take);
-        assert_eq!(election.step(Some(&lease("other", "1")), after(1)), Step::Wait);
-        assert_eq!(election.step(Some(&lease("other", "1")), after(16)), Step::Wait);
+        assert_eq!(election.next_action(None, start), LeaseAction::AcquireOrRenew);
         assert_eq!(
-            election.step(Some(&lease("other", "2")), after(17)),
-            Step::Wait,
+            election.next_action(Some(&lease("", "")), start),
+            LeaseAction::AcquireOrRenew
+        );
+        assert_eq!(
+            election.next_action(Some(&lease("me", "1")), start),
+            LeaseAction::AcquireOrRenew
+        );
+        assert_eq!(
+            election.next_action(Some(&lease("other", "1")), after(1)),
+            LeaseAction::Wait
+        );
+        assert_eq!(
+            election.next_action(Some(&lease("other", "1")), after(16)),
+            LeaseAction::Wait
+        );
+        assert_eq!(
+            election.next_action(Some(&lease("other", "2")), after(17)),
+            LeaseAction::Wait,
             "renewed"
         );
-        assert_eq!(election.step(Some(&lease("other", "2")), after(32)), Step::Wait);
-        assert_eq!(election.step(Some(&lease("other", "2")), after(33)), Step::Take);
+        assert_eq!(
+            election.next_action(Some(&lease("other", "2")), after(32)),
+            LeaseAction::Wait
+        );
+        assert_eq!(
+            election.next_action(Some(&lease("other", "2")), after(33)),
+            LeaseAction::AcquireOrRenew
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -308,8 +333,8 @@ mod tests {
         let hangs = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
         });
-        let claim = Claim::none();
-        let client = Client::in_process(hangs).guarded(&claim);
+        let leadership = Leadership::none();
+        let client = Client::in_process(hangs).guarded(&leadership);
         let write = async || {
             let target = Target {
                 resource: &LEASE,
@@ -318,20 +343,23 @@ mod tests {
             };
             client.delete(target, &crate::Deletion::default()).await
         };
-        assert!(matches!(write().await, Err(Error::NotLeader { .. })), "no claim yet");
+        assert!(
+            matches!(write().await, Err(Error::NotLeader { .. })),
+            "no leadership yet"
+        );
         let start = Instant::now();
-        claim.hold_until(start + Duration::from_secs(3));
+        leadership.extend_until(start + Duration::from_secs(3));
         assert!(matches!(write().await, Err(Error::NotLeader { .. })));
-        assert!(start.elapsed() < crate::client::CALL_SECONDS_MAX && !claim.is_held());
+        assert!(start.elapsed() < crate::client::CALL_SECONDS_MAX && !leadership.is_held());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_ends_by_itself() {
-        let claim = Claim::none();
-        assert!(!claim.is_held());
-        claim.hold_until(Instant::now() + Duration::from_secs(10));
-        assert!(claim.is_held());
-        claim.lost().await;
-        assert!(!claim.is_held());
+        let leadership = Leadership::none();
+        assert!(!leadership.is_held());
+        leadership.extend_until(Instant::now() + Duration::from_secs(10));
+        assert!(leadership.is_held());
+        leadership.wait_until_lost().await;
+        assert!(!leadership.is_held());
     }
 }

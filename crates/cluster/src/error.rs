@@ -1,30 +1,30 @@
-//! The one error of this crate: what was attempted, what came back, what to do.
+//! The error type of this crate: the attempt, the API server's response, and a remedy.
 
 /// Why a call to the Kubernetes API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to the API server.
+    /// There is no configuration or no connection to the API server.
     #[error(
         "finding the kubernetes api: {message}; run in a pod with a service account, or name a kubeconfig with --kubeconfig"
     )]
     Connect {
-        /// What is missing.
+        /// The cause.
         message: String,
     },
-    /// Another replica leads now.
-    #[error("{attempt}: another replica leads now; it does this")]
+    /// This replica is not the leader (any more), so it does not write.
+    #[error("{attempt}: this replica does not lead; the leader does this")]
     NotLeader {
         /// What was attempted.
         attempt: String,
     },
-    /// The API server refused or did not answer.
+    /// The API server refused the call or did not answer.
     #[error("{attempt}: {message}; {}", remedy(*code))]
     Call {
         /// What was attempted.
         attempt: String,
-        /// HTTP status, if there was an answer.
+        /// HTTP status; `None` without a response.
         code: Option<u16>,
-        /// What came back.
+        /// The API server's message, or the cause of the missing response.
         message: String,
     },
 }
@@ -37,7 +37,7 @@ impl Error {
                 code: Some(status.code),
                 message: status.message,
             },
-            // An object that can't be named can't be there.
+            // No object has an illegal name, so the answer is `not found`.
             kube::Error::BuildRequest(kube::core::request::Error::Validation(message)) => Error::Call {
                 attempt,
                 code: Some(404),
@@ -51,17 +51,17 @@ impl Error {
         }
     }
 
-    /// Whether the object is not there.
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Call { code: Some(404), .. })
     }
 
-    /// Whether somebody else was faster: the object exists already, or has changed.
+    /// Whether another writer was faster: the object exists already, or has changed.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Error::Call { code: Some(409), .. })
     }
 
-    /// Whether the API server refuses it for good: forbidden or invalid. Trying again won't help until something else changes.
+    /// Whether the API server refuses the call as forbidden or invalid. A retry can't succeed until permissions or objects change.
     pub fn is_refused(&self) -> bool {
         matches!(
             self,
@@ -72,18 +72,18 @@ impl Error {
         )
     }
 
-    /// Whether we may not do this.
+    /// Whether our account lacks the permission.
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Error::Call { code: Some(403), .. })
     }
 
-    /// Whether our credentials are no longer good.
+    /// Whether the API server does not accept our credentials (any more).
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Error::Call { code: Some(401), .. })
     }
 }
 
-/// The client wraps the interesting words (connection refused, certificate expired) several times over.
+/// All messages of an error chain: kube wraps the root cause (connection refused, certificate expired) several times.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! Events: what people see under `kubectl describe`. The same event again only counts up the one that is there.
+//! Events, as `kubectl describe` shows them. A repeated event increments the count of the existing Event object.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -11,80 +11,80 @@ use serde_json::{Value, json};
 use crate::{Client, Clock, Error, Part, Patch, Severity, Target};
 
 const EVENT: Resource = Resource::new("", "v1", "Event", "events", Scope::Namespaced);
-/// Events that are remembered for counting up. Enough for the pods of a large cluster that wait at one time.
-const REMEMBERED_MAX: usize = 16_384;
-/// The API's limit of an event's message.
+/// Events that the recorder can still count up: enough for all pending pods of a large cluster.
+const RECENT_MAX: usize = 16_384;
+/// The API's limit for an event's message.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Something to tell.
+/// An event to be recorded about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// ObjectReference what.
+pub struct ObjectEvent {
+    /// The involved object.
     pub about: ObjectReference,
-    /// How bad.
+    /// Type of the event.
     pub severity: Severity,
-    /// One word in camel case.
+    /// Reason: one word in camel case.
     pub reason: &'static str,
-    /// Sentences.
+    /// Message for people.
     pub message: String,
     /// Annotations of the event.
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// Writes events of one component. Cheap to clone.
+/// Records the events of one component. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Events {
+pub struct EventRecorder {
     client: Client,
     component: &'static str,
     clock: Clock,
     /// A plain lock: held for map operations only, never across an await.
-    remembered: Arc<Mutex<Remembered>>,
+    recent: Arc<Mutex<RecentEvents>>,
 }
 
-/// Events by a digest of what they say, since their texts would outweigh the pods of a small cluster. That two have the same is most
-/// unlikely, and no more than a wrong count.
+/// The latest events by a digest of UID, reason and message: the texts themselves would need more memory than the pods of a small
+/// cluster. A collision is most unlikely and only makes a count wrong.
 #[derive(Debug, Default)]
-struct Remembered {
+struct RecentEvents {
     hasher: RandomState,
-    by_digest: FxHashMap<u64, Known>,
+    by_digest: FxHashMap<u64, RecordedEvent>,
     order: VecDeque<u64>,
 }
 
-/// An event that is on the server.
+/// An Event object on the API server.
 #[derive(Clone, Debug)]
-struct Known {
+struct RecordedEvent {
     name: Box<str>,
     count: u64,
 }
 
-impl Events {
-    /// Events of this component.
-    pub fn new(client: &Client, component: &'static str, clock: Clock) -> Events {
-        Events {
+impl EventRecorder {
+    /// Recorder for this component.
+    pub fn new(client: &Client, component: &'static str, clock: Clock) -> EventRecorder {
+        EventRecorder {
             client: client.clone(),
             component,
             clock,
-            remembered: Arc::default(),
+            recent: Arc::default(),
         }
     }
 
-    /// Writes the event. Failures are logged only: events are for people, nothing depends on them.
-    pub async fn record(&self, note: Note) {
-        let about = format!("{} {}/{}", note.about.kind, note.about.namespace, note.about.name);
-        if let Err(error) = self.try_record(note).await {
+    /// Records the event. Failures are only logged: events are for people, and no decision depends on them.
+    pub async fn record(&self, event: ObjectEvent) {
+        let about = format!("{} {}/{}", event.about.kind, event.about.namespace, event.about.name);
+        if let Err(error) = self.try_record(event).await {
             tracing::debug!(%error, about, "an event was lost");
         }
     }
 
-    async fn try_record(&self, mut note: Note) -> Result<(), Error> {
-        shorten(&mut note.message);
-        // Events of cluster-wide objects live in the default namespace.
-        let namespace = match &*note.about.namespace {
+    async fn try_record(&self, mut event: ObjectEvent) -> Result<(), Error> {
+        shorten(&mut event.message);
+        // Events of cluster-scoped objects live in the default namespace.
+        let namespace = match &*event.about.namespace {
             "" => "default".to_owned(),
             namespace => namespace.to_owned(),
         };
-        let (digest, known) = self.lock().look_up(&note);
-        if let Some(Known { name, count }) = known {
+        let (digest, recorded) = self.lock().look_up(&event);
+        if let Some(RecordedEvent { name, count }) = recorded {
             let body = json!({ "count": count + 1, "lastTimestamp": self.clock.now_text() });
             let target = Target {
                 resource: &EVENT,
@@ -94,43 +94,43 @@ impl Events {
             match self.client.patch(target, Part::Object, Patch::Merge(body)).await {
                 Ok(_) => {
                     let count = count + 1;
-                    self.lock().remember(digest, Known { name, count });
+                    self.lock().remember(digest, RecordedEvent { name, count });
                     return Ok(());
                 }
-                // Events expire on the server.
+                // Events expire on the API server.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
-        let created = self.client.create(&EVENT, &namespace, self.body(&note)).await?;
+        let created = self.client.create(&EVENT, &namespace, self.body(&event)).await?;
         let name = created["metadata"]["name"].as_str().unwrap_or_default().into();
-        self.lock().remember(digest, Known { name, count: 1 });
+        self.lock().remember(digest, RecordedEvent { name, count: 1 });
         Ok(())
     }
 
-    fn body(&self, note: &Note) -> Value {
+    fn body(&self, event: &ObjectEvent) -> Value {
         let now = self.clock.now_text();
-        let severity = match note.severity {
+        let severity = match event.severity {
             Severity::Normal => "Normal",
             Severity::Warning => "Warning",
         };
-        let annotations: serde_json::Map<String, Value> = note
+        let annotations: serde_json::Map<String, Value> = event
             .annotations
             .iter()
             .map(|(key, value)| ((*key).to_owned(), Value::from(value.as_str())))
             .collect();
         json!({
-            "metadata": { "generateName": format!("{}.", note.about.name), "annotations": annotations },
+            "metadata": { "generateName": format!("{}.", event.about.name), "annotations": annotations },
             "involvedObject": {
-                "apiVersion": note.about.api_version,
-                "kind": note.about.kind,
-                "namespace": note.about.namespace,
-                "name": note.about.name,
-                "uid": note.about.uid,
+                "apiVersion": event.about.api_version,
+                "kind": event.about.kind,
+                "namespace": event.about.namespace,
+                "name": event.about.name,
+                "uid": event.about.uid,
             },
             "type": severity,
-            "reason": note.reason,
-            "message": note.message,
+            "reason": event.reason,
+            "message": event.message,
             "source": { "component": self.component },
             "reportingComponent": self.component,
             "firstTimestamp": now,
@@ -139,23 +139,23 @@ impl Events {
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, RecentEvents> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Remembered {
-    /// The digest of the event, and the same one if it is on the server.
-    fn look_up(&self, note: &Note) -> (u64, Option<Known>) {
-        let digest = self.hasher.hash_one((&note.about.uid, note.reason, &note.message));
+impl RecentEvents {
+    /// The digest of the event, and the Event object that recorded the same event before.
+    fn look_up(&self, event: &ObjectEvent) -> (u64, Option<RecordedEvent>) {
+        let digest = self.hasher.hash_one((&event.about.uid, event.reason, &event.message));
         (digest, self.by_digest.get(&digest).cloned())
     }
 
-    fn remember(&mut self, digest: u64, known: Known) {
-        if self.by_digest.insert(digest, known).is_none() {
+    fn remember(&mut self, digest: u64, recorded: RecordedEvent) {
+        if self.by_digest.insert(digest, recorded).is_none() {
             self.order.push_back(digest);
         }
-        while self.order.len() > REMEMBERED_MAX {
+        while self.order.len() > RECENT_MAX {
             if let Some(oldest) = self.order.pop_front() {
                 self.by_digest.remove(&oldest);
             }
@@ -177,8 +177,8 @@ fn shorten(message: &mut String) {
 mod tests {
     use super::*;
 
-    fn note(uid: &str, message: &str) -> Note {
-        Note {
+    fn event(uid: &str, message: &str) -> ObjectEvent {
+        ObjectEvent {
             about: ObjectReference {
                 api_version: "v1".to_owned(),
                 kind: "Pod".to_owned(),
@@ -195,20 +195,20 @@ mod tests {
 
     #[test]
     fn the_latest_events_are_known_again_and_no_more_than_that() {
-        let mut remembered = Remembered::default();
-        let numbers = 0..REMEMBERED_MAX + 10;
+        let mut recent = RecentEvents::default();
+        let numbers = 0..RECENT_MAX + 10;
         for number in numbers.clone() {
-            let (digest, known) = remembered.look_up(&note(&number.to_string(), "here"));
-            assert!(known.is_none());
+            let (digest, recorded) = recent.look_up(&event(&number.to_string(), "here"));
+            assert!(recorded.is_none());
             let name = number.to_string().into();
-            remembered.remember(digest, Known { name, count: 1 });
+            recent.remember(digest, RecordedEvent { name, count: 1 });
         }
         for number in numbers {
-            let (_, known) = remembered.look_up(&note(&number.to_string(), "here"));
-            let name = known.map(|known| known.name.into_string());
+            let (_, recorded) = recent.look_up(&event(&number.to_string(), "here"));
+            let name = recorded.map(|recorded| recorded.name.into_string());
             assert_eq!(name, (number >= 10).then(|| number.to_string()));
         }
-        let (_, other) = remembered.look_up(&note("20", "there"));
+        let (_, other) = recent.look_up(&event("20", "there"));
         assert!(other.is_none());
     }
 }

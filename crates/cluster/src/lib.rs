@@ -1,8 +1,8 @@
-//! Kubernetes I/O shared by the roles. Architecture invariant: this is the only crate of the product that knows the Kubernetes
-//! client; others pass and get plain values. It decides nothing.
+//! Kubernetes I/O that the roles share. Architecture invariant: this is the only crate of the product that knows the Kubernetes
+//! client; other crates pass and get plain values. It decides nothing.
 //!
-//! Writes are server-side apply, merge patches or creations of what we own: an object read here is never written back whole, since
-//! fields newer than our types would be lost.
+//! Every write is a server-side apply, a merge patch or a creation of an object that we own. The crate never writes an object back
+//! whole, since that would drop fields that are newer than our types.
 
 mod calls;
 mod client;
@@ -11,30 +11,29 @@ mod discovery;
 mod election;
 mod error;
 mod events;
-mod feed;
-mod feeds;
-mod gate;
-mod mark;
+mod generation;
+mod informer;
+mod informers;
+mod metrics_authorizer;
 mod node;
 mod path;
 mod pods;
 mod role;
-mod watched;
+mod watch;
 mod work_queue;
 
 pub use calls::{Deletion, Part, Patch, Selection, Target};
-pub use client::{Access, Client};
+pub use client::{Client, ClientConfig};
 pub use clock::{Clock, whole_seconds};
-pub use election::{Candidate, Claim, Election, LeaseSpec, Step, Times};
+pub use election::{Candidate, Election, Leadership, LeaseAction, LeaseSpec, LeaseTimes};
 pub use error::Error;
-pub use events::{Events, Note};
-pub use feed::{Feed, Subscription};
-pub use feeds::Feeds;
-pub use gate::{Entry, Gate};
-pub use mark::Mark;
-
+pub use events::{EventRecorder, ObjectEvent};
+pub use generation::Generation;
+pub use informer::{Informer, Subscription};
+pub use informers::Informers;
+pub use metrics_authorizer::{Access, MetricsAuthorizer};
 pub use node::{Condition, ConditionStatus, LabelsApplied, NodeEvent, Severity};
-pub use path::shown;
+pub use path::printable;
 pub use pods::{PodChange, PodMeta};
 pub use role::{Context, Health, Metrics};
-pub use work_queue::{Outcome, WorkQueue};
+pub use work_queue::{WorkQueue, WorkResult};

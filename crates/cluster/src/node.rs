@@ -1,5 +1,5 @@
-//! What roles write to Node objects: labels, a condition, events. Labels and conditions go by server-side apply under a field
-//! manager's name, so each manager's entries appear and disappear without touching those of others.
+//! The labels, conditions and events that roles write to Node objects. Labels and conditions are written by server-side apply under a
+//! field manager's name, so each manager's entries appear and disappear without touching those of other managers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,55 +14,55 @@ use crate::{Client, Error, Target, path, whole_seconds};
 /// Result of [`Client::apply_node_labels`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelsApplied {
-    /// Labels that somebody else set before, with that manager's name: they were left alone.
+    /// Labels that another field manager owns, with that manager's name. Their values did not change.
     pub left_alone: BTreeMap<String, String>,
 }
 
 /// A node condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Its type, in the condition's own camel case.
+    /// Type of the condition, in camel case.
     pub kind: String,
     /// Whether it holds.
     pub status: ConditionStatus,
-    /// One word.
+    /// Reason: one word in camel case.
     pub reason: String,
-    /// A sentence.
+    /// Message for people.
     pub message: String,
-    /// When the status changed last.
+    /// When the status last changed.
     pub since: jiff::Timestamp,
 }
 
 /// Whether a condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
 }
 
-/// Something to tell about a node.
+/// An event to be recorded about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeEvent {
-    /// How bad.
+    /// Type of the event.
     pub severity: Severity,
-    /// One word in camel case.
+    /// Reason: one word in camel case.
     pub reason: String,
-    /// A sentence.
+    /// Message for people.
     pub message: String,
 }
 
-/// How bad an event is.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// Good to know.
+    /// Information.
     Normal,
-    /// Somebody should look.
+    /// A problem that needs attention.
     Warning,
 }
 
-/// The part of an object that we read.
+/// The metadata of a Node, as far as this file reads it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ObjectMeta {
@@ -87,7 +87,7 @@ struct Object {
 }
 
 impl Client {
-    /// Makes `labels` the whole set of labels that `manager` owns on the node. Labels of other managers keep their values.
+    /// Makes `labels` the whole set of labels that `manager` owns on the node. Labels of other field managers keep their values.
     pub async fn apply_node_labels(
         &self,
         node: &str,
@@ -116,7 +116,7 @@ impl Client {
         Ok(self.node(node).await?.metadata.labels)
     }
 
-    /// The handler that a RuntimeClass names, or `None` if there is no such class.
+    /// The handler of a RuntimeClass; `None` if the class does not exist.
     pub async fn runtime_class_handler(&self, name: &str) -> Result<Option<String>, Error> {
         #[derive(Deserialize)]
         struct RuntimeClass {
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Sets one condition of the node; others stay.
+    /// Sets one condition of the node; other conditions stay.
     pub async fn apply_node_condition(&self, node: &str, manager: &str, condition: &Condition) -> Result<(), Error> {
         let status = match condition.status {
             ConditionStatus::True => "True",
@@ -171,7 +171,7 @@ impl Client {
         let body = json!({
             "apiVersion": "v1",
             "kind": "Event",
-            // Events of cluster-wide objects live in the default namespace.
+            // Events of cluster-scoped objects live in the default namespace.
             "metadata": { "generateName": format!("{node}."), "namespace": "default" },
             "involvedObject": { "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid },
             "type": severity,

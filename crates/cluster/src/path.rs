@@ -1,5 +1,5 @@
-//! Paths of the API. Names, namespaces, groups and versions may be a tenant's words (an owner reference, an annotation), so a path is
-//! put together here and nowhere else, and each part of it is one segment. No words lead to another object or add a query.
+//! Request paths. Tenants can choose names, namespaces, API groups and versions (in an owner reference, an annotation), so only this
+//! file builds paths, and each of these values becomes exactly one segment. No value can address another object or add a query.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use kube::core::request::Error;
 
 use crate::Target;
 
-/// Longer names exist in no cluster: Kubernetes allows 253 characters.
+/// Kubernetes allows names of at most 253 characters.
 const SEGMENT_BYTES_MAX: usize = 253;
-/// Characters of a tenant's words that an error shows.
-const SHOWN_CHARS_MAX: usize = 64;
+/// Characters of a tenant's text that an error shows.
+const PRINTED_CHARS_MAX: usize = 64;
 
 /// The path of a resource's collection.
 pub(crate) fn collection(resource: &Resource, namespace: &str) -> Result<String, Error> {
@@ -38,8 +38,9 @@ pub(crate) fn object<'a>(target: Target<'a>) -> Result<(Request, Cow<'a, str>), 
     Ok((requests(target.resource, target.namespace)?, segment(target.name)?))
 }
 
-/// One segment of a path. API servers read `%2F` as a slash and `%2E%2E` as the segment above, so escaping does not make these
-/// harmless; Kubernetes allows neither slashes nor percent signs nor `.` and `..` as names. All other characters are escaped.
+/// One segment of a path. API servers decode `%2F` to a slash and `%2E%2E` to the parent segment, so escaping does not make these
+/// harmless. Kubernetes allows neither slashes nor percent signs in names, nor the names `.` and `..`: all of them are errors here.
+/// Other special characters are escaped.
 pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
     let is_name = !text.is_empty()
         && text.len() <= SEGMENT_BYTES_MAX
@@ -48,7 +49,7 @@ pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
         && !text.contains(['/', '%', '\\'])
         && !text.chars().any(char::is_control);
     if !is_name {
-        let start: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+        let start: String = text.chars().take(PRINTED_CHARS_MAX).collect();
         return Err(Error::Validation(format!("Kubernetes allows no such name: {start:?}")));
     }
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
@@ -65,12 +66,12 @@ pub(crate) fn segment(text: &str) -> Result<Cow<'_, str>, Error> {
     Ok(escaped.into())
 }
 
-/// Whether this can be the group of an API: a DNS name in lower case. The core group has none.
+/// Whether this is a legal name of an API group: a DNS subdomain in lower case.
 pub(crate) fn is_group(text: &str) -> bool {
     text.len() <= SEGMENT_BYTES_MAX && text.split('.').all(is_label)
 }
 
-/// Whether this can be the version of an API: one label of a DNS name.
+/// Whether this is a legal API version: one DNS label.
 pub(crate) fn is_version(text: &str) -> bool {
     is_label(text)
 }
@@ -84,12 +85,12 @@ fn is_label(text: &str) -> bool {
         && text.bytes().all(|byte| is_letter(byte) || byte == b'-')
 }
 
-/// A tenant's words for people to read. A common name stays as it is; any other is quoted, cut short, and without control characters.
-pub fn shown(text: &str) -> Cow<'_, str> {
+/// A tenant's text for logs and messages. A legal name stays as it is; other texts are quoted, escaped and truncated.
+pub fn printable(text: &str) -> Cow<'_, str> {
     if segment(text).is_ok_and(|segment| segment == text) {
         return text.into();
     }
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+    match text.char_indices().nth(PRINTED_CHARS_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]).into(),
         None => format!("{text:?}").into(),
     }
@@ -170,8 +171,8 @@ mod tests {
 
     #[test]
     fn words_are_shown_short_and_harmless() {
-        assert_eq!(shown("llm-0"), "llm-0");
-        assert_eq!(shown("a\u{1b}[31m\n"), r#""a\u{1b}[31m\n""#);
-        assert!(shown(&"x".repeat(10_000)).len() < 100);
+        assert_eq!(printable("llm-0"), "llm-0");
+        assert_eq!(printable("a\u{1b}[31m\n"), r#""a\u{1b}[31m\n""#);
+        assert!(printable(&"x".repeat(10_000)).len() < 100);
     }
 }

@@ -1,4 +1,4 @@
-//! What roles need of single pods: their metadata, watched or read, and one annotation written. Pod specs are never decoded here.
+//! Metadata of single pods, for roles that need no pod specs: watch it, read it, set one annotation.
 
 use std::collections::BTreeMap;
 
@@ -17,27 +17,27 @@ use crate::{Client, Error, Target, path};
 /// The metadata of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodMeta {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Tells it from an earlier pod of the same name.
+    /// UID: distinguishes the pod from an earlier pod of the same name.
     pub uid: String,
-    /// Its annotations.
+    /// Annotations of the pod.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a watch of pods tells.
+/// An event of [`Client::watch_pods`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodChange {
-    /// The list begins anew: forget all pods; `Seen` follows for each that exists.
+    /// A new list begins: forget all pods. `Seen` follows for each existing pod.
     Restarted,
-    /// This pod exists and looks like this.
+    /// The pod exists, with this metadata.
     Seen(PodMeta),
-    /// This pod is gone.
+    /// The pod of this name is deleted.
     Gone(String),
 }
 
 impl Client {
-    /// Follows the pods of a namespace that run on one node, for ever; failures are retried with growing pauses.
+    /// Watches the pods of a namespace on one node, for ever. Failures are retried with backoff.
     pub fn watch_pods(&self, namespace: &str, node: &str) -> impl Stream<Item = PodChange> + Send + use<> {
         let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.kube.clone(), namespace);
         let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
@@ -65,11 +65,11 @@ impl Client {
             .map_err(|error| Error::call(format!("reading pod {namespace}/{name}"), error))
     }
 
-    /// Sets one annotation of a pod; refused by the API server if the name now belongs to another pod than `pod` was.
+    /// Sets one annotation of a pod. The API server refuses it if `pod` was deleted and another pod has its name.
     pub async fn annotate_pod(&self, namespace: &str, pod: &PodMeta, key: &str, value: &str) -> Result<(), Error> {
         let name = &pod.name;
         let body = json!({ "metadata": { "uid": pod.uid, "annotations": { key: value } } });
-        // Through the status, for which an account needs no right to change the pod's spec.
+        // Through the status subresource: the account needs no right to change the pod's spec.
         let request = path::object(Target::of::<kai_api::Pod>(namespace, name)).and_then(|(requests, name)| {
             requests.patch_subresource("status", &name, &PatchParams::default(), &Patch::Merge(body))
         });

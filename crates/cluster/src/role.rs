@@ -1,4 +1,4 @@
-//! What every role of the cluster's side is given, and how it says that it is well. What a role does is its own crate's matter.
+//! The context that every control-plane role gets: client, informers, clock, metrics, health.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,28 +6,28 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use crate::{Claim, Client, Clock, Feeds};
+use crate::{Client, Clock, Informers, Leadership};
 
-/// What a role works with. Cheap to clone.
+/// The context of a role. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The API.
+    /// The Kubernetes client.
     pub client: Client,
-    /// The watches, shared with the other roles of the process.
-    pub feeds: Arc<Feeds>,
+    /// The informers, shared with the other roles of the process.
+    pub informers: Arc<Informers>,
     /// The time of day.
     pub clock: Clock,
-    /// Where to register metrics.
+    /// The role registers its metrics here.
     pub metrics: Metrics,
-    /// Where to say that one is well.
+    /// The role reports here that it makes progress.
     pub health: Health,
 }
 
 impl Context {
-    /// A context with watches of its own.
+    /// A context with its own informers.
     pub fn new(client: Client, clock: Clock) -> Context {
         Context {
-            feeds: Arc::new(Feeds::new(&client)),
+            informers: Arc::new(Informers::new(&client)),
             client,
             clock,
             metrics: Metrics::default(),
@@ -35,12 +35,12 @@ impl Context {
         }
     }
 
-    /// The same, with writes only while the claim is held.
-    pub fn guarded(&self, claim: &Claim) -> Context {
-        self.with_client(self.client.guarded(claim))
+    /// The same context, limited to writes while `leadership` is held.
+    pub fn guarded(&self, leadership: &Leadership) -> Context {
+        self.with_client(self.client.guarded(leadership))
     }
 
-    /// The same watches, with calls by another client.
+    /// The same informers with another client for calls.
     pub fn with_client(&self, client: Client) -> Context {
         Context { client, ..self.clone() }
     }
@@ -53,12 +53,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// To register metrics with.
+    /// The registry, locked.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All metrics as text.
+    /// All metrics in the OpenMetrics text format.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string can't fail.
@@ -67,54 +67,60 @@ impl Metrics {
     }
 }
 
-/// The health of a process: each part that has work to do says now and then that it got along. Cheap to clone.
+/// The health of a process: every component reports regularly that it makes progress. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    parts: Arc<Mutex<Vec<Part>>>,
+    components: Arc<Mutex<Vec<Component>>>,
 }
 
 #[derive(Clone, Debug)]
-struct Part {
+struct Component {
     name: &'static str,
     ready: bool,
-    alive: Instant,
+    last_report: Instant,
     silence_max: Duration,
 }
 
 impl Health {
-    /// Announces a part that is not ready yet and has to be heard of at least every `silence_max`.
+    /// Registers a component. It is not ready until its first report, and must report at least every `silence_max`.
     pub fn announce(&self, name: &'static str, silence_max: Duration) {
-        self.lock().push(Part {
+        self.lock().push(Component {
             name,
             ready: false,
-            alive: Instant::now(),
+            last_report: Instant::now(),
             silence_max,
         });
     }
 
-    /// The part is at work.
+    /// The component reports that it makes progress.
     pub fn alive(&self, name: &'static str) {
-        for part in self.lock().iter_mut().filter(|part| part.name == name) {
-            part.ready = true;
-            part.alive = Instant::now();
+        for component in self.lock().iter_mut().filter(|component| component.name == name) {
+            component.ready = true;
+            component.last_report = Instant::now();
         }
     }
 
-    /// Parts that are not ready to work.
+    /// Components without a report yet, for the readiness probe.
     pub fn not_ready(&self) -> Vec<&'static str> {
-        let parts = self.lock();
-        parts.iter().filter(|part| !part.ready).map(|part| part.name).collect()
+        let components = self.lock();
+        components
+            .iter()
+            .filter(|component| !component.ready)
+            .map(|component| component.name)
+            .collect()
     }
 
-    /// Parts that were not heard of for too long.
+    /// Components whose last report is too old, for the liveness probe.
     pub fn stuck(&self) -> Vec<&'static str> {
-        let parts = self.lock();
-        let stuck = parts.iter().filter(|part| part.alive.elapsed() > part.silence_max);
-        stuck.map(|part| part.name).collect()
+        let components = self.lock();
+        let stuck = components
+            .iter()
+            .filter(|component| component.last_report.elapsed() > component.silence_max);
+        stuck.map(|component| component.name).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Part>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Component>> {
+        self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Keys that wait to be worked on: each at most once at a time, later again if it changed meanwhile, with growing pauses after
-//! failures. What the work is, it does not know.
+//! A work queue of keys, like client-go's. Each key is in work at most once at a time; a key that is added while in work is queued
+//! again afterwards; a key that failed waits with exponential backoff.
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
@@ -11,21 +11,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A first list brings all keys of a cluster at once; the room they took is given back beyond this.
-const ROOM_KEPT: usize = 1_024;
+/// The first list adds all keys of a cluster at once. An empty map with more capacity than this is freed.
+const CAPACITY_KEPT_MAX: usize = 1_024;
 
 /// How work on a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing more to do.
+pub enum WorkResult {
+    /// The work is complete.
     Done,
-    /// It failed: again after the back-off.
+    /// The work failed: retry after the backoff.
     Retry,
-    /// Look again after this time; no failure.
-    Again(Duration),
+    /// The work is not complete, but did not fail: requeue the key after this time.
+    RequeueAfter(Duration),
 }
 
-/// Keys that wait to be worked on. Cheap to clone.
+/// A queue of keys. Clones share it.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     shared: Arc<Shared<K>>,
@@ -54,7 +54,7 @@ struct State<K> {
     by_time: BTreeSet<(Instant, K)>,
     in_work: FxHashSet<K>,
     /// Keys that were added while in work.
-    again: FxHashSet<K>,
+    requeue: FxHashSet<K>,
     failures: FxHashMap<K, u32>,
 }
 
@@ -67,7 +67,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     due: FxHashMap::default(),
                     by_time: BTreeSet::new(),
                     in_work: FxHashSet::default(),
-                    again: FxHashSet::default(),
+                    requeue: FxHashSet::default(),
                     failures: FxHashMap::default(),
                 }),
                 wake: Notify::new(),
@@ -76,16 +76,16 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         }
     }
 
-    /// The key has to be worked on now. A key that waits out a failure goes on waiting.
+    /// Queues the key. A key in backoff stays there.
     pub fn add(&self, key: K) {
         self.add_after(key, Duration::ZERO);
     }
 
-    /// The key has to be worked on after a while, unless it is due sooner: one piece of work serves all changes until then.
+    /// Queues the key after a pause, unless it is due sooner: all changes until then are handled together.
     pub fn add_after(&self, key: K, pause: Duration) {
         let mut state = self.lock();
         if state.in_work.contains(&key) {
-            state.again.insert(key);
+            state.requeue.insert(key);
             return;
         }
         if state.failures.contains_key(&key) && state.due.contains_key(&key) {
@@ -96,12 +96,12 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         self.shared.wake.notify_one();
     }
 
-    /// Forgets former failures of the key, so that it is tried at once.
-    pub fn forgive(&self, key: &K) {
+    /// Resets the backoff of the key.
+    pub fn forget(&self, key: &K) {
         self.lock().failures.remove(key);
     }
 
-    /// The next key that is due; it is in work until [`WorkQueue::finish`].
+    /// Waits for the next key that is due. The key is in work until [`WorkQueue::finish`].
     pub async fn next(&self) -> K {
         loop {
             let wait_until = {
@@ -110,7 +110,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     Some((due, key)) if due <= Instant::now() => {
                         state.by_time.pop_first();
                         state.due.remove(&key);
-                        if state.due.is_empty() && state.due.capacity() > ROOM_KEPT {
+                        if state.due.is_empty() && state.due.capacity() > CAPACITY_KEPT_MAX {
                             state.due = FxHashMap::default();
                         }
                         state.in_work.insert(key.clone());
@@ -136,24 +136,24 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         }
     }
 
-    /// The work on the key ended.
-    pub fn finish(&self, key: K, outcome: Outcome) {
+    /// Ends the work on the key.
+    pub fn finish(&self, key: K, result: WorkResult) {
         let mut state = self.lock();
         state.in_work.remove(&key);
-        let added = state.again.remove(&key);
+        let added = state.requeue.remove(&key);
         let now = Instant::now();
-        match outcome {
-            Outcome::Done => {
+        match result {
+            WorkResult::Done => {
                 state.failures.remove(&key);
                 if added {
                     state.schedule(key, now);
                 }
             }
-            Outcome::Again(pause) => {
+            WorkResult::RequeueAfter(pause) => {
                 state.failures.remove(&key);
                 state.schedule(key, if added { now } else { now + pause });
             }
-            Outcome::Retry => {
+            WorkResult::Retry => {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 *failures = failures.saturating_add(1);
                 let pause = self.shared.backoff.pause(*failures);
@@ -164,23 +164,23 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
         self.shared.wake.notify_one();
     }
 
-    /// Keys that wait or are in work.
+    /// Number of keys that are queued or in work.
     pub fn len(&self) -> usize {
         let state = self.lock();
         state.due.len() + state.in_work.len()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether no key is queued or in work.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Works on keys for ever, up to `workers_max` of them at a time. A panic of `work` counts as a failure of that key alone.
+    /// Runs `work` on due keys for ever, on up to `workers_max` keys at a time. A panic of `work` counts as a failure of its key.
     pub async fn run<F, W>(&self, workers_max: usize, work: W)
     where
         K: Send + Sync + std::fmt::Debug + 'static,
         W: Fn(K) -> F + Send + Sync + 'static,
-        F: Future<Output = Outcome> + Send + 'static,
+        F: Future<Output = WorkResult> + Send + 'static,
     {
         let work = Arc::new(work);
         let mut running = tokio::task::JoinSet::new();
@@ -193,15 +193,15 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
                     names.insert(task.id(), key);
                 }
                 Some(ended) = running.join_next_with_id(), if !running.is_empty() => {
-                    let (id, outcome) = match ended {
-                        Ok((id, outcome)) => (id, outcome),
+                    let (id, result) = match ended {
+                        Ok((id, result)) => (id, result),
                         Err(error) => {
                             tracing::error!(%error, key = ?names.get(&error.id()), "work on one object panicked; it is tried again");
-                            (error.id(), Outcome::Retry)
+                            (error.id(), WorkResult::Retry)
                         }
                     };
                     if let Some(key) = names.remove(&id) {
-                        self.finish(key, outcome);
+                        self.finish(key, result);
                     }
                 }
             }
@@ -215,7 +215,7 @@ impl<K: Clone + Eq + Hash + Ord> WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Ord> State<K> {
-    /// Makes the key due then, unless it is sooner.
+    /// Makes the key due at this time, unless it is due sooner.
     fn schedule(&mut self, key: K, due: Instant) {
         match self.due.get(&key) {
             Some(present) if *present <= due => return,
@@ -246,10 +246,10 @@ mod tests {
         queue.add("a");
         queue.add("b");
         assert_eq!(queue.next().await, "b");
-        queue.finish("a", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
         assert_eq!(queue.next().await, "a");
-        queue.finish("a", Outcome::Done);
-        queue.finish("b", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
+        queue.finish("b", WorkResult::Done);
         assert!(queue.is_empty());
     }
 
@@ -262,13 +262,13 @@ mod tests {
         queue.add_after("a", pause);
         assert_eq!((queue.next().await, start.elapsed()), ("a", pause));
         queue.add_after("a", pause);
-        queue.finish("a", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
         assert_eq!(
             (queue.next().await, start.elapsed()),
             ("a", pause),
             "it changed while it was in work"
         );
-        queue.finish("a", Outcome::Done);
+        queue.finish("a", WorkResult::Done);
         assert!(queue.is_empty());
     }
 
@@ -280,7 +280,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..8 {
             let before = Instant::now();
-            queue.finish("a", Outcome::Retry);
+            queue.finish("a", WorkResult::Retry);
             queue.add("a");
             queue.next().await;
             waits.push((Instant::now() - before).as_secs());
@@ -302,7 +302,7 @@ mod tests {
                     async move {
                         assert_ne!(key, "bad");
                         let _ = done.send(key);
-                        Outcome::Done
+                        WorkResult::Done
                     }
                 })
                 .await;

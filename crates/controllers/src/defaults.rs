@@ -15,7 +15,7 @@ const SHARE: QueueResource = QueueResource {
 
 /// Creates what is missing: priority classes one by one, the queues only if there is no queue at all.
 pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> {
-    let classes = context.feeds.priority_classes();
+    let classes = context.informers.priority_classes();
     classes.synced().await;
     for class in priority_classes() {
         let name = class["metadata"]["name"].as_str().unwrap_or_default();

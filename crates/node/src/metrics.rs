@@ -41,7 +41,7 @@ pub struct Sources {
     /// Registrations the kubelet accepted.
     pub registrations: Arc<AtomicU64>,
     /// Who may read.
-    pub gate: kai_cluster::Gate,
+    pub authorizer: kai_cluster::MetricsAuthorizer,
 }
 
 const METRICS: &str = "/metrics";
@@ -81,7 +81,7 @@ async fn metrics(
     headers: HeaderMap,
 ) -> Response {
     let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if let Some((code, text)) = sources.gate.entry(peer.ip(), token, METRICS).await.refusal() {
+    if let Some((code, text)) = sources.authorizer.authorize(peer.ip(), token, METRICS).await.refusal() {
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::FORBIDDEN);
         return (code, text).into_response();
     }

@@ -1,7 +1,7 @@
 //! `kai resource-reservation`: runs inside a reservation pod on nodes without our agent. It finds the one GPU the pod was given, writes
 //! its UUID on the pod, and sleeps until it is ended. It never holds the GPU open, and never looks twice.
 
-use kai_cluster::{Access, Client, PodMeta};
+use kai_cluster::{Client, ClientConfig, PodMeta};
 use kai_gpu::Driver;
 
 use crate::Error;
@@ -55,9 +55,9 @@ pub async fn annotate(args: &Args) -> Result<(), Error> {
         variable: "POD_NAMESPACE",
     })?;
     let access = match (&args.api_url, &args.kubeconfig) {
-        (Some(url), _) => Access::Url(url.clone()),
-        (None, Some(path)) => Access::Kubeconfig(path.clone()),
-        (None, None) => Access::Infer,
+        (Some(url), _) => ClientConfig::Url(url.clone()),
+        (None, Some(path)) => ClientConfig::Kubeconfig(path.clone()),
+        (None, None) => ClientConfig::Infer,
     };
     let client = Client::connect(&access).await?;
     let pod: PodMeta = client.pod(&namespace, &name).await?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kai_cluster::{Context, Error, Feed, Selection};
+use kai_cluster::{Context, Error, Informer, Selection};
 
 use crate::metrics::Metrics;
 
@@ -27,21 +27,21 @@ pub(crate) async fn run(context: &Context, period: Option<Duration>, metrics: &M
 }
 
 async fn audit_all(context: &Context, metrics: &Metrics) -> Result<(), Error> {
-    let feeds = &context.feeds;
-    audit_kind(context, feeds.nodes(), "Node", metrics).await?;
-    audit_kind(context, feeds.queues(), "Queue", metrics).await?;
-    audit_kind(context, feeds.pod_groups(), "PodGroup", metrics).await?;
-    audit_kind(context, feeds.bind_requests(), "BindRequest", metrics).await?;
-    audit_kind(context, feeds.pods(), "Pod", metrics).await
+    let informers = &context.informers;
+    audit_kind(context, informers.nodes(), "Node", metrics).await?;
+    audit_kind(context, informers.queues(), "Queue", metrics).await?;
+    audit_kind(context, informers.pod_groups(), "PodGroup", metrics).await?;
+    audit_kind(context, informers.bind_requests(), "BindRequest", metrics).await?;
+    audit_kind(context, informers.pods(), "Pod", metrics).await
 }
 
 async fn audit_kind<T: kai_api::Object>(
     context: &Context,
-    feed: &Feed<T>,
+    informer: &Informer<T>,
     kind: &'static str,
     metrics: &Metrics,
 ) -> Result<(), Error> {
-    let differences = feed.audit(&context.client, &Selection::default(), SETTLE).await?;
+    let differences = informer.audit(&context.client, &Selection::default(), SETTLE).await?;
     if differences > 0 {
         tracing::error!(
             kind,
@@ -49,6 +49,6 @@ async fn audit_kind<T: kai_api::Object>(
             "watched objects differed from the cluster; they were put right"
         );
     }
-    metrics.drift(kind, feed.drift());
+    metrics.drift(kind, informer.drift());
     Ok(())
 }

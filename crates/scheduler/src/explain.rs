@@ -5,7 +5,7 @@ mod queue;
 mod structured;
 
 use kai_api::{Object, ObjectKey, ObjectReference, PodCondition, PodGroup};
-use kai_cluster::{Note, Severity};
+use kai_cluster::{ObjectEvent, Severity};
 use kai_engine::model::{GangKey, Millis};
 use kai_engine::reasons::{Reason, not_ready_text};
 use kai_engine::report::PodView;
@@ -166,8 +166,8 @@ pub(crate) fn text(view: &PodView<'_>, reason: &Reason, mirror: &ClusterMirror) 
 }
 
 /// An event without annotations.
-pub(crate) fn event(about: ObjectReference, severity: Severity, reason: &'static str, message: String) -> Note {
-    Note {
+pub(crate) fn event(about: ObjectReference, severity: Severity, reason: &'static str, message: String) -> ObjectEvent {
+    ObjectEvent {
         about,
         severity,
         reason,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kai_engine::Cluster;
 use kai_engine::model::Action;
-use kai_engine::report::{Decision, ActionStats, Generator, NodeView, Report, SearchResult};
+use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -440,7 +440,7 @@ async fn metrics_have_the_names_that_dashboards_know() {
         assert!(text.contains(&format!("\n{line}")), "{line} is not in\n{text}");
     }
     assert!(!text.contains("broken_invariants_total{"), "{text}");
-    assert!(world.context.health.not_ready_text().is_empty() && world.context.health.stuck().is_empty());
+    assert!(world.context.health.not_ready().is_empty() && world.context.health.stuck().is_empty());
 }
 
 /// Every metric of KAI's scheduler that has a meaning here, with its labels; docs/differences.md lists the others.

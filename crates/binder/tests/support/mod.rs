@@ -1,5 +1,5 @@
-//! A small world for the binder: the embedded API server, kubelets that only know reservation pods, and eyes that check after each
-//! moment that no GPU is promised twice.
+//! A small cluster for the binder: the embedded API server, simulated kubelets that give GPUs to pods, and a check after each tick that no
+//! GPU is overcommitted.
 
 #![allow(dead_code, clippy::unwrap_used)] // Each test file uses its part; this is a test although it is no test function.
 
@@ -15,11 +15,11 @@ use tokio::task::JoinHandle;
 pub(crate) const NS: &str = "team";
 pub(crate) const RESERVATIONS: &str = "kai-resource-reservation";
 pub(crate) const GPU: &str = "run.ai/reserve_for_gpu_index";
-const MOMENT: Duration = Duration::from_millis(100);
-/// Virtual time after which something that did not happen is taken never to.
-const SOON_ENOUGH: Duration = Duration::from_secs(600);
+const TICK: Duration = Duration::from_millis(100);
+/// Virtual time after which an expected state counts as never reached.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
-pub(crate) struct World {
+pub(crate) struct TestCluster {
     pub(crate) server: Server,
     pub(crate) store: Door,
     pub(crate) context: Context,
@@ -28,36 +28,36 @@ pub(crate) struct World {
     binders: Vec<JoinHandle<()>>,
 }
 
-/// What the kubelets of all nodes know and how they behave.
+/// State and behaviour of the kubelets of all nodes.
 #[derive(Default)]
 pub(crate) struct Kubelets {
     gpus: BTreeMap<String, Vec<String>>,
-    /// Who holds which GPU, by pod uid.
+    /// Name of the pod and its GPU, by pod UID.
     held: BTreeMap<String, (String, String)>,
     /// Nodes whose kubelet does nothing.
-    pub(crate) dead: BTreeSet<String>,
-    /// Pods, by name, whose end is never confirmed.
-    pub(crate) stuck: BTreeSet<String>,
-    given: usize,
+    pub(crate) stopped: BTreeSet<String>,
+    /// Names of pods whose termination the kubelet never confirms.
+    pub(crate) never_terminated: BTreeSet<String>,
+    turn: usize,
     aliases: BTreeMap<String, String>,
-    /// GPUs that are given out last.
-    pub(crate) disliked: BTreeSet<String>,
-    /// GPUs that somebody else has.
-    pub(crate) away: BTreeSet<String>,
-    /// Nodes without CPU for one more pod.
-    pub(crate) full: BTreeSet<String>,
-    /// What went wrong at any moment.
+    /// GPUs that the kubelets give out last.
+    pub(crate) given_last: BTreeSet<String>,
+    /// GPUs that other pods hold.
+    pub(crate) held_elsewhere: BTreeSet<String>,
+    /// Nodes without CPU for another pod.
+    pub(crate) out_of_cpu: BTreeSet<String>,
+    /// Violated invariants.
     pub(crate) violations: Vec<String>,
-    /// Reservation pods that were ever refused.
+    /// Number of pods that kubelets have rejected.
     pub(crate) refused: usize,
 }
 
-impl World {
-    pub(crate) fn new() -> World {
-        World::with(Options::default())
+impl TestCluster {
+    pub(crate) fn new() -> TestCluster {
+        TestCluster::with(Options::default())
     }
 
-    pub(crate) fn with(options: Options) -> World {
+    pub(crate) fn with(options: Options) -> TestCluster {
         let start = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = kai_embedded::server::Clock::starting_at(start);
         let server = Server::new(Options {
@@ -77,7 +77,7 @@ impl World {
         let context = Context::new(client, Clock::runtime(start));
         let kubelets: Arc<Mutex<Kubelets>> = Arc::default();
         let task = tokio::spawn(live(store.clone(), Arc::clone(&kubelets)));
-        World {
+        TestCluster {
             server,
             store,
             context,
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// A node with GPUs of 10,000 MiB, served by the agent.
+    /// Creates a node with the node agent and GPUs of 10,000 MiB.
     pub(crate) fn node(&self, name: &str, gpus: usize) {
         let names = (0..gpus).map(|at| format!("GPU-{name}-{at}")).collect();
         self.kubelets.lock().unwrap().gpus.insert(name.to_owned(), names);
@@ -102,7 +102,7 @@ impl World {
             .unwrap();
     }
 
-    /// A pod that admission has seen.
+    /// Creates a pod as the admission webhook leaves it.
     pub(crate) fn pod(&self, name: &str, annotations: Value) -> Value {
         let mut annotations = annotations;
         if annotations["runai/shared-gpu-configmap"].is_null() {
@@ -119,7 +119,7 @@ impl World {
         self.store.create(pod).unwrap().to_value()
     }
 
-    /// The decision to bind a pod.
+    /// Creates the BindRequest of a pod.
     pub(crate) fn request(&self, pod: &Value, node: &str, change: Value) {
         let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
         let mut spec = json!({ "podName": name, "selectedNode": node, "receivedResourceType": "Regular" });
@@ -137,7 +137,7 @@ impl World {
         self.store.create(request).unwrap();
     }
 
-    /// A pod with a fraction in hundredths, and the decision where to bind it.
+    /// Creates a pod with a GPU fraction in hundredths, and its BindRequest.
     pub(crate) fn share(&self, name: &str, node: &str, groups: &[&str], hundredths: u32) {
         self.share_with(name, node, groups, hundredths, json!({}));
     }
@@ -159,7 +159,7 @@ impl World {
     }
 
     pub(crate) fn start(&mut self, flags: &[&str]) {
-        // Watches of its own, as after a restart.
+        // With its own informers, as after a restart.
         let context = Context::new(self.context.client.clone(), self.context.clock);
         self.context = context.clone();
         let settings = settings(flags);
@@ -172,13 +172,13 @@ impl World {
         self.binders.drain(..).for_each(|task| task.abort());
     }
 
-    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&World) -> bool) {
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&TestCluster) -> bool) {
         let waiting = async {
             while !condition(self) {
-                tokio::time::sleep(MOMENT).await;
+                tokio::time::sleep(TICK).await;
             }
         };
-        if tokio::time::timeout(SOON_ENOUGH, waiting).await.is_err() {
+        if tokio::time::timeout(TIMEOUT, waiting).await.is_err() {
             let dump = |resource: &str| {
                 let all = self.all(resource);
                 all.iter()
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    pub(crate) async fn pass(&self, seconds: u64) {
+    pub(crate) async fn sleep(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
@@ -231,11 +231,11 @@ impl World {
     }
 
     pub(crate) fn reservation(&self, node: &str, group: &str) -> Option<Value> {
-        let name = kai_binder::reservation_name(&kai_binder::GroupKey::new(node, group));
+        let name = kai_binder::reservation_name(&kai_binder::GpuGroupKey::new(node, group));
         self.get("pods", RESERVATIONS, &name)
     }
 
-    /// The devices that a pod was told.
+    /// The devices in the pod's ConfigMap.
     pub(crate) fn devices(&self, pod: &str) -> String {
         let map = self
             .get("configmaps", NS, &format!("{pod}-shared-gpu-0"))
@@ -257,13 +257,13 @@ impl World {
         let _ = self.store.delete(resource, namespace, name, &DeleteOptions::now());
     }
 
-    pub(crate) fn assert_sound(&self) {
+    pub(crate) fn assert_no_violations(&self) {
         let violations = &self.kubelets.lock().unwrap().violations;
         assert!(violations.is_empty(), "{violations:?}");
     }
 }
 
-impl Drop for World {
+impl Drop for TestCluster {
     fn drop(&mut self) {
         self.stop();
         self.tasks.drain(..).for_each(|task| task.abort());
@@ -285,7 +285,7 @@ pub(crate) fn all(store: &Door, resource: &str) -> Vec<Value> {
     page.objects.iter().map(|object| object.to_value()).collect()
 }
 
-/// The life of all nodes.
+/// Runs the kubelets of all nodes.
 async fn live(store: Door, kubelets: Arc<Mutex<Kubelets>>) {
     loop {
         let pods = all(&store, "pods");
@@ -294,20 +294,20 @@ async fn live(store: Door, kubelets: Arc<Mutex<Kubelets>>) {
             pods.iter().for_each(|pod| kubelets.tend(&store, pod));
             let uids: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
             kubelets.held.retain(|uid, _| uids.contains(uid.as_str()));
-            kubelets.look(&pods);
+            kubelets.check_invariants(&pods);
         }
-        tokio::time::sleep(MOMENT).await;
+        tokio::time::sleep(TICK).await;
     }
 }
 
 impl Kubelets {
-    /// The node has this many GPUs from now on.
-    pub(crate) fn gpus_of(&mut self, node: &str, count: usize) {
+    /// Sets the number of the node's GPUs.
+    pub(crate) fn set_gpus(&mut self, node: &str, count: usize) {
         let names = (0..count).map(|at| format!("GPU-{node}-{at}")).collect();
         self.gpus.insert(node.to_owned(), names);
     }
 
-    /// All further reservations of the node are told this GPU.
+    /// All further reservation pods of the node are annotated with this GPU.
     pub(crate) fn alias(&mut self, node: &str, gpu: &str) {
         self.aliases.insert(node.to_owned(), gpu.to_owned());
     }
@@ -320,11 +320,11 @@ impl Kubelets {
             text("/metadata/uid"),
         );
         let (node, phase) = (text("/spec/nodeName"), text("/status/phase"));
-        if node.is_empty() || self.dead.contains(&node) {
+        if node.is_empty() || self.stopped.contains(&node) {
             return;
         }
         if !text("/metadata/deletionTimestamp").is_empty() {
-            if !self.stuck.contains(&name) {
+            if !self.never_terminated.contains(&name) {
                 self.held.remove(&uid);
                 let _ = store.delete("pods", &namespace, &name, &DeleteOptions::now());
             }
@@ -336,7 +336,7 @@ impl Kubelets {
         let wants_gpu = !pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"].is_null();
         let (mut phase, mut reason) = ("Running", Value::Null);
         let wants_cpu = !pod["spec"]["containers"][0]["resources"]["requests"]["cpu"].is_null();
-        if wants_cpu && self.full.contains(&node) {
+        if wants_cpu && self.out_of_cpu.contains(&node) {
             (phase, reason) = ("Failed", json!("OutOfcpu"));
             self.refused += 1;
         } else if wants_gpu {
@@ -344,13 +344,13 @@ impl Kubelets {
             let gpus = self.gpus.get(&node).cloned().unwrap_or_default();
             let free = gpus
                 .into_iter()
-                .filter(|gpu| !taken.contains(gpu) && !self.away.contains(gpu));
-            // As kubelets do, it gives out any of them: here one after the other.
-            self.given += 1;
-            let turn = self.given;
+                .filter(|gpu| !taken.contains(gpu) && !self.held_elsewhere.contains(gpu));
+            // Like a real kubelet it may give out any free GPU; here the choice changes with each turn.
+            self.turn += 1;
+            let turn = self.turn;
             let order = |gpu: &String| {
                 (
-                    self.disliked.contains(gpu),
+                    self.given_last.contains(gpu),
                     turn.wrapping_mul(31)
                         .wrapping_add(gpu.len() + usize::from(*gpu.as_bytes().last().unwrap_or(&0)))
                         % 5,
@@ -379,8 +379,8 @@ impl Kubelets {
         );
     }
 
-    /// No GPU beyond its memory, no GPU for two groups, at no moment.
-    fn look(&mut self, pods: &[Value]) {
+    /// No GPU is overcommitted, and no GPU belongs to two groups.
+    fn check_invariants(&mut self, pods: &[Value]) {
         let mut used: BTreeMap<(String, String), f64> = BTreeMap::new();
         let mut owners: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for pod in pods {

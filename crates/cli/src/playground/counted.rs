@@ -43,7 +43,7 @@ fn agree(queues: Gpus, pods: Gpus) -> bool {
 
 /// What the leaf queues have in their status.
 fn of_queues(world: &World) -> Gpus {
-    let queues = world.context.feeds.queues().all();
+    let queues = world.context.informers.queues().all();
     let is_parent = |queue: &kai_api::Queue| {
         let name = queue.metadata.plain_name();
         queues.iter().any(|other| other.parent() == Some(name))
@@ -61,9 +61,9 @@ fn of_queues(world: &World) -> Gpus {
 
 /// What the pods ask for and have.
 fn of_pods(world: &World) -> Gpus {
-    let feeds = &world.context.feeds;
+    let informers = &world.context.informers;
     let mut gpus = Gpus::default();
-    for pod in feeds.pods().all() {
+    for pod in informers.pods().all() {
         if pod.scheduler_name() != keys::SCHEDULER_NAME || pod.metadata.namespace() == keys::RESERVATION {
             continue;
         }
@@ -72,7 +72,7 @@ fn of_pods(world: &World) -> Gpus {
         };
         let node = pod
             .node_name()
-            .and_then(|name| feeds.nodes().get(&ObjectKey::new("", name)));
+            .and_then(|name| informers.nodes().get(&ObjectKey::new("", name)));
         let (asked, asked_mib) = match read.value.requests.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => (0, 0),
             GpuRequest::Whole { devices } => (devices * 100, 0),

@@ -19,7 +19,7 @@ const NARROW: u16 = 96;
 const BARS_MAX: usize = 8;
 
 pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::Result<()> {
-    let feeds = &world.context.feeds;
+    let informers = &world.context.informers;
     let table = |header: &[&str]| table(header, screen.width);
     let bar_width = if screen.width < NARROW {
         BAR_WIDTH_NARROW
@@ -27,7 +27,7 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
         BAR_WIDTH
     };
     let mut nodes = table(&["node", "GPU", "GPUs"]);
-    for node in feeds.nodes().all() {
+    for node in informers.nodes().all() {
         let label = |key: &str| node.metadata.labels.text(key).unwrap_or("-").to_owned();
         let name = node.metadata.plain_name();
         let gpus = match slices(world, &node) {
@@ -38,7 +38,7 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
     }
     let mut pods = table(&["pod", "asks for", "status", "node"]);
     let mut reasons = String::new();
-    for pod in feeds.pods().all() {
+    for pod in informers.pods().all() {
         if pod.metadata.namespace() == keys::RESERVATION {
             continue;
         }
@@ -57,7 +57,7 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
         ]);
     }
     let mut queues = table(&["queue", "parent", "GPUs in use", "GPUs asked for"]);
-    for queue in feeds.queues().all() {
+    for queue in informers.queues().all() {
         let status = queue.status();
         queues.add_row([
             queue.display_name().to_owned(),
@@ -153,7 +153,7 @@ fn slices(world: &World, node: &kai_api::Node) -> String {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for pod in world
         .context
-        .feeds
+        .informers
         .pods()
         .all()
         .iter()
@@ -181,7 +181,7 @@ fn slices(world: &World, node: &kai_api::Node) -> String {
 /// A bar per physical GPU: how much of its memory is promised.
 fn bars(world: &World, node: &str, width: usize) -> String {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
-    let pods = world.context.feeds.pods().all();
+    let pods = world.context.informers.pods().all();
     for pod in pods.iter().filter(|pod| pod.node_name() == Some(node)) {
         let (namespace, name) = (pod.metadata.namespace(), pod.metadata.plain_name());
         for uuid in world.kubelets.gpus_of(namespace, name) {

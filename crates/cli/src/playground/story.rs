@@ -72,7 +72,7 @@ pub(super) async fn tell(world: &World, out: &mut impl Write, screen: Screen) ->
     let ready = async {
         while world
             .context
-            .feeds
+            .informers
             .queues()
             .get(&ObjectKey::new("", "default-queue"))
             .is_none()
@@ -147,7 +147,7 @@ fn pods(world: &World, prefix: &str) -> Vec<std::sync::Arc<kai_api::Pod>> {
     };
     world
         .context
-        .feeds
+        .informers
         .pods()
         .all()
         .into_iter()

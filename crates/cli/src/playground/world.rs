@@ -59,7 +59,7 @@ impl World {
             }
         });
         // For the picture at the end: a feed that is first asked then has nothing yet.
-        context.feeds.nodes().synced().await;
+        context.informers.nodes().synced().await;
         let world = World {
             client,
             context,

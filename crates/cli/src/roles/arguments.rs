@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use kai_cluster::Access;
+use kai_cluster::ClientConfig;
 
 use super::serve::Readers;
 use crate::all::{ROLES, Settings};
@@ -20,8 +20,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn access(&self) -> Access {
-        self.kubeconfig.clone().map_or(Access::Infer, Access::Kubeconfig)
+    pub(crate) fn access(&self) -> ClientConfig {
+        self.kubeconfig
+            .clone()
+            .map_or(ClientConfig::Infer, ClientConfig::Kubeconfig)
     }
 }
 

@@ -6,7 +6,7 @@ mod start;
 
 use std::process::ExitCode;
 
-use kai_cluster::{Candidate, Client, Clock, Context, Times};
+use kai_cluster::{Candidate, Client, Clock, Context, LeaseTimes};
 
 pub(crate) use arguments::{
     AdmissionArguments, AllArguments, BinderArguments, Connection, ControllersArguments, SchedulerArguments,
@@ -81,7 +81,7 @@ fn run(process: Process, election: Option<(&str, Election)>, settings: Settings)
             namespace: election.namespace,
             name: lease.to_owned(),
             identity: identity(),
-            times: Times::default(),
+            times: LeaseTimes::default(),
             clock: Clock::System,
         });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

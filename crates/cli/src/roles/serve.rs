@@ -13,7 +13,7 @@ use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use kai_cluster::{Context, Entry, Gate};
+use kai_cluster::{Access, Context, MetricsAuthorizer};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
@@ -30,13 +30,13 @@ pub(super) enum Readers {
 
 /// Metrics and health.
 pub(super) fn health_and_metrics(address: &str, context: &Context, readers: Readers) -> anyhow::Result<Served> {
-    let gate = match readers {
-        Readers::Known => Some(Gate::new(Some(context.client.clone()))),
+    let authorizer = match readers {
+        Readers::Known => Some(MetricsAuthorizer::new(Some(context.client.clone()))),
         Readers::Everybody => None,
     };
     let reading = Reading {
         context: context.clone(),
-        gate,
+        authorizer,
         roles: Handle::current(),
     };
     let router = Router::new().route(METRICS, get(metrics)).with_state(reading);
@@ -76,7 +76,7 @@ impl Served {
 #[derive(Clone)]
 struct Reading {
     context: Context,
-    gate: Option<Gate>,
+    authorizer: Option<MetricsAuthorizer>,
     /// Connections to the API server are shared, and belong to the roles' runtime.
     roles: Handle,
 }
@@ -140,14 +140,14 @@ async fn metrics(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
 ) -> Response {
-    if let Some(gate) = reading.gate {
+    if let Some(authorizer) = reading.authorizer {
         let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = token.map(str::to_owned);
-        let asked = async move { gate.entry(peer.ip(), token.as_deref(), METRICS).await };
+        let asked = async move { authorizer.authorize(peer.ip(), token.as_deref(), METRICS).await };
         let entry = match peer.ip().is_loopback() {
             // Needs no answer of the API server.
             true => asked.await,
-            false => reading.roles.spawn(asked).await.unwrap_or(Entry::Unanswered),
+            false => reading.roles.spawn(asked).await.unwrap_or(Access::Unavailable),
         };
         if let Some((code, text)) = entry.refusal() {
             let code = StatusCode::from_u16(code).unwrap_or(StatusCode::FORBIDDEN);
@@ -160,7 +160,7 @@ async fn metrics(
 
 /// Ready to work: everything that was asked for has been listed.
 async fn ready(State(context): State<Context>) -> impl IntoResponse {
-    if !context.feeds.are_synced() {
+    if !context.informers.are_synced() {
         return (
             StatusCode::SERVICE_UNAVAILABLE,
             "the first lists are not complete\n".to_owned(),

@@ -38,7 +38,7 @@ fn other_schedulers_pods_do_not_need_our_webhook() {
         );
         cluster.start_roles();
         cluster
-            .until("default queues", |cluster| cluster.feeds().queues().len() >= 2)
+            .until("default queues", |cluster| cluster.informers().queues().len() >= 2)
             .await;
     });
 }

@@ -149,7 +149,7 @@ fn the_status_of_queues_adds_up() {
         }
         cluster.until_running(2).await;
         let allocated = |cluster: &Cluster, name: &str| {
-            let queue = cluster.feeds().queues().get(&kai_api::ObjectKey::new("", name));
+            let queue = cluster.informers().queues().get(&kai_api::ObjectKey::new("", name));
             let allocated = queue.and_then(|queue| queue.status().allocated.get("nvidia.com/gpu").cloned());
             allocated.map(|quantity| quantity.to_string())
         };
@@ -170,7 +170,7 @@ fn a_parent_queue_goes_before_its_children_whose_work_waits_for_it() {
         cluster.create(queue("company", None, -1.0, -1.0)).await;
         cluster.create(queue("team", Some("company"), -1.0, -1.0)).await;
         cluster
-            .until("both are known", |cluster| cluster.feeds().queues().len() >= 4)
+            .until("both are known", |cluster| cluster.informers().queues().len() >= 4)
             .await;
         cluster.delete::<kai_api::Queue>("", "company").await.unwrap();
         cluster
@@ -196,7 +196,7 @@ fn a_queue_shows_its_fair_share() {
             .await;
         cluster.until_only_running(&["red"]).await;
         let share = |cluster: &Cluster| {
-            let queue = cluster.feeds().queues().get(&kai_api::ObjectKey::new("", "red"))?;
+            let queue = cluster.informers().queues().get(&kai_api::ObjectKey::new("", "red"))?;
             queue.status().fair_share.get("nvidia.com/gpu").map(ToString::to_string)
         };
         cluster

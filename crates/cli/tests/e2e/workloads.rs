@@ -21,7 +21,7 @@ fn a_deployment_runs_its_replicas() {
             }))
             .await;
         cluster.until_running(3).await;
-        let groups = cluster.feeds().pod_groups().len();
+        let groups = cluster.informers().pod_groups().len();
         assert_eq!(groups, 3, "each pod of a deployment is a workload of its own");
     });
 }

@@ -150,7 +150,7 @@ fn a_reservation_that_is_deleted_while_a_bind_is_in_flight_under_cache_lag_harms
         // Those who write it hear of the pods late, and a cluster that waits for news looks settled.
         cluster
             .until("the queues know of both pods", |cluster| {
-                let queues = cluster.feeds().queues().all();
+                let queues = cluster.informers().queues().all();
                 let used = |queue: &kai_api::Queue| queue.status().allocated.get(kai_api::keys::RESOURCE_GPU).cloned();
                 queues
                     .iter()

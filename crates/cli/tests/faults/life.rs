@@ -402,7 +402,7 @@ impl<'a> Life<'a> {
             format!("{error}\nleft: {}", left.collect::<Vec<_>>().join("\n"))
         })?;
         self.soon("no bind request is left", |life| {
-            life.cluster.feeds().bind_requests().is_empty()
+            life.cluster.informers().bind_requests().is_empty()
         })
         .await
     }

@@ -50,7 +50,7 @@ impl OtherScheduler {
 
 fn reservation(cluster: &Cluster, name: &str) -> Option<std::sync::Arc<kai_api::Pod>> {
     let key = kai_api::ObjectKey::new(RESERVATIONS, name);
-    cluster.feeds().pods().get(&key)
+    cluster.informers().pods().get(&key)
 }
 
 fn pod(name: &str, node: &str) -> Value {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use kai_api::{Node, keys};
-use kai_cluster::{Access, Client, Part, Patch, Target};
+use kai_cluster::{Client, ClientConfig, Part, Patch, Target};
 use serde_json::{Value, json};
 
 use crate::process::Process;
@@ -50,7 +50,7 @@ impl Machine {
             return None;
         };
         let directory = PathBuf::from(directory);
-        let access = Access::Kubeconfig(directory.join("kubeconfig"));
+        let access = ClientConfig::Kubeconfig(directory.join("kubeconfig"));
         let mut machine = Machine {
             client: Client::connect(&access).await.unwrap(),
             directory,

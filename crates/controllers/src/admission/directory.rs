@@ -18,8 +18,8 @@ pub trait Directory: Send + Sync {
 
 /// As the watches of a role see them.
 pub(super) struct Watched {
-    pub(super) queues: kai_cluster::Feed<kai_api::Queue>,
-    pub(super) classes: kai_cluster::Feed<kai_api::PriorityClass>,
+    pub(super) queues: kai_cluster::Informer<kai_api::Queue>,
+    pub(super) classes: kai_cluster::Informer<kai_api::PriorityClass>,
 }
 
 impl Directory for Watched {

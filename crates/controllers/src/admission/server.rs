@@ -77,13 +77,13 @@ impl State {
 
     /// In the cluster of a role.
     pub fn of(settings: Settings, context: &kai_cluster::Context) -> State {
-        let classes = context.feeds.runtime_classes().clone();
+        let classes = context.informers.runtime_classes().clone();
         let has_runtime_class = move |name: &str| classes.get(&kai_api::ObjectKey::new("", name)).is_some();
         State::new(
             settings,
             Watched {
-                queues: context.feeds.queues().clone(),
-                classes: context.feeds.priority_classes().clone(),
+                queues: context.informers.queues().clone(),
+                classes: context.informers.priority_classes().clone(),
             },
             has_runtime_class,
             &context.metrics,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Backoff, ObjectKey, keys};
-use kai_cluster::{Context, Outcome, WorkQueue};
+use kai_cluster::{Context, WorkQueue, WorkResult};
 use tokio::sync::Notify;
 
 pub use apply::{body, pod_change};
@@ -82,11 +82,11 @@ impl Default for Settings {
 /// Groups pods until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(NAME, SILENCE_MAX);
-    let (pods, groups) = (context.feeds.pods().clone(), context.feeds.pod_groups().clone());
+    let (pods, groups) = (context.informers.pods().clone(), context.informers.pod_groups().clone());
     let wake = Arc::new(Notify::new());
     let (changed_pods, changed_groups) = (pods.subscribe(&wake), groups.subscribe(&wake));
     // Without the classes every priority would look unknown, without the groups each would look new.
-    context.feeds.priority_classes().synced().await;
+    context.informers.priority_classes().synced().await;
     groups.synced().await;
 
     let grouper = Arc::new(Grouper::new(&context, settings));
@@ -124,4 +124,4 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 }
 
 /// Another writer was faster; what it wrote is on its way here.
-const SOON: Outcome = Outcome::Again(Duration::from_millis(200));
+const SOON: WorkResult = WorkResult::RequeueAfter(Duration::from_millis(200));

@@ -1,7 +1,7 @@
 //! The walk from a pod up to its top owner, by metadata alone.
 
 use kai_api::{OwnerReference, Pod};
-use kai_cluster::{Client, Target, shown};
+use kai_cluster::{Client, Target, printable};
 
 use super::workload::Owner;
 
@@ -52,9 +52,9 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
         let Some(metadata) = metadata else {
             return Err(WalkError::Gone {
                 pod: pod.metadata.qualified_name(),
-                kind: shown(&reference.kind).into_owned(),
-                name: shown(&reference.name).into_owned(),
-                uid: shown(&reference.uid).into_owned(),
+                kind: printable(&reference.kind).into_owned(),
+                name: printable(&reference.name).into_owned(),
+                uid: printable(&reference.uid).into_owned(),
             });
         };
         owners.push(Owner::new(&reference.api_version, &reference.kind, &metadata));
@@ -63,8 +63,8 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
             [only] => Some(only.clone()),
             _ => {
                 return Err(WalkError::Several {
-                    kind: shown(&reference.kind).into_owned(),
-                    name: format!("{}/{}", pod.metadata.namespace(), shown(&reference.name)),
+                    kind: printable(&reference.kind).into_owned(),
+                    name: format!("{}/{}", pod.metadata.namespace(), printable(&reference.name)),
                 });
             }
         };

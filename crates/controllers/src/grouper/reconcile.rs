@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kai_api::{ConfigMap, Object, ObjectKey, ObjectReference, Pod, PodGroup, keys};
-use kai_cluster::{Client, Context, Events, Feeds, Note, Outcome, Part, Patch, Severity, Target};
+use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, Part, Patch, Severity, Target, WorkResult};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ignored::{Ignored, ignored_values};
@@ -23,8 +23,8 @@ const READS_MAX: usize = 4;
 
 pub(super) struct Grouper {
     client: Client,
-    feeds: Arc<Feeds>,
-    events: Events,
+    informers: Arc<Informers>,
+    events: EventRecorder,
     reconciles: Reconciles,
     settings: Settings,
     /// A plain lock: held for map operations only, never across an await.
@@ -60,8 +60,8 @@ impl Grouper {
     pub(super) fn new(context: &Context, settings: Settings) -> Grouper {
         Grouper {
             client: context.client.clone(),
-            feeds: Arc::clone(&context.feeds),
-            events: Events::new(&context.client, NAME, context.clock),
+            informers: Arc::clone(&context.informers),
+            events: EventRecorder::new(&context.client, NAME, context.clock),
             reconciles: Reconciles::registered(&context.metrics, "pod_grouper"),
             settings,
             state: Mutex::default(),
@@ -93,7 +93,7 @@ impl Grouper {
             pod.scheduler_name() == self.settings.scheduler_name
                 && named(pod).is_some_and(|group| groups.contains(&group))
         };
-        let pods = self.feeds.pods().all().into_iter().filter(is_member);
+        let pods = self.informers.pods().all().into_iter().filter(is_member);
         pods.map(|pod| ObjectKey::of(&*pod)).collect()
     }
 
@@ -118,18 +118,18 @@ impl Grouper {
     }
 
     /// Gives one pod its group.
-    pub(super) async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        let Some(pod) = self.feeds.pods().get(key) else {
-            return Outcome::Done;
+    pub(super) async fn reconcile(&self, key: &ObjectKey) -> WorkResult {
+        let Some(pod) = self.informers.pods().get(key) else {
+            return WorkResult::Done;
         };
         match self.place(key, &pod).await {
             Ok(Done::Left) => {
                 self.reconciles.count("left");
-                Outcome::Done
+                WorkResult::Done
             }
             Ok(Done::Grouped) => {
                 self.reconciles.count("grouped");
-                Outcome::Done
+                WorkResult::Done
             }
             Err(Failure::Cluster(error)) if error.is_conflict() || error.is_not_found() => {
                 self.reconciles.count("conflict");
@@ -137,13 +137,13 @@ impl Grouper {
             }
             Err(Failure::Cluster(error @ kai_cluster::Error::NotLeader { .. })) => {
                 tracing::debug!(%error);
-                Outcome::Retry
+                WorkResult::Retry
             }
-            Err(Failure::Walk(WalkError::Gone { .. })) if pod.is_terminating() => Outcome::Done,
+            Err(Failure::Walk(WalkError::Gone { .. })) if pod.is_terminating() => WorkResult::Done,
             Err(error) => {
                 self.reconciles.count("failed");
                 self.warn(&pod, &error).await;
-                Outcome::Retry
+                WorkResult::Retry
             }
         }
     }
@@ -174,7 +174,7 @@ impl Grouper {
         let mut state = self.lock();
         state.grouped.insert(key.clone(), grouped);
         // Had it gone meanwhile, nobody would tell of that again.
-        if self.feeds.pods().get(key).is_none() {
+        if self.informers.pods().get(key).is_none() {
             state.grouped.remove(key);
         }
     }
@@ -197,7 +197,7 @@ impl Grouper {
         {
             let is_ours = name == base::name_of(&Owner::of_pod(pod));
             let is_there = self
-                .feeds
+                .informers
                 .pod_groups()
                 .get(&ObjectKey::new(metadata.namespace(), name))
                 .is_some();
@@ -236,7 +236,7 @@ impl Grouper {
                 pod,
                 owners: &owners,
                 objects: &objects,
-                view: &*self.feeds,
+                view: &*self.informers,
                 rules: &rules,
             };
             match group(&workload) {
@@ -264,7 +264,7 @@ impl Grouper {
 
     async fn write_group(&self, plan: &Plan) -> Result<(), kai_cluster::Error> {
         let key = ObjectKey::new(&plan.namespace, &plan.name);
-        let mut present = self.feeds.pod_groups().get(&key);
+        let mut present = self.informers.pod_groups().get(&key);
         if present.is_none() {
             match self
                 .client
@@ -308,7 +308,7 @@ impl Grouper {
     }
 
     async fn record(&self, namespace: &str, about: &Owner, message: String) {
-        let note = Note {
+        let note = ObjectEvent {
             about: ObjectReference {
                 api_version: about.api_version.clone(),
                 kind: about.kind.clone(),

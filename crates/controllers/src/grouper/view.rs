@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use kai_api::{ObjectKey, Pod, PodGroup};
-use kai_cluster::Feeds;
+use kai_cluster::Informers;
 
 use super::workload::View;
 
-impl View for Feeds {
+impl View for Informers {
     fn has_priority_class(&self, name: &str) -> bool {
         !name.is_empty() && self.priority_classes().get(&ObjectKey::new("", name)).is_some()
     }

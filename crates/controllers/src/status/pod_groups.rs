@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kai_api::crd::{PodCounts, ResourcesStatus};
 use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PriorityClasses, keys};
-use kai_cluster::{Client, Context, Feeds, Outcome, Part, Patch, Target, WorkQueue};
+use kai_cluster::{Client, Context, Informers, Part, Patch, Target, WorkQueue, WorkResult};
 use kai_engine::model::GpuRequest;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -102,7 +102,7 @@ impl Members {
 
 struct Controller {
     client: Client,
-    feeds: Arc<Feeds>,
+    informers: Arc<Informers>,
     reconciles: Reconciles,
     settings: Settings,
     /// A plain lock: held for map operations only, never across an await.
@@ -112,20 +112,20 @@ struct Controller {
 /// Keeps the status of pod groups until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(NAME, SILENCE_MAX);
-    let feeds = &context.feeds;
+    let informers = &context.informers;
     let wake = Arc::new(Notify::new());
-    let pods = feeds.pods().subscribe(&wake);
-    let groups = feeds.pod_groups().subscribe(&wake);
-    let classes = feeds.priority_classes().subscribe(&wake);
-    feeds.nodes().synced().await;
-    feeds.priority_classes().synced().await;
-    feeds.pods().synced().await;
+    let pods = informers.pods().subscribe(&wake);
+    let groups = informers.pod_groups().subscribe(&wake);
+    let classes = informers.priority_classes().subscribe(&wake);
+    informers.nodes().synced().await;
+    informers.priority_classes().synced().await;
+    informers.pods().synced().await;
 
     let queue: WorkQueue<ObjectKey> = WorkQueue::new(Backoff::default());
     let workers_max = settings.workers_max;
     let controller = Arc::new(Controller {
         client: context.client.clone(),
-        feeds: Arc::clone(feeds),
+        informers: Arc::clone(informers),
         reconciles: Reconciles::registered(&context.metrics, "pod_group_controller"),
         settings,
         members: Mutex::default(),
@@ -147,7 +147,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
             let changed = tokio::time::timeout(QUIET, wake.notified()).await;
             all |= changed.is_err();
             if all {
-                let all = context.feeds.pod_groups().all();
+                let all = context.informers.pod_groups().all();
                 all.iter().for_each(|group| queue.add(ObjectKey::of(&**group)));
             }
         }
@@ -172,15 +172,18 @@ impl Controller {
         pod.pod_group_text().filter(|_| ours).map(kai_api::Text::shared)
     }
 
-    async fn reconcile(&self, key: &ObjectKey) -> Outcome {
-        let Some(group) = self.feeds.pod_groups().get(key) else {
-            return Outcome::Done;
+    async fn reconcile(&self, key: &ObjectKey) -> WorkResult {
+        let Some(group) = self.informers.pod_groups().get(key) else {
+            return WorkResult::Done;
         };
         let members = self.lock().of(key);
-        let pods: Vec<Arc<Pod>> = members.iter().filter_map(|key| self.feeds.pods().get(key)).collect();
-        let (_, preemptible) = group.rank(&classes(&self.feeds));
+        let pods: Vec<Arc<Pod>> = members
+            .iter()
+            .filter_map(|key| self.informers.pods().get(key))
+            .collect();
+        let (_, preemptible) = group.rank(&classes(&self.informers));
         let gpu_memory_mib = |node: &str| {
-            self.feeds
+            self.informers
                 .nodes()
                 .get(&ObjectKey::new("", node))
                 .and_then(|node| gpu_memory_mib(&node))
@@ -189,7 +192,7 @@ impl Controller {
         let counts = pod_counts(&pods);
         let Some(change) = change(&group, &status, &counts) else {
             self.reconciles.count("unchanged");
-            return Outcome::Done;
+            return WorkResult::Done;
         };
         let target = Target::of::<PodGroup>(&key.namespace, &key.name);
         let started = Instant::now();
@@ -197,13 +200,13 @@ impl Controller {
             Ok(_) => {
                 self.reconciles.count("changed");
                 tokio::time::sleep(rest_after(started.elapsed())).await;
-                Outcome::Done
+                WorkResult::Done
             }
-            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) if error.is_not_found() => WorkResult::Done,
             Err(error) => {
                 self.reconciles.count("failed");
                 tracing::warn!(%error, "the status of a pod group was not written");
-                Outcome::Retry
+                WorkResult::Retry
             }
         }
     }
@@ -218,9 +221,9 @@ fn rest_after(took: Duration) -> Duration {
     REST_MAX.min(took.saturating_sub(BRISK) * RESTS)
 }
 
-fn classes(feeds: &Feeds) -> PriorityClasses {
+fn classes(informers: &Informers) -> PriorityClasses {
     let mut classes = PriorityClasses::default();
-    feeds
+    informers
         .priority_classes()
         .all()
         .iter()

@@ -54,11 +54,11 @@ impl Default for Settings {
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(NAME, SILENCE_MAX);
     let wake = Arc::new(Notify::new());
-    let queues = context.feeds.queues().subscribe(&wake);
-    let groups = context.feeds.pod_groups().subscribe(&wake);
+    let queues = context.informers.queues().subscribe(&wake);
+    let groups = context.informers.pod_groups().subscribe(&wake);
     // A sum over half of the groups would be written, and be wrong.
-    queues.feed().synced().await;
-    groups.feed().synced().await;
+    queues.informer().synced().await;
+    groups.informer().synced().await;
 
     let reconciles = Reconciles::registered(&context.metrics, "queue_controller");
     let labelling = Labelling {
@@ -70,7 +70,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     loop {
         queues.take();
         usage.note(groups.take());
-        let present = context.feeds.queues().all();
+        let present = context.informers.queues().all();
         let sums = usage.sums(&present);
         metrics.show(&present, &sums);
         let statuses = sums.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();

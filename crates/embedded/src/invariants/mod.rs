@@ -44,13 +44,13 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The present state of the watches.
-    pub fn of(feeds: &kai_cluster::Feeds) -> Snapshot {
+    pub fn of(informers: &kai_cluster::Informers) -> Snapshot {
         Snapshot {
-            pods: feeds.pods().all(),
-            nodes: feeds.nodes().all(),
-            queues: feeds.queues().all(),
-            pod_groups: feeds.pod_groups().all(),
-            bind_requests: feeds.bind_requests().all(),
+            pods: informers.pods().all(),
+            nodes: informers.nodes().all(),
+            queues: informers.queues().all(),
+            pod_groups: informers.pod_groups().all(),
+            bind_requests: informers.bind_requests().all(),
         }
     }
 

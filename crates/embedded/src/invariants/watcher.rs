@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kai_cluster::{Context, Feeds};
+use kai_cluster::{Context, Informers};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -16,7 +16,7 @@ use super::{Snapshot, Violation};
 /// Judges the cluster until dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    feeds: Arc<Feeds>,
+    informers: Arc<Informers>,
     kubelets: Kubelets,
     /// A plain lock: held to add and to read only.
     found: Arc<Mutex<BTreeSet<Violation>>>,
@@ -28,17 +28,17 @@ pub struct Watcher {
 impl Watcher {
     /// Starts to judge what the API and these kubelets say. Must be called within a runtime.
     pub fn start(context: &Context, kubelets: &Kubelets) -> Watcher {
-        let feeds = Arc::clone(&context.feeds);
+        let informers = Arc::clone(&context.informers);
         let (found, physical) = (Arc::default(), Arc::default());
         let judging = judge(
-            Arc::clone(&feeds),
+            Arc::clone(&informers),
             kubelets.clone(),
             Arc::clone(&found),
             Arc::clone(&physical),
         );
         let task = tokio::spawn(judging);
         Watcher {
-            feeds,
+            informers,
             kubelets: kubelets.clone(),
             found,
             physical,
@@ -55,7 +55,7 @@ impl Watcher {
     /// Violations so far, and those of a settled cluster right now.
     pub fn found_when_settled(&self) -> Vec<Violation> {
         let mut all: BTreeSet<Violation> = self.found().into_iter().collect();
-        let snapshot = Snapshot::of(&self.feeds);
+        let snapshot = Snapshot::of(&self.informers);
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
         let mut physical = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,16 +75,16 @@ impl Drop for Watcher {
 }
 
 async fn judge(
-    feeds: Arc<Feeds>,
+    informers: Arc<Informers>,
     kubelets: Kubelets,
     found: Arc<Mutex<BTreeSet<Violation>>>,
     physical: Arc<Mutex<Physical>>,
 ) {
     let wake = Arc::new(Notify::new());
-    let pods = feeds.pods().subscribe(&wake);
-    let nodes = feeds.nodes().subscribe(&wake);
-    let groups = feeds.pod_groups().subscribe(&wake);
-    let queues = feeds.queues().subscribe(&wake);
+    let pods = informers.pods().subscribe(&wake);
+    let nodes = informers.nodes().subscribe(&wake);
+    let groups = informers.pod_groups().subscribe(&wake);
+    let queues = informers.queues().subscribe(&wake);
     let mut state = State::default();
     loop {
         wake.notified().await;
@@ -101,7 +101,7 @@ async fn judge(
             state.saw_pod(key, pod.as_ref());
         }
         // Before all lists are there, pods may seem to be on nodes that are not.
-        if !feeds.are_synced() {
+        if !informers.are_synced() {
             continue;
         }
         let mut violations = state.violations();

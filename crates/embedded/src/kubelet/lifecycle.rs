@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{ObjectKey, keys};
-use kai_cluster::{Deletion, Outcome, Part, Patch, Target};
+use kai_cluster::{Deletion, Part, Patch, Target, WorkResult};
 use kai_engine::model::PodPhase;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -18,21 +18,21 @@ const MISSING_RETRY: Duration = Duration::from_secs(1);
 const RUN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Inner {
-    pub(super) async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome, kai_cluster::Error> {
-        let pod = self.context.feeds.pods().get(key);
+    pub(super) async fn reconcile(&self, key: &ObjectKey) -> Result<WorkResult, kai_cluster::Error> {
+        let pod = self.context.informers.pods().get(key);
         let uid = pod
             .as_deref()
             .and_then(|pod| pod.metadata.uid.as_deref())
             .unwrap_or_default();
         self.forget_predecessor(key, uid);
-        let Some(pod) = &pod else { return Ok(Outcome::Done) };
+        let Some(pod) = &pod else { return Ok(WorkResult::Done) };
         let Some(node) = pod.node_name() else {
-            return Ok(Outcome::Done);
+            return Ok(WorkResult::Done);
         };
         match self.lock().machines.get(node) {
             Some(machine) if machine.ready => {}
-            Some(_) => return Ok(Outcome::Again(MISSING_RETRY)),
-            None => return Ok(Outcome::Done),
+            Some(_) => return Ok(WorkResult::RequeueAfter(MISSING_RETRY)),
+            None => return Ok(WorkResult::Done),
         }
         if pod.metadata.deletion_timestamp.is_some() {
             return self.stop(key, uid).await;
@@ -58,19 +58,24 @@ impl Inner {
         }
     }
 
-    async fn take_in(&self, key: &ObjectKey, slim: &kai_api::Pod, node: &str) -> Result<Outcome, kai_cluster::Error> {
+    async fn take_in(
+        &self,
+        key: &ObjectKey,
+        slim: &kai_api::Pod,
+        node: &str,
+    ) -> Result<WorkResult, kai_cluster::Error> {
         let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         let Some(object) = self.context.client.get_value(target).await? else {
-            return Ok(Outcome::Done);
+            return Ok(WorkResult::Done);
         };
         let now = kai_engine::model::Millis(0);
         let Ok(spec) = slim.read(&self.identity, now).map(|read| read.value) else {
-            return Ok(Outcome::Done);
+            return Ok(WorkResult::Done);
         };
         let admitted = {
             let mut state = self.lock();
             let Some(machine) = state.machines.get_mut(node) else {
-                return Ok(Outcome::Done);
+                return Ok(WorkResult::Done);
             };
             machine.admit(&spec).map(drop)
         };
@@ -95,18 +100,18 @@ impl Inner {
             address: format!("10.{a}.{b}.{c}"),
         };
         state.pods.insert(key.clone(), life);
-        Ok(Outcome::Again(Duration::from_secs_f64(
+        Ok(WorkResult::RequeueAfter(Duration::from_secs_f64(
             self.delays.start_seconds.max(0.0),
         )))
     }
 
-    async fn reject(&self, key: &ObjectKey, rejection: &Rejection) -> Result<Outcome, kai_cluster::Error> {
+    async fn reject(&self, key: &ObjectKey, rejection: &Rejection) -> Result<WorkResult, kai_cluster::Error> {
         tracing::info!(%key, reason = rejection.reason, "a simulated kubelet rejects a pod");
         self.write_last(key, status::rejected(rejection)).await?;
-        Ok(Outcome::Done)
+        Ok(WorkResult::Done)
     }
 
-    async fn advance(&self, key: &ObjectKey, life: &Life) -> Result<Outcome, kai_cluster::Error> {
+    async fn advance(&self, key: &ObjectKey, life: &Life) -> Result<WorkResult, kai_cluster::Error> {
         match life.stage {
             Stage::Starting { since } => {
                 let start = since + Duration::from_secs_f64(self.delays.start_seconds.max(0.0));
@@ -114,33 +119,33 @@ impl Inner {
                     .checked_duration_since(Instant::now())
                     .filter(|rest| !rest.is_zero())
                 {
-                    return Ok(Outcome::Again(rest));
+                    return Ok(WorkResult::RequeueAfter(rest));
                 }
                 self.start(key, life).await
             }
             Stage::Running { since } => {
                 self.reserve(key, life).await?;
                 let Some(run) = annotation(&life.object, RUN_SECONDS).and_then(run_time) else {
-                    return Ok(Outcome::Done);
+                    return Ok(WorkResult::Done);
                 };
                 let end = since + run;
                 if let Some(rest) = end
                     .checked_duration_since(Instant::now())
                     .filter(|rest| !rest.is_zero())
                 {
-                    return Ok(Outcome::Again(rest));
+                    return Ok(WorkResult::RequeueAfter(rest));
                 }
                 let code = annotation(&life.object, EXIT_CODE)
                     .and_then(|text| text.parse().ok())
                     .unwrap_or(0);
                 self.exit(key, life, code).await?;
-                Ok(Outcome::Done)
+                Ok(WorkResult::Done)
             }
-            Stage::Ended => Ok(Outcome::Done),
+            Stage::Ended => Ok(WorkResult::Done),
         }
     }
 
-    async fn start(&self, key: &ObjectKey, life: &Life) -> Result<Outcome, kai_cluster::Error> {
+    async fn start(&self, key: &ObjectKey, life: &Life) -> Result<WorkResult, kai_cluster::Error> {
         let now = self.context.clock.now_text();
         let mut shared = Vec::new();
         for name in status::needed_config_maps(&life.object) {
@@ -154,7 +159,7 @@ impl Inner {
                     status::waiting(&life.object, &now, "CreateContainerConfigError", &message),
                 )
                 .await?;
-                return Ok(Outcome::Again(MISSING_RETRY));
+                return Ok(WorkResult::RequeueAfter(MISSING_RETRY));
             }
         }
         if let Some(machine) = self.lock().machines.get_mut(&life.node) {
@@ -164,7 +169,7 @@ impl Inner {
             .await?;
         self.set_stage(key, life, Stage::Running { since: Instant::now() });
         self.reserve(key, life).await?;
-        Ok(Outcome::Again(Duration::ZERO))
+        Ok(WorkResult::RequeueAfter(Duration::ZERO))
     }
 
     /// The node agent's duty: a reservation pod is told which GPU it holds.
@@ -206,9 +211,9 @@ impl Inner {
     }
 
     /// Stops a pod that was asked to go, then takes its object away.
-    async fn stop(&self, key: &ObjectKey, uid: &str) -> Result<Outcome, kai_cluster::Error> {
+    async fn stop(&self, key: &ObjectKey, uid: &str) -> Result<WorkResult, kai_cluster::Error> {
         if let Some(rest) = self.time_to_stop(key, uid) {
-            return Ok(Outcome::Again(rest));
+            return Ok(WorkResult::RequeueAfter(rest));
         }
         // Before others can know that the pod is gone: the scheduler may hear of it sooner than this watch does.
         let life = self.lock().pods.get(key).filter(|life| life.uid == uid).cloned();
@@ -216,7 +221,7 @@ impl Inner {
             self.release(&life);
         }
         self.take_away(key, uid).await?;
-        Ok(Outcome::Done)
+        Ok(WorkResult::Done)
     }
 
     async fn take_away(&self, key: &ObjectKey, uid: &str) -> Result<(), kai_cluster::Error> {

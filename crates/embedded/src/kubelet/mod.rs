@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kai_api::{Backoff, Object, ObjectKey, PodIdentity};
-use kai_cluster::{Context, Deletion, Outcome, Part, Patch, Target, WorkQueue};
+use kai_cluster::{Context, Deletion, Part, Patch, Target, WorkQueue, WorkResult};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -250,7 +250,7 @@ impl Kubelets {
 
     /// Runs the pods of all nodes until dropped.
     pub async fn run(&self) {
-        let pods = self.inner.context.feeds.pods().subscribe(&Arc::default());
+        let pods = self.inner.context.informers.pods().subscribe(&Arc::default());
         let queue = self.inner.queue.clone();
         let watch = async {
             loop {
@@ -267,7 +267,7 @@ impl Kubelets {
                     Ok(outcome) => outcome,
                     Err(error) => {
                         tracing::warn!(%key, %error, "a simulated kubelet could not write; it tries again");
-                        Outcome::Retry
+                        WorkResult::Retry
                     }
                 }
             }
@@ -276,7 +276,7 @@ impl Kubelets {
     }
 
     fn pods_of(&self, node: &str) -> Vec<ObjectKey> {
-        let pods = self.inner.context.feeds.pods().all().into_iter();
+        let pods = self.inner.context.informers.pods().all().into_iter();
         let on = pods.filter(|pod| pod.node_name() == Some(node));
         on.map(|pod| ObjectKey::of(&*pod)).collect()
     }

@@ -204,7 +204,7 @@ impl Watch {
             if let Some(event) = self.try_next()? {
                 return Ok(event);
             }
-            self.cursor.head.above(head).await;
+            self.cursor.head.wait_above(head).await;
         }
     }
 

@@ -16,7 +16,7 @@ impl Inner {
     /// Has a node looked for after a while, unless it is there.
     pub(super) fn look_for_node(&self, node: &str) {
         let key = ObjectKey::new("", node);
-        if self.context.feeds.nodes().is_synced() && self.context.feeds.nodes().get(&key).is_none() {
+        if self.context.informers.nodes().is_synced() && self.context.informers.nodes().get(&key).is_none() {
             self.queue.add_after((Kind::LostNode, key), QUARANTINE);
         }
     }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kai_api::{Backoff, Object, ObjectKey};
-use kai_cluster::{Context, Events, Feed, Outcome, Selection, Subscription, WorkQueue};
+use kai_cluster::{Context, EventRecorder, Informer, Selection, Subscription, WorkQueue, WorkResult};
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
@@ -80,17 +80,17 @@ pub struct Workloads {
 #[derive(Debug)]
 struct Inner {
     context: Context,
-    events: Events,
-    deployments: Feed<Deployment>,
-    replica_sets: Feed<ReplicaSet>,
-    stateful_sets: Feed<StatefulSet>,
-    daemon_sets: Feed<DaemonSet>,
-    jobs: Feed<Job>,
-    cron_jobs: Feed<CronJob>,
-    claims: Feed<Claim>,
-    volumes: Feed<Volume>,
-    classes: Feed<kai_api::StorageClass>,
-    namespaces: Feed<kai_api::Namespace>,
+    events: EventRecorder,
+    deployments: Informer<Deployment>,
+    replica_sets: Informer<ReplicaSet>,
+    stateful_sets: Informer<StatefulSet>,
+    daemon_sets: Informer<DaemonSet>,
+    jobs: Informer<Job>,
+    cron_jobs: Informer<CronJob>,
+    claims: Informer<Claim>,
+    volumes: Informer<Volume>,
+    classes: Informer<kai_api::StorageClass>,
+    namespaces: Informer<kai_api::Namespace>,
     queue: WorkQueue<(Kind, ObjectKey)>,
     /// To know whom to tell when an owned object is gone. A plain lock: held for look-ups only.
     owners: Mutex<Owners>,
@@ -103,17 +103,17 @@ impl Workloads {
         let client = &context.client;
         Workloads {
             inner: Arc::new(Inner {
-                events: Events::new(client, "kai-controller-manager", context.clock),
-                deployments: Feed::start(client, &everything),
-                replica_sets: Feed::start(client, &everything),
-                stateful_sets: Feed::start(client, &everything),
-                daemon_sets: Feed::start(client, &everything),
-                jobs: Feed::start(client, &everything),
-                cron_jobs: Feed::start(client, &everything),
-                claims: Feed::start(client, &everything),
-                volumes: Feed::start(client, &everything),
-                classes: Feed::start(client, &everything),
-                namespaces: Feed::start(client, &everything),
+                events: EventRecorder::new(client, "kai-controller-manager", context.clock),
+                deployments: Informer::start(client, &everything),
+                replica_sets: Informer::start(client, &everything),
+                stateful_sets: Informer::start(client, &everything),
+                daemon_sets: Informer::start(client, &everything),
+                jobs: Informer::start(client, &everything),
+                cron_jobs: Informer::start(client, &everything),
+                claims: Informer::start(client, &everything),
+                volumes: Informer::start(client, &everything),
+                classes: Informer::start(client, &everything),
+                namespaces: Informer::start(client, &everything),
                 queue: WorkQueue::new(Backoff {
                     first: Duration::from_millis(200),
                     longest: Duration::from_secs(10),
@@ -131,11 +131,11 @@ impl Workloads {
             let inner = Arc::clone(&shared);
             async move {
                 match inner.reconcile(kind, &key).await {
-                    Ok(None) => Outcome::Done,
-                    Ok(Some(pause)) => Outcome::Again(pause),
+                    Ok(None) => WorkResult::Done,
+                    Ok(Some(pause)) => WorkResult::RequeueAfter(pause),
                     Err(error) => {
                         tracing::debug!(?kind, %key, %error, "a workload controller could not write; it tries again");
-                        Outcome::Retry
+                        WorkResult::Retry
                     }
                 }
             }
@@ -148,8 +148,8 @@ impl Inner {
     /// Turns changes of objects into work.
     async fn watch(&self) {
         let wake = Arc::new(Notify::new());
-        let pods = self.context.feeds.pods().subscribe(&wake);
-        let nodes = self.context.feeds.nodes().subscribe(&wake);
+        let pods = self.context.informers.pods().subscribe(&wake);
+        let nodes = self.context.informers.nodes().subscribe(&wake);
         let deployments = self.deployments.subscribe(&wake);
         let replica_sets = self.replica_sets.subscribe(&wake);
         let stateful_sets = self.stateful_sets.subscribe(&wake);
@@ -178,7 +178,7 @@ impl Inner {
             }
             if !nodes.take().is_empty() {
                 self.add_all(&self.daemon_sets, Kind::DaemonSet);
-                for pod in self.context.feeds.pods().all() {
+                for pod in self.context.informers.pods().all() {
                     pod.node_name().into_iter().for_each(|node| self.look_for_node(node));
                 }
             }
@@ -198,8 +198,8 @@ impl Inner {
         !changed.is_empty()
     }
 
-    fn add_all<T: Object>(&self, feed: &Feed<T>, kind: Kind) {
-        for object in feed.all() {
+    fn add_all<T: Object>(&self, informer: &Informer<T>, kind: Kind) {
+        for object in informer.all() {
             self.queue.add((kind, ObjectKey::of(&*object)));
         }
     }

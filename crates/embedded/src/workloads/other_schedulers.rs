@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use kai_api::ObjectReference;
-use kai_cluster::{Context, Events, Note, Severity};
+use kai_cluster::{Context, EventRecorder, ObjectEvent, Severity};
 
 /// Watches for pods of schedulers that are not here.
 #[derive(Debug)]
 pub struct OtherSchedulers {
     context: Context,
-    events: Events,
+    events: EventRecorder,
     /// The schedulers that are here.
     present: Vec<String>,
 }
@@ -18,7 +18,7 @@ impl OtherSchedulers {
     /// For a cluster in which only these schedulers run.
     pub fn new(context: &Context, present: &[&str]) -> OtherSchedulers {
         OtherSchedulers {
-            events: Events::new(&context.client, "kai-playground", context.clock),
+            events: EventRecorder::new(&context.client, "kai-playground", context.clock),
             context: context.clone(),
             present: present.iter().map(|name| (*name).to_owned()).collect(),
         }
@@ -26,7 +26,7 @@ impl OtherSchedulers {
 
     /// Works until dropped.
     pub async fn run(&self) {
-        let pods = self.context.feeds.pods().subscribe(&Arc::default());
+        let pods = self.context.informers.pods().subscribe(&Arc::default());
         let mut told = rustc_hash::FxHashSet::default();
         loop {
             for (key, pod) in pods.changed().await {
@@ -38,7 +38,7 @@ impl OtherSchedulers {
                 if !told.insert(key) {
                     continue;
                 }
-                let note = Note {
+                let note = ObjectEvent {
                     about: ObjectReference {
                         api_version: "v1".to_owned(),
                         kind: "Pod".to_owned(),

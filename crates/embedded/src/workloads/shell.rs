@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kai_api::{Object, ObjectKey, Resource, Scope};
-use kai_cluster::{Deletion, Error, Feed, Note, Part, Patch, Selection, Severity, Target};
+use kai_cluster::{Deletion, Error, Informer, ObjectEvent, Part, Patch, Selection, Severity, Target};
 use serde_json::{Value, json};
 
 use super::objects::{
@@ -340,7 +340,7 @@ impl Inner {
         reason: &'static str,
         message: String,
     ) {
-        let note = Note {
+        let note = ObjectEvent {
             about: about.about(resource),
             severity,
             reason,
@@ -352,8 +352,8 @@ impl Inner {
 }
 
 /// The object, unless it is gone or about to go.
-fn live<T: Object>(feed: &Feed<T>, key: &ObjectKey, workload: impl Fn(&T) -> &Workload) -> Option<Workload> {
-    let object = feed.get(key)?;
+fn live<T: Object>(informer: &Informer<T>, key: &ObjectKey, workload: impl Fn(&T) -> &Workload) -> Option<Workload> {
+    let object = informer.get(key)?;
     let workload = workload(&object);
     workload.metadata.deletion_timestamp.is_none().then(|| workload.clone())
 }

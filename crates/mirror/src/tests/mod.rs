@@ -22,7 +22,7 @@ mod reservations;
 mod sizes;
 mod volumes;
 
-/// A mirror and the engine that it feeds. Tests play the API server and the writers.
+/// A mirror and the engine that it informers. Tests play the API server and the writers.
 struct World {
     mirror: ClusterMirror,
     engine: Cluster,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kai_cluster::Access;
+use kai_cluster::ClientConfig;
 use kai_gpu::linker::Machine;
 use kai_gpu::platform::MemoryReserve;
 use kai_gpu::{DriverChoice, OpenOptions, Roots};
@@ -229,7 +229,7 @@ pub struct Settings {
     /// Name of the node.
     pub node: String,
     /// How to reach the cluster, if at all.
-    pub access: Option<Access>,
+    pub access: Option<ClientConfig>,
     /// The kubelet's device plugin directory.
     pub plugin_dir: PathBuf,
     /// The kubelet's pod-resources socket.
@@ -302,9 +302,9 @@ impl Args {
             problem: "the host has no name; give the node's name, or set NODE_NAME by the downward API".to_owned(),
         })?;
         let access = match (&self.api_url, &self.kubeconfig) {
-            (None, None) => Access::Infer,
-            (Some(url), _) => Access::Url(url.clone()),
-            (None, Some(path)) => Access::Kubeconfig(path.clone()),
+            (None, None) => ClientConfig::Infer,
+            (Some(url), _) => ClientConfig::Url(url.clone()),
+            (None, Some(path)) => ClientConfig::Kubeconfig(path.clone()),
         };
         let fake = self.fake_library.clone().map(|library| FakeFiles {
             library,

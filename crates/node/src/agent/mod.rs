@@ -140,7 +140,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             None => None,
         };
         let sources = Sources {
-            gate: kai_cluster::Gate::new(client),
+            authorizer: kai_cluster::MetricsAuthorizer::new(client),
             node: settings.node.clone(),
             driver,
             snapshots: seen,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kai_cluster::{Access, Client};
+use kai_cluster::{Client, ClientConfig};
 use kai_gpu::platform::Detection;
 use kai_gpu::{Driver, Inventory, PlatformKind};
 
@@ -363,8 +363,8 @@ fn full_names(image: &str) -> Vec<String> {
 fn look_at_cluster(args: &Args) -> ClusterView {
     let given = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     let access = match &args.kubeconfig {
-        Some(path) => Access::Kubeconfig(path.clone()),
-        None if given("KUBECONFIG") || given("KUBERNETES_SERVICE_HOST") => Access::Infer,
+        Some(path) => ClientConfig::Kubeconfig(path.clone()),
+        None if given("KUBECONFIG") || given("KUBERNETES_SERVICE_HOST") => ClientConfig::Infer,
         None => return ClusterView::NotAsked,
     };
     let Some(node) = args.node_name.clone().or_else(crate::agent::args::host_name) else {

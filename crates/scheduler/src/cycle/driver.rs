@@ -407,7 +407,7 @@ impl Driver {
             return;
         }
         self.last_check = Some(Instant::now());
-        let queues = self.context.feeds.queues();
+        let queues = self.context.informers.queues();
         let display_name = |name: &str| {
             let queue = queues.get(&ObjectKey::new("", name))?;
             queue.own_display_name().map(str::to_owned)

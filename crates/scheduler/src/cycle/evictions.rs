@@ -1,7 +1,7 @@
 //! Groups the evictions of one cycle: one event covers all pods that a gang loses for the same reason.
 
 use kai_api::{ObjectKey, ObjectReference};
-use kai_cluster::{Note, Severity};
+use kai_cluster::{ObjectEvent, Severity};
 use kai_engine::model::{Action, GangKey};
 use kai_engine::reasons::EvictionReason;
 
@@ -44,7 +44,12 @@ fn action(reason: &EvictionReason) -> Action {
     }
 }
 
-fn eviction_event(about: kai_api::ObjectReference, reason: &EvictionReason, pods: u64, mirror: &ClusterMirror) -> Note {
+fn eviction_event(
+    about: kai_api::ObjectReference,
+    reason: &EvictionReason,
+    pods: u64,
+    mirror: &ClusterMirror,
+) -> ObjectEvent {
     let (evictor, all_pods) = match reason {
         EvictionReason::For { gang, pods, .. } => (Some(gang), u64::from(*pods)),
         EvictionReason::StaleGang => (None, pods),
@@ -59,7 +64,7 @@ fn eviction_event(about: kai_api::ObjectReference, reason: &EvictionReason, pods
     let plural = if pods == 1 { "" } else { "s" };
     let name = |gang: &GangKey| mirror.workload(gang);
     let reason = reason.with_names(&name);
-    Note {
+    ObjectEvent {
         annotations,
         ..event(
             about,

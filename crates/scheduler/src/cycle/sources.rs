@@ -1,4 +1,4 @@
-//! The scheduler's subscriptions to watches. They feed the mirror.
+//! The scheduler's subscriptions to watches. They informer the mirror.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,37 +28,37 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn new(context: &Context, wake: &Arc<Notify>) -> Sources {
-        let feeds = &context.feeds;
+        let informers = &context.informers;
         Sources {
-            pods: feeds.pods().subscribe(wake),
-            nodes: feeds.nodes().subscribe(wake),
-            queues: feeds.queues().subscribe(wake),
-            groups: feeds.pod_groups().subscribe(wake),
-            requests: feeds.bind_requests().subscribe(wake),
-            topologies: feeds.topologies().subscribe(wake),
-            classes: feeds.priority_classes().subscribe(wake),
-            claims: feeds.volume_claims().subscribe(wake),
-            volumes: feeds.volumes().subscribe(wake),
-            config_maps: feeds.config_maps().subscribe(wake),
+            pods: informers.pods().subscribe(wake),
+            nodes: informers.nodes().subscribe(wake),
+            queues: informers.queues().subscribe(wake),
+            groups: informers.pod_groups().subscribe(wake),
+            requests: informers.bind_requests().subscribe(wake),
+            topologies: informers.topologies().subscribe(wake),
+            classes: informers.priority_classes().subscribe(wake),
+            claims: informers.volume_claims().subscribe(wake),
+            volumes: informers.volumes().subscribe(wake),
+            config_maps: informers.config_maps().subscribe(wake),
         }
     }
 
     /// Waits for the initial lists. On a part of the cluster the engine would give away resources that are in use.
     pub(super) async fn synced(&self) {
-        self.nodes.feed().synced().await;
-        self.pods.feed().synced().await;
-        self.requests.feed().synced().await;
-        self.queues.feed().synced().await;
-        self.groups.feed().synced().await;
-        self.topologies.feed().synced().await;
-        self.classes.feed().synced().await;
+        self.nodes.informer().synced().await;
+        self.pods.informer().synced().await;
+        self.requests.informer().synced().await;
+        self.queues.informer().synced().await;
+        self.groups.informer().synced().await;
+        self.topologies.informer().synced().await;
+        self.classes.informer().synced().await;
         let volumes = async {
-            self.claims.feed().synced().await;
-            self.volumes.feed().synced().await;
+            self.claims.informer().synced().await;
+            self.volumes.informer().synced().await;
         };
         let (volumes, config_maps) = tokio::join!(
             tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, volumes),
-            tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.feed().synced()),
+            tokio::time::timeout(OPTIONAL_SYNC_TIMEOUT, self.config_maps.informer().synced()),
         );
         if volumes.is_err() {
             tracing::warn!("volumes can't be watched; pods with volume claims stay pending");
@@ -112,7 +112,7 @@ impl Sources {
                 None => mirror.remove_config_map(&key),
             }
         }
-        if self.config_maps.feed().is_synced() {
+        if self.config_maps.informer().is_synced() {
             mirror.config_maps_synced();
         }
         self.apply_workload_changes(mirror, engine);

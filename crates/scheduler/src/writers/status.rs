@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kai_api::crd::ResourceList;
 use kai_api::{ObjectKey, PodCondition, PodGroup};
-use kai_cluster::{Client, Clock, Error, Events, Feed, Outcome, Part, Patch, Target};
+use kai_cluster::{Client, Clock, Error, EventRecorder, Informer, Part, Patch, Target, WorkResult};
 use kai_engine::model::Millis;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -21,9 +21,9 @@ struct StatusWriter {
     status_queue: StatusQueue,
     client: Client,
     clock: Clock,
-    events: Events,
-    pods: Feed<kai_api::Pod>,
-    groups: Feed<PodGroup>,
+    events: EventRecorder,
+    pods: Informer<kai_api::Pod>,
+    groups: Informer<PodGroup>,
     pool: Arc<str>,
     rate_limiter: Arc<RateLimiter>,
     write_limiter: Arc<WriteLimiter>,
@@ -40,9 +40,9 @@ pub(crate) async fn write_statuses(
         status_queue: status_queue.clone(),
         client: context.client.clone(),
         clock: context.clock,
-        events: Events::new(&context.client, component(&settings.scheduler_name), context.clock),
-        pods: context.feeds.pods().clone(),
-        groups: context.feeds.pod_groups().clone(),
+        events: EventRecorder::new(&context.client, component(&settings.scheduler_name), context.clock),
+        pods: context.informers.pods().clone(),
+        groups: context.informers.pod_groups().clone(),
         pool: settings.partition.name().into(),
         rate_limiter: Arc::new(RateLimiter::new(settings.status_rate)),
         write_limiter: Arc::clone(write_limiter),
@@ -52,15 +52,15 @@ pub(crate) async fn write_statuses(
         let (writer, rejected) = (writer.clone(), rejected.clone());
         async move {
             match writer.write(&key).await {
-                Ok(()) => Outcome::Done,
+                Ok(()) => WorkResult::Done,
                 Err(error) if error.is_unauthorized() => {
                     // A full channel holds an earlier error already.
                     let _ = rejected.try_send(error);
-                    Outcome::Retry
+                    WorkResult::Retry
                 }
                 Err(error) => {
                     tracing::debug!(%error, "writing a status failed; it is retried");
-                    Outcome::Retry
+                    WorkResult::Retry
                 }
             }
         }

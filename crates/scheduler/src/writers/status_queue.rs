@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kai_api::crd::ResourceList;
 use kai_api::{Backoff, ObjectKey};
-use kai_cluster::{Note, WorkQueue};
+use kai_cluster::{ObjectEvent, WorkQueue};
 use kai_engine::model::Millis;
 use rustc_hash::FxHashMap;
 
@@ -33,7 +33,7 @@ pub(super) enum StatusUpdate {
     GangAnnotations(Vec<Annotation>),
     PodGroup(Option<Unschedulable>),
     Pod(NotScheduled),
-    Event(Note),
+    Event(ObjectEvent),
     FairShare(ResourceList),
 }
 
@@ -113,7 +113,7 @@ impl StatusQueue {
     }
 
     /// Adds an event, and replaces one with the same object and reason.
-    pub(crate) fn add_event(&self, note: Note) {
+    pub(crate) fn add_event(&self, note: ObjectEvent) {
         self.put(
             StatusKey::Event(note.about.uid.clone(), note.reason),
             StatusUpdate::Event(note),

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use kai_api::{Object, Resource, Scope, keys};
 use kai_cli::all::{self, Settings};
-use kai_cluster::{Access, Candidate, Client, Clock, Context, Deletion, Part, Patch, Selection, Target, Times};
+use kai_cluster::{
+    Candidate, Client, ClientConfig, Clock, Context, Deletion, LeaseTimes, Part, Patch, Selection, Target,
+};
 use kai_controllers::admission::Endpoint;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -27,7 +29,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 const RBAC: &str = include_str!("../../../../../deploy/rbac.yaml");
 
 /// Shorter than usual, since these seconds pass for real.
-const TIMES: Times = Times {
+const TIMES: LeaseTimes = LeaseTimes {
     lease: Duration::from_secs(3),
     renew: Duration::from_secs(2),
     retry: Duration::from_millis(500),
@@ -40,7 +42,7 @@ static INSTALLED: OnceCell<()> = OnceCell::const_new();
 /// Which server, and how to get in.
 #[derive(Clone)]
 pub(crate) struct Kube {
-    pub(super) access: Access,
+    pub(super) access: ClientConfig,
     pub(crate) client: Client,
     pub(crate) nodes: Client,
 }
@@ -49,7 +51,7 @@ impl Kube {
     /// Installs kai, and takes away what other scenarios left.
     pub(crate) async fn start() -> Kube {
         let path = std::env::var_os("KAI_E2E_KUBECONFIG").expect("KAI_E2E_KUBECONFIG says where the API server is");
-        let access = Access::Kubeconfig(path.into());
+        let access = ClientConfig::Kubeconfig(path.into());
         let client = Client::connect(&access).await.unwrap();
         let nodes = Client::as_user(&access, NODES, &[ADMINISTRATORS]).await.unwrap();
         let kube = Kube { access, client, nodes };
@@ -204,8 +206,8 @@ impl Kube {
     /// The kubeconfig that says where the server is, for programs.
     pub(crate) fn kubeconfig(&self) -> &std::path::Path {
         match &self.access {
-            Access::Kubeconfig(path) => path,
-            Access::Infer | Access::Url(_) => unreachable!("scenarios are given a kubeconfig"),
+            ClientConfig::Kubeconfig(path) => path,
+            ClientConfig::Infer | ClientConfig::Url(_) => unreachable!("scenarios are given a kubeconfig"),
         }
     }
 
@@ -250,7 +252,7 @@ impl Kube {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let token = String::from_utf8(made.stdout).unwrap();
         let config = self.kubeconfig_with(&json!({ "token": token.trim() }));
-        let access = Access::Kubeconfig(config.path().to_owned());
+        let access = ClientConfig::Kubeconfig(config.path().to_owned());
         Client::connect(&access).await.unwrap()
     }
 
@@ -265,7 +267,7 @@ impl Kube {
     }
 
     /// The roles of which one replica at a time does the work.
-    pub(super) async fn elected(&self, settings: Settings, times: Times) -> JoinSet<anyhow::Result<()>> {
+    pub(super) async fn elected(&self, settings: Settings, times: LeaseTimes) -> JoinSet<anyhow::Result<()>> {
         let Settings {
             scheduler,
             binder,

@@ -132,8 +132,10 @@ impl Cluster {
 
     /// Waits until the queues are there that every installation has.
     pub(crate) async fn until_queues(&self) {
-        self.until("default queues", |cluster| cluster.context.feeds.queues().len() >= 2)
-            .await;
+        self.until("default queues", |cluster| {
+            cluster.context.informers.queues().len() >= 2
+        })
+        .await;
     }
 
     /// Waits until webhooks and policies take effect.
@@ -297,18 +299,18 @@ impl Cluster {
 
     /// The pods of our scheduler in namespace `default`, by name.
     pub(crate) fn pods(&self) -> Vec<Arc<kai_api::Pod>> {
-        let all = self.context.feeds.pods().all().into_iter();
+        let all = self.context.informers.pods().all().into_iter();
         all.filter(|pod| pod.metadata.namespace() == "default").collect()
     }
 
     /// A pod of namespace `default`.
     pub(crate) fn pod(&self, name: &str) -> Option<Arc<kai_api::Pod>> {
-        self.context.feeds.pods().get(&ObjectKey::new("default", name))
+        self.context.informers.pods().get(&ObjectKey::new("default", name))
     }
 
     /// The watches of the scenario.
-    pub(crate) fn feeds(&self) -> &kai_cluster::Feeds {
-        &self.context.feeds
+    pub(crate) fn informers(&self) -> &kai_cluster::Informers {
+        &self.context.informers
     }
 
     /// Whether the pod runs.
@@ -378,17 +380,21 @@ impl Cluster {
     /// Waits until nothing changes any more.
     pub(crate) async fn settle(&self) {
         let state = || {
-            let feeds = &self.context.feeds;
+            let informers = &self.context.informers;
             let version =
                 |metadata: &kai_api::Metadata| metadata.resource_version.as_deref().unwrap_or_default().to_owned();
-            let pods = feeds.pods().all().into_iter().map(|pod| version(&pod.metadata));
-            let requests = feeds
+            let pods = informers.pods().all().into_iter().map(|pod| version(&pod.metadata));
+            let requests = informers
                 .bind_requests()
                 .all()
                 .into_iter()
                 .map(|request| version(&request.metadata));
             // Their status comes last.
-            let queues = feeds.queues().all().into_iter().map(|queue| version(&queue.metadata));
+            let queues = informers
+                .queues()
+                .all()
+                .into_iter()
+                .map(|queue| version(&queue.metadata));
             pods.chain(requests).chain(queues).collect::<Vec<_>>()
         };
         let settled = async {
@@ -408,7 +414,7 @@ impl Cluster {
     /// What people would look at first.
     pub(crate) fn picture(&self) -> String {
         let mut lines = Vec::new();
-        for pod in self.context.feeds.pods().all() {
+        for pod in self.context.informers.pods().all() {
             let condition = pod.condition(kai_api::PodCondition::SCHEDULED);
             let reason = condition
                 .and_then(|condition| condition.message.as_deref())
@@ -422,7 +428,7 @@ impl Cluster {
                 pod.gpu_groups()
             ));
         }
-        for request in self.context.feeds.bind_requests().all() {
+        for request in self.context.informers.bind_requests().all() {
             lines.push(format!(
                 "bind request {}: {:?} {}",
                 request.metadata.qualified_name(),
@@ -430,7 +436,7 @@ impl Cluster {
                 request.reason()
             ));
         }
-        for group in self.context.feeds.pod_groups().all() {
+        for group in self.context.informers.pod_groups().all() {
             lines.push(format!(
                 "pod group {} in queue {}",
                 group.metadata.qualified_name(),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use kai_cli::all::Settings;
-use kai_cluster::{Access, Context, Times};
+use kai_cluster::{ClientConfig, Context, LeaseTimes};
 use kai_controllers::admission::Endpoint;
 use tokio::task::JoinSet;
 
@@ -12,7 +12,7 @@ use super::kube::{Kube, first_end};
 use super::line::Line;
 
 /// For scenarios about elections: a busy machine must not be taken for one that is cut off.
-const UNHURRIED: Times = Times {
+const UNHURRIED: LeaseTimes = LeaseTimes {
     lease: Duration::from_secs(9),
     renew: Duration::from_secs(6),
     retry: Duration::from_secs(1),
@@ -87,8 +87,8 @@ impl Kube {
     }
 
     /// Credentials of the same user for the server at the end of a line.
-    async fn over_a_line(&self, source: IpAddr) -> (Line, Access, tempfile::NamedTempFile) {
-        let Access::Kubeconfig(path) = &self.access else {
+    async fn over_a_line(&self, source: IpAddr) -> (Line, ClientConfig, tempfile::NamedTempFile) {
+        let ClientConfig::Kubeconfig(path) = &self.access else {
             unreachable!("scenarios are given a kubeconfig");
         };
         let config = std::fs::read_to_string(path).unwrap();
@@ -97,7 +97,7 @@ impl Kube {
         let line = Line::new(source, &[server.parse().unwrap()]).await;
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), config.replace(server, &line.address.to_string())).unwrap();
-        let access = Access::Kubeconfig(file.path().to_owned());
+        let access = ClientConfig::Kubeconfig(file.path().to_owned());
         (line, access, file)
     }
 }

@@ -34,7 +34,7 @@ pub(super) async fn agent_of(cluster: &Cluster, node: &str) -> User {
 /// The reservation pod on a node, once it has its GPU.
 async fn reservation_on(cluster: &Cluster, node: &str) -> Arc<kai_api::Pod> {
     let find = |cluster: &Cluster| {
-        let mut pods = cluster.feeds().pods().all().into_iter();
+        let mut pods = cluster.informers().pods().all().into_iter();
         pods.find(|pod| pod.metadata.namespace() == keys::RESERVATION && pod.node_name() == Some(node))
     };
     let what = format!("a reservation on {node} has its GPU");

@@ -130,7 +130,7 @@ impl Watching {
             };
             tokio::select! {
                 biased;
-                () = self.cursor.head.above(head) => {}
+                () = self.cursor.head.wait_above(head) => {}
                 () = tokio::time::sleep_until(self.deadline.min(bookmark_at)) => {
                     if self.bookmarks {
                         self.push_bookmark(false);

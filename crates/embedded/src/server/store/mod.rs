@@ -12,7 +12,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use kai_cluster::Mark;
+use kai_cluster::Generation;
 use serde_json::{Value, json};
 
 pub(crate) use body::{undecodable, unpatchable};
@@ -67,7 +67,7 @@ struct Table {
     /// Changes up to this revision are no longer in the history.
     forgotten: u64,
     /// Raised with each change.
-    head: Mark,
+    head: Generation,
 }
 
 /// One step of an object.
@@ -223,7 +223,7 @@ impl Store {
                 table.forgotten = oldest.revision;
             }
         }
-        table.head.raise();
+        table.head.increment();
     }
 
     fn index(&mut self, before: Option<&Object>, after: Option<&Object>, place: &Place) {
@@ -259,7 +259,7 @@ impl Store {
             table.history.clear();
             table.forgotten = self.revision;
             // Wakes the watchers, so that each finds out by itself.
-            table.head.raise();
+            table.head.increment();
         }
     }
 }
@@ -270,7 +270,7 @@ impl Table {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
             forgotten,
-            head: Mark::default(),
+            head: Generation::default(),
         }
     }
 }

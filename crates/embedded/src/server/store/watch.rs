@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kai_cluster::Mark;
+use kai_cluster::Generation;
 use serde_json::json;
 
 use super::{Change, Store};
@@ -53,7 +53,7 @@ pub(crate) struct Cursor {
     pub(crate) namespace: String,
     pub(crate) selector: Selector,
     pub(crate) seen: u64,
-    pub(crate) head: Mark,
+    pub(crate) head: Generation,
 }
 
 /// What a watcher gets at once.

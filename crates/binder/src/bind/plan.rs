@@ -1,0 +1,141 @@
+//! Plans a bind from a BindRequest and its pod, as just read. Pure.
+
+use std::collections::BTreeSet;
+
+use kai_api::{BindRequest, Pod, keys};
+use kai_engine::model::PodPhase;
+
+use crate::GpuGroupKey;
+use crate::node::allocations::targets_pod;
+
+/// What to do about a BindRequest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BindPlan {
+    /// The pod is bound to the requested node already.
+    AlreadyBound,
+    /// The pod can't be bound, now or later, for this reason.
+    Unbindable(String),
+    /// The request names no node or no GPU group: delete it.
+    DeleteRequest,
+    /// Bind the pod, which has no GPU share.
+    BindWithoutShare,
+    /// Bind the pod to shares of these groups' GPUs, in this order.
+    BindShare(Vec<GpuGroupKey>),
+}
+
+/// Plans the bind. `pod` is `None` if the named pod does not exist.
+pub(crate) fn bind_plan(request: &BindRequest, pod: Option<&Pod>, scheduler_name: &str) -> BindPlan {
+    let unbindable = |text: &str| BindPlan::Unbindable(text.to_owned());
+    let node = request.selected_node();
+    let shares = request.received_resource_type() == keys::RECEIVED_FRACTION;
+    if node.is_empty() || (shares && request.gpu_groups().is_empty()) {
+        return BindPlan::DeleteRequest;
+    }
+    let Some(pod) = pod.filter(|pod| targets_pod(request, pod)) else {
+        return unbindable("the pod is gone");
+    };
+    match pod.node_name() {
+        Some(bound) if bound == node => return BindPlan::AlreadyBound,
+        Some(bound) => return BindPlan::Unbindable(format!("the pod is bound to node {bound} already")),
+        None => {}
+    }
+    if pod.is_terminating() || matches!(pod.phase(), PodPhase::Succeeded | PodPhase::Failed) {
+        return unbindable("the pod has ended or is being deleted");
+    }
+    if pod.scheduler_name() != scheduler_name {
+        return BindPlan::Unbindable(format!("the pod asks for the scheduler {}", pod.scheduler_name()));
+    }
+    if !shares {
+        return BindPlan::BindWithoutShare;
+    }
+    let groups: Vec<GpuGroupKey> = request
+        .gpu_groups()
+        .iter()
+        .map(|group| GpuGroupKey::new(node, group))
+        .collect();
+    if groups.iter().collect::<BTreeSet<_>>().len() < groups.len() {
+        return unbindable("the request names a GPU group twice");
+    }
+    BindPlan::BindShare(groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(request: Value, pod: Option<Value>, expect: &str) {
+        let mut spec = json!({ "podName": "p", "selectedNode": "n" });
+        spec.as_object_mut()
+            .unwrap()
+            .extend(request.as_object().unwrap().clone());
+        let owners = json!([{ "kind": "Pod", "name": "p", "uid": "1" }]);
+        let request = json!({ "metadata": { "name": "p", "ownerReferences": owners }, "spec": spec });
+        let pod = pod.map(|change| {
+            let mut pod =
+                json!({ "metadata": { "name": "p", "uid": "1" }, "spec": { "schedulerName": "kai-scheduler" } });
+            for (part, fields) in change.as_object().unwrap() {
+                for (name, value) in fields.as_object().unwrap() {
+                    pod[part][name] = value.clone();
+                }
+            }
+            serde_json::from_value::<Pod>(pod).unwrap()
+        });
+        let found = bind_plan(&serde_json::from_value(request).unwrap(), pod.as_ref(), "kai-scheduler");
+        assert_eq!(format!("{found:?}"), expect);
+    }
+
+    #[test]
+    fn intents() {
+        let share = json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g"] });
+        check(json!({}), Some(json!({})), "BindWithoutShare");
+        check(json!({ "selectedNode": "" }), Some(json!({})), "DeleteRequest");
+        check(
+            json!({ "receivedResourceType": "Fraction" }),
+            Some(json!({})),
+            "DeleteRequest",
+        );
+        check(
+            share.clone(),
+            Some(json!({})),
+            r#"BindShare([GpuGroupKey { node: "n", group: "g" }])"#,
+        );
+        check(
+            json!({ "receivedResourceType": "Fraction", "selectedGPUGroups": ["g", "g"] }),
+            Some(json!({})),
+            r#"Unbindable("the request names a GPU group twice")"#,
+        );
+        check(
+            share.clone(),
+            Some(json!({ "spec": { "nodeName": "n" } })),
+            "AlreadyBound",
+        );
+        check(
+            share.clone(),
+            Some(json!({ "spec": { "nodeName": "m" } })),
+            r#"Unbindable("the pod is bound to node m already")"#,
+        );
+        check(share.clone(), None, r#"Unbindable("the pod is gone")"#);
+        check(
+            share.clone(),
+            Some(json!({ "metadata": { "uid": "2" } })),
+            r#"Unbindable("the pod is gone")"#,
+        );
+        for ended in [
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+            json!({ "status": { "phase": "Failed" } }),
+        ] {
+            check(
+                share.clone(),
+                Some(ended),
+                r#"Unbindable("the pod has ended or is being deleted")"#,
+            );
+        }
+        check(
+            share,
+            Some(json!({ "spec": { "schedulerName": "other" } })),
+            r#"Unbindable("the pod asks for the scheduler other")"#,
+        );
+    }
+}

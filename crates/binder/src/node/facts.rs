@@ -1,0 +1,215 @@
+//! The facts of a node that decide how its GPUs are reserved, and by which names a container gets them. Pure.
+
+use kai_api::{Node, keys};
+use serde_json::Value;
+
+use crate::{Choice, ReservationMode, Settings, TegraMode};
+
+/// Facts of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeFacts {
+    /// Whether our node agent serves the node.
+    pub(crate) agent: bool,
+    /// Whether the node is a Tegra device, such as a Jetson.
+    pub(crate) tegra: bool,
+    /// MiB per GPU, as the scheduler rounds it.
+    pub(crate) memory_mib: Option<i64>,
+    /// MiB per GPU, as in the node's label.
+    pub(crate) memory_label_mib: Option<i64>,
+    /// Whether the node has more than one GPU.
+    pub(crate) several_gpus: bool,
+}
+
+/// By which names a container gets its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// By UUID.
+    Uuid,
+    /// As CDI devices of the GPU operator's specs.
+    OperatorCdi,
+    /// As CDI devices of our node agent's spec.
+    AgentCdi,
+    /// By index: NVIDIA's container toolkit knows the GPU of a Jetson by no other name.
+    Index,
+}
+
+/// Prefix of the devices in our node agent's CDI spec.
+const AGENT_CDI_PREFIX: &str = "kai.scheduler/gpu=";
+/// From this release on the GPU operator's device plugin uses CDI devices wherever CDI is enabled.
+const OPERATOR_CDI_SINCE: (u32, u32) = (25, 10);
+/// Label of the GPU operator's ClusterPolicy: its release.
+const VERSION_LABEL: &str = "app.kubernetes.io/version";
+
+impl NodeFacts {
+    /// From a Node with all its fields.
+    pub(crate) fn of(node: &Value) -> NodeFacts {
+        let slim: Node = serde_json::from_value(node.clone()).unwrap_or_default();
+        let spec = slim.read().map(|read| read.value).ok();
+        let label = |key: &str| node["metadata"]["labels"][key].as_str();
+        let system = |field: &str| {
+            node["status"]["nodeInfo"][field]
+                .as_str()
+                .unwrap_or_default()
+                .to_lowercase()
+        };
+        // Kernels of L4T have this name. Without our agent a Node shows no other sign of a Jetson.
+        let looks_like_tegra = system("architecture") == "arm64" && system("kernelVersion").contains("tegra");
+        NodeFacts {
+            agent: slim.platform().is_some(),
+            tegra: slim.platform() == Some(keys::PLATFORM_TEGRA) || looks_like_tegra,
+            memory_mib: spec.as_ref().and_then(|spec| spec.gpu_memory_mib),
+            memory_label_mib: label(keys::NODE_GPU_MEMORY).and_then(|text| text.parse().ok()),
+            several_gpus: spec.is_some_and(|spec| spec.gpu_count_label.unwrap_or(spec.gpus) > 1),
+        }
+    }
+
+    /// Whether the node agent annotates reservation pods with their GPU.
+    pub(crate) fn agent_annotates(&self, settings: &Settings) -> bool {
+        match settings.reservation_mode {
+            ReservationMode::Auto => self.agent,
+            ReservationMode::Agent => true,
+            ReservationMode::Nvml => false,
+        }
+    }
+
+    /// Whether a reservation pod that finds its GPU itself needs the libraries, devices and privileges of a Jetson.
+    pub(crate) fn needs_tegra(&self, settings: &Settings) -> bool {
+        match settings.tegra {
+            TegraMode::Auto => self.tegra,
+            TegraMode::Always => true,
+            TegraMode::Never => false,
+        }
+    }
+
+    /// By which names containers get the node's GPUs. `operator_cdi`: whether the GPU operator's device plugin uses CDI.
+    pub(crate) fn naming(&self, settings: &Settings, operator_cdi: bool) -> Naming {
+        let cdi = match settings.cdi {
+            Choice::Auto => self.agent || operator_cdi,
+            Choice::True => true,
+            Choice::False => false,
+        };
+        match (cdi, self.agent) {
+            (true, true) => Naming::AgentCdi,
+            (true, false) => Naming::OperatorCdi,
+            (false, _) if self.tegra && !self.several_gpus => Naming::Index,
+            (false, _) => Naming::Uuid,
+        }
+    }
+}
+
+/// The value of `NVIDIA_VISIBLE_DEVICES` for these GPUs.
+pub(crate) fn visible_devices(gpus: &[String], naming: Naming) -> String {
+    let name = |gpu: &String| match naming {
+        Naming::Uuid => gpu.clone(),
+        Naming::OperatorCdi => format!("{}{gpu}", keys::CDI_DEVICE_PREFIX),
+        // Old names of MIG devices have slashes, which CDI does not allow; the agent's spec has dashes instead.
+        Naming::AgentCdi => format!("{AGENT_CDI_PREFIX}{}", gpu.replace('/', "-")),
+        Naming::Index => "0".to_owned(),
+    };
+    gpus.iter().map(name).collect::<Vec<_>>().join(",")
+}
+
+/// Whether the GPU operator's device plugin uses CDI devices, from its ClusterPolicies.
+pub(crate) fn operator_uses_cdi(policies: &[Value]) -> bool {
+    let Some(policy) = policies.first() else { return false };
+    let cdi = &policy["spec"]["cdi"];
+    let version = policy["metadata"]["labels"][VERSION_LABEL].as_str().and_then(release);
+    let recent = version.is_some_and(|version| version >= OPERATOR_CDI_SINCE);
+    cdi["enabled"] == true && (recent || cdi["default"] == true)
+}
+
+/// Year and month of `v25.10.1`.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::shell::args::tests_settings;
+
+    fn facts(labels: Value, architecture: &str, kernel: &str) -> NodeFacts {
+        NodeFacts::of(&json!({
+            "metadata": { "name": "n", "labels": labels },
+            "status": { "nodeInfo": { "architecture": architecture, "kernelVersion": kernel } },
+        }))
+    }
+
+    #[test]
+    fn nodes_are_told_apart() {
+        let server = facts(
+            json!({ "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.count": "8" }),
+            "amd64",
+            "6.8.0",
+        );
+        assert_eq!((server.agent, server.tegra, server.several_gpus), (false, false, true));
+        assert_eq!((server.memory_mib, server.memory_label_mib), (Some(81500), Some(81559)));
+        let jetson = facts(json!({ "kai.scheduler/platform": "tegra" }), "arm64", "6.8.0");
+        assert!(jetson.agent && jetson.tegra);
+        let bare_jetson = facts(json!({}), "arm64", "5.15.148-tegra");
+        assert!(!bare_jetson.agent && bare_jetson.tegra);
+        assert!(!facts(json!({}), "amd64", "5.15.148-tegra").tegra);
+    }
+
+    #[test]
+    fn names_of_gpus() {
+        let settings = tests_settings(&[]);
+        let gpus = ["GPU-1".to_owned(), "GPU-2".to_owned()];
+        let check = |facts: &NodeFacts, settings: &Settings, operator_cdi, expect: &str| {
+            assert_eq!(
+                visible_devices(&gpus, facts.naming(settings, operator_cdi)),
+                expect,
+                "{facts:?}"
+            );
+        };
+        let plain = NodeFacts::default();
+        check(&plain, &settings, false, "GPU-1,GPU-2");
+        let cdi = "k8s.device-plugin.nvidia.com/gpu=GPU-1,k8s.device-plugin.nvidia.com/gpu=GPU-2";
+        check(&plain, &settings, true, cdi);
+        check(&plain, &tests_settings(&["--cdi-enabled=true"]), false, cdi);
+        check(&plain, &tests_settings(&["--cdi-enabled=false"]), true, "GPU-1,GPU-2");
+        let agent = NodeFacts {
+            agent: true,
+            ..NodeFacts::default()
+        };
+        check(
+            &agent,
+            &settings,
+            false,
+            "kai.scheduler/gpu=GPU-1,kai.scheduler/gpu=GPU-2",
+        );
+        let tegra = NodeFacts {
+            tegra: true,
+            ..NodeFacts::default()
+        };
+        assert_eq!(visible_devices(&gpus[..1], tegra.naming(&settings, false)), "0");
+        let mixed = NodeFacts {
+            several_gpus: true,
+            ..tegra
+        };
+        check(&mixed, &settings, false, "GPU-1,GPU-2");
+    }
+
+    #[test]
+    fn policies_of_the_operator() {
+        let policy = |version: &str, cdi: Value| {
+            vec![json!({ "metadata": { "labels": { "app.kubernetes.io/version": version } }, "spec": { "cdi": cdi } })]
+        };
+        assert!(!operator_uses_cdi(&[]));
+        assert!(operator_uses_cdi(&policy("v25.10.0", json!({ "enabled": true }))));
+        assert!(operator_uses_cdi(&policy("v26.1.0", json!({ "enabled": true }))));
+        assert!(!operator_uses_cdi(&policy("v25.3.4", json!({ "enabled": true }))));
+        assert!(operator_uses_cdi(&policy(
+            "v25.3.4",
+            json!({ "enabled": true, "default": true })
+        )));
+        assert!(!operator_uses_cdi(&policy(
+            "v25.10.0",
+            json!({ "enabled": false, "default": true })
+        )));
+        assert!(!operator_uses_cdi(&policy("nightly", json!({ "enabled": true }))));
+    }
+}

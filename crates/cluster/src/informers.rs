@@ -1,0 +1,78 @@
+//! The informers that all roles of a process share. An informer starts when a role first asks for it.
+
+use std::sync::OnceLock;
+
+use kai_api::Object;
+
+use crate::{Client, Informer, Selection};
+
+macro_rules! informers {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        /// The informers of a process, one per resource.
+        #[derive(Debug)]
+        pub struct Informers {
+            client: Client,
+            $($name: OnceLock<Informer<$type>>,)*
+            config_maps: OnceLock<Informer<kai_api::ConfigMap>>,
+        }
+
+        impl Informers {
+            /// Starts no watch yet.
+            pub fn new(client: &Client) -> Informers {
+                Informers {
+                    client: client.clone(),
+                    $($name: OnceLock::new(),)*
+                    config_maps: OnceLock::new(),
+                }
+            }
+
+            $($(#[$doc])* pub fn $name(&self) -> &Informer<$type> {
+                self.started(&self.$name)
+            })*
+
+            /// Whether all informers that have been started are synced.
+            pub fn are_synced(&self) -> bool {
+                true $(&& self.$name.get().is_none_or(Informer::is_synced))*
+            }
+        }
+    };
+}
+
+informers! {
+    /// Pods that have not terminated.
+    pods: kai_api::Pod,
+    /// Nodes.
+    nodes: kai_api::Node,
+    /// Queues.
+    queues: kai_api::Queue,
+    /// Pod groups.
+    pod_groups: kai_api::PodGroup,
+    /// Bind requests.
+    bind_requests: kai_api::BindRequest,
+    /// Topologies.
+    topologies: kai_api::Topology,
+    /// Priority classes.
+    priority_classes: kai_api::PriorityClass,
+    /// Runtime classes.
+    runtime_classes: kai_api::RuntimeClass,
+    /// PersistentVolumeClaims.
+    volume_claims: kai_api::PersistentVolumeClaim,
+    /// PersistentVolumes.
+    volumes: kai_api::PersistentVolume,
+}
+
+impl Informers {
+    /// Metadata of ConfigMaps, without the ConfigMaps that the binder creates for pods with GPU shares. A process without the right to
+    /// list ConfigMaps works without them, so `are_synced` does not wait for them.
+    pub fn config_maps(&self) -> &Informer<kai_api::ConfigMap> {
+        let others = Selection {
+            labels: format!("{}!=true", kai_api::keys::SHARED_GPU_MARKER),
+            ..Selection::default()
+        };
+        self.config_maps.get_or_init(|| Informer::start(&self.client, &others))
+    }
+
+    fn started<'a, T: Object>(&self, informer: &'a OnceLock<Informer<T>>) -> &'a Informer<T> {
+        informer.get_or_init(|| Informer::start(&self.client, &Selection::default()))
+    }
+}
