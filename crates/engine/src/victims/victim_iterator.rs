@@ -2,7 +2,6 @@
 //! the smallest unit of pods that can be evicted.
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use crate::cycle::Cycle;
 use crate::gangs::{Evictable, GangRank};
@@ -31,10 +30,10 @@ struct LeafVictims {
     /// How many gangs of [`SearchState::victims`](super::SearchState) the iterator has not visited yet.
     unvisited: usize,
     /// Gangs that have lost some of their pods, sorted; the next one is last.
-    partly_taken: Vec<(RankKey, VictimGang)>,
+    partly_taken: Vec<RankedGang>,
     /// Sum of the resources that gangs held when a unit was taken from them.
     freed: QueueResources,
-    next: Option<(RankKey, VictimGang)>,
+    next: Option<RankedGang>,
 }
 
 /// A gang without the pods that were already taken from it.
@@ -45,14 +44,13 @@ struct VictimGang {
     allocated: QueueResources,
 }
 
+/// A gang with its position among the victims of its queue.
+type RankedGang = (RankKey, VictimGang);
+
 impl VictimGang {
     /// Takes the next unit from the gang. The unit is `None` if it is empty or contains a recorded victim. What remains of
     /// the gang is `None` if no pod is left.
-    fn split_unit(
-        self,
-        cycle: &Cycle<'_>,
-        recorded: &RecordedVictims,
-    ) -> (Option<SmallVec<[PodId; 2]>>, Option<(RankKey, VictimGang)>) {
+    fn split_unit(self, cycle: &Cycle<'_>, recorded: &RecordedVictims) -> (Option<EvictionUnit>, Option<RankedGang>) {
         let VictimGang { gang, mut taken, .. } = self;
         let evictable = Evictable::new(cycle.ledger, gang, &taken);
         let unit = evictable.unit();
@@ -67,12 +65,15 @@ impl VictimGang {
         }
         let may_have_rest = is_skipped || (unit.len() as u32) < evictable.total();
         let rest = may_have_rest.then(|| VictimGang::rest(cycle, gang, taken)).flatten();
-        let unit = (!is_skipped && !unit.is_empty()).then(|| unit.into());
+        let unit = (!is_skipped && !unit.is_empty()).then(|| EvictionUnit {
+            gang,
+            pods: unit.into(),
+        });
         (unit, rest)
     }
 
     /// The gang without the pods that were taken.
-    fn rest(cycle: &Cycle<'_>, gang: GangId, taken: Vec<PodId>) -> Option<(RankKey, VictimGang)> {
+    fn rest(cycle: &Cycle<'_>, gang: GangId, taken: Vec<PodId>) -> Option<RankedGang> {
         let rest = Evictable::new(cycle.ledger, gang, &taken);
         if rest.total() == 0 {
             return None;
@@ -127,7 +128,7 @@ impl VictimIterator {
                 leaf.partly_taken.insert(at, (key, rest));
             }
             self.advance(cycle, search, queue);
-            let Some(pods) = unit else { continue };
+            let Some(unit) = unit else { continue };
             if !self.gangs.contains(&gang) && self.gangs_max.is_some() {
                 if Some(self.gangs.len() as u32) == self.gangs_max {
                     return None;
@@ -135,8 +136,8 @@ impl VictimIterator {
                 self.gangs.push(gang);
             }
             let sets = cycle.ledger.gang(gang).pod_sets.iter();
-            self.whole_gangs &= pods.len() == sets.map(|set| set.pods.len()).sum();
-            return Some(EvictionUnit { gang, pods });
+            self.whole_gangs &= unit.pods.len() == sets.map(|set| set.pods.len()).sum();
+            return Some(unit);
         }
     }
 
