@@ -93,19 +93,19 @@ fn divide(total: i64, unit: i64, usage_weight: i64, claims: &[Claim<'_>]) -> Vec
     let mut priorities: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
     priorities.sort_unstable_by_key(|priority| Reverse(*priority));
     priorities.dedup();
-    let mut leftovers = Vec::new();
+    let mut remainders_by_priority = Vec::new();
     for priority in priorities {
         let members: Vec<usize> = (0..claims.len())
             .filter(|at| claims[*at].priority == priority)
             .collect();
-        leftovers.push(water_fill(&mut rest, unit, usage_weight, claims, &members, &mut fair));
+        remainders_by_priority.push(water_fill(&mut rest, unit, usage_weight, claims, &members, &mut fair));
     }
-    for mut left in leftovers {
-        left.sort_by(|a, b| {
+    for mut remainders in remainders_by_priority {
+        remainders.sort_by(|a, b| {
             b.1.cmp(&a.1)
                 .then_with(|| claims[a.0].tie_break.cmp(&claims[b.0].tie_break))
         });
-        for (at, _) in left {
+        for (at, _) in remainders {
             let give = unit.min(rest);
             fair[at] += give;
             rest -= give;
@@ -145,7 +145,7 @@ fn water_fill(
     members: &[usize],
     fair: &mut [i64],
 ) -> Vec<(usize, Remainder)> {
-    let mut left: Vec<(usize, Remainder)> = Vec::new();
+    let mut remainders: Vec<(usize, Remainder)> = Vec::new();
     loop {
         let budget = i128::from(*rest);
         let unsatisfied: Vec<usize> = members
@@ -156,7 +156,7 @@ fn water_fill(
         let weights = effective_weights(claims, &unsatisfied, usage_weight);
         let sum: i128 = weights.iter().sum();
         if sum == 0 {
-            return left;
+            return remainders;
         }
         let mut has_surplus = false;
         for (at, weight) in unsatisfied.into_iter().zip(weights) {
@@ -167,7 +167,7 @@ fn water_fill(
                 continue;
             }
             let need = claims[at].requestable - fair[at];
-            // The part is budget * weight / sum; compared and rounded without leaving the integers.
+            // The part is budget * weight / sum; compared and rounded in integers.
             let part = budget * weight;
             let satisfied = i128::from(need) * sum <= part;
             let give = if satisfied {
@@ -175,10 +175,10 @@ fn water_fill(
             } else {
                 (part / (sum * i128::from(unit))) as i64 * unit
             };
-            left.retain(|(of, _)| *of != at);
+            remainders.retain(|(of, _)| *of != at);
             let remainder = part - i128::from(give) * sum;
             if !satisfied && remainder > 0 {
-                left.push((
+                remainders.push((
                     at,
                     Remainder {
                         numerator: remainder,
@@ -194,7 +194,7 @@ fn water_fill(
             has_surplus |= i128::from(need) * sum < part;
         }
         if !has_surplus || *rest == 0 {
-            return left;
+            return remainders;
         }
     }
 }
