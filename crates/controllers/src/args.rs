@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::ArgAction::Set;
 use kai_api::keys;
 
-use crate::grouper::{self, Rules};
+use crate::grouper::{self, GroupingOptions};
 use crate::{Error, status};
 
 /// Flags of the controllers: those of KAI's pod grouper, pod-group controller and queue controller.
@@ -63,13 +63,13 @@ pub struct Args {
     #[arg(long, default_value = "")]
     pub queue_label_to_default_metric_value: String,
     #[command(flatten)]
-    moot: Moot,
+    ignored_flags: IgnoredFlags,
 }
 
 /// Flags of KAI that mean nothing here. Manifests and KAI's operator pass them with their defaults; who sets one to something else is
 /// told that it has no effect.
 #[derive(Clone, Debug, clap::Args)]
-struct Moot {
+struct IgnoredFlags {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     generic_karta_fallback: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -82,8 +82,8 @@ struct Moot {
     enable_quota_validation: Option<bool>,
 }
 
-impl Moot {
-    fn remarks(&self) -> Vec<String> {
+impl IgnoredFlags {
+    fn warnings(&self) -> Vec<String> {
         let webhooks = "webhooks are served by kai admission";
         let flags = [
             (
@@ -125,7 +125,7 @@ pub struct Settings {
     /// Whether default queues and priority classes are created.
     pub create_defaults: bool,
     /// Remarks on the flags, to be logged.
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 impl Settings {
@@ -136,7 +136,7 @@ impl Settings {
             pod_groups: Some(status::pod_groups::Settings::default()),
             queues: Some(status::queues::Settings::default()),
             create_defaults: true,
-            remarks: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Args {
             }),
             queues: self.queue_controller.then(|| self.queues()).transpose()?,
             create_defaults: self.create_defaults,
-            remarks: self.moot.remarks(),
+            warnings: self.ignored_flags.warnings(),
         })
     }
 
@@ -163,12 +163,12 @@ impl Args {
         );
         Ok(grouper::Settings {
             scheduler_name: self.scheduler_name.clone(),
-            rules: Rules {
+            options: GroupingOptions {
                 queue_label: self.queue_label_key.clone(),
                 node_pool_label: self.nodepool_label_key.clone(),
                 search_legacy: self.search_legacy_pg,
                 knative_gang: self.knative_gang_schedule,
-                ..Rules::default()
+                ..GroupingOptions::default()
             },
             workers_max: self.max_concurrent_reconciles.max(1),
             pod_labels: pairs("pod-label-selector", &self.pod_label_selector)?,
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn a_flag_without_effect_is_remarked_on() {
         let changed = settings(&["--enable-webhook=false", "--enable-quota-validation=false"]).unwrap();
-        let remark = "a flag has no effect: --enable-webhook=false: webhooks are served by kai admission";
-        assert_eq!(changed.remarks, [remark]);
+        let warning = "a flag has no effect: --enable-webhook=false: webhooks are served by kai admission";
+        assert_eq!(changed.warnings, [warning]);
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
             "--enable-quota-validation=false",
             "--skip-controller-name-validation=false",
         ]);
-        assert_eq!(defaults.unwrap().remarks, [""; 0]);
+        assert_eq!(defaults.unwrap().warnings, [""; 0]);
     }
 
     #[test]

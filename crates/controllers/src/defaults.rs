@@ -7,7 +7,7 @@ use kai_cluster::{Client, Context, Selection};
 use serde_json::{Value, json};
 
 /// No quota, no limit, and an equal part of what others leave.
-const SHARE: QueueResource = QueueResource {
+const WITHOUT_QUOTA: QueueResource = QueueResource {
     quota: 0.0,
     over_quota_weight: 1.0,
     limit: -1.0,
@@ -60,9 +60,9 @@ fn queue(name: &str, parent: Option<&str>) -> Value {
     let spec = QueueSpec {
         parent_queue: parent.map(str::to_owned),
         resources: Some(QueueResources {
-            gpu: SHARE,
-            cpu: SHARE,
-            memory: SHARE,
+            gpu: WITHOUT_QUOTA,
+            cpu: WITHOUT_QUOTA,
+            memory: WITHOUT_QUOTA,
         }),
         ..QueueSpec::default()
     };

@@ -13,8 +13,8 @@ const DEFAULTS_PAUSE: Duration = Duration::from_secs(10);
 
 /// Runs the controllers until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    for remark in &settings.remarks {
-        tracing::warn!("{remark}");
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
     }
     let defaults = async {
         if settings.create_defaults {

@@ -660,7 +660,7 @@ fn committed_policies_are_current() {
     assert_committed(
         "admission-policies.yaml",
         head,
-        admission::policies(&default_settings()),
+        admission::admission_policies(&default_settings()),
     );
 }
 
@@ -695,7 +695,7 @@ fn the_right_to_register_is_apart_and_names_every_object() {
         })
     };
     let settings = default_settings();
-    let objects = admission::policies(&settings).into_iter();
+    let objects = admission::admission_policies(&settings).into_iter();
     for object in objects.chain(admission::webhook_configurations(&settings, "")) {
         let kind = object["kind"].as_str().unwrap().to_lowercase();
         let plural = match kind.strip_suffix('y') {

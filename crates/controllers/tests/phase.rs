@@ -13,7 +13,7 @@ const TENANT: &str = "system:serviceaccount:default:tenant";
 fn server() -> Server {
     let server = Server::new(Options::default());
     let asked = "authorizer.group('').resource('pods').subresource('status').check('patch').allowed()";
-    for object in admission::policies(&Settings::default()) {
+    for object in admission::admission_policies(&Settings::default()) {
         let mut object = object;
         if object["metadata"]["name"] == "kai-pods" {
             for validation in object["spec"]["validations"].as_array_mut().into_iter().flatten() {

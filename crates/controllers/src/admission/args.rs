@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ArgAction::Set;
 use kai_api::keys;
 
-use super::trust::{NotUsers, Trusted};
+use super::trusted_users::{InvalidUserMatcher, UserMatcher};
 
 /// The flags of the admission role: KAI's names and defaults, and ours after them.
 #[derive(Clone, Debug, clap::Args)]
@@ -117,7 +117,7 @@ pub struct Settings {
     /// Whether GPUs are hidden from containers that ask for none.
     pub block_visible_devices: Feature,
     /// Whether pods that share GPUs request a slot of the node agent.
-    pub share_slots: Feature,
+    pub share_devices: Feature,
     /// Runtime class of pods that share GPUs.
     pub runtime_class: RuntimeClassChoice,
     /// Whether quotas of queues are compared with those of their parents.
@@ -137,7 +137,7 @@ pub struct Settings {
     /// Where the API server finds the webhooks.
     pub endpoint: Endpoint,
     /// Who may write the scheduler's keys.
-    pub trusted: Vec<Trusted>,
+    pub trusted_users: Vec<UserMatcher>,
     /// Where certificates come from.
     pub certificates: CertificateSource,
     /// Name of this replica.
@@ -190,7 +190,7 @@ pub enum CertificateSource {
     /// This directory.
     Directory(PathBuf),
     /// They are made here.
-    Made {
+    Generated {
         /// How long a certificate is good.
         leaf: Duration,
         /// How long the authority is good.
@@ -203,7 +203,7 @@ pub enum CertificateSource {
 pub enum ArgsError {
     /// In --trusted-users.
     #[error("--trusted-users: {0}")]
-    Users(#[from] NotUsers),
+    Users(#[from] InvalidUserMatcher),
     /// In a label selector.
     #[error("--{flag}: {text:?} is no label; write key=value, several separated by commas")]
     Labels {
@@ -252,12 +252,12 @@ impl Args {
                 });
             }
         }
-        let mut trusted = vec![
-            Trusted::accounts_of(&self.namespace),
-            Trusted::accounts_of(&self.resource_reservation_namespace),
+        let mut trusted_users = vec![
+            UserMatcher::accounts_of(&self.namespace),
+            UserMatcher::accounts_of(&self.resource_reservation_namespace),
         ];
         for text in &self.trusted_users {
-            trusted.push(text.parse()?);
+            trusted_users.push(text.parse()?);
         }
         let runtime_class = self
             .gpu_fraction_runtime_class_name
@@ -269,7 +269,7 @@ impl Args {
             gpu_sharing: self.gpu_sharing_enabled.into(),
             hami_core: self.hami_core_enabled.into(),
             block_visible_devices: self.block_nvidia_visible_devices.into(),
-            share_slots: self.gpu_share_slots.into(),
+            share_devices: self.gpu_share_slots.into(),
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
             parent_queue_protection: self.protect_parent_queues.into(),
@@ -282,7 +282,7 @@ impl Args {
             system_namespace: self.namespace.clone(),
             reservation_namespace: self.resource_reservation_namespace.clone(),
             endpoint: self.endpoint()?,
-            trusted,
+            trusted_users,
             certificates: self.certificates()?,
             identity: self.identity.clone(),
             register: self.register,
@@ -316,7 +316,7 @@ impl Args {
             return Err(ArgsError::Lifetimes { leaf, authority });
         }
         let hours = |hours: u32| Duration::from_secs(u64::from(hours) * 3600);
-        Ok(CertificateSource::Made {
+        Ok(CertificateSource::Generated {
             leaf: hours(leaf),
             authority: hours(authority),
         })
@@ -378,7 +378,7 @@ impl Default for Settings {
 impl Settings {
     /// Whether the user is one of ours.
     pub fn trusts(&self, user: &super::review::User) -> bool {
-        self.trusted.iter().any(|trusted| trusted.matches(user))
+        self.trusted_users.iter().any(|matcher| matcher.matches(user))
     }
 
     /// The names under which the webhooks are reached.
@@ -439,12 +439,12 @@ mod tests {
             ("kai-scheduler", 9443)
         );
         assert_eq!(
-            (settings.gpu_sharing, settings.share_slots),
+            (settings.gpu_sharing, settings.share_devices),
             (Feature::Off, Feature::On)
         );
         assert_eq!(settings.runtime_class, RuntimeClassChoice::NvidiaIfThere);
         assert_eq!(settings.host_names()[1], "admission.kai-scheduler.svc");
-        assert_eq!(settings.trusted.len(), 2);
+        assert_eq!(settings.trusted_users.len(), 2);
     }
 
     #[test]
@@ -468,12 +468,12 @@ mod tests {
         .unwrap();
         assert_eq!((given.gpu_sharing, given.hami_core), (Feature::On, Feature::On));
         assert_eq!(
-            (given.block_visible_devices, given.share_slots),
+            (given.block_visible_devices, given.share_devices),
             (Feature::Off, Feature::Off)
         );
         assert_eq!(given.runtime_class, RuntimeClassChoice::Always("old".into()));
         assert_eq!(given.namespaces.labels.len(), 2);
-        assert_eq!(given.trusted.len(), 4);
+        assert_eq!(given.trusted_users.len(), 4);
         assert_eq!(
             settings(&["--gpu-fraction-runtime-class-name", ""])
                 .unwrap()

@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Error;
-use super::bundle::Entry;
+use super::ca_bundle::CaCertificate;
 
 /// Clocks of other machines may be behind.
 const SKEW: SignedDuration = SignedDuration::from_mins(60);
@@ -40,45 +40,45 @@ impl Lifetimes {
 
 /// What a server shows and knows.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ServingCertificate {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-struct Authority {
+struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     made: Timestamp,
     expires: Timestamp,
 }
 
 /// The authorities of this replica and when its leaf has to be renewed.
-pub(crate) struct Certificates {
+pub(crate) struct CertificateRotator {
     replica: String,
     hosts: Vec<String>,
     lifetimes: Lifetimes,
-    current: Authority,
+    current: CertificateAuthority,
     /// Announced and not yet used.
-    next: Option<Authority>,
+    next: Option<CertificateAuthority>,
     leaf_expires: Timestamp,
 }
 
-impl std::fmt::Debug for Certificates {
+impl std::fmt::Debug for CertificateRotator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Certificates")
+        f.debug_struct("CertificateRotator")
             .field("leaf_expires", &self.leaf_expires)
             .finish_non_exhaustive()
     }
 }
 
-impl Certificates {
+impl CertificateRotator {
     /// A new authority and the first leaf.
     pub(crate) fn new(
         replica: &str,
         hosts: Vec<String>,
         lifetimes: Lifetimes,
         now: Timestamp,
-    ) -> Result<(Certificates, Identity), Error> {
-        let mut certificates = Certificates {
+    ) -> Result<(CertificateRotator, ServingCertificate), Error> {
+        let mut certificates = CertificateRotator {
             replica: replica.to_owned(),
             current: authority(replica, lifetimes.authority, now)?,
             hosts,
@@ -86,16 +86,16 @@ impl Certificates {
             next: None,
             leaf_expires: now,
         };
-        let identity = certificates.sign(now)?;
-        Ok((certificates, identity))
+        let certificate = certificates.sign(now)?;
+        Ok((certificates, certificate))
     }
 
     /// Renews what is due; a new leaf if there is one.
-    pub(crate) fn step(&mut self, now: Timestamp) -> Result<Option<Identity>, Error> {
+    pub(crate) fn step(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
         if self.next.is_none() && left(self.current.expires, now) < self.lifetimes.leaf.saturating_mul(2) {
             self.next = Some(authority(&self.replica, self.lifetimes.authority, now)?);
         }
-        let announced = |next: &mut Authority| left(now, next.made) >= ANNOUNCED;
+        let announced = |next: &mut CertificateAuthority| left(now, next.made) >= ANNOUNCED;
         if let Some(next) = self.next.take_if(announced) {
             self.current = next;
             return self.sign(now).map(Some);
@@ -108,8 +108,8 @@ impl Certificates {
     }
 
     /// What belongs into the bundle.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        let entry = |authority: &Authority| Entry {
+    pub(crate) fn entries(&self) -> Vec<CaCertificate> {
+        let entry = |authority: &CertificateAuthority| CaCertificate {
             identity: self.replica.clone(),
             expires: authority.expires,
             pem: authority.issuer.pem(),
@@ -122,7 +122,7 @@ impl Certificates {
         self.leaf_expires
     }
 
-    fn sign(&mut self, now: Timestamp) -> Result<Identity, Error> {
+    fn sign(&mut self, now: Timestamp) -> Result<ServingCertificate, Error> {
         let making = |error| Error::Certificate(format!("making a certificate: {error}"));
         let mut params = CertificateParams::new(self.hosts.clone()).map_err(making)?;
         let name = self.hosts.last().map_or("admission", String::as_str);
@@ -138,7 +138,7 @@ impl Certificates {
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().map_err(making)?;
         let certificate = params.signed_by(&key, &self.current.issuer).map_err(making)?;
-        Ok(Identity {
+        Ok(ServingCertificate {
             chain: vec![certificate.der().clone()],
             key: PrivateKeyDer::try_from(key.serialize_der()).map_err(|error| Error::Certificate(error.to_owned()))?,
         })
@@ -146,17 +146,17 @@ impl Certificates {
 }
 
 /// Certificates and key from PEM.
-pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<Identity, Error> {
+pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServingCertificate, Error> {
     let reading =
         |what: &str, error: rustls::pki_types::pem::Error| Error::Certificate(format!("reading {what}: {error}"));
     let chain: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(chain).collect();
-    Ok(Identity {
+    Ok(ServingCertificate {
         chain: chain.map_err(|error| reading("tls.crt", error))?,
         key: PrivateKeyDer::from_pem_slice(key).map_err(|error| reading("tls.key", error))?,
     })
 }
 
-fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<Authority, Error> {
+fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<CertificateAuthority, Error> {
     let making = |error| Error::Certificate(format!("making an authority: {error}"));
     let mut params = CertificateParams::default();
     let name = format!("kai-admission {replica} {}", now.as_second());
@@ -175,7 +175,7 @@ fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<
     params.not_before = point(earlier(now))?;
     params.not_after = point(expires)?;
     let key = KeyPair::generate().map_err(making)?;
-    Ok(Authority {
+    Ok(CertificateAuthority {
         issuer: CertifiedIssuer::self_signed(params, key).map_err(making)?,
         made: now,
         expires,
@@ -211,9 +211,9 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + hours * HOUR).unwrap()
     }
 
-    fn new() -> Certificates {
+    fn new() -> CertificateRotator {
         let lifetimes = Lifetimes::new(Duration::from_secs(24 * 3600), Duration::from_secs(168 * 3600));
-        Certificates::new("r", vec!["admission.kai-scheduler.svc".into()], lifetimes, at(0))
+        CertificateRotator::new("r", vec!["admission.kai-scheduler.svc".into()], lifetimes, at(0))
             .unwrap()
             .0
     }

@@ -4,44 +4,44 @@
 //! about the scheduler's own keys exist twice: here, and as policies that the API server evaluates itself, so that they hold while
 //! nobody serves. Architecture invariant: nothing here keeps secrets in the cluster; keys stay in memory.
 
+mod admission_policies;
+mod admit_pod;
 mod args;
-mod bundle;
+mod ca_bundle;
 mod certificates;
-mod devices;
-mod directory;
-mod ignored;
-mod offline;
-mod own_policies;
-mod owned;
+mod gpu_share;
+mod ignored_values;
 mod pod_group;
 mod pod_mutate;
 mod pod_validate;
-mod policies;
-mod priority;
-mod publish;
+mod priority_class;
+mod protected_keys;
 mod queue;
+mod queue_lister;
 mod queue_quota;
+mod registration;
 mod review;
+#[cfg(test)]
+mod review_cost_tests;
 mod role;
 mod server;
-mod share;
-#[cfg(test)]
-mod sizes;
+mod service_account_policies;
 mod topology;
-mod trust;
-mod view;
-mod webhooks;
+mod trusted_users;
+mod unstructured;
+mod visible_devices;
+mod webhook_configurations;
 
+pub use admission_policies::admission_policies;
+pub use admit_pod::admit_pod;
 pub use args::{Args, ArgsError, CertificateSource, Endpoint, Feature, NamespaceChoice, Settings};
-pub use directory::Directory;
-pub use offline::create_pod;
-pub use policies::policies;
-pub use publish::uninstall;
-pub use review::{Cause, Finding, Operation, Outcome, Request, User, Verdict};
+pub use queue_lister::QueueLister;
+pub use registration::uninstall;
+pub use review::{Decision, DenialReason, FieldError, Operation, Request, User, Verdict};
 pub use role::{register, run, serve};
 pub use server::{State, router};
-pub use trust::{NotUsers, Trusted};
-pub use webhooks::{
+pub use trusted_users::{InvalidUserMatcher, UserMatcher};
+pub use webhook_configurations::{
     MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY, webhook_configurations,
 };
 

@@ -5,19 +5,19 @@ use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::args::{Feature, Settings};
-use super::devices;
-use super::review::{Finding, Operation, Request, Verdict};
-use super::share::{self, ContainerAt, Names};
-use super::view;
+use super::gpu_share::{self, ContainerRef, SharedGpuNames};
+use super::review::{FieldError, Operation, Request, Verdict};
+use super::unstructured;
+use super::visible_devices;
 
 /// What the pod becomes. `token` is the random part of new names, `runtime_class` what a pod that shares GPUs gets.
 pub(super) fn mutate(request: &Request, settings: &Settings, token: &str, runtime_class: Option<&str>) -> Verdict {
-    if view::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
+    if unstructured::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
         return Verdict::default();
     }
     match mutated(request, settings, token, runtime_class) {
         Ok((pod, warnings)) => Verdict::change(&request.object, &pod).with_warnings(warnings),
-        Err(finding) => Verdict::of(&request.object_name("Pod"), &[finding]),
+        Err(error) => Verdict::of(&request.object_name("Pod"), &[error]),
     }
 }
 
@@ -27,15 +27,15 @@ fn mutated(
     settings: &Settings,
     token: &str,
     runtime_class: Option<&str>,
-) -> Result<(Value, Vec<String>), Finding> {
+) -> Result<(Value, Vec<String>), FieldError> {
     let mut pod = request.object.clone();
-    let fractional = share::is_fractional(&pod);
-    let container = if fractional { share::container(&pod)? } else { None };
+    let fractional = gpu_share::is_fractional(&pod);
+    let container = if fractional { gpu_share::container(&pod)? } else { None };
     match request.operation {
         Operation::Create => {
             fill_namespace(&mut pod, &request.namespace)?;
             if let Some(container) = container {
-                let names = share::names(&pod, container, token)?;
+                let names = gpu_share::names(&pod, container, token)?;
                 share_gpus(&mut pod, container, &names, settings);
             }
             if let Some(class) = runtime_class.filter(|_| fractional) {
@@ -46,15 +46,15 @@ fn mutated(
         Operation::Update | Operation::Delete | Operation::Connect => {}
     }
     let warnings = match settings.block_visible_devices {
-        Feature::On => devices::hide(&mut pod, &request.old_object, container),
+        Feature::On => visible_devices::hide(&mut pod, &request.old_object, container),
         Feature::Off => Vec::new(),
     };
     Ok((pod, warnings))
 }
 
-fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), Finding> {
-    match view::text(pod, "/metadata/namespace") {
-        Some(given) if !namespace.is_empty() && given != namespace => Err(Finding::invalid(
+fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), FieldError> {
+    match unstructured::text(pod, "/metadata/namespace") {
+        Some(given) if !namespace.is_empty() && given != namespace => Err(FieldError::invalid(
             "metadata.namespace",
             format!("it is {given} but the request is about {namespace}; make them the same"),
         )),
@@ -66,7 +66,7 @@ fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), Finding> {
     }
 }
 
-fn share_gpus(pod: &mut Value, container: ContainerAt, names: &Names, settings: &Settings) {
+fn share_gpus(pod: &mut Value, container: ContainerRef, names: &SharedGpuNames, settings: &Settings) {
     if pod.pointer("/metadata/annotations").is_none_or(|map| !map.is_object()) {
         set(pod, "metadata", "annotations", json!({}));
     }
@@ -93,23 +93,23 @@ fn share_gpus(pod: &mut Value, container: ContainerAt, names: &Names, settings: 
         replace_named(target, "env", limit);
     }
     add_environment(target, &names.environment);
-    if settings.share_slots == Feature::On && share::may_have_slot(container, target) {
-        request_slot(target);
+    if settings.share_devices == Feature::On && gpu_share::may_request_share_device(container, target) {
+        request_share_device(target);
     }
     let volume = json!({"name": names.volume, "configMap": {"name": names.capabilities}});
     replace_named(&mut pod["spec"], "volumes", volume);
 }
 
 fn add_environment(container: &mut Value, config_map: &str) {
-    let names_it = |source: &Value| view::text(source, "/configMapRef/name") == Some(config_map);
-    if view::list(container, "/envFrom").iter().any(names_it) {
+    let names_it = |source: &Value| unstructured::text(source, "/configMapRef/name") == Some(config_map);
+    if unstructured::list(container, "/envFrom").iter().any(names_it) {
         return;
     }
     list_mut(container, "envFrom").push(json!({"configMapRef": {"name": config_map, "optional": false}}));
 }
 
 /// Kubernetes wants limit and request of such a resource to be the same.
-fn request_slot(container: &mut Value) {
+fn request_share_device(container: &mut Value) {
     let is_map = |value: &Value| value.is_object() || value.is_null();
     let resources = &mut container["resources"];
     let lists = ["requests", "limits"];
@@ -117,12 +117,12 @@ fn request_slot(container: &mut Value) {
         return;
     }
     for list in lists {
-        resources[list][keys::RESOURCE_GPU_SHARE] = share::SLOTS_OF_CONTAINER.into();
+        resources[list][keys::RESOURCE_GPU_SHARE] = gpu_share::SHARE_DEVICES_PER_CONTAINER.into();
     }
 }
 
 fn set_runtime_class(pod: &mut Value, class: &str) {
-    if view::text(pod, "/spec/runtimeClassName").is_none() {
+    if unstructured::text(pod, "/spec/runtimeClassName").is_none() {
         set(pod, "spec", "runtimeClassName", class.into());
     }
 }
@@ -153,7 +153,7 @@ fn set(pod: &mut Value, part: &str, field: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::super::args::RuntimeClassChoice;
-    use super::super::review::Outcome;
+    use super::super::review::Decision;
     use super::*;
 
     fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
@@ -174,10 +174,10 @@ mod tests {
     fn after(pod: &Value, settings: &Settings) -> Value {
         let mut after = pod.clone();
         let class = settings.runtime_class.name(|_| true);
-        match mutate(&request(pod.clone()), settings, "bcdfghj", class).outcome {
-            Outcome::Allowed => {}
-            Outcome::Patched(patch) => json_patch::patch(&mut after, &patch).unwrap(),
-            Outcome::Denied { message, .. } => return Value::String(message),
+        match mutate(&request(pod.clone()), settings, "bcdfghj", class).decision {
+            Decision::Allowed => {}
+            Decision::Patched(patch) => json_patch::patch(&mut after, &patch).unwrap(),
+            Decision::Denied { message, .. } => return Value::String(message),
         }
         after
     }
@@ -233,7 +233,7 @@ mod tests {
         let container = "/spec/containers/0/resources";
         let slots = json!({"cpu": "1", "kai.scheduler/gpu-share": "1"});
         assert_eq!(slot(&pod, container, &Settings::default()), Some(slots));
-        let off = settings(|settings| settings.share_slots = Feature::Off);
+        let off = settings(|settings| settings.share_devices = Feature::Off);
         assert_eq!(slot(&fraction(), container, &off), None);
 
         let mut init = fraction();
@@ -250,14 +250,14 @@ mod tests {
     fn twice_is_once() {
         for settings in [
             Settings::default(),
-            settings(|settings| settings.share_slots = Feature::Off),
+            settings(|settings| settings.share_devices = Feature::Off),
             settings(|settings| settings.block_visible_devices = Feature::On),
             settings(|settings| settings.hami_core = Feature::On),
         ] {
             let once = after(&fraction(), &settings);
             assert_eq!(
-                mutate(&request(once.clone()), &settings, "zzzzzzz", Some("nvidia")).outcome,
-                Outcome::Allowed
+                mutate(&request(once.clone()), &settings, "zzzzzzz", Some("nvidia")).decision,
+                Decision::Allowed
             );
         }
     }

@@ -5,24 +5,24 @@ use kai_engine::model::{Millis, Quota, ResourceQuota};
 use serde::Deserialize as _;
 
 use super::args::{Feature, Settings};
-use super::directory::Directory;
 use super::queue::name;
-use super::review::{Finding, Request};
-use super::view;
+use super::queue_lister::QueueLister;
+use super::review::{FieldError, Request};
+use super::unstructured;
 
-/// Compares with the parent; with validation on also with brothers and children, and a parent that doesn't exist is a finding.
+/// Compares with the parent; with validation on also with brothers and children, and a parent that doesn't exist is a error.
 pub(super) fn quotas(
     request: &Request,
     settings: &Settings,
-    queues: &dyn Directory,
+    queues: &dyn QueueLister,
     warnings: &mut Vec<String>,
-) -> Option<Finding> {
-    let parent_name = view::text(&request.object, "/spec/parentQueue");
+) -> Option<FieldError> {
+    let parent_name = unstructured::text(&request.object, "/spec/parentQueue");
     let parent = parent_name.and_then(|name| queues.named(name));
     if let (Some(parent_name), None) = (parent_name, &parent) {
         let text = format!("queue {parent_name} does not exist; create it, or choose another parent");
         if settings.quota_validation == Feature::On {
-            return Some(Finding::invalid("spec.parentQueue", text));
+            return Some(FieldError::invalid("spec.parentQueue", text));
         }
         warnings.push(format!(
             "spec.parentQueue: {text}; workloads of this queue wait until then"

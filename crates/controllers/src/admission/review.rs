@@ -9,9 +9,9 @@ use serde_json::Value;
 const WARNINGS_MAX: usize = 16;
 
 /// Findings that a refusal has: whoever mends these is told the others next time.
-const FINDINGS_MAX: usize = 16;
-/// A finding may quote what the user wrote, which may be most of an object.
-const FINDING_BYTES_MAX: usize = 2_048;
+const FIELD_ERRORS_MAX: usize = 16;
+/// A error may quote what the user wrote, which may be most of an object.
+const FIELD_ERROR_BYTES_MAX: usize = 2_048;
 
 /// What an API server asks.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -75,7 +75,7 @@ impl Request {
         } else {
             &self.object
         };
-        let field = |pointer: &str| super::view::text(object, pointer);
+        let field = |pointer: &str| super::unstructured::text(object, pointer);
         let name = match (&*self.name, field("/metadata/name"), field("/metadata/generateName")) {
             ("", Some(name), _) => name.to_owned(),
             ("", None, Some(prefix)) => format!("{prefix}*"),
@@ -91,39 +91,39 @@ impl Request {
 
 /// One thing that is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct FieldError {
     /// Path of the field.
     pub field: String,
     /// What is wrong, with the remedy.
     pub text: String,
     /// Of what kind.
-    pub cause: Cause,
+    pub reason: DenialReason,
 }
 
 /// Why something is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum DenialReason {
     /// This user may not do it.
     Forbidden,
     /// Nobody may.
     Invalid,
 }
 
-impl Finding {
+impl FieldError {
     /// Something that nobody may do.
-    pub fn invalid(field: impl Into<String>, text: impl Into<String>) -> Finding {
-        Finding {
+    pub fn invalid(field: impl Into<String>, text: impl Into<String>) -> FieldError {
+        FieldError {
             field: field.into(),
             text: text.into(),
-            cause: Cause::Invalid,
+            reason: DenialReason::Invalid,
         }
     }
 
     /// Something that this user may not do.
-    pub fn forbidden(field: impl Into<String>, text: impl Into<String>) -> Finding {
-        Finding {
-            cause: Cause::Forbidden,
-            ..Finding::invalid(field, text)
+    pub fn forbidden(field: impl Into<String>, text: impl Into<String>) -> FieldError {
+        FieldError {
+            reason: DenialReason::Forbidden,
+            ..FieldError::invalid(field, text)
         }
     }
 }
@@ -132,14 +132,14 @@ impl Finding {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The decision.
-    pub outcome: Outcome,
+    pub decision: Decision,
     /// What the user is told besides.
     pub warnings: Vec<String>,
 }
 
 /// The decision about a request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Outcome {
+pub enum Decision {
     /// As it is.
     #[default]
     Allowed,
@@ -148,29 +148,29 @@ pub enum Outcome {
     /// Not at all.
     Denied {
         /// Why, in a class.
-        cause: Cause,
+        reason: DenialReason,
         /// Why, in words: object, field, remedy; a line each.
         message: String,
     },
 }
 
 impl Verdict {
-    /// Allowed if there is no finding.
-    pub fn of(object: &str, findings: &[Finding]) -> Verdict {
-        let Some(first) = findings.first() else {
+    /// Allowed if there is no error.
+    pub fn of(object: &str, errors: &[FieldError]) -> Verdict {
+        let Some(first) = errors.first() else {
             return Verdict::default();
         };
-        let line = |finding: &Finding| shortened(format!("{object}: {}: {}", finding.field, finding.text));
-        let mut lines: Vec<String> = findings.iter().take(FINDINGS_MAX).map(line).collect();
-        if findings.len() > FINDINGS_MAX {
+        let line = |error: &FieldError| shortened(format!("{object}: {}: {}", error.field, error.text));
+        let mut lines: Vec<String> = errors.iter().take(FIELD_ERRORS_MAX).map(line).collect();
+        if errors.len() > FIELD_ERRORS_MAX {
             lines.push(format!(
                 "{object}: and {} more like these",
-                findings.len() - FINDINGS_MAX
+                errors.len() - FIELD_ERRORS_MAX
             ));
         }
         Verdict {
-            outcome: Outcome::Denied {
-                cause: first.cause,
+            decision: Decision::Denied {
+                reason: first.reason,
                 message: lines.join("\n"),
             },
             warnings: Vec::new(),
@@ -180,13 +180,13 @@ impl Verdict {
     /// The changes from one object to another.
     pub fn change(before: &Value, after: &Value) -> Verdict {
         let patch = json_patch::diff(before, after);
-        let outcome = if patch.is_empty() {
-            Outcome::Allowed
+        let decision = if patch.is_empty() {
+            Decision::Allowed
         } else {
-            Outcome::Patched(patch)
+            Decision::Patched(patch)
         };
         Verdict {
-            outcome,
+            decision,
             warnings: Vec::new(),
         }
     }
@@ -198,8 +198,8 @@ impl Verdict {
 }
 
 fn shortened(mut line: String) -> String {
-    if line.len() > FINDING_BYTES_MAX {
-        let end = (0..=FINDING_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at));
+    if line.len() > FIELD_ERROR_BYTES_MAX {
+        let end = (0..=FIELD_ERROR_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at));
         line.truncate(end.unwrap_or_default());
         line.push_str(" ...");
     }
@@ -208,13 +208,13 @@ fn shortened(mut line: String) -> String {
 
 /// Both directions of a review on the wire.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct AdmissionReview {
     pub(crate) request: Request,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Answered {
+pub(crate) struct AdmissionReviewResponse {
     api_version: &'static str,
     kind: &'static str,
     response: Response,
@@ -242,25 +242,25 @@ struct Status {
     message: String,
 }
 
-impl Answered {
-    pub(crate) fn new(uid: String, verdict: Verdict) -> Answered {
-        let (status, patch) = match verdict.outcome {
-            Outcome::Allowed => (None, None),
-            Outcome::Patched(patch) => {
+impl AdmissionReviewResponse {
+    pub(crate) fn new(uid: String, verdict: Verdict) -> AdmissionReviewResponse {
+        let (status, patch) = match verdict.decision {
+            Decision::Allowed => (None, None),
+            Decision::Patched(patch) => {
                 let text = serde_json::to_vec(&patch).expect("a patch is plain JSON");
                 (None, Some(STANDARD.encode(text)))
             }
-            Outcome::Denied { cause, message } => {
-                let (code, reason) = match cause {
-                    Cause::Forbidden => (403, "Forbidden"),
-                    Cause::Invalid => (422, "Invalid"),
+            Decision::Denied { reason, message } => {
+                let (code, reason) = match reason {
+                    DenialReason::Forbidden => (403, "Forbidden"),
+                    DenialReason::Invalid => (422, "Invalid"),
                 };
                 (Some(Status { code, reason, message }), None)
             }
         };
         let mut warnings = verdict.warnings;
         warnings.truncate(WARNINGS_MAX);
-        Answered {
+        AdmissionReviewResponse {
             api_version: "admission.k8s.io/v1",
             kind: "AdmissionReview",
             response: Response {
@@ -281,16 +281,16 @@ mod tests {
 
     #[test]
     fn a_refusal_is_short_however_much_is_wrong() {
-        let findings: Vec<Finding> = (0..FINDINGS_MAX + 2)
-            .map(|at| Finding::invalid(format!("spec.list[{at}]"), "é".repeat(100_000)))
+        let errors: Vec<FieldError> = (0..FIELD_ERRORS_MAX + 2)
+            .map(|at| FieldError::invalid(format!("spec.list[{at}]"), "é".repeat(100_000)))
             .collect();
-        let Outcome::Denied { message, .. } = Verdict::of("PodGroup a/g", &findings).outcome else {
-            panic!("findings refuse");
+        let Decision::Denied { message, .. } = Verdict::of("PodGroup a/g", &errors).decision else {
+            panic!("errors refuse");
         };
-        assert_eq!(message.lines().count(), FINDINGS_MAX + 1);
+        assert_eq!(message.lines().count(), FIELD_ERRORS_MAX + 1);
         assert!(message.ends_with("PodGroup a/g: and 2 more like these"), "{message}");
         assert!(
-            message.len() <= (FINDINGS_MAX + 1) * (FINDING_BYTES_MAX + 4 + 1),
+            message.len() <= (FIELD_ERRORS_MAX + 1) * (FIELD_ERROR_BYTES_MAX + 4 + 1),
             "{}",
             message.len()
         );

@@ -18,8 +18,8 @@ use rustls::crypto::ring;
 
 use super::Error;
 use super::args::{CertificateSource, Settings};
-use super::certificates::{Certificates, Identity, Lifetimes, from_pem};
-use super::publish::{self, Authorities, Thoroughness};
+use super::certificates::{CertificateRotator, Lifetimes, ServingCertificate, from_pem};
+use super::registration::{self, ApplyMode, CaSource};
 use super::server::{State, router};
 
 const PART: &str = "admission";
@@ -28,9 +28,9 @@ const ROUND: Duration = Duration::from_secs(30);
 /// After a round that failed.
 const ROUND_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Every so many rounds everything is written, whatever it looks like: twenty minutes.
-const THOROUGH_ROUNDS: u32 = 40;
+const FULL_APPLY_ROUNDS: u32 = 40;
 /// A round makes at most a few dozen calls; several of them may wait for an answer in vain.
-const SILENCE_MAX: Duration = Duration::from_secs(600);
+const HEARTBEAT_MAX: Duration = Duration::from_secs(600);
 
 /// Serves until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
@@ -45,7 +45,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 
 /// Serves on this socket until dropped.
 pub async fn serve(context: Context, settings: Settings, listener: TcpListener) -> Result<Infallible, Error> {
-    context.health.announce(PART, SILENCE_MAX);
+    context.health.announce(PART, HEARTBEAT_MAX);
     let state = State::of(settings.clone(), &context);
     let expiry: Gauge<f64, AtomicU64> = Gauge::default();
     context.metrics.registry().register(
@@ -53,8 +53,8 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
         "When the webhook server's certificate ends",
         expiry.clone(),
     );
-    let (source, identity) = Source::open(&settings, context.clock.now())?;
-    let tls = RustlsConfig::from_config(server_config(identity)?);
+    let (source, certificate) = CertificateProvider::open(&settings, context.clock.now())?;
+    let tls = RustlsConfig::from_config(server_config(certificate)?);
     let handle = Handle::new();
     let _stop = StopOnDrop(handle.clone());
     let failed = |error| Error::Serve { error };
@@ -63,20 +63,20 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
         .map_err(failed)?
         .handle(handle)
         .serve(router(state).into_make_service());
-    let upkeep = Upkeep {
+    let maintenance = Maintenance {
         context,
         settings,
         source,
         tls,
         expiry,
-        said: None,
+        last_logged: None,
     };
     tokio::select! {
         biased;
         ended = server => Err(Error::Serve {
             error: ended.err().unwrap_or_else(|| std::io::Error::other("it ended by itself")),
         }),
-        never = upkeep.run() => match never {},
+        never = maintenance.run() => match never {},
     }
 }
 
@@ -84,10 +84,10 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
 pub async fn register(context: Context, settings: Settings) -> Infallible {
     loop {
         let now = context.clock.now();
-        let authorities = Authorities::Given(String::new());
+        let authorities = CaSource::Fixed(String::new());
         let applied = async {
-            publish::apply_webhooks(&context.client, &settings, &authorities, Thoroughness::All, now).await?;
-            publish::apply_policies(&context.client, &settings).await
+            registration::apply_webhooks(&context.client, &settings, &authorities, ApplyMode::Always, now).await?;
+            registration::apply_policies(&context.client, &settings).await
         };
         let pause = match applied.await {
             Ok(()) => ROUND,
@@ -109,51 +109,51 @@ impl Drop for StopOnDrop {
     }
 }
 
-struct Upkeep {
+struct Maintenance {
     context: Context,
     settings: Settings,
-    source: Source,
+    source: CertificateProvider,
     tls: RustlsConfig,
     expiry: Gauge<f64, AtomicU64>,
-    /// The outcome that was logged last (empty: all is well), so that each is said once.
-    said: Option<String>,
+    /// The decision that was logged last (empty: all is well), so that each is last_logged once.
+    last_logged: Option<String>,
 }
 
-impl Upkeep {
+impl Maintenance {
     async fn run(mut self) -> Infallible {
-        let mut thorough_in = 0;
-        let mut was_well = false;
+        let mut full_apply_in = 0;
+        let mut was_registered = false;
         loop {
-            let thoroughness = match thorough_in {
-                0 => Thoroughness::All,
-                _ => Thoroughness::Authorities,
+            let mode = match full_apply_in {
+                0 => ApplyMode::Always,
+                _ => ApplyMode::IfCaBundleDiffers,
             };
-            let round = self.round(thoroughness).await;
+            let round = self.round(mode).await;
             let pause = match &round {
                 Ok(()) => {
-                    thorough_in = if thorough_in == 0 {
-                        THOROUGH_ROUNDS
+                    full_apply_in = if full_apply_in == 0 {
+                        FULL_APPLY_ROUNDS
                     } else {
-                        thorough_in - 1
+                        full_apply_in - 1
                     };
-                    was_well = true;
+                    was_registered = true;
                     ROUND
                 }
                 Err(_) => ROUND_AFTER_FAILURE,
             };
             self.say(round);
             // Not ready before the API server knows us; after that, it being away is not our illness.
-            if was_well {
+            if was_registered {
                 self.context.health.alive(PART);
             }
             tokio::time::sleep(pause).await;
         }
     }
 
-    async fn round(&mut self, thoroughness: Thoroughness) -> Result<(), Error> {
+    async fn round(&mut self, mode: ApplyMode) -> Result<(), Error> {
         let now = self.context.clock.now();
-        if let Some(identity) = self.source.step(now)? {
-            self.tls.reload_from_config(server_config(identity)?);
+        if let Some(certificate) = self.source.step(now)? {
+            self.tls.reload_from_config(server_config(certificate)?);
         }
         if let Some(end) = self.source.expires() {
             self.expiry.set(end.as_second() as f64);
@@ -163,9 +163,9 @@ impl Upkeep {
         }
         let client = &self.context.client;
         let authorities = self.source.authorities();
-        publish::apply_webhooks(client, &self.settings, &authorities, thoroughness, now).await?;
-        if thoroughness == Thoroughness::All {
-            match publish::apply_policies(client, &self.settings).await {
+        registration::apply_webhooks(client, &self.settings, &authorities, mode, now).await?;
+        if mode == ApplyMode::Always {
+            match registration::apply_policies(client, &self.settings).await {
                 Err(error) if error.is_not_found() => {
                     tracing::warn!(%error, "this API server has no ValidatingAdmissionPolicies; only the webhooks protect our keys");
                 }
@@ -177,7 +177,7 @@ impl Upkeep {
 
     fn say(&mut self, round: Result<(), Error>) {
         let text = round.err().map(|error| error.to_string()).unwrap_or_default();
-        if self.said.as_ref() == Some(&text) {
+        if self.last_logged.as_ref() == Some(&text) {
             return;
         }
         match text.as_str() {
@@ -185,82 +185,86 @@ impl Upkeep {
             "" => tracing::info!("serving; webhooks and policies are registered by the installation"),
             error => tracing::warn!(error, "webhooks may be out of order; trying again"),
         }
-        self.said = Some(text);
+        self.last_logged = Some(text);
     }
 }
 
 /// Where certificates come from.
-enum Source {
-    Made(Box<Certificates>),
-    Files { directory: PathBuf, seen: Files },
+enum CertificateProvider {
+    Generated(Box<CertificateRotator>),
+    Directory {
+        directory: PathBuf,
+        loaded: CertificateFiles,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Files {
+struct CertificateFiles {
     chain: Vec<u8>,
     key: Vec<u8>,
     authority: Option<Vec<u8>>,
 }
 
-impl Source {
-    fn open(settings: &Settings, now: Timestamp) -> Result<(Source, Identity), Error> {
+impl CertificateProvider {
+    fn open(settings: &Settings, now: Timestamp) -> Result<(CertificateProvider, ServingCertificate), Error> {
         match &settings.certificates {
-            CertificateSource::Made { leaf, authority } => {
+            CertificateSource::Generated { leaf, authority } => {
                 let lifetimes = Lifetimes::new(*leaf, *authority);
-                let (made, identity) = Certificates::new(&settings.identity, settings.host_names(), lifetimes, now)?;
-                Ok((Source::Made(Box::new(made)), identity))
+                let (made, certificate) =
+                    CertificateRotator::new(&settings.identity, settings.host_names(), lifetimes, now)?;
+                Ok((CertificateProvider::Generated(Box::new(made)), certificate))
             }
             CertificateSource::Directory(directory) => {
-                let seen = Files::read(directory)?;
-                let identity = from_pem(&seen.chain, &seen.key)?;
+                let loaded = CertificateFiles::read(directory)?;
+                let certificate = from_pem(&loaded.chain, &loaded.key)?;
                 let directory = directory.clone();
-                Ok((Source::Files { directory, seen }, identity))
+                Ok((CertificateProvider::Directory { directory, loaded }, certificate))
             }
         }
     }
 
-    /// A new identity if there is one.
-    fn step(&mut self, now: Timestamp) -> Result<Option<Identity>, Error> {
+    /// A new certificate if there is one.
+    fn step(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
         match self {
-            Source::Made(made) => made.step(now),
-            Source::Files { directory, seen } => {
-                let files = Files::read(directory)?;
-                if files == *seen {
+            CertificateProvider::Generated(made) => made.step(now),
+            CertificateProvider::Directory { directory, loaded } => {
+                let files = CertificateFiles::read(directory)?;
+                if files == *loaded {
                     return Ok(None);
                 }
-                let identity = from_pem(&files.chain, &files.key)?;
-                *seen = files;
-                Ok(Some(identity))
+                let certificate = from_pem(&files.chain, &files.key)?;
+                *loaded = files;
+                Ok(Some(certificate))
             }
         }
     }
 
-    fn authorities(&self) -> Authorities {
+    fn authorities(&self) -> CaSource {
         match self {
-            Source::Made(made) => Authorities::Own(made.entries()),
-            Source::Files { seen, .. } => {
-                let pem = seen.authority.as_ref().unwrap_or(&seen.chain);
-                Authorities::Given(String::from_utf8_lossy(pem).into_owned())
+            CertificateProvider::Generated(made) => CaSource::Replica(made.entries()),
+            CertificateProvider::Directory { loaded, .. } => {
+                let pem = loaded.authority.as_ref().unwrap_or(&loaded.chain);
+                CaSource::Fixed(String::from_utf8_lossy(pem).into_owned())
             }
         }
     }
 
     fn expires(&self) -> Option<Timestamp> {
         match self {
-            Source::Made(made) => Some(made.leaf_expires()),
-            Source::Files { .. } => None,
+            CertificateProvider::Generated(made) => Some(made.leaf_expires()),
+            CertificateProvider::Directory { .. } => None,
         }
     }
 }
 
-impl Files {
+impl CertificateFiles {
     /// Small files, now and then: not worth a thread.
-    fn read(directory: &std::path::Path) -> Result<Files, Error> {
+    fn read(directory: &std::path::Path) -> Result<CertificateFiles, Error> {
         let read = |name: &str| {
             let path = directory.join(name);
             std::fs::read(&path).map_err(|error| Error::Certificate(format!("reading {}: {error}", path.display())))
         };
-        Ok(Files {
+        Ok(CertificateFiles {
             chain: read("tls.crt")?,
             key: read("tls.key")?,
             authority: read("ca.crt").ok(),
@@ -268,13 +272,13 @@ impl Files {
     }
 }
 
-fn server_config(identity: Identity) -> Result<Arc<ServerConfig>, Error> {
+fn server_config(certificate: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
     let refuse = |error: rustls::Error| Error::Certificate(error.to_string());
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(refuse)?
         .with_no_client_auth()
-        .with_single_cert(identity.chain, identity.key)
+        .with_single_cert(certificate.chain, certificate.key)
         .map_err(refuse)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

@@ -16,10 +16,10 @@ use prometheus_client::metrics::family::Family;
 use tokio::sync::Semaphore;
 
 use super::args::Settings;
-use super::directory::{Directory, Watched};
-use super::review::{Answered, Asked, Outcome, Request, Verdict};
-use super::webhooks::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
-use super::{pod_group, pod_mutate, pod_validate, queue, share, topology};
+use super::queue_lister::{InformerLister, QueueLister};
+use super::review::{AdmissionReview, AdmissionReviewResponse, Decision, Request, Verdict};
+use super::webhook_configurations::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
+use super::{gpu_share, pod_group, pod_mutate, pod_validate, queue, topology};
 
 /// The API server takes objects of 3 MiB; a review has two of them and little else.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -38,7 +38,7 @@ pub struct State {
 
 struct Inner {
     settings: Settings,
-    queues: Box<dyn Directory>,
+    queues: Box<dyn QueueLister>,
     has_runtime_class: Box<dyn Fn(&str) -> bool + Send + Sync>,
     requests: Family<[(&'static str, &'static str); 2], Counter>,
     large: Arc<Semaphore>,
@@ -54,7 +54,7 @@ impl State {
     /// In a cluster with these queues and runtime classes, and counted in these metrics.
     pub fn new(
         settings: Settings,
-        queues: impl Directory + 'static,
+        queues: impl QueueLister + 'static,
         has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static,
         metrics: &kai_cluster::Metrics,
     ) -> State {
@@ -81,7 +81,7 @@ impl State {
         let has_runtime_class = move |name: &str| classes.get(&kai_api::ObjectKey::new("", name)).is_some();
         State::new(
             settings,
-            Watched {
+            InformerLister {
                 queues: context.feeds.queues().clone(),
                 classes: context.feeds.priority_classes().clone(),
             },
@@ -90,22 +90,22 @@ impl State {
         )
     }
 
-    /// What a rule says to a request.
-    pub(super) fn decide(&self, rule: Rule, request: &Request) -> Verdict {
-        rule.decide(request, &self.inner)
+    /// What a webhook says to a request.
+    pub(super) fn review(&self, webhook: Webhook, request: &Request) -> Verdict {
+        webhook.review(request, &self.inner)
     }
 
-    fn counted(&self, rule: Rule, result: &'static str) {
+    fn count_request(&self, webhook: Webhook, result: &'static str) {
         self.inner
             .requests
-            .get_or_create(&[("path", rule.path()), ("result", result)])
+            .get_or_create(&[("path", webhook.path()), ("result", result)])
             .inc();
     }
 }
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rule {
+pub(super) enum Webhook {
     MutatePod,
     ValidatePod,
     ValidateQueue,
@@ -113,37 +113,37 @@ pub(super) enum Rule {
     ValidateTopology,
 }
 
-impl Rule {
-    const ALL: [Rule; 5] = [
-        Rule::MutatePod,
-        Rule::ValidatePod,
-        Rule::ValidateQueue,
-        Rule::ValidatePodGroup,
-        Rule::ValidateTopology,
+impl Webhook {
+    const ALL: [Webhook; 5] = [
+        Webhook::MutatePod,
+        Webhook::ValidatePod,
+        Webhook::ValidateQueue,
+        Webhook::ValidatePodGroup,
+        Webhook::ValidateTopology,
     ];
 
     fn path(self) -> &'static str {
         match self {
-            Rule::MutatePod => MUTATE_POD,
-            Rule::ValidatePod => VALIDATE_POD,
-            Rule::ValidateQueue => VALIDATE_QUEUE,
-            Rule::ValidatePodGroup => VALIDATE_POD_GROUP,
-            Rule::ValidateTopology => VALIDATE_TOPOLOGY,
+            Webhook::MutatePod => MUTATE_POD,
+            Webhook::ValidatePod => VALIDATE_POD,
+            Webhook::ValidateQueue => VALIDATE_QUEUE,
+            Webhook::ValidatePodGroup => VALIDATE_POD_GROUP,
+            Webhook::ValidateTopology => VALIDATE_TOPOLOGY,
         }
     }
 
-    fn decide(self, request: &Request, state: &Inner) -> Verdict {
+    fn review(self, request: &Request, state: &Inner) -> Verdict {
         let (settings, queues) = (&state.settings, &*state.queues);
         match self {
             // The API server's uid is random, which makes the names that come from it so.
-            Rule::MutatePod => {
+            Webhook::MutatePod => {
                 let runtime_class = settings.runtime_class.name(&state.has_runtime_class);
-                pod_mutate::mutate(request, settings, &share::token(&request.uid), runtime_class)
+                pod_mutate::mutate(request, settings, &gpu_share::token(&request.uid), runtime_class)
             }
-            Rule::ValidatePod => pod_validate::validate(request, settings, queues),
-            Rule::ValidateQueue => queue::validate(request, settings, queues),
-            Rule::ValidatePodGroup => pod_group::validate(request, settings, queues),
-            Rule::ValidateTopology => topology::validate(request),
+            Webhook::ValidatePod => pod_validate::validate(request, settings, queues),
+            Webhook::ValidateQueue => queue::validate(request, settings, queues),
+            Webhook::ValidatePodGroup => pod_group::validate(request, settings, queues),
+            Webhook::ValidateTopology => topology::validate(request),
         }
     }
 }
@@ -151,23 +151,23 @@ impl Rule {
 /// All webhooks, without TLS.
 pub fn router(state: State) -> Router {
     let mut router = Router::new();
-    for rule in Rule::ALL {
+    for webhook in Webhook::ALL {
         let state = state.clone();
-        let handler = move |body: Bytes| review(rule, state.clone(), body);
-        router = router.route(rule.path(), post(handler));
+        let handler = move |body: Bytes| handle(webhook, state.clone(), body);
+        router = router.route(webhook.path(), post(handler));
     }
     router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-async fn review(rule: Rule, state: State, body: Bytes) -> Response {
+async fn handle(webhook: Webhook, state: State, body: Bytes) -> Response {
     if body.len() <= SMALL_BYTES_MAX {
-        return answer(rule, &state, &body);
+        return answer(webhook, &state, &body);
     }
     let permit = Arc::clone(&state.inner.large).acquire_owned().await;
     let judged = tokio::task::spawn_blocking(move || {
         // Until the work is done: the API server may have given up on it before.
         let _permit = permit;
-        answer(rule, &state, &body)
+        answer(webhook, &state, &body)
     });
     judged.await.unwrap_or_else(|error| {
         let text = format!("judging the review failed: {error}");
@@ -175,30 +175,30 @@ async fn review(rule: Rule, state: State, body: Bytes) -> Response {
     })
 }
 
-fn answer(rule: Rule, state: &State, body: &[u8]) -> Response {
-    let asked: Asked = match serde_json::from_slice(body) {
-        Ok(asked) => asked,
+fn answer(webhook: Webhook, state: &State, body: &[u8]) -> Response {
+    let review: AdmissionReview = match serde_json::from_slice(body) {
+        Ok(review) => review,
         Err(error) => {
-            state.counted(rule, "unreadable");
+            state.count_request(webhook, "unreadable");
             return (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response();
         }
     };
-    let verdict = state.decide(rule, &asked.request);
-    let result = match &verdict.outcome {
-        Outcome::Allowed => "allowed",
-        Outcome::Patched(_) => "changed",
-        Outcome::Denied { .. } => "denied",
+    let verdict = state.review(webhook, &review.request);
+    let result = match &verdict.decision {
+        Decision::Allowed => "allowed",
+        Decision::Patched(_) => "changed",
+        Decision::Denied { .. } => "denied",
     };
-    if let Outcome::Denied { message, .. } = &verdict.outcome {
+    if let Decision::Denied { message, .. } = &verdict.decision {
         tracing::info!(
-            path = rule.path(),
-            user = asked.request.user_info.username,
+            path = webhook.path(),
+            user = review.request.user_info.username,
             message,
             "refused"
         );
     }
-    state.counted(rule, result);
-    axum::Json(Answered::new(asked.request.uid, verdict)).into_response()
+    state.count_request(webhook, result);
+    axum::Json(AdmissionReviewResponse::new(review.request.uid, verdict)).into_response()
 }
 
 #[cfg(test)]
@@ -228,9 +228,9 @@ mod tests {
         let wait = Mutex::new(wait);
         // The only thread of this runtime would wait for itself, and give up.
         let state = state(move |_| wait.lock().unwrap().recv_timeout(Duration::from_secs(10)).is_ok());
-        let large = tokio::spawn(review(Rule::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
+        let large = tokio::spawn(handle(Webhook::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
         tokio::task::yield_now().await;
-        let small = review(Rule::ValidateQueue, state, body(0)).await;
+        let small = handle(Webhook::ValidateQueue, state, body(0)).await;
         assert_eq!(small.status(), StatusCode::OK);
         assert!(!large.is_finished(), "the large review waited on the runtime's thread");
         go.send(()).unwrap();
@@ -242,8 +242,8 @@ mod tests {
         let state = state(|_| false);
         let all = u32::try_from(LARGE_AT_ONCE_MAX).unwrap();
         let busy = Arc::clone(&state.inner.large).acquire_many_owned(all).await.unwrap();
-        let large = tokio::spawn(review(Rule::ValidatePod, state.clone(), body(SMALL_BYTES_MAX)));
-        let small = review(Rule::ValidatePod, state, body(0)).await;
+        let large = tokio::spawn(handle(Webhook::ValidatePod, state.clone(), body(SMALL_BYTES_MAX)));
+        let small = handle(Webhook::ValidatePod, state, body(0)).await;
         assert_eq!((small.status(), large.is_finished()), (StatusCode::OK, false));
         drop(busy);
         assert_eq!(large.await.unwrap().status(), StatusCode::OK);
@@ -254,7 +254,7 @@ mod tests {
         for depth in [200, 1_000_000] {
             let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
             let body = format!(r#"{{"request": {{"uid": "u", "operation": "CREATE", "object": {nested}}}}}"#);
-            let response = review(Rule::ValidatePodGroup, state(|_| false), body.into()).await;
+            let response = handle(Webhook::ValidatePodGroup, state(|_| false), body.into()).await;
             assert_eq!(response.status(), StatusCode::BAD_REQUEST);
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::workload::{Refusal, Stop};
+use super::workload::{GroupingError, Refusal};
 
 /// A place in an object, whether or not something is there.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl<'a> Field<'a> {
     }
 
     /// A whole number of zero or more.
-    pub(super) fn count(&self) -> Result<Option<i32>, Stop> {
+    pub(super) fn count(&self) -> Result<Option<i32>, GroupingError> {
         let Some(value) = self.value else { return Ok(None) };
         match value.as_i64().and_then(|number| i32::try_from(number).ok()) {
             Some(count) if count >= 0 => Ok(Some(count)),
@@ -61,7 +61,7 @@ impl<'a> Field<'a> {
     }
 
     /// A text that is not empty.
-    pub(super) fn text(&self) -> Result<Option<&'a str>, Stop> {
+    pub(super) fn text(&self) -> Result<Option<&'a str>, GroupingError> {
         match self.value {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
@@ -69,7 +69,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(super) fn flag(&self) -> Result<bool, Stop> {
+    pub(super) fn flag(&self) -> Result<bool, GroupingError> {
         match self.value {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -78,7 +78,7 @@ impl<'a> Field<'a> {
     }
 
     /// The entries of a list; none if there is no list.
-    pub(super) fn items(&self) -> Result<Vec<Field<'a>>, Stop> {
+    pub(super) fn items(&self) -> Result<Vec<Field<'a>>, GroupingError> {
         match self.value {
             None => Ok(Vec::new()),
             Some(Value::Array(items)) => Ok(items
@@ -103,8 +103,8 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    pub(super) fn refuse(&self, reason: impl Into<String>) -> Stop {
-        Stop::Refused(Refusal {
+    pub(super) fn refuse(&self, reason: impl Into<String>) -> GroupingError {
+        GroupingError::Refused(Refusal {
             object: self.object.clone(),
             field: self.path.clone(),
             reason: reason.into(),

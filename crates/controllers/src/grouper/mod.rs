@@ -3,17 +3,17 @@
 //! The rules are functions ([`group`]) of the pod, its owners' metadata and a few objects; the shell here reads those, writes the pod
 //! group first and the pod then. It never schedules, and never writes what others own once a group exists.
 
-mod apply;
-mod base;
+mod cluster_reader;
+mod default_rules;
+mod desired_pod_group;
 mod field;
-mod ignored;
+mod grouped_pods;
+mod ignored_values;
 mod kind_defaults;
 mod kinds;
-mod memory;
 mod owners;
-mod plan;
+mod patches;
 mod reconcile;
-mod view;
 mod workload;
 
 #[cfg(test)]
@@ -27,12 +27,13 @@ use kai_api::{Backoff, ObjectKey, keys};
 use kai_cluster::{Context, Outcome, WorkQueue};
 use tokio::sync::Notify;
 
-pub use apply::{body, pod_change};
-pub use ignored::{Ignored, ignored_values};
+pub use cluster_reader::ClusterReader;
+pub use desired_pod_group::{DesiredPodGroup, OwnerRef};
+pub use ignored_values::{IgnoredValue, ignored_values};
 pub use kind_defaults::{KindDefaults, TYPES_KEY};
-pub use kinds::group;
-pub use plan::{OwnedBy, Plan};
-pub use workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, View, Workload};
+pub use kinds::desired_pod_group;
+pub use patches::{pod_group_body, pod_patch};
+pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
 
 use crate::Error;
 use reconcile::Grouper;
@@ -40,9 +41,9 @@ use reconcile::Grouper;
 /// The name of the part in health reports, metrics and events.
 const NAME: &str = "pod-grouper";
 /// Nobody changed anything for this long: say that all is well, and look for new kind defaults.
-const QUIET: Duration = Duration::from_secs(15);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
 /// Far more than a batch of changes takes to hand out.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
 /// An owner that is about to be filled in by its operator is looked at again soon; a broken one every minute.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(500),
@@ -55,7 +56,7 @@ pub struct Settings {
     /// Pods that ask for this scheduler are ours.
     pub scheduler_name: String,
     /// How to group.
-    pub rules: Rules,
+    pub options: GroupingOptions,
     /// Pods worked on at a time.
     pub workers_max: usize,
     /// Only pods with these labels.
@@ -70,7 +71,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             scheduler_name: keys::SCHEDULER_NAME.to_owned(),
-            rules: Rules::default(),
+            options: GroupingOptions::default(),
             workers_max: 10,
             pod_labels: Vec::new(),
             namespace_labels: Vec::new(),
@@ -81,7 +82,7 @@ impl Default for Settings {
 
 /// Groups pods until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    context.health.announce(NAME, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let (pods, groups) = (context.feeds.pods().clone(), context.feeds.pod_groups().clone());
     let wake = Arc::new(Notify::new());
     let (changed_pods, changed_groups) = (pods.subscribe(&wake), groups.subscribe(&wake));
@@ -92,7 +93,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     let grouper = Arc::new(Grouper::new(&context, settings));
     grouper.read_kind_defaults().await;
     let queue: WorkQueue<ObjectKey> = WorkQueue::new(BACKOFF);
-    let hand_out = async {
+    let enqueue_changes = async {
         loop {
             for (key, pod) in changed_pods.take() {
                 if grouper.has_work(&key, pod.as_deref()) {
@@ -104,7 +105,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
                 queue.add(key);
             }
             context.health.alive(NAME);
-            if tokio::time::timeout(QUIET, wake.notified()).await.is_err() {
+            if tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await.is_err() {
                 grouper.read_kind_defaults().await;
             }
         }
@@ -118,10 +119,10 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     };
     tokio::select! {
         biased;
-        never = hand_out => never,
+        never = enqueue_changes => never,
         () = work => Err(Error::Ended { part: NAME }),
     }
 }
 
 /// Another writer was faster; what it wrote is on its way here.
-const SOON: Outcome = Outcome::Again(Duration::from_millis(200));
+const RETRY_SOON: Outcome = Outcome::Again(Duration::from_millis(200));

@@ -10,11 +10,11 @@ const OWNERS_MAX: usize = 16;
 
 /// Why the walk came to no end.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WalkError {
+pub(super) enum OwnerError {
     #[error(
         "Pod {pod}: metadata.ownerReferences: {kind} {name} of uid {uid} is not there (any more); the pod is grouped if it appears"
     )]
-    Gone {
+    NotFound {
         pod: String,
         kind: String,
         name: String,
@@ -23,20 +23,20 @@ pub(super) enum WalkError {
     #[error(
         "{kind} {name}: metadata.ownerReferences: it has several owners; leave one, or annotate it with kai.scheduler/skip-podgrouper=true"
     )]
-    Several { kind: String, name: String },
+    SeveralOwners { kind: String, name: String },
     #[error("Pod {pod}: metadata.ownerReferences: its owners have more than 16 owners above them")]
-    Endless { pod: String },
+    TooManyOwners { pod: String },
     #[error(transparent)]
     Cluster(#[from] kai_cluster::Error),
 }
 
 /// The owners of a pod, the nearest first. It ends below an owner that we may not read.
-pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, WalkError> {
+pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, OwnerError> {
     let mut owners = Vec::new();
     let mut next = pod.metadata.owner_references.first().cloned();
     while let Some(reference) = next {
         if owners.len() == OWNERS_MAX {
-            return Err(WalkError::Endless {
+            return Err(OwnerError::TooManyOwners {
                 pod: pod.metadata.qualified_name(),
             });
         }
@@ -50,7 +50,7 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
         };
         let metadata = metadata.filter(|metadata| metadata.uid.as_ref() == Some(&reference.uid));
         let Some(metadata) = metadata else {
-            return Err(WalkError::Gone {
+            return Err(OwnerError::NotFound {
                 pod: pod.metadata.qualified_name(),
                 kind: shown(&reference.kind).into_owned(),
                 name: shown(&reference.name).into_owned(),
@@ -62,7 +62,7 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
             [] => None,
             [only] => Some(only.clone()),
             _ => {
-                return Err(WalkError::Several {
+                return Err(OwnerError::SeveralOwners {
                     kind: shown(&reference.kind).into_owned(),
                     name: format!("{}/{}", pod.metadata.namespace(), shown(&reference.name)),
                 });

@@ -7,17 +7,17 @@ use kai_api::{ConfigMap, Object, ObjectKey, ObjectReference, Pod, PodGroup, keys
 use kai_cluster::{Client, Context, Events, Feeds, Note, Outcome, Part, Patch, Severity, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ignored::{Ignored, ignored_values};
-use super::memory::Grouped;
-use super::owners::{WalkError, owners_of};
-use super::plan::Plan;
-use super::workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, Workload};
-use super::{KindDefaults, NAME, SOON, Settings, TYPES_KEY, apply, base, group};
+use super::desired_pod_group::DesiredPodGroup;
+use super::grouped_pods::GroupedPod;
+use super::ignored_values::{IgnoredValue, ignored_values};
+use super::owners::{OwnerError, owners_of};
+use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
+use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, patches};
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
 /// Values without effect are remembered up to this number; beyond, they are told again.
-const TOLD_MAX: usize = 4_096;
+const REPORTED_MAX: usize = 4_096;
 /// No kind asks for more objects than its owner and one beside it.
 const READS_MAX: usize = 4;
 
@@ -33,23 +33,23 @@ pub(super) struct Grouper {
 
 #[derive(Default)]
 struct State {
-    grouped: FxHashMap<ObjectKey, Grouped>,
+    grouped: FxHashMap<ObjectKey, GroupedPod>,
     kind_defaults: Option<KindDefaults>,
     /// Values without effect that were told, by object.
-    told: FxHashSet<(String, String)>,
+    reported: FxHashSet<(String, String)>,
 }
 
 /// What became of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Done {
-    Left,
+enum PodResult {
+    Skipped,
     Grouped,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum ReconcileError {
     #[error(transparent)]
-    Walk(#[from] WalkError),
+    Owner(#[from] OwnerError),
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -122,55 +122,55 @@ impl Grouper {
         let Some(pod) = self.feeds.pods().get(key) else {
             return Outcome::Done;
         };
-        match self.place(key, &pod).await {
-            Ok(Done::Left) => {
+        match self.group_pod(key, &pod).await {
+            Ok(PodResult::Skipped) => {
                 self.reconciles.count("left");
                 Outcome::Done
             }
-            Ok(Done::Grouped) => {
+            Ok(PodResult::Grouped) => {
                 self.reconciles.count("grouped");
                 Outcome::Done
             }
-            Err(Failure::Cluster(error)) if error.is_conflict() || error.is_not_found() => {
+            Err(ReconcileError::Cluster(error)) if error.is_conflict() || error.is_not_found() => {
                 self.reconciles.count("conflict");
-                SOON
+                RETRY_SOON
             }
-            Err(Failure::Cluster(error @ kai_cluster::Error::NotLeader { .. })) => {
+            Err(ReconcileError::Cluster(error @ kai_cluster::Error::NotLeader { .. })) => {
                 tracing::debug!(%error);
                 Outcome::Retry
             }
-            Err(Failure::Walk(WalkError::Gone { .. })) if pod.is_terminating() => Outcome::Done,
+            Err(ReconcileError::Owner(OwnerError::NotFound { .. })) if pod.is_terminating() => Outcome::Done,
             Err(error) => {
                 self.reconciles.count("failed");
-                self.warn(&pod, &error).await;
+                self.report_failure(&pod, &error).await;
                 Outcome::Retry
             }
         }
     }
 
-    async fn place(&self, key: &ObjectKey, pod: &Pod) -> Result<Done, Failure> {
-        let plan = match self.is_left_alone(pod).await? {
+    async fn group_pod(&self, key: &ObjectKey, pod: &Pod) -> Result<PodResult, ReconcileError> {
+        let desired = match self.is_skipped(pod).await? {
             true => None,
-            false => self.plan(pod).await?,
+            false => self.desired(pod).await?,
         };
-        let Some((plan, ignored)) = plan else {
-            self.remember(key, Grouped::left(pod));
-            return Ok(Done::Left);
+        let Some((desired, ignored)) = desired else {
+            self.remember(key, GroupedPod::skipped(pod));
+            return Ok(PodResult::Skipped);
         };
-        self.write_group(&plan).await?;
-        if let Some(change) = apply::pod_change(&plan, pod) {
+        self.write_group(&desired).await?;
+        if let Some(change) = patches::pod_patch(&desired, pod) {
             let target = Target::of::<Pod>(pod.metadata.namespace(), &key.name);
             self.client.patch(target, Part::Status, Patch::Merge(change)).await?;
-            tracing::info!(pod = %key, %plan, "grouped");
+            tracing::info!(pod = %key, %desired, "grouped");
             for ignored in &ignored {
-                self.tell_ignored(pod.metadata.namespace(), ignored).await;
+                self.report_ignored_value(pod.metadata.namespace(), ignored).await;
             }
         }
-        self.remember(key, Grouped::put(pod, &plan));
-        Ok(Done::Grouped)
+        self.remember(key, GroupedPod::assigned(pod, &desired));
+        Ok(PodResult::Grouped)
     }
 
-    fn remember(&self, key: &ObjectKey, grouped: Grouped) {
+    fn remember(&self, key: &ObjectKey, grouped: GroupedPod) {
         let mut state = self.lock();
         state.grouped.insert(key.clone(), grouped);
         // Had it gone meanwhile, nobody would tell of that again.
@@ -179,7 +179,7 @@ impl Grouper {
         }
     }
 
-    async fn is_left_alone(&self, pod: &Pod) -> Result<bool, kai_cluster::Error> {
+    async fn is_skipped(&self, pod: &Pod) -> Result<bool, kai_cluster::Error> {
         let metadata = &pod.metadata;
         let labels = |wanted: &[(String, String)], labels: &kai_api::TextMap| {
             wanted
@@ -195,7 +195,7 @@ impl Grouper {
         if metadata.owner_references.is_empty()
             && let Some(name) = pod.pod_group()
         {
-            let is_ours = name == base::name_of(&Owner::of_pod(pod));
+            let is_ours = name == default_rules::name_of(&Owner::of_pod(pod));
             let is_there = self
                 .feeds
                 .pod_groups()
@@ -221,14 +221,14 @@ impl Grouper {
     }
 
     /// The pod's group, and what is said in vain about it; `None` for a pod whose owners want no group.
-    async fn plan(&self, pod: &Pod) -> Result<Option<(Plan, Vec<Ignored>)>, Failure> {
+    async fn desired(&self, pod: &Pod) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, ReconcileError> {
         let owners = owners_of(&self.client, pod).await?;
         if owners.iter().any(Owner::opts_out) {
             return Ok(None);
         }
-        let rules = Rules {
+        let options = GroupingOptions {
             kind_defaults: self.lock().kind_defaults.clone().unwrap_or_default(),
-            ..self.settings.rules.clone()
+            ..self.settings.options.clone()
         };
         let mut objects: Objects = BTreeMap::new();
         loop {
@@ -236,13 +236,13 @@ impl Grouper {
                 pod,
                 owners: &owners,
                 objects: &objects,
-                view: &*self.feeds,
-                rules: &rules,
+                cluster: &*self.feeds,
+                options: &options,
             };
-            match group(&workload) {
-                Ok(plan) => return Ok(Some((plan, ignored_values(&workload)))),
-                Err(Stop::Refused(refusal)) => return Err(refusal.into()),
-                Err(Stop::Needs(reference)) => {
+            match desired_pod_group(&workload) {
+                Ok(desired) => return Ok(Some((desired, ignored_values(&workload)))),
+                Err(GroupingError::Refused(refusal)) => return Err(refusal.into()),
+                Err(GroupingError::NeedsObject(reference)) => {
                     assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
                     let object = self.read(pod, &reference).await?;
                     objects.insert(reference, object);
@@ -262,13 +262,17 @@ impl Grouper {
         self.client.get_value(target).await
     }
 
-    async fn write_group(&self, plan: &Plan) -> Result<(), kai_cluster::Error> {
-        let key = ObjectKey::new(&plan.namespace, &plan.name);
+    async fn write_group(&self, desired: &DesiredPodGroup) -> Result<(), kai_cluster::Error> {
+        let key = ObjectKey::new(&desired.namespace, &desired.name);
         let mut present = self.feeds.pod_groups().get(&key);
         if present.is_none() {
             match self
                 .client
-                .create(&PodGroup::RESOURCE, &plan.namespace, apply::body(plan))
+                .create(
+                    &PodGroup::RESOURCE,
+                    &desired.namespace,
+                    patches::pod_group_body(desired),
+                )
                 .await
             {
                 Ok(_) => return Ok(()),
@@ -276,27 +280,27 @@ impl Grouper {
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error),
             }
-            present = self.client.get(&plan.namespace, &plan.name).await?.map(Arc::new);
+            present = self.client.get(&desired.namespace, &desired.name).await?.map(Arc::new);
         }
-        let change = present.and_then(|present| apply::change(plan, &present, &self.settings.rules));
+        let change = present.and_then(|present| patches::pod_group_patch(desired, &present, &self.settings.options));
         let Some(change) = change else { return Ok(()) };
-        let target = Target::of::<PodGroup>(&plan.namespace, &plan.name);
+        let target = Target::of::<PodGroup>(&desired.namespace, &desired.name);
         self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
         Ok(())
     }
 
-    async fn warn(&self, pod: &Pod, error: &Failure) {
+    async fn report_failure(&self, pod: &Pod, error: &ReconcileError) {
         tracing::warn!(pod = pod.metadata.qualified_name(), %error, "a pod was not grouped");
         let namespace = pod.metadata.namespace();
         self.record(namespace, &Owner::of_pod(pod), error.to_string()).await;
     }
 
     /// Once per object and text: the pods of a workload are many.
-    async fn tell_ignored(&self, namespace: &str, ignored: &Ignored) {
+    async fn report_ignored_value(&self, namespace: &str, ignored: &IgnoredValue) {
         let text = ignored.problem.to_string();
         let is_news = {
-            let told = &mut self.lock().told;
-            if told.len() >= TOLD_MAX {
+            let told = &mut self.lock().reported;
+            if told.len() >= REPORTED_MAX {
                 told.clear();
             }
             told.insert((ignored.owner.uid.clone(), text.clone()))

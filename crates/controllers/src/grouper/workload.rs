@@ -1,12 +1,12 @@
 //! What the groupers look at: a pod, its owners, objects read on the way, and a view of the cluster. Nothing here reads the API:
-//! what is missing is asked for with [`Stop::Needs`].
+//! what is missing is asked for with [`GroupingError::NeedsObject`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use kai_api::{Metadata, Pod, PodGroup, TextMap, keys};
+use kai_api::{Metadata, Pod, TextMap, keys};
 use serde_json::Value;
 
+use super::cluster_reader::ClusterReader;
 use super::kind_defaults::KindDefaults;
 
 /// One object above a pod, by its metadata alone.
@@ -103,9 +103,9 @@ pub type Objects = BTreeMap<ObjectRef, Option<Value>>;
 
 /// Why there is no plan (yet).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum GroupingError {
     /// This object has to be read first.
-    Needs(ObjectRef),
+    NeedsObject(ObjectRef),
     /// The workload can't be grouped as it is.
     Refused(Refusal),
 }
@@ -122,21 +122,9 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// What the groupers may know of the rest of the cluster.
-pub trait View: Sync {
-    /// Whether there is such a priority class.
-    fn has_priority_class(&self, name: &str) -> bool;
-    /// A pod group.
-    fn pod_group(&self, namespace: &str, name: &str) -> Option<Arc<PodGroup>>;
-    /// Whether a pod group of the namespace has such a name and no subgroups: a shape of older versions.
-    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool;
-    /// The pods of the namespace that have this label, as far as they have not ended.
-    fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>>;
-}
-
 /// How to group, from the settings.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct GroupingOptions {
     /// Label that names the queue.
     pub queue_label: String,
     /// Label that names the node pool; empty for none.
@@ -149,9 +137,9 @@ pub struct Rules {
     pub kind_defaults: KindDefaults,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules {
+impl Default for GroupingOptions {
+    fn default() -> GroupingOptions {
+        GroupingOptions {
             queue_label: keys::QUEUE.to_owned(),
             node_pool_label: keys::NODE_POOL.to_owned(),
             search_legacy: true,
@@ -171,9 +159,9 @@ pub struct Workload<'a> {
     /// What was read whole so far.
     pub objects: &'a Objects,
     /// The rest of the cluster.
-    pub view: &'a dyn View,
+    pub cluster: &'a dyn ClusterReader,
     /// How to group.
-    pub rules: &'a Rules,
+    pub options: &'a GroupingOptions,
 }
 
 impl<'a> Workload<'a> {
@@ -198,11 +186,11 @@ impl<'a> Workload<'a> {
     }
 
     /// An object, whole.
-    pub fn object(&self, reference: ObjectRef) -> Result<&'a Value, Stop> {
+    pub fn object(&self, reference: ObjectRef) -> Result<&'a Value, GroupingError> {
         match self.objects.get(&reference) {
-            None => Err(Stop::Needs(reference)),
+            None => Err(GroupingError::NeedsObject(reference)),
             Some(Some(object)) => Ok(object),
-            Some(None) => Err(Stop::Refused(Refusal {
+            Some(None) => Err(GroupingError::Refused(Refusal {
                 object: format!("Pod {}/{}", self.namespace(), self.pod_name()),
                 field: "metadata.ownerReferences".to_owned(),
                 reason: format!(
@@ -214,8 +202,8 @@ impl<'a> Workload<'a> {
     }
 
     /// The pod itself is wrong.
-    pub fn refuse_pod(&self, field: String, reason: impl Into<String>) -> Stop {
-        Stop::Refused(Refusal {
+    pub fn refuse_pod(&self, field: String, reason: impl Into<String>) -> GroupingError {
+        GroupingError::Refused(Refusal {
             object: format!("Pod {}/{}", self.namespace(), self.pod_name()),
             field,
             reason: reason.into(),
@@ -223,8 +211,8 @@ impl<'a> Workload<'a> {
     }
 
     /// An owner is wrong.
-    pub fn refuse_owner(&self, owner: &Owner, field: String, reason: impl Into<String>) -> Stop {
-        Stop::Refused(Refusal {
+    pub fn refuse_owner(&self, owner: &Owner, field: String, reason: impl Into<String>) -> GroupingError {
+        GroupingError::Refused(Refusal {
             object: format!("{} {}/{}", owner.kind, self.namespace(), owner.name),
             field,
             reason: reason.into(),

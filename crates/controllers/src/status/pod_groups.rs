@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::amounts::{Amounts, NANO};
+use super::resource_amounts::{NANO_PER_UNIT, ResourceAmounts};
 use crate::Error;
 use crate::merge_patch::difference;
 use crate::reconciles::Reconciles;
@@ -23,14 +23,14 @@ const NAME: &str = "pod-group-controller";
 /// A new pod is grouped and bound within moments; one write tells of all that. It costs the API server as much as several bindings.
 const COALESCE: Duration = Duration::from_secs(1);
 /// A write that takes longer than this finds the API server busy, with bindings mostly. Nobody waits for a status as for those.
-const BRISK: Duration = Duration::from_millis(20);
+const FAST_WRITE: Duration = Duration::from_millis(20);
 /// For each second that it took beyond, a worker leaves the server alone for this many, within bounds.
-const RESTS: u32 = 8;
-const REST_MAX: Duration = Duration::from_secs(5);
+const PAUSE_FACTOR: u32 = 8;
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
-const QUIET: Duration = Duration::from_secs(30);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 /// Far more than a batch of changes takes to hand out.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
 
 /// What the controller does.
 #[derive(Clone, Debug)]
@@ -52,15 +52,15 @@ impl Default for Settings {
 
 /// Which pods are in which group, by what they say. A group is in the namespace of its pods.
 #[derive(Debug, Default)]
-struct Members {
+struct GroupMembers {
     group_of: BTreeMap<ObjectKey, Arc<str>>,
     /// Names, sorted. Most groups have few.
     pods_of: BTreeMap<ObjectKey, Vec<Arc<str>>>,
 }
 
-impl Members {
+impl GroupMembers {
     /// Takes note of a pod; answers with the groups that this changes.
-    fn note(&mut self, pod: &ObjectKey, group: Option<Arc<str>>) -> Vec<ObjectKey> {
+    fn record(&mut self, pod: &ObjectKey, group: Option<Arc<str>>) -> Vec<ObjectKey> {
         let before = match &group {
             Some(group) => self.group_of.insert(pod.clone(), Arc::clone(group)),
             None => self.group_of.remove(pod),
@@ -106,12 +106,12 @@ struct Controller {
     reconciles: Reconciles,
     settings: Settings,
     /// A plain lock: held for map operations only, never across an await.
-    members: Mutex<Members>,
+    members: Mutex<GroupMembers>,
 }
 
 /// Keeps the status of pod groups until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    context.health.announce(NAME, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let feeds = &context.feeds;
     let wake = Arc::new(Notify::new());
     let pods = feeds.pods().subscribe(&wake);
@@ -130,11 +130,11 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         settings,
         members: Mutex::default(),
     });
-    let hand_out = async {
+    let enqueue_changes = async {
         loop {
             for (key, pod) in pods.take() {
                 let group = pod.and_then(|pod| controller.group_of(&pod));
-                let changed = controller.lock().note(&key, group);
+                let changed = controller.lock().record(&key, group);
                 changed.into_iter().for_each(|group| queue.add_after(group, COALESCE));
             }
             for (key, group) in groups.take() {
@@ -144,7 +144,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
             }
             let mut all = !classes.take().is_empty();
             context.health.alive(NAME);
-            let changed = tokio::time::timeout(QUIET, wake.notified()).await;
+            let changed = tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await;
             all |= changed.is_err();
             if all {
                 let all = context.feeds.pod_groups().all();
@@ -161,7 +161,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     };
     tokio::select! {
         biased;
-        never = hand_out => never,
+        never = enqueue_changes => never,
         () = work => Err(Error::Ended { part: NAME }),
     }
 }
@@ -196,7 +196,7 @@ impl Controller {
         match self.client.patch(target, Part::Status, Patch::Merge(change)).await {
             Ok(_) => {
                 self.reconciles.count("changed");
-                tokio::time::sleep(rest_after(started.elapsed())).await;
+                tokio::time::sleep(pause_after(started.elapsed())).await;
                 Outcome::Done
             }
             Err(error) if error.is_not_found() => Outcome::Done,
@@ -208,14 +208,14 @@ impl Controller {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Members> {
+    fn lock(&self) -> MutexGuard<'_, GroupMembers> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How long a worker lets the API server be after a write that took so long.
-fn rest_after(took: Duration) -> Duration {
-    REST_MAX.min(took.saturating_sub(BRISK) * RESTS)
+fn pause_after(took: Duration) -> Duration {
+    PAUSE_MAX.min(took.saturating_sub(FAST_WRITE) * PAUSE_FACTOR)
 }
 
 fn classes(feeds: &Feeds) -> PriorityClasses {
@@ -259,16 +259,16 @@ pub(crate) fn resources_status(
     gpu_memory_mib: impl Fn(&str) -> Option<i64>,
     preemptible: bool,
 ) -> ResourcesStatus {
-    let (mut requested, mut allocated) = (Amounts::default(), Amounts::default());
+    let (mut requested, mut allocated) = (ResourceAmounts::default(), ResourceAmounts::default());
     for pod in pods {
-        let mut own = Amounts::default();
+        let mut own = ResourceAmounts::default();
         for (name, quantities) in pod.container_requests() {
             quantities
                 .into_iter()
                 .for_each(|quantity| own.add_quantity(name, quantity));
         }
         requested.add(&own);
-        let share = Share::of(pod);
+        let share = GpuShare::of(pod);
         share.add_requested(&mut requested);
         if let Some(node) = pod.node_name() {
             allocated.add(&own);
@@ -288,7 +288,7 @@ pub(crate) fn resources_status(
 }
 
 /// The part of GPUs that a pod asks for beside its containers' resources.
-enum Share {
+enum GpuShare {
     None,
     /// Billionths of each.
     Fraction {
@@ -302,34 +302,37 @@ enum Share {
     },
 }
 
-impl Share {
-    fn of(pod: &Pod) -> Share {
+impl GpuShare {
+    fn of(pod: &Pod) -> GpuShare {
         match pod.gpu_usage() {
-            GpuRequest::Fraction { billionths, devices } => Share::Fraction { billionths, devices },
-            GpuRequest::Memory { mib, devices } => Share::Memory { mib, devices },
-            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => Share::None,
+            GpuRequest::Fraction { billionths, devices } => GpuShare::Fraction { billionths, devices },
+            GpuRequest::Memory { mib, devices } => GpuShare::Memory { mib, devices },
+            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => GpuShare::None,
         }
     }
 
-    fn add_requested(&self, amounts: &mut Amounts) {
+    fn add_requested(&self, amounts: &mut ResourceAmounts) {
         match *self {
-            Share::None => {}
-            Share::Fraction { billionths, devices } => {
+            GpuShare::None => {}
+            GpuShare::Fraction { billionths, devices } => {
                 amounts.add_nano(keys::RESOURCE_GPU, i128::from(billionths) * i128::from(devices));
             }
-            Share::Memory { mib, devices } => {
-                amounts.add_nano(keys::RESOURCE_GPU_MEMORY, i128::from(mib) * i128::from(devices) * NANO);
+            GpuShare::Memory { mib, devices } => {
+                amounts.add_nano(
+                    keys::RESOURCE_GPU_MEMORY,
+                    i128::from(mib) * i128::from(devices) * NANO_PER_UNIT,
+                );
             }
         }
     }
 
-    fn add_allocated(&self, amounts: &mut Amounts, gpu_memory_mib: impl FnOnce() -> Option<i64>) {
+    fn add_allocated(&self, amounts: &mut ResourceAmounts, gpu_memory_mib: impl FnOnce() -> Option<i64>) {
         match *self {
-            Share::None | Share::Fraction { .. } => self.add_requested(amounts),
-            Share::Memory { mib, devices } => {
+            GpuShare::None | GpuShare::Fraction { .. } => self.add_requested(amounts),
+            GpuShare::Memory { mib, devices } => {
                 // Of a GPU whose size is unknown nobody can say which part it is.
                 if let Some(gpu) = gpu_memory_mib().filter(|gpu| *gpu > 0) {
-                    let nano = i128::from(mib) * i128::from(devices) * NANO / i128::from(gpu);
+                    let nano = i128::from(mib) * i128::from(devices) * NANO_PER_UNIT / i128::from(gpu);
                     amounts.add_nano(keys::RESOURCE_GPU, nano);
                 }
             }
@@ -346,8 +349,8 @@ mod tests {
     #[test]
     fn a_busy_server_is_left_alone_for_a_while() {
         let millis = Duration::from_millis;
-        let rests = [0, 20, 120, 60_000].map(|took| rest_after(millis(took)));
-        assert_eq!(rests, [millis(0), millis(0), millis(800), REST_MAX]);
+        let rests = [0, 20, 120, 60_000].map(|took| pause_after(millis(took)));
+        assert_eq!(rests, [millis(0), millis(0), millis(800), PAUSE_MAX]);
     }
 
     fn pod(annotations: Value, requests: Value, node: Option<&str>) -> Arc<Pod> {
@@ -443,16 +446,16 @@ mod tests {
 
     #[test]
     fn a_pod_that_moves_changes_both_groups() {
-        let mut members = Members::default();
+        let mut members = GroupMembers::default();
         let (pod, a, b) = (
             ObjectKey::new("n", "p"),
             ObjectKey::new("n", "a"),
             ObjectKey::new("n", "b"),
         );
-        assert_eq!(members.note(&pod, Some("a".into())), vec![a.clone()]);
-        assert_eq!(members.note(&pod, Some("b".into())), [a.clone(), b.clone()]);
+        assert_eq!(members.record(&pod, Some("a".into())), vec![a.clone()]);
+        assert_eq!(members.record(&pod, Some("b".into())), [a.clone(), b.clone()]);
         assert_eq!((members.of(&a), members.of(&b)), (vec![], vec![pod.clone()]));
-        assert_eq!(members.note(&pod, None), vec![b.clone()]);
+        assert_eq!(members.record(&pod, None), vec![b.clone()]);
         assert_eq!(members.of(&b), []);
     }
 }

@@ -9,7 +9,7 @@ use kai_cluster::Metrics;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::queues::Sum;
+use super::queues::QueueTotals;
 
 const MILLI_PER_CORE: f64 = 1_000.0;
 /// Unit of a queue's memory.
@@ -24,12 +24,12 @@ type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
 
 /// Which labels of queues become labels of metrics.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Labelling {
+pub(super) struct MetricLabels {
     pub(super) labels: Vec<(String, String)>,
     pub(super) defaults: BTreeMap<String, String>,
 }
 
-impl Labelling {
+impl MetricLabels {
     fn of(&self, queue: &Queue) -> Labels {
         let name = queue.metadata.plain_name();
         let own = [
@@ -50,7 +50,7 @@ impl Labelling {
 /// One gauge per quantity. Dropping it removes all series.
 #[derive(Debug, Default)]
 pub(super) struct QueueMetrics {
-    labelling: Labelling,
+    metric_labels: MetricLabels,
     info: Gauges,
     deserved_gpus: Gauges,
     quota_cpu_cores: Gauges,
@@ -69,9 +69,9 @@ impl Drop for QueueMetrics {
 }
 
 impl QueueMetrics {
-    pub(super) fn registered(metrics: &Metrics, namespace: &str, labelling: Labelling) -> QueueMetrics {
+    pub(super) fn registered(metrics: &Metrics, namespace: &str, metric_labels: MetricLabels) -> QueueMetrics {
         let mut queues = QueueMetrics::default();
-        queues.labelling = labelling;
+        queues.metric_labels = metric_labels;
         let mut registry = metrics.registry();
         for (name, help, gauges) in queues.gauges() {
             let name = match namespace {
@@ -84,22 +84,19 @@ impl QueueMetrics {
     }
 
     /// Shows what queues are promised and have.
-    pub(super) fn show(&self, queues: &[Arc<Queue>], sums: &BTreeMap<String, Sum>) {
+    pub(super) fn show(&self, queues: &[Arc<Queue>], sums: &BTreeMap<String, QueueTotals>) {
         let mut present = BTreeSet::new();
         for queue in queues {
-            let labels = self.labelling.of(queue);
-            let promised = queue.resources();
+            let labels = self.metric_labels.of(queue);
+            let quota = queue.resources();
             let set = |gauges: &Gauges, value: f64| {
                 gauges.get_or_create(&labels).set(value);
             };
             set(&self.info, 1.0);
-            set(&self.deserved_gpus, promised.gpu.quota);
-            set(&self.quota_cpu_cores, scaled(promised.cpu.quota, 1.0 / MILLI_PER_CORE));
-            set(
-                &self.quota_memory_bytes,
-                scaled(promised.memory.quota, BYTES_PER_MEGABYTE),
-            );
-            let allocated = sums.get(queue.metadata.plain_name()).map(Sum::allocated);
+            set(&self.deserved_gpus, quota.gpu.quota);
+            set(&self.quota_cpu_cores, scaled(quota.cpu.quota, 1.0 / MILLI_PER_CORE));
+            set(&self.quota_memory_bytes, scaled(quota.memory.quota, BYTES_PER_MEGABYTE));
+            let allocated = sums.get(queue.metadata.plain_name()).map(QueueTotals::allocated);
             let units = |name: &str| allocated.map_or(0.0, |allocated| rounded(allocated.units(name)));
             let gpu = allocated.and_then(|allocated| allocated.names().find(|name| name.ends_with("/gpu")));
             set(&self.allocated_gpus, units(gpu.unwrap_or(keys::RESOURCE_GPU)));
@@ -170,11 +167,11 @@ mod tests {
     #[test]
     fn series_come_and_go_with_the_queue() {
         let metrics = Metrics::default();
-        let labelling = Labelling {
+        let metric_labels = MetricLabels {
             labels: vec![("team".to_owned(), "team_name".to_owned())],
             defaults: [("team".to_owned(), "none".to_owned())].into(),
         };
-        let queues = QueueMetrics::registered(&metrics, "kai", labelling);
+        let queues = QueueMetrics::registered(&metrics, "kai", metric_labels);
         let queue: Queue = serde_json::from_value(json!({
             "metadata": { "name": "q" },
             "spec": { "displayName": "Q", "resources": { "gpu": { "quota": 2.5 }, "cpu": { "quota": 1500 }, "memory": { "quota": -1 } } },

@@ -12,8 +12,8 @@ use kai_cluster::{Client, Context, Part, Patch, Target};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::amounts::Amounts;
-use super::queue_metrics::{Labelling, QueueMetrics};
+use super::queue_metrics::{MetricLabels, QueueMetrics};
+use super::resource_amounts::ResourceAmounts;
 use crate::Error;
 use crate::merge_patch::difference;
 use crate::reconciles::Reconciles;
@@ -23,9 +23,9 @@ const NAME: &str = "queue-controller";
 /// Changes come in bursts; one round of sums up the tree and of writes serves a whole burst.
 const COALESCE: Duration = Duration::from_millis(500);
 /// Nobody changed anything for this long: say that all is well, and try again what failed.
-const QUIET: Duration = Duration::from_secs(15);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
 /// Far more than all writes of a round take, unless the API does not answer.
-const SILENCE_MAX: Duration = Duration::from_secs(300);
+const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
 /// Writes at a time.
 const WRITES_MAX: usize = 10;
 
@@ -52,7 +52,7 @@ impl Default for Settings {
 
 /// Keeps the status of queues until it is dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    context.health.announce(NAME, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let wake = Arc::new(Notify::new());
     let queues = context.feeds.queues().subscribe(&wake);
     let groups = context.feeds.pod_groups().subscribe(&wake);
@@ -61,15 +61,15 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     groups.feed().synced().await;
 
     let reconciles = Reconciles::registered(&context.metrics, "queue_controller");
-    let labelling = Labelling {
+    let metric_labels = MetricLabels {
         labels: settings.metric_labels,
         defaults: settings.metric_label_defaults,
     };
-    let metrics = QueueMetrics::registered(&context.metrics, &settings.metrics_namespace, labelling);
+    let metrics = QueueMetrics::registered(&context.metrics, &settings.metrics_namespace, metric_labels);
     let mut usage = GroupUsage::default();
     loop {
         queues.take();
-        usage.note(groups.take());
+        usage.record(groups.take());
         let present = context.feeds.queues().all();
         let sums = usage.sums(&present);
         metrics.show(&present, &sums);
@@ -78,7 +78,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         context.health.alive(NAME);
         tokio::time::sleep(COALESCE).await;
         // On time-out, what failed to be written is tried again.
-        let _ = tokio::time::timeout(QUIET, wake.notified()).await;
+        let _ = tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await;
     }
 }
 
@@ -133,35 +133,35 @@ struct GroupUsage {
 
 #[derive(Clone, Debug, Default)]
 struct Usage {
-    allocated: Amounts,
-    allocated_non_preemptible: Amounts,
-    requested: Amounts,
+    allocated: ResourceAmounts,
+    allocated_non_preemptible: ResourceAmounts,
+    requested: ResourceAmounts,
 }
 
 /// What a queue and all below it use.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sum {
+pub(super) struct QueueTotals {
     usage: Usage,
     children: BTreeSet<String>,
 }
 
 impl GroupUsage {
-    fn note(&mut self, changes: Vec<(ObjectKey, Option<Arc<PodGroup>>)>) {
+    fn record(&mut self, changes: Vec<(ObjectKey, Option<Arc<PodGroup>>)>) {
         for (key, group) in changes {
             let before = match &group {
                 Some(group) => self.groups.insert(key, Arc::clone(group)),
                 None => self.groups.remove(&key),
             };
             if let Some(before) = before {
-                self.count(&before, Amounts::subtract);
+                self.count(&before, ResourceAmounts::subtract);
             }
             if let Some(group) = group {
-                self.count(&group, Amounts::add);
+                self.count(&group, ResourceAmounts::add);
             }
         }
     }
 
-    fn count(&mut self, group: &PodGroup, change: fn(&mut Amounts, &Amounts)) {
+    fn count(&mut self, group: &PodGroup, change: fn(&mut ResourceAmounts, &ResourceAmounts)) {
         let Some(status) = group.resources_status() else { return };
         let queue = self.by_queue.entry(group.queue().to_owned()).or_default();
         queue.change(&Usage::of(&status), change);
@@ -172,14 +172,14 @@ impl GroupUsage {
 
     /// Sums by queue. Each group counts once in its queue and once in each queue above, also where queues name each other as parents
     /// in a circle.
-    fn sums(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, Sum> {
+    fn sums(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, QueueTotals> {
         let named = queues
             .iter()
             .filter_map(|queue| Some((queue.metadata.name.as_deref()?, queue)));
         let parents: BTreeMap<&str, Option<&str>> = named.map(|(name, queue)| (name, queue.parent())).collect();
-        let mut sums: BTreeMap<String, Sum> = parents
+        let mut sums: BTreeMap<String, QueueTotals> = parents
             .keys()
-            .map(|name| ((*name).to_owned(), Sum::default()))
+            .map(|name| ((*name).to_owned(), QueueTotals::default()))
             .collect();
         for (name, parent) in &parents {
             if let Some(sum) = parent.and_then(|parent| sums.get_mut(parent)) {
@@ -192,7 +192,7 @@ impl GroupUsage {
             let mut next = Some(*name);
             while let Some(queue) = next.filter(|queue| counted.insert(*queue)) {
                 let Some(sum) = sums.get_mut(queue) else { break };
-                sum.usage.change(usage, Amounts::add);
+                sum.usage.change(usage, ResourceAmounts::add);
                 next = parents.get(queue).copied().flatten();
             }
         }
@@ -203,7 +203,7 @@ impl GroupUsage {
 impl Usage {
     fn of(status: &ResourcesStatus) -> Usage {
         let sum = |list| {
-            let mut amounts = Amounts::default();
+            let mut amounts = ResourceAmounts::default();
             amounts.add_list(list);
             amounts
         };
@@ -215,7 +215,7 @@ impl Usage {
     }
 
     /// What comes to nothing is not named: who named it before and is gone must not make a difference.
-    fn change(&mut self, other: &Usage, change: fn(&mut Amounts, &Amounts)) {
+    fn change(&mut self, other: &Usage, change: fn(&mut ResourceAmounts, &ResourceAmounts)) {
         for (own, other) in [
             (&mut self.allocated, &other.allocated),
             (&mut self.allocated_non_preemptible, &other.allocated_non_preemptible),
@@ -229,12 +229,12 @@ impl Usage {
     fn is_empty(&self) -> bool {
         [&self.allocated, &self.allocated_non_preemptible, &self.requested]
             .into_iter()
-            .all(Amounts::is_empty)
+            .all(ResourceAmounts::is_empty)
     }
 }
 
-impl Sum {
-    pub(super) fn allocated(&self) -> &Amounts {
+impl QueueTotals {
+    pub(super) fn allocated(&self) -> &ResourceAmounts {
         &self.usage.allocated
     }
 
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn sums_go_up_the_tree() {
         let mut usage = GroupUsage::default();
-        usage.note(vec![
+        usage.record(vec![
             group("x", "a", "1"),
             group("y", "b", "500m"),
             group("z", "nowhere", "9"),
@@ -301,7 +301,7 @@ mod tests {
         let expect = json!({ "a": gpus("1", "2"), "b": gpus("500m", "2"), "empty": {}, "root": root });
         assert_eq!(statuses(&usage, &queues), expect);
 
-        usage.note(vec![(ObjectKey::new("ns", "y"), None), group("x", "b", "3")]);
+        usage.record(vec![(ObjectKey::new("ns", "y"), None), group("x", "b", "3")]);
         let mut root = gpus("3", "2");
         root["childQueues"] = json!(["a", "b"]);
         let expect = json!({ "a": {}, "b": gpus("3", "2"), "empty": {}, "root": root });
@@ -312,12 +312,12 @@ mod tests {
     fn sums_do_not_depend_on_who_was_there_before() {
         let queues = [queue("a", "")];
         let mut usage = GroupUsage::default();
-        usage.note(vec![group("none", "a", "0"), group("some", "a", "1")]);
-        usage.note(vec![(ObjectKey::new("ns", "some"), None)]);
+        usage.record(vec![group("none", "a", "0"), group("some", "a", "1")]);
+        usage.record(vec![(ObjectKey::new("ns", "some"), None)]);
         let mut fresh = GroupUsage::default();
-        fresh.note(vec![group("none", "a", "0")]);
+        fresh.record(vec![group("none", "a", "0")]);
         assert_eq!(statuses(&usage, &queues), statuses(&fresh, &queues));
-        usage.note(vec![(ObjectKey::new("ns", "none"), None)]);
+        usage.record(vec![(ObjectKey::new("ns", "none"), None)]);
         assert_eq!(statuses(&usage, &queues), json!({ "a": {} }));
         assert!(usage.by_queue.is_empty());
     }
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_circle_of_parents_ends() {
         let mut usage = GroupUsage::default();
-        usage.note(vec![group("x", "a", "1")]);
+        usage.record(vec![group("x", "a", "1")]);
         let sums = usage.sums(&[queue("a", "b"), queue("b", "a"), queue("self", "self")]);
         assert_eq!(sums["a"].allocated().units("nvidia.com/gpu"), 1.0);
         assert_eq!(sums["b"].allocated().units("nvidia.com/gpu"), 1.0);

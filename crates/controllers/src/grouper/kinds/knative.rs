@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use kai_api::crd::PodGroupSpec;
 use kai_api::keys;
 
-use super::super::base;
-use super::super::plan::Plan;
-use super::super::workload::{ObjectRef, Owner, Stop, Workload};
+use super::super::default_rules;
+use super::super::desired_pod_group::DesiredPodGroup;
+use super::super::workload::{GroupingError, ObjectRef, Owner, Workload};
 use super::parse_count;
 
-pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, GroupingError> {
     let Some(name) = workload.label(keys::KNATIVE_REVISION) else {
         let field = format!("metadata.labels.{}", keys::KNATIVE_REVISION);
         return Err(workload.refuse_pod(field, "it is missing; Knative writes it"));
@@ -28,7 +28,7 @@ pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
     revision.api_version = "serving.knative.dev/v1".to_owned();
     revision.kind = "Revision".to_owned();
 
-    let gang = workload.rules.knative_gang && !has_groups_per_pod(workload, name);
+    let gang = workload.options.knative_gang && !has_groups_per_pod(workload, name);
     let owner = if gang {
         revision.clone()
     } else {
@@ -37,16 +37,20 @@ pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
     let min = revision.annotations.get(keys::KNATIVE_MIN_SCALE);
     let min = min.and_then(|text| parse_count(text)).unwrap_or(1);
     let priority_owners: &[Owner] = if gang { std::slice::from_ref(&revision) } else { &[] };
-    Ok(Plan {
+    Ok(DesiredPodGroup {
         namespace: workload.namespace().to_owned(),
-        name: base::name_of(&owner),
-        owner: base::owned_by(&owner),
-        labels: base::labels(workload, &revision),
-        annotations: base::annotations(workload, &revision),
+        name: default_rules::name_of(&owner),
+        owner: default_rules::owned_by(&owner),
+        labels: default_rules::labels(workload, &revision),
+        annotations: default_rules::annotations(workload, &revision),
         spec: PodGroupSpec {
             min_member: Some(if gang { min } else { 1 }),
-            queue: Some(base::queue(workload, &revision)),
-            priority_class_name: Some(base::priority(workload, priority_owners, keys::PRIORITY_INFERENCE)),
+            queue: Some(default_rules::queue(workload, &revision)),
+            priority_class_name: Some(default_rules::priority(
+                workload,
+                priority_owners,
+                keys::PRIORITY_INFERENCE,
+            )),
             ..PodGroupSpec::default()
         },
         sub_group: None,
@@ -56,7 +60,7 @@ pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
 /// Whether pods of the revision were grouped one by one; then the others are, too.
 fn has_groups_per_pod(workload: &Workload<'_>, revision: &str) -> bool {
     let pods = workload
-        .view
+        .cluster
         .pods_labelled(workload.namespace(), keys::KNATIVE_REVISION, revision);
     let names: Vec<&str> = pods.iter().filter_map(|pod| pod.pod_group()).collect();
     let different: BTreeSet<&str> = names.iter().copied().collect();
@@ -66,7 +70,7 @@ fn has_groups_per_pod(workload: &Workload<'_>, revision: &str) -> bool {
     match different.first() {
         Some(_) if different.len() > 1 => true,
         Some(only) => {
-            let group = workload.view.pod_group(workload.namespace(), only);
+            let group = workload.cluster.pod_group(workload.namespace(), only);
             group.is_some_and(|group| {
                 group
                     .metadata

@@ -4,15 +4,15 @@
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
 
+use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
-use super::super::plan::{Plan, constraint, leaf, parent};
-use super::super::workload::{Owner, Stop, Workload};
+use super::super::workload::{GroupingError, Owner, Workload};
 use super::{SUB_GROUPS_MAX, begin, parse_count};
 
 const LEADER: &str = "leader";
 const WORKERS: &str = "workers";
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let set = Field::of(workload.object(top.reference())?);
     let template = set.at("spec").at("leaderWorkerTemplate");
     let field = template.at("size");
@@ -26,19 +26,19 @@ pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
         Some("LeaderReady") => size_of_ready(workload, &place, size),
         Some(other) => return Err(policy.refuse(format!("{other:?} is neither LeaderCreated nor LeaderReady"))),
     };
-    let mut plan = begin(workload, top);
-    plan.min_member(min);
+    let mut desired = begin(workload, top);
+    desired.min_member(min);
     if let Some(group) = workload.label(keys::LEADER_WORKER_GROUP_INDEX).and_then(parse_count) {
-        plan.name = format!("{}-group-{group}", plan.name);
+        desired.name = format!("{}-group-{group}", desired.name);
     }
     match segment_size(&template, top, min)? {
-        None => whole(&mut plan, &place, min),
+        None => whole(&mut desired, &place, min),
         Some(segment) => {
             let topology = segment_topology(&template, workload, top)?;
-            Segments { size: min, segment }.add_to(&mut plan, &template, &place, topology)?;
+            Segments { size: min, segment }.add_to(&mut desired, &template, &place, topology)?;
         }
     }
-    Ok(plan)
+    Ok(desired)
 }
 
 /// Workers come only when the leader is ready, so until it has a node it is all there is.
@@ -62,7 +62,7 @@ enum Place {
 }
 
 impl Place {
-    fn of(workload: &Workload<'_>) -> Result<Place, Stop> {
+    fn of(workload: &Workload<'_>) -> Result<Place, GroupingError> {
         let Some(text) = workload.label(keys::LEADER_WORKER_INDEX) else {
             return Ok(Place::Unknown);
         };
@@ -77,12 +77,12 @@ impl Place {
     }
 }
 
-fn whole(plan: &mut Plan, place: &Place, size: i32) {
-    plan.spec.sub_groups.push(leaf(LEADER, 1));
+fn whole(desired: &mut DesiredPodGroup, place: &Place, size: i32) {
+    desired.spec.sub_groups.push(leaf(LEADER, 1));
     if size > 1 {
-        plan.spec.sub_groups.push(leaf(WORKERS, size - 1));
+        desired.spec.sub_groups.push(leaf(WORKERS, size - 1));
     }
-    plan.sub_group = match place {
+    desired.sub_group = match place {
         Place::Leader => Some(LEADER.to_owned()),
         Place::Worker(_) | Place::Unknown => (size > 1).then(|| WORKERS.to_owned()),
     };
@@ -98,11 +98,11 @@ struct Segments {
 impl Segments {
     fn add_to(
         &self,
-        plan: &mut Plan,
+        desired: &mut DesiredPodGroup,
         template: &Field<'_>,
         place: &Place,
         topology: Option<TopologyConstraint>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), GroupingError> {
         let last = self.of_worker(self.size - 1);
         if i64::from(last) >= SUB_GROUPS_MAX {
             let reason = format!("more than {SUB_GROUPS_MAX} segments; make segments larger");
@@ -123,7 +123,7 @@ impl Segments {
             topology_constraint: topology.clone(),
             ..group
         };
-        let groups = &mut plan.spec.sub_groups;
+        let groups = &mut desired.spec.sub_groups;
         if leader_excluded {
             groups.push(leaf(LEADER, 1));
         }
@@ -142,7 +142,7 @@ impl Segments {
                 });
             }
         }
-        plan.sub_group = match place {
+        desired.sub_group = match place {
             Place::Leader => Some(LEADER.to_owned()),
             Place::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
             Place::Worker(index) => match self.of_worker(*index).min(last) {
@@ -180,7 +180,7 @@ fn segment_name(segment: i32) -> String {
     format!("segment-{segment}")
 }
 
-fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i32>, Stop> {
+fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i32>, GroupingError> {
     let in_policy = template.at("subGroupPolicy").at("subGroupSize");
     let on_template = template
         .at("workerTemplate")
@@ -214,9 +214,9 @@ fn segment_topology(
     template: &Field<'_>,
     workload: &Workload<'_>,
     top: &Owner,
-) -> Result<Option<TopologyConstraint>, Stop> {
+) -> Result<Option<TopologyConstraint>, GroupingError> {
     let annotations = template.at("workerTemplate").at("metadata").at("annotations");
-    let said = |key: &str| -> Result<Option<String>, Stop> {
+    let said = |key: &str| -> Result<Option<String>, GroupingError> {
         let of_pod = workload.annotation(key).filter(|text| !text.is_empty());
         Ok(of_pod.or(annotations.at(key).text()?).map(str::to_owned))
     };
@@ -226,5 +226,5 @@ fn segment_topology(
         said(keys::SEGMENT_TOPOLOGY_PREFERRED)?,
     );
     let complete = topology.is_some() && (required.is_some() || preferred.is_some());
-    Ok(constraint(topology.as_deref(), required.as_deref(), preferred.as_deref()).filter(|_| complete))
+    Ok(topology_constraint(topology.as_deref(), required.as_deref(), preferred.as_deref()).filter(|_| complete))
 }

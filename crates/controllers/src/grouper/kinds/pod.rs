@@ -2,18 +2,18 @@
 
 use kai_api::keys;
 
-use super::super::plan::Plan;
+use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{Owner, Workload};
 use super::begin;
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Plan {
-    let mut plan = begin(workload, top);
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
+    let mut desired = begin(workload, top);
     let (application, selector) = (
         workload.label(keys::SPARK_APP_NAME),
         workload.label(keys::SPARK_APP_SELECTOR),
     );
     if let (Some(_), Some(selector)) = (application, selector) {
-        plan.name = selector.to_owned();
+        desired.name = selector.to_owned();
     }
-    plan
+    desired
 }

@@ -2,18 +2,22 @@
 
 use kai_api::keys;
 
-use super::super::plan::Plan;
+use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{Owner, Workload};
 use super::begin;
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Plan {
-    let mut plan = begin(workload, top);
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
+    let mut desired = begin(workload, top);
     // A group of the plain name is one of an older version and is kept.
-    let legacy = workload.rules.search_legacy && workload.view.pod_group(workload.namespace(), &plan.name).is_some();
+    let legacy = workload.options.search_legacy
+        && workload
+            .cluster
+            .pod_group(workload.namespace(), &desired.name)
+            .is_some();
     if !legacy {
         let pod = workload.pod_name();
         let begins = pod.rsplit_once('-').map_or(pod, |(begins, _)| begins);
-        plan.name = format!("{}-{begins}-{}", keys::POD_GROUP_PREFIX, top.uid);
+        desired.name = format!("{}-{begins}-{}", keys::POD_GROUP_PREFIX, top.uid);
     }
-    plan
+    desired
 }

@@ -19,8 +19,8 @@ pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
 }
 
 /// Labels or annotations. A value that is no text is shown as its JSON, so that whoever parses it refuses it.
-pub(crate) fn entries<'a>(object: &'a Value, place: Place) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
-    let map = object.pointer(place.pointer()).and_then(Value::as_object);
+pub(crate) fn entries<'a>(object: &'a Value, map: MetadataMap) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+    let map = object.pointer(map.pointer()).and_then(Value::as_object);
     map.into_iter()
         .flatten()
         .inspect(|_| steps::count(1))
@@ -28,9 +28,9 @@ pub(crate) fn entries<'a>(object: &'a Value, place: Place) -> impl Iterator<Item
 }
 
 /// One label or annotation. Present and empty differs from absent.
-pub(crate) fn entry<'a>(object: &'a Value, place: Place, key: &str) -> Option<Cow<'a, str>> {
+pub(crate) fn entry<'a>(object: &'a Value, map: MetadataMap, key: &str) -> Option<Cow<'a, str>> {
     steps::count(1);
-    object.pointer(place.pointer())?.get(key).map(shown)
+    object.pointer(map.pointer())?.get(key).map(shown)
 }
 
 /// The elements of a list below the value; none if it is no list.
@@ -46,26 +46,26 @@ pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 
 /// Where a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MetadataMap {
     /// `metadata.labels`.
     Labels,
     /// `metadata.annotations`.
     Annotations,
 }
 
-impl Place {
+impl MetadataMap {
     fn pointer(self) -> &'static str {
         match self {
-            Place::Labels => "/metadata/labels",
-            Place::Annotations => "/metadata/annotations",
+            MetadataMap::Labels => "/metadata/labels",
+            MetadataMap::Annotations => "/metadata/annotations",
         }
     }
 
     /// As people write it.
     pub(crate) fn path(self) -> &'static str {
         match self {
-            Place::Labels => "metadata.labels",
-            Place::Annotations => "metadata.annotations",
+            MetadataMap::Labels => "metadata.labels",
+            MetadataMap::Annotations => "metadata.annotations",
         }
     }
 }
@@ -92,11 +92,14 @@ mod tests {
             json!({"metadata": {"labels": []}}),
         ] {
             assert_eq!(text(&object, "/metadata/name"), None);
-            assert_eq!(entries(&object, Place::Labels).count(), 0);
-            assert_eq!(entry(&object, Place::Annotations, "a"), None);
+            assert_eq!(entries(&object, MetadataMap::Labels).count(), 0);
+            assert_eq!(entry(&object, MetadataMap::Annotations, "a"), None);
             assert!(list(&object, "/metadata").is_empty());
         }
         let odd = json!({"metadata": {"annotations": {"gpu-fraction": 0.5}}});
-        assert_eq!(entry(&odd, Place::Annotations, "gpu-fraction").as_deref(), Some("0.5"));
+        assert_eq!(
+            entry(&odd, MetadataMap::Annotations, "gpu-fraction").as_deref(),
+            Some("0.5")
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kai_api::PriorityClasses;
 
 /// The queues that there are, and the priority classes that their pod groups may name.
-pub trait Directory: Send + Sync {
+pub trait QueueLister: Send + Sync {
     /// All of them.
     fn all(&self) -> Vec<Arc<kai_api::Queue>>;
 
@@ -17,12 +17,12 @@ pub trait Directory: Send + Sync {
 }
 
 /// As the watches of a role see them.
-pub(super) struct Watched {
+pub(super) struct InformerLister {
     pub(super) queues: kai_cluster::Feed<kai_api::Queue>,
     pub(super) classes: kai_cluster::Feed<kai_api::PriorityClass>,
 }
 
-impl Directory for Watched {
+impl QueueLister for InformerLister {
     fn all(&self) -> Vec<Arc<kai_api::Queue>> {
         self.queues.all()
     }
@@ -41,7 +41,7 @@ impl Directory for Watched {
 }
 
 /// A fixed list, in a cluster with the priority classes of an installation.
-impl Directory for Vec<Arc<kai_api::Queue>> {
+impl QueueLister for Vec<Arc<kai_api::Queue>> {
     fn all(&self) -> Vec<Arc<kai_api::Queue>> {
         self.clone()
     }

@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use kai_api::keys;
 use serde_json::{Value, json};
 
+use super::gpu_share::ContainerRef;
 use super::pod_mutate::list_mut;
-use super::review::Finding;
-use super::share::ContainerAt;
-use super::view::{self, CONTAINER_LISTS};
+use super::review::FieldError;
+use super::unstructured::{self, CONTAINER_LISTS};
 
 const HIDDEN: &str = "void";
 /// Values that show no GPU.
 const HARMLESS: [&str; 2] = [HIDDEN, "none"];
 
 /// Hides GPUs from all containers that did not ask for one and that can still be changed. Answers with what the user is told.
-pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) -> Vec<String> {
+pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerRef>) -> Vec<String> {
     let old = Old::of(old);
     let mut warnings = Vec::new();
     for at in containers(pod, share) {
@@ -37,7 +37,7 @@ pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) -> 
 }
 
 /// Removes a value of the container's own.
-fn take_away(container: &mut Value, at: ContainerAt) -> Option<String> {
+fn take_away(container: &mut Value, at: ContainerRef) -> Option<String> {
     let env = container.get_mut("env")?.as_array_mut()?;
     let before = env.len();
     env.retain(|variable| variable["name"] != keys::ENV_VISIBLE_DEVICES);
@@ -56,7 +56,7 @@ fn hide_from(container: &mut Value) {
         .iter_mut()
         .filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
     match visible.next() {
-        Some(variable) if variable["valueFrom"].is_null() && view::text(variable, "/value").is_none() => {
+        Some(variable) if variable["valueFrom"].is_null() && unstructured::text(variable, "/value").is_none() => {
             variable["value"] = HIDDEN.into();
         }
         Some(_) => {}
@@ -64,26 +64,26 @@ fn hide_from(container: &mut Value) {
     }
 }
 
-fn field(container: &Value, at: ContainerAt) -> String {
-    let name = view::text(container, "/name").unwrap_or("(no name)");
+fn field(container: &Value, at: ContainerRef) -> String {
+    let name = unstructured::text(container, "/name").unwrap_or("(no name)");
     format!("spec.{}[{name}].env.{}", at.list, keys::ENV_VISIBLE_DEVICES)
 }
 
 /// Containers that did not ask for a GPU and name some.
-pub(crate) fn check(pod: &Value, share: Option<ContainerAt>) -> Option<Finding> {
+pub(crate) fn check(pod: &Value, share: Option<ContainerRef>) -> Option<FieldError> {
     containers(pod, share).into_iter().find_map(|at| {
         let container = pod
             .pointer(&at.pointer())
             .filter(|container| !asks_for_gpu(container))?;
-        let variables = view::list(container, "/env").iter();
+        let variables = unstructured::list(container, "/env").iter();
         let mut visible = variables.filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
-        let wrong = visible.find_map(|variable| match view::text(variable, "/value") {
+        let wrong = visible.find_map(|variable| match unstructured::text(variable, "/value") {
             Some(value) if HARMLESS.contains(&value) && variable["valueFrom"].is_null() => None,
             None if variable["valueFrom"].is_null() => None,
             Some(value) => Some(format!("{value:?} shows GPUs to a container that asked for none")),
             None => Some("a reference may show GPUs to a container that asked for none".to_owned()),
         })?;
-        Some(Finding::invalid(
+        Some(FieldError::invalid(
             field(container, at),
             format!("{wrong}; remove it, write void or none, or request a GPU"),
         ))
@@ -91,10 +91,10 @@ pub(crate) fn check(pod: &Value, share: Option<ContainerAt>) -> Option<Finding> 
 }
 
 /// All containers but the one that gets a share.
-fn containers(pod: &Value, share: Option<ContainerAt>) -> Vec<ContainerAt> {
+fn containers(pod: &Value, share: Option<ContainerRef>) -> Vec<ContainerRef> {
     let of = |list: &'static str| {
-        let count = view::list(pod, &format!("/spec/{list}")).len();
-        (0..count).map(move |index| ContainerAt { list, index })
+        let count = unstructured::list(pod, &format!("/spec/{list}")).len();
+        (0..count).map(move |index| ContainerRef { list, index })
     };
     let all = CONTAINER_LISTS.into_iter().flat_map(of);
     all.filter(|at| Some(*at) != share).collect()
@@ -113,7 +113,7 @@ impl<'o> Old<'o> {
         if pod.is_null() {
             return Old::None;
         }
-        let ephemeral = view::list(pod, "/spec/ephemeralContainers").iter();
+        let ephemeral = unstructured::list(pod, "/spec/ephemeralContainers").iter();
         Old::Pod(ephemeral.map(|container| container["name"].as_str()).collect())
     }
 
@@ -217,10 +217,10 @@ mod tests {
     fn a_forbidden_value_is_kept_for_validation_to_refuse() {
         let mut named = pod(json!({"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}));
         hide(&mut named, &Value::Null, None);
-        let finding = check(&named, None).unwrap();
-        assert_eq!(finding.field, "spec.containers[c].env.NVIDIA_VISIBLE_DEVICES");
+        let error = check(&named, None).unwrap();
+        assert_eq!(error.field, "spec.containers[c].env.NVIDIA_VISIBLE_DEVICES");
         assert_eq!(
-            finding.text,
+            error.text,
             "\"all\" shows GPUs to a container that asked for none; remove it, write void or none, or request a GPU"
         );
     }
@@ -239,7 +239,7 @@ mod tests {
         assert!(refused(
             json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}])
         ));
-        let shared = ContainerAt {
+        let shared = ContainerRef {
             list: "containers",
             index: 0,
         };

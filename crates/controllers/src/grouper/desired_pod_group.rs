@@ -7,13 +7,13 @@ use kai_api::crd::{PodGroupSpec, SubGroup, TopologyConstraint};
 
 /// A pod group for a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct DesiredPodGroup {
     /// Namespace of both.
     pub namespace: String,
     /// Name of the pod group.
     pub name: String,
     /// Whose end is the pod group's end.
-    pub owner: OwnedBy,
+    pub owner: OwnerRef,
     /// Labels of the pod group.
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pod group.
@@ -26,7 +26,7 @@ pub struct Plan {
 
 /// An owner reference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnedBy {
+pub struct OwnerRef {
     /// Group and version.
     pub api_version: String,
     /// Kind.
@@ -37,7 +37,7 @@ pub struct OwnedBy {
     pub uid: String,
 }
 
-impl Plan {
+impl DesiredPodGroup {
     /// So many pods start together.
     pub(super) fn min_member(&mut self, min: i32) {
         self.spec.min_member = Some(min);
@@ -70,7 +70,7 @@ pub(super) fn parent(name: impl Into<String>, min_sub_group: i32) -> SubGroup {
 }
 
 /// A constraint, if there is something to constrain.
-pub(super) fn constraint(
+pub(super) fn topology_constraint(
     topology: Option<&str>,
     required: Option<&str>,
     preferred: Option<&str>,
@@ -85,7 +85,7 @@ pub(super) fn constraint(
 }
 
 /// One line, for logs and tests.
-impl fmt::Display for Plan {
+impl fmt::Display for DesiredPodGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spec = &self.spec;
         let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());

@@ -6,8 +6,8 @@
 use kai_api::{Resource, Scope};
 use serde_json::{Value, json};
 
+use super::admission_policies::ours;
 use super::args::{Endpoint, Feature, Settings};
-use super::policies::ours;
 
 /// MutatingWebhookConfigurations.
 pub(crate) const MUTATING: Resource = Resource::new(

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use kai_api::crd::{PodGroupSpec, Preemptibility};
 use kai_api::keys;
 
+use super::desired_pod_group::{DesiredPodGroup, OwnerRef, topology_constraint};
 use super::kind_defaults::parse_preemptibility;
-use super::plan::{OwnedBy, Plan, constraint};
 use super::workload::{Owner, Workload};
 
 /// Annotations of owners that mean something else on a pod group: what the scheduler writes there, and what `kubectl apply` keeps.
@@ -18,9 +18,14 @@ const NOT_INHERITED: [&str; 4] = [
 ];
 
 /// The plan of a workload without rules of its own. `owners` are asked for priority and the like, the nearest first.
-pub(super) fn plan(workload: &Workload<'_>, base: &Owner, owners: &[Owner], priority_class: &str) -> Plan {
+pub(super) fn desired(
+    workload: &Workload<'_>,
+    base: &Owner,
+    owners: &[Owner],
+    priority_class: &str,
+) -> DesiredPodGroup {
     let annotated = |key: &str| base.annotations.get(key).map(String::as_str);
-    Plan {
+    DesiredPodGroup {
         namespace: workload.namespace().to_owned(),
         name: name_of(base),
         owner: owned_by(base),
@@ -31,7 +36,7 @@ pub(super) fn plan(workload: &Workload<'_>, base: &Owner, owners: &[Owner], prio
             queue: Some(queue(workload, base)),
             priority_class_name: Some(priority(workload, owners, priority_class)),
             preemptibility: preemptibility(workload, owners),
-            topology_constraint: constraint(
+            topology_constraint: topology_constraint(
                 annotated(keys::TOPOLOGY),
                 annotated(keys::TOPOLOGY_REQUIRED),
                 annotated(keys::TOPOLOGY_PREFERRED),
@@ -50,8 +55,8 @@ pub(super) fn name_of(owner: &Owner) -> String {
 }
 
 /// The reference that ties a pod group to this owner.
-pub(super) fn owned_by(owner: &Owner) -> OwnedBy {
-    OwnedBy {
+pub(super) fn owned_by(owner: &Owner) -> OwnerRef {
+    OwnerRef {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),
@@ -65,10 +70,10 @@ pub(super) fn queue(workload: &Workload<'_>, base: &Owner) -> String {
         let own = base.labels.get(key).map(String::as_str);
         own.or_else(|| workload.label(key)).filter(|text| !text.is_empty())
     };
-    if let Some(queue) = label(&workload.rules.queue_label) {
+    if let Some(queue) = label(&workload.options.queue_label) {
         return queue.to_owned();
     }
-    match (label(keys::PROJECT), workload.label(&workload.rules.node_pool_label)) {
+    match (label(keys::PROJECT), workload.label(&workload.options.node_pool_label)) {
         (Some(project), Some(pool)) => format!("{project}-{pool}"),
         (Some(project), None) => project.to_owned(),
         (None, _) => keys::DEFAULT_QUEUE.to_owned(),
@@ -77,19 +82,19 @@ pub(super) fn queue(workload: &Workload<'_>, base: &Owner) -> String {
 
 /// The first class that exists: what owners and pod say, then what the administrator says of their kinds.
 pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], otherwise: &str) -> String {
-    let exists = |name: &&str| workload.view.has_priority_class(name);
+    let exists = |name: &&str| workload.cluster.has_priority_class(name);
     let of_pod = workload
         .label(keys::PRIORITY_CLASS_NAME)
         .or_else(|| workload.pod.priority_class_name());
-    let said = owners.iter().filter_map(|owner| {
+    let candidates = owners.iter().filter_map(|owner| {
         let label = owner.labels.get(keys::PRIORITY_CLASS_NAME).map(String::as_str);
         label.or(of_pod)
     });
-    let defaults = &workload.rules.kind_defaults;
+    let defaults = &workload.options.kind_defaults;
     let by_kind = owners
         .iter()
         .filter_map(|owner| defaults.priority_class(&owner.kind, owner.group()));
-    let found = said.chain(by_kind).find(exists);
+    let found = candidates.chain(by_kind).find(exists);
     found.unwrap_or(otherwise).to_owned()
 }
 
@@ -97,13 +102,13 @@ fn preemptibility(workload: &Workload<'_>, owners: &[Owner]) -> Option<Preemptib
     let of_owners = owners
         .iter()
         .filter_map(|owner| owner.labels.get(keys::PREEMPTIBILITY).map(String::as_str));
-    let said = of_owners.chain(workload.label(keys::PREEMPTIBILITY));
+    let candidates = of_owners.chain(workload.label(keys::PREEMPTIBILITY));
     let by_kind = || {
-        let defaults = &workload.rules.kind_defaults;
+        let defaults = &workload.options.kind_defaults;
         let mut all = owners.iter();
         all.find_map(|owner| defaults.preemptibility(&owner.kind, owner.group()))
     };
-    said.into_iter().find_map(parse_preemptibility).or_else(by_kind)
+    candidates.into_iter().find_map(parse_preemptibility).or_else(by_kind)
 }
 
 /// The first duration that can be read and is allowed, as it was written.
@@ -111,9 +116,9 @@ fn duration(workload: &Workload<'_>, owners: &[Owner], key: &str, allowed: impl 
     let of_owners = owners
         .iter()
         .filter_map(|owner| owner.annotations.get(key).map(String::as_str));
-    let mut said = of_owners.chain(workload.annotation(key));
+    let mut candidates = of_owners.chain(workload.annotation(key));
     let valid = |text: &&str| kai_api::parse_duration(text).is_ok_and(|duration| allowed(duration.0));
-    said.find(valid).map(str::to_owned)
+    candidates.find(valid).map(str::to_owned)
 }
 
 pub(super) fn labels(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, String> {

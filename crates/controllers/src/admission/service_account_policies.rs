@@ -5,8 +5,8 @@
 use kai_api::keys;
 use serde_json::Value;
 
+use super::admission_policies::{condition, policy, refuse, rule};
 use super::args::Settings;
-use super::policies::{condition, policy, refuse, rule};
 
 /// Names of the policies of this file.
 pub(super) const NAMES: [&str; 5] = [

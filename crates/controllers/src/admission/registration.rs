@@ -11,8 +11,8 @@ use kai_cluster::{Client, Deletion, Part, Patch, Target};
 use serde_json::{Value, json};
 
 use super::args::Settings;
-use super::bundle::{self, Entry};
-use super::{policies, webhooks};
+use super::ca_bundle::{self, CaCertificate};
+use super::{admission_policies, webhook_configurations};
 
 const MANAGER: &str = "kai-admission";
 /// A replica loses against another one each time that one writes; this many in a row are a matter for the next round.
@@ -45,26 +45,26 @@ const OWNER: &str = "kai-admission";
 
 /// The authorities that the API server shall know.
 #[derive(Clone, Debug)]
-pub(crate) enum Authorities {
+pub(crate) enum CaSource {
     /// Exactly these, for all replicas.
-    Given(String),
+    Fixed(String),
     /// This replica's, beside those of the others.
-    Own(Vec<Entry>),
+    Replica(Vec<CaCertificate>),
 }
 
 /// Whether objects that look right already are written all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thoroughness {
+pub(crate) enum ApplyMode {
     /// Written in any case: rules may differ from ours.
-    All,
+    Always,
     /// Only where the authorities are not as they should be.
-    Authorities,
+    IfCaBundleDiffers,
 }
 
 /// Applies all policies with their bindings. On API servers without such policies that is an error with `is_not_found`.
 pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), kai_cluster::Error> {
     let owner = owner(client).await;
-    for policy in policies::policies(settings) {
+    for policy in admission_policies::admission_policies(settings) {
         let resource = match policy["kind"].as_str() {
             Some("ValidatingAdmissionPolicy") => &POLICY,
             _ => &POLICY_BINDING,
@@ -81,21 +81,19 @@ pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Resu
 pub(crate) async fn apply_webhooks(
     client: &Client,
     settings: &Settings,
-    authorities: &Authorities,
-    thoroughness: Thoroughness,
+    ca: &CaSource,
+    mode: ApplyMode,
     now: Timestamp,
 ) -> Result<(), kai_cluster::Error> {
     let owner = owner(client).await;
-    for (at, (resource, name)) in webhooks::ALL.into_iter().enumerate() {
+    for (at, (resource, name)) in webhook_configurations::ALL.into_iter().enumerate() {
         for attempt in 1..=CONFLICTS_MAX {
             let present = client.get_value(target(resource, name)).await?;
-            let bundle = STANDARD.encode(merged(authorities, present.as_ref(), now));
-            if thoroughness == Thoroughness::Authorities
-                && present.as_ref().is_some_and(|present| has(present, &bundle))
-            {
+            let bundle = STANDARD.encode(merged(ca, present.as_ref(), now));
+            if mode == ApplyMode::IfCaBundleDiffers && present.as_ref().is_some_and(|present| has(present, &bundle)) {
                 break;
             }
-            let mut configurations = webhooks::webhook_configurations(settings, &bundle);
+            let mut configurations = webhook_configurations::webhook_configurations(settings, &bundle);
             let mut fields = configurations[at].take();
             set_owner(&mut fields, owner.as_ref());
             // Another replica may add its authority between our look and our write.
@@ -117,9 +115,9 @@ pub(crate) async fn apply_webhooks(
 
 /// Deletes all that was registered. From then on nothing of ours stands in anybody's way.
 pub async fn uninstall(client: &Client) -> Result<(), kai_cluster::Error> {
-    let configurations = webhooks::ALL.into_iter();
-    let bindings = policies::names().map(|name| (&POLICY_BINDING, name));
-    let policies = policies::names().map(|name| (&POLICY, name));
+    let configurations = webhook_configurations::ALL.into_iter();
+    let bindings = admission_policies::names().map(|name| (&POLICY_BINDING, name));
+    let policies = admission_policies::names().map(|name| (&POLICY, name));
     for (resource, name) in configurations.chain(bindings).chain(policies) {
         client.delete(target(resource, name), &Deletion::default()).await?;
     }
@@ -158,22 +156,22 @@ fn set_owner(fields: &mut Value, owner: Option<&Value>) {
     }
 }
 
-fn merged(authorities: &Authorities, present: Option<&Value>, now: Timestamp) -> String {
-    match authorities {
-        Authorities::Given(bundle) => bundle.clone(),
-        Authorities::Own(own) => {
+fn merged(ca: &CaSource, present: Option<&Value>, now: Timestamp) -> String {
+    match ca {
+        CaSource::Fixed(bundle) => bundle.clone(),
+        CaSource::Replica(own) => {
             let bundles = present.map(bundles).unwrap_or_default();
             let text = bundles.iter().next().copied().unwrap_or_default();
             let decoded = STANDARD.decode(text).unwrap_or_default();
-            bundle::merge(&String::from_utf8_lossy(&decoded), own, now)
+            ca_bundle::merge(&String::from_utf8_lossy(&decoded), own, now)
         }
     }
 }
 
 fn bundles(configuration: &Value) -> BTreeSet<&str> {
-    let hooks = super::view::list(configuration, "/webhooks").iter();
+    let hooks = super::unstructured::list(configuration, "/webhooks").iter();
     hooks
-        .map(|hook| super::view::text(hook, "/clientConfig/caBundle").unwrap_or_default())
+        .map(|hook| super::unstructured::text(hook, "/clientConfig/caBundle").unwrap_or_default())
         .collect()
 }
 

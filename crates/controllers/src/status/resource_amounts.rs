@@ -7,15 +7,15 @@ use kai_api::{Quantity, QuantityText, keys};
 
 const NANO_PER_MILLI: i128 = 1_000_000;
 /// Billionths in one unit.
-pub(super) const NANO: i128 = 1_000_000_000;
+pub(super) const NANO_PER_UNIT: i128 = 1_000_000_000;
 
-/// Amounts in billionths by resource name.
+/// ResourceAmounts in billionths by resource name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Amounts {
+pub(super) struct ResourceAmounts {
     nano: BTreeMap<String, i128>,
 }
 
-impl Amounts {
+impl ResourceAmounts {
     pub(super) fn add_nano(&mut self, name: &str, nano: i128) {
         match self.nano.get_mut(name) {
             Some(sum) => *sum = sum.saturating_add(nano),
@@ -27,12 +27,12 @@ impl Amounts {
         self.add_nano(name, i128::from(quantity.milli()) * NANO_PER_MILLI);
     }
 
-    pub(super) fn add(&mut self, other: &Amounts) {
+    pub(super) fn add(&mut self, other: &ResourceAmounts) {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, *nano));
     }
 
     /// Takes away what was added before.
-    pub(super) fn subtract(&mut self, other: &Amounts) {
+    pub(super) fn subtract(&mut self, other: &ResourceAmounts) {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, -*nano));
     }
 
@@ -64,7 +64,9 @@ impl Amounts {
 
     /// In units.
     pub(super) fn units(&self, name: &str) -> f64 {
-        self.nano.get(name).map_or(0.0, |nano| *nano as f64 / NANO as f64)
+        self.nano
+            .get(name)
+            .map_or(0.0, |nano| *nano as f64 / NANO_PER_UNIT as f64)
     }
 
     /// Names, sorted.
@@ -89,7 +91,7 @@ fn parse_nano(text: &str) -> Option<i128> {
 /// nothing is not written as nothing.
 fn text(name: &str, nano: i128) -> String {
     if is_bytes(name) {
-        let mut amount = rounded(nano, NANO);
+        let mut amount = rounded(nano, NANO_PER_UNIT);
         let mut suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
         let mut suffix = suffixes.next().unwrap_or_default();
         while amount != 0 && amount % 1024 == 0 {
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     fn check(name: &str, terms: &[&str], expect: &str) {
-        let mut amounts = Amounts::default();
+        let mut amounts = ResourceAmounts::default();
         for term in terms {
             amounts.add_list(&ResourceList::from([(name.to_owned(), QuantityText::from(*term))]));
         }

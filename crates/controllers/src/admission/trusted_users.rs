@@ -5,10 +5,10 @@ use std::str::FromStr;
 use super::review::User;
 
 /// The group of all kubelets.
-pub(crate) const KUBELETS: &str = "system:nodes";
+pub(crate) const KUBELET_GROUP: &str = "system:nodes";
 /// Users of the control plane that delete objects whose owner or namespace is gone. The last one is all of them, where they have no
 /// accounts of their own.
-pub(crate) const COLLECTORS: [&str; 3] = [
+pub(crate) const GARBAGE_COLLECTORS: [&str; 3] = [
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kube-system:namespace-controller",
     "system:kube-controller-manager",
@@ -16,7 +16,7 @@ pub(crate) const COLLECTORS: [&str; 3] = [
 
 /// Users by name, or by how the name begins, or by group. Written `name`, `prefix*` and `group:name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trusted {
+pub enum UserMatcher {
     /// This user.
     User(String),
     /// All whose name begins so.
@@ -28,12 +28,12 @@ pub enum Trusted {
 /// Why a text names no users.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} names no users; write a user name, a beginning followed by *, or group: and a group")]
-pub struct NotUsers(String);
+pub struct InvalidUserMatcher(String);
 
-impl FromStr for Trusted {
-    type Err = NotUsers;
+impl FromStr for UserMatcher {
+    type Err = InvalidUserMatcher;
 
-    fn from_str(text: &str) -> Result<Trusted, NotUsers> {
+    fn from_str(text: &str) -> Result<UserMatcher, InvalidUserMatcher> {
         // The names go into CEL texts and messages. No real name has any of these.
         let odd = |c: char| c.is_control() || matches!(c, '\'' | '"' | '\\');
         let (group, name) = match text.strip_prefix("group:") {
@@ -46,38 +46,38 @@ impl FromStr for Trusted {
         };
         // A lone * would trust everybody, which nobody can want: the policies could be left out instead.
         if name.is_empty() || name.contains('*') || name.contains(odd) || (group && prefix) {
-            return Err(NotUsers(text.to_owned()));
+            return Err(InvalidUserMatcher(text.to_owned()));
         }
         let name = name.to_owned();
         Ok(match (group, prefix) {
-            (true, _) => Trusted::Group(name),
-            (false, true) => Trusted::Prefix(name),
-            (false, false) => Trusted::User(name),
+            (true, _) => UserMatcher::Group(name),
+            (false, true) => UserMatcher::Prefix(name),
+            (false, false) => UserMatcher::User(name),
         })
     }
 }
 
-impl Trusted {
+impl UserMatcher {
     /// All service accounts of a namespace.
-    pub fn accounts_of(namespace: &str) -> Trusted {
-        Trusted::Prefix(format!("system:serviceaccount:{namespace}:"))
+    pub fn accounts_of(namespace: &str) -> UserMatcher {
+        UserMatcher::Prefix(format!("system:serviceaccount:{namespace}:"))
     }
 
     /// Whether it is about this user.
     pub fn matches(&self, user: &User) -> bool {
         match self {
-            Trusted::User(name) => user.username == *name,
-            Trusted::Prefix(prefix) => user.username.starts_with(prefix.as_str()),
-            Trusted::Group(group) => user.groups.contains(group),
+            UserMatcher::User(name) => user.username == *name,
+            UserMatcher::Prefix(prefix) => user.username.starts_with(prefix.as_str()),
+            UserMatcher::Group(group) => user.groups.contains(group),
         }
     }
 
     /// The same as a CEL expression over `request`.
     pub(crate) fn cel(&self) -> String {
         match self {
-            Trusted::User(name) => format!("request.userInfo.username == '{name}'"),
-            Trusted::Prefix(prefix) => format!("request.userInfo.username.startsWith('{prefix}')"),
-            Trusted::Group(group) => {
+            UserMatcher::User(name) => format!("request.userInfo.username == '{name}'"),
+            UserMatcher::Prefix(prefix) => format!("request.userInfo.username.startsWith('{prefix}')"),
+            UserMatcher::Group(group) => {
                 format!("(has(request.userInfo.groups) && '{group}' in request.userInfo.groups)")
             }
         }
@@ -99,7 +99,7 @@ mod tests {
     fn users_are_named_in_three_ways() {
         let check = |text: &str, username: &str, group: &str, expect: bool| {
             assert_eq!(
-                text.parse::<Trusted>().unwrap().matches(&user(username, group)),
+                text.parse::<UserMatcher>().unwrap().matches(&user(username, group)),
                 expect,
                 "{text}"
             );
@@ -120,13 +120,13 @@ mod tests {
         );
         check("group:system:masters", "x", "system:masters", true);
         check("group:system:masters", "system:masters", "", false);
-        assert!(Trusted::accounts_of("kai").matches(&user("system:serviceaccount:kai:x", "")));
+        assert!(UserMatcher::accounts_of("kai").matches(&user("system:serviceaccount:kai:x", "")));
     }
 
     #[test]
     fn what_would_trust_everybody_or_break_out_of_cel_is_no_name() {
         for text in ["", "*", "a*b", "group:", "group:a*", "it's", "a\\", "a\n"] {
-            assert_eq!(text.parse::<Trusted>(), Err(NotUsers(text.to_owned())));
+            assert_eq!(text.parse::<UserMatcher>(), Err(InvalidUserMatcher(text.to_owned())));
         }
     }
 }

@@ -8,11 +8,11 @@ use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::args::Settings;
-use super::own_policies::{self, unchanged as unchanged_field};
-use super::owned::{self, Keys};
-use super::share;
-use super::trust::{COLLECTORS, KUBELETS};
-use super::view::Place;
+use super::gpu_share;
+use super::protected_keys::{self, ProtectedKeys};
+use super::service_account_policies::{self, unchanged as unchanged_field};
+use super::trusted_users::{GARBAGE_COLLECTORS, KUBELET_GROUP};
+use super::unstructured::MetadataMap;
 
 /// Group and version of policies.
 pub(crate) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
@@ -27,11 +27,11 @@ const NAMES: [&str; 5] = [
 
 /// Names of all policies; each has a binding of the same name.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    NAMES.into_iter().chain(own_policies::NAMES)
+    NAMES.into_iter().chain(service_account_policies::NAMES)
 }
 
 /// All policies, each followed by its binding.
-pub fn policies(settings: &Settings) -> Vec<Value> {
+pub fn admission_policies(settings: &Settings) -> Vec<Value> {
     let [pods, bindings, pod_groups, bind_requests, config_maps] = NAMES;
     let policies = [
         policy(pods, &[pod_rule()], &[not_ours(settings)], &pod_validations(settings)),
@@ -67,13 +67,13 @@ pub fn policies(settings: &Settings) -> Vec<Value> {
         let binding = binding(&policy);
         [policy, binding]
     };
-    let own = own_policies::policies(settings);
+    let own = service_account_policies::policies(settings);
     policies.into_iter().chain(own).flat_map(with_binding).collect()
 }
 
 /// Who of the users is one of ours, as CEL.
 pub(crate) fn ours(settings: &Settings) -> String {
-    let users: Vec<String> = settings.trusted.iter().map(super::Trusted::cel).collect();
+    let users: Vec<String> = settings.trusted_users.iter().map(super::UserMatcher::cel).collect();
     match users.is_empty() {
         true => "false".to_owned(),
         false => users.join(" || "),
@@ -157,7 +157,7 @@ fn not_ours(settings: &Settings) -> Value {
 
 /// What has lost its owner or its namespace must be able to go.
 fn not_collected() -> Value {
-    let names: Vec<String> = COLLECTORS.iter().map(|name| format!("'{name}'")).collect();
+    let names: Vec<String> = GARBAGE_COLLECTORS.iter().map(|name| format!("'{name}'")).collect();
     let expression = format!(
         "!(request.operation == 'DELETE' && request.userInfo.username in [{}])",
         names.join(", ")
@@ -181,23 +181,27 @@ pub(super) fn refuse(unless: &str, message: &str) -> Value {
 
 fn pod_validations(settings: &Settings) -> Vec<Value> {
     let mut validations = Vec::new();
-    for table in [&owned::POD_LABELS, &owned::POD_ANNOTATIONS] {
+    for table in [&protected_keys::POD_LABELS, &protected_keys::POD_ANNOTATIONS] {
         validations.extend(owned_validations("Pod", table));
     }
-    let message = format!("Pod: metadata.labels.{}: {}", keys::APP, owned::HELPER);
+    let message = format!(
+        "Pod: metadata.labels.{}: {}",
+        keys::APP,
+        protected_keys::HELPER_APP_USED
+    );
     validations.push(refuse(&helper(), &message));
-    let message = format!("Pod: spec.nodeName: {}", owned::NODE_CHOSEN);
+    let message = format!("Pod: spec.nodeName: {}", protected_keys::NODE_CHOSEN);
     validations.push(refuse(&node_chosen(&settings.scheduler_name), &message));
-    let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, share::SLOT_BY_HAND);
-    validations.push(refuse(&no_slot_by_hand(&settings.scheduler_name), &message));
-    let message = format!("Pod: status.phase: {}", owned::PHASE);
+    let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, gpu_share::SHARE_DEVICE_BY_HAND);
+    validations.push(refuse(&no_share_device_by_hand(&settings.scheduler_name), &message));
+    let message = format!("Pod: status.phase: {}", protected_keys::PHASE_WRITTEN);
     validations.push(refuse(&phase(&settings.scheduler_name), &message));
-    let fixed = &owned::FIXED_ANNOTATIONS;
+    let fixed = &protected_keys::FIXED_ANNOTATIONS;
     let message = format!(
         "Pod: {}: {}: {}",
-        fixed.place.path(),
+        fixed.map.path(),
         fixed.exact.join(", "),
-        owned::FIXED
+        protected_keys::GPU_REQUEST_CHANGED
     );
     validations.push(refuse(
         &format!("request.operation != 'UPDATE' || {}", unchanged(fixed)),
@@ -207,14 +211,14 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
 }
 
 fn binding_validations() -> Vec<Value> {
-    let tables = [&owned::POD_LABELS, &owned::POD_ANNOTATIONS];
-    let validation = |table: &Keys| {
-        let map = format!("object.{}", table.place.path());
+    let tables = [&protected_keys::POD_LABELS, &protected_keys::POD_ANNOTATIONS];
+    let validation = |table: &ProtectedKeys| {
+        let map = format!("object.{}", table.map.path());
         let message = format!(
             "Binding: {}: {}: {}",
-            table.place.path(),
+            table.map.path(),
             listed(table),
-            owned::WRITTEN_BY_US
+            protected_keys::KEY_ADDED
         );
         refuse(
             &format!("!has({map}) || {map}.all(key, !({}))", is_owned(table)),
@@ -223,13 +227,13 @@ fn binding_validations() -> Vec<Value> {
     };
     let by_tenant = refuse(
         &may_everywhere("binding", "create"),
-        &format!("Binding: {}", owned::BOUND_BY_TENANT),
+        &format!("Binding: {}", protected_keys::BINDING_FORBIDDEN),
     );
     tables.into_iter().map(validation).chain([by_tenant]).collect()
 }
 
 fn pod_group_validations() -> Vec<Value> {
-    let mut validations = owned_validations("PodGroup", &owned::POD_GROUP_ANNOTATIONS);
+    let mut validations = owned_validations("PodGroup", &protected_keys::POD_GROUP_ANNOTATIONS);
     let status = "PodGroup: status: only the scheduler writes it; leave it alone";
     validations.push(refuse(
         "!has(request.subResource) || request.subResource != 'status'",
@@ -258,8 +262,8 @@ fn config_map_validations() -> Vec<Value> {
 }
 
 /// Owned keys of the new object are as in the old one, and none is gone.
-fn owned_validations(kind: &str, table: &Keys) -> Vec<Value> {
-    let path = table.place.path();
+fn owned_validations(kind: &str, table: &ProtectedKeys) -> Vec<Value> {
+    let path = table.map.path();
     let is_owned = is_owned(table);
     let (new, old) = (format!("object.{path}"), format!("oldObject.{path}"));
     let written = format!(
@@ -272,16 +276,16 @@ fn owned_validations(kind: &str, table: &Keys) -> Vec<Value> {
     vec![
         refuse(
             &written,
-            &format!("{kind}: {path}: {}: {}", listed(table), owned::WRITTEN_BY_US),
+            &format!("{kind}: {path}: {}: {}", listed(table), protected_keys::KEY_ADDED),
         ),
         refuse(
             &removed,
-            &format!("{kind}: {path}: {}: {}", listed(table), owned::REMOVED_BY_US),
+            &format!("{kind}: {path}: {}: {}", listed(table), protected_keys::KEY_CHANGED),
         ),
     ]
 }
 
-fn is_owned(table: &Keys) -> String {
+fn is_owned(table: &ProtectedKeys) -> String {
     let exact = table.exact.iter().map(|key| format!("key == '{key}'"));
     let prefixes = table
         .prefixes
@@ -290,14 +294,14 @@ fn is_owned(table: &Keys) -> String {
     exact.chain(prefixes).collect::<Vec<_>>().join(" || ")
 }
 
-fn listed(table: &Keys) -> String {
+fn listed(table: &ProtectedKeys) -> String {
     let exact = table.exact.iter().map(|key| (*key).to_owned());
     let prefixes = table.prefixes.iter().map(|prefix| format!("{prefix}*"));
     exact.chain(prefixes).collect::<Vec<_>>().join(", ")
 }
 
-fn unchanged(table: &Keys) -> String {
-    let path = table.place.path();
+fn unchanged(table: &ProtectedKeys) -> String {
+    let path = table.map.path();
     let keys: Vec<String> = table.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
     let (new, old) = (there("object"), there("oldObject"));
@@ -308,9 +312,12 @@ fn unchanged(table: &Keys) -> String {
 }
 
 fn helper() -> String {
-    let helpers: Vec<String> = owned::HELPERS.iter().map(|helper| format!("'{helper}'")).collect();
+    let helpers: Vec<String> = protected_keys::HELPER_APPS
+        .iter()
+        .map(|helper| format!("'{helper}'"))
+        .collect();
     let app = keys::APP;
-    let path = Place::Labels.path();
+    let path = MetadataMap::Labels.path();
     let there = |object: &str| {
         format!(
             "(has({object}.{path}) && '{app}' in {object}.{path} && {object}.{path}['{app}'] in [{}])",
@@ -324,8 +331,8 @@ fn helper() -> String {
 }
 
 /// Slots are for pods of ours that ask for a part of a GPU.
-fn no_slot_by_hand(scheduler_name: &str) -> String {
-    let path = Place::Annotations.path();
+fn no_share_device_by_hand(scheduler_name: &str) -> String {
+    let path = MetadataMap::Annotations.path();
     let annotated = |key: &str| format!("'{key}' in object.{path}");
     let sharing = format!(
         "(has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}' && has(object.{path}) && ({} || {}))",
@@ -378,7 +385,7 @@ fn phase(scheduler_name: &str) -> String {
 
 /// Which pods a kubelet may write is for the API server to say.
 fn of_kubelet() -> String {
-    format!("(has(request.userInfo.groups) && '{KUBELETS}' in request.userInfo.groups)")
+    format!("(has(request.userInfo.groups) && '{KUBELET_GROUP}' in request.userInfo.groups)")
 }
 
 /// Whether the user may do this to pods of all namespaces.

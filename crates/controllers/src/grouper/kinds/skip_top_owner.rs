@@ -4,11 +4,15 @@
 use kai_api::crd::Preemptibility;
 use kai_api::keys;
 
-use super::super::plan::Plan;
-use super::super::workload::{Owner, Stop, Workload};
-use super::{Family, by};
+use super::super::desired_pod_group::DesiredPodGroup;
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::{GroupingRule, apply};
 
-pub(super) fn plan(workload: &Workload<'_>, skipped: &Owner, owners: &[Owner]) -> Result<Plan, Stop> {
+pub(super) fn desired(
+    workload: &Workload<'_>,
+    skipped: &Owner,
+    owners: &[Owner],
+) -> Result<DesiredPodGroup, GroupingError> {
     let below = &owners[..owners.len().saturating_sub(1)];
     let mut base = below.last().cloned().unwrap_or_else(|| Owner::of_pod(workload.pod));
     inherit(workload, &mut base, skipped);
@@ -17,17 +21,17 @@ pub(super) fn plan(workload: &Workload<'_>, skipped: &Owner, owners: &[Owner]) -
         last.clone_from(&base);
     }
     // One level is skipped, never two: what such an owner starts is the workload.
-    let family = match Family::of(&base) {
-        Family::SkipTop => Family::Base,
-        family => family,
+    let rule = match GroupingRule::of(&base) {
+        GroupingRule::SkipTop => GroupingRule::Default,
+        rule => rule,
     };
-    by(family, workload, &base, &chain)
+    apply(rule, workload, &base, &chain)
 }
 
 fn inherit(workload: &Workload<'_>, base: &mut Owner, skipped: &Owner) {
-    let defaults = &workload.rules.kind_defaults;
+    let defaults = &workload.options.kind_defaults;
     let class = defaults.priority_class(&skipped.kind, skipped.group());
-    let class = class.filter(|class| workload.view.has_priority_class(class));
+    let class = class.filter(|class| workload.cluster.has_priority_class(class));
     let preemptibility = defaults
         .preemptibility(&skipped.kind, skipped.group())
         .map(|preemptibility| match preemptibility {

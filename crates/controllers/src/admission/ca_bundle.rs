@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 /// More replicas than anybody runs. Restarts leave entries behind until they expire, and the newest matter most.
 const ENTRIES_MAX: usize = 32;
-const MARK: &str = "# kai-admission";
+const HEADER_PREFIX: &str = "# kai-admission";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
 /// One authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct CaCertificate {
     /// The replica.
     pub(crate) identity: String,
     /// Until when it is good.
@@ -23,12 +23,12 @@ pub(crate) struct Entry {
 }
 
 /// A bundle with this replica's entries, and of the others' those that are still good. What has no mark is not ours and is left out.
-pub(crate) fn merge(bundle: &str, own: &[Entry], now: Timestamp) -> String {
-    let is_own = |entry: &Entry| own.iter().any(|own| own.identity == entry.identity);
+pub(crate) fn merge(bundle: &str, own: &[CaCertificate], now: Timestamp) -> String {
+    let is_own = |entry: &CaCertificate| own.iter().any(|own| own.identity == entry.identity);
     let others = parse(bundle)
         .into_iter()
         .filter(|entry| entry.expires > now && !is_own(entry));
-    let mut entries: Vec<Entry> = own.to_vec();
+    let mut entries: Vec<CaCertificate> = own.to_vec();
     entries.extend(others);
     // Own entries first, whatever their age: this replica serves.
     entries[own.len()..].sort_by(|a, b| b.expires.cmp(&a.expires).then_with(|| a.identity.cmp(&b.identity)));
@@ -39,15 +39,23 @@ pub(crate) fn merge(bundle: &str, own: &[Entry], now: Timestamp) -> String {
     entries.iter().map(render).collect()
 }
 
-fn render(entry: &Entry) -> String {
-    format!("{MARK} {} {}\n{}\n", entry.expires, entry.identity, entry.pem.trim())
+fn render(entry: &CaCertificate) -> String {
+    format!(
+        "{HEADER_PREFIX} {} {}\n{}\n",
+        entry.expires,
+        entry.identity,
+        entry.pem.trim()
+    )
 }
 
-fn parse(bundle: &str) -> Vec<Entry> {
+fn parse(bundle: &str) -> Vec<CaCertificate> {
     let mut entries = Vec::new();
     let mut lines = bundle.lines();
     while let Some(line) = lines.next() {
-        let Some((expires, identity)) = line.strip_prefix(MARK).and_then(|rest| rest.trim().split_once(' ')) else {
+        let Some((expires, identity)) = line
+            .strip_prefix(HEADER_PREFIX)
+            .and_then(|rest| rest.trim().split_once(' '))
+        else {
             continue;
         };
         let mut pem = String::new();
@@ -59,7 +67,7 @@ fn parse(bundle: &str) -> Vec<Entry> {
             }
         }
         if let (Ok(expires), true) = (expires.parse(), pem.starts_with(BEGIN)) {
-            entries.push(Entry {
+            entries.push(CaCertificate {
                 identity: identity.to_owned(),
                 expires,
                 pem,
@@ -77,8 +85,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn entry(identity: &str, expires: i64) -> Entry {
-        Entry {
+    fn entry(identity: &str, expires: i64) -> CaCertificate {
+        CaCertificate {
             identity: identity.to_owned(),
             expires: at(expires),
             pem: format!("{BEGIN}\n{identity}{expires}\n{END}\n"),
@@ -115,7 +123,7 @@ mod tests {
             "garbage",
             "# kai-admission x",
             "# kai-admission 1970-01-01T01:00:00Z a\nno certificate",
-            MARK,
+            HEADER_PREFIX,
         ] {
             assert_eq!(identities(&merge(text, &[entry("a", 100)], at(0))), ["a@100"], "{text}");
         }
