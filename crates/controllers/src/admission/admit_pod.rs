@@ -1,4 +1,4 @@
-//! The rules for pods without an API server: for manifests that are simulated.
+//! Admission of a new pod without an API server, for `kai simulate`.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::queue_lister::QueueLister;
 use super::review::{Decision, Request};
 use super::{gpu_share, pod_mutate, pod_validate};
 
-/// What a new pod becomes, or why it is refused. The request is that of the user who creates it.
+/// The pod after mutation and validation, or the message of the denial. The request is that of the user who creates the pod.
 pub fn admit_pod(mut request: Request, settings: &Settings, queues: &dyn QueueLister) -> Result<Value, String> {
     let changed = pod_mutate::mutate(&request, settings, &gpu_share::token(&request.uid), None);
     match changed.decision {

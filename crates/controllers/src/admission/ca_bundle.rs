@@ -1,28 +1,29 @@
-//! The bundle of authorities in a webhook configuration. Every replica has an authority of its own and adds it to what the others
-//! wrote, so that no key ever leaves the process that made it. Text in and text out.
+//! The CA bundle of a webhook configuration. Every replica generates its own certificate authority and adds its certificate to the
+//! certificates of the other replicas, so that no private key leaves its process. Text in, text out.
 //!
-//! Before each certificate stands a line that says whose it is and how long it is good. PEM readers skip such lines.
+//! A header line before each certificate names its replica and its expiry. PEM readers skip such lines.
 
 use jiff::Timestamp;
 
-/// More replicas than anybody runs. Restarts leave entries behind until they expire, and the newest matter most.
+/// More replicas than an installation has. Restarted replicas leave certificates behind until they expire; the newest are kept.
 const ENTRIES_MAX: usize = 32;
 const HEADER_PREFIX: &str = "# kai-admission";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// One authority.
+/// The certificate of one replica's certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CaCertificate {
-    /// The replica.
+    /// Name of the replica.
     pub(crate) identity: String,
-    /// Until when it is good.
+    /// End of the certificate's validity.
     pub(crate) expires: Timestamp,
-    /// The certificate.
+    /// The certificate in PEM.
     pub(crate) pem: String,
 }
 
-/// A bundle with this replica's entries, and of the others' those that are still good. What has no mark is not ours and is left out.
+/// The bundle with this replica's certificates and the unexpired ones of other replicas. Certificates without our header line are
+/// dropped.
 pub(crate) fn merge(bundle: &str, own: &[CaCertificate], now: Timestamp) -> String {
     let is_own = |entry: &CaCertificate| own.iter().any(|own| own.identity == entry.identity);
     let others = parse(bundle)
@@ -30,10 +31,10 @@ pub(crate) fn merge(bundle: &str, own: &[CaCertificate], now: Timestamp) -> Stri
         .filter(|entry| entry.expires > now && !is_own(entry));
     let mut entries: Vec<CaCertificate> = own.to_vec();
     entries.extend(others);
-    // Own entries first, whatever their age: this replica serves.
+    // This replica serves requests now, so the bound never drops its own certificates.
     entries[own.len()..].sort_by(|a, b| b.expires.cmp(&a.expires).then_with(|| a.identity.cmp(&b.identity)));
     entries.truncate(ENTRIES_MAX.max(own.len()));
-    // In an order that does not depend on who wrote last, or replicas would overwrite each other for ever.
+    // The order must not depend on the last writer; otherwise replicas would overwrite each other for ever.
     entries.sort_by(|a, b| (&a.identity, a.expires, &a.pem).cmp(&(&b.identity, b.expires, &b.pem)));
     entries.dedup();
     entries.iter().map(render).collect()

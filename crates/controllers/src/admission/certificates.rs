@@ -1,7 +1,7 @@
-//! The certificates of the webhook server, made here: an authority and a leaf that it signs. Keys live in this process only. When to
-//! renew what is a function of the time; files and the network are elsewhere.
+//! The generated certificates of the webhook server: a certificate authority (CA) and the serving certificate that it signs. Private
+//! keys stay in this process. Rotation is a function of the current time; this file touches neither files nor the network.
 //!
-//! A new authority is announced before anything is signed by it, so that the API server knows it when it is first shown.
+//! A new CA is published in the CA bundle before it signs a serving certificate, so that the API server trusts the first one.
 
 use std::time::Duration;
 
@@ -16,29 +16,29 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::Error;
 use super::ca_bundle::CaCertificate;
 
-/// Clocks of other machines may be behind.
+/// Clocks of other machines may be behind, so certificates are valid from this much earlier.
 const SKEW: SignedDuration = SignedDuration::from_mins(60);
-/// How long an authority is known before a certificate of it is served.
-const ANNOUNCED: SignedDuration = SignedDuration::from_mins(1);
+/// Time between the publication of a CA and the first serving certificate that it signs.
+const PUBLISHED_BEFORE_USE: SignedDuration = SignedDuration::from_mins(1);
 
-/// How long things are good.
+/// Lifetimes of the generated certificates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
-    pub(crate) leaf: SignedDuration,
-    pub(crate) authority: SignedDuration,
+    pub(crate) serving: SignedDuration,
+    pub(crate) ca: SignedDuration,
 }
 
 impl Lifetimes {
-    pub(crate) fn new(leaf: Duration, authority: Duration) -> Lifetimes {
+    pub(crate) fn new(serving: Duration, ca: Duration) -> Lifetimes {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         Lifetimes {
-            leaf: signed(leaf),
-            authority: signed(authority),
+            serving: signed(serving),
+            ca: signed(ca),
         }
     }
 }
 
-/// What a server shows and knows.
+/// The certificate chain that the TLS server presents, and its private key.
 #[derive(Debug)]
 pub(crate) struct ServingCertificate {
     pub(crate) chain: Vec<CertificateDer<'static>>,
@@ -47,31 +47,31 @@ pub(crate) struct ServingCertificate {
 
 struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    made: Timestamp,
+    created: Timestamp,
     expires: Timestamp,
 }
 
-/// The authorities of this replica and when its leaf has to be renewed.
+/// Owns the CAs of this replica and knows when to rotate them. The maintenance loop of the role calls `rotate`.
 pub(crate) struct CertificateRotator {
     replica: String,
     hosts: Vec<String>,
     lifetimes: Lifetimes,
     current: CertificateAuthority,
-    /// Announced and not yet used.
+    /// Published in the CA bundle, and not yet used for signing.
     next: Option<CertificateAuthority>,
-    leaf_expires: Timestamp,
+    serving_expires: Timestamp,
 }
 
 impl std::fmt::Debug for CertificateRotator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CertificateRotator")
-            .field("leaf_expires", &self.leaf_expires)
+            .field("serving_expires", &self.serving_expires)
             .finish_non_exhaustive()
     }
 }
 
 impl CertificateRotator {
-    /// A new authority and the first leaf.
+    /// Generates a CA and the first serving certificate.
     pub(crate) fn new(
         replica: &str,
         hosts: Vec<String>,
@@ -80,59 +80,62 @@ impl CertificateRotator {
     ) -> Result<(CertificateRotator, ServingCertificate), Error> {
         let mut certificates = CertificateRotator {
             replica: replica.to_owned(),
-            current: authority(replica, lifetimes.authority, now)?,
+            current: authority(replica, lifetimes.ca, now)?,
             hosts,
             lifetimes,
             next: None,
-            leaf_expires: now,
+            serving_expires: now,
         };
         let certificate = certificates.sign(now)?;
         Ok((certificates, certificate))
     }
 
-    /// Renews what is due; a new leaf if there is one.
-    pub(crate) fn step(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
-        if self.next.is_none() && left(self.current.expires, now) < self.lifetimes.leaf.saturating_mul(2) {
-            self.next = Some(authority(&self.replica, self.lifetimes.authority, now)?);
+    /// Rotates what is due; returns a new serving certificate if there is one.
+    pub(crate) fn rotate(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
+        if self.next.is_none() && time_left(self.current.expires, now) < self.lifetimes.serving.saturating_mul(2) {
+            self.next = Some(authority(&self.replica, self.lifetimes.ca, now)?);
         }
-        let announced = |next: &mut CertificateAuthority| left(now, next.made) >= ANNOUNCED;
-        if let Some(next) = self.next.take_if(announced) {
+        let is_published = |next: &mut CertificateAuthority| time_left(now, next.created) >= PUBLISHED_BEFORE_USE;
+        if let Some(next) = self.next.take_if(is_published) {
             self.current = next;
             return self.sign(now).map(Some);
         }
-        // At two thirds of its life.
-        if left(self.leaf_expires, now).saturating_mul(3) < self.lifetimes.leaf {
+        // A serving certificate is renewed after two thirds of its lifetime.
+        if time_left(self.serving_expires, now).saturating_mul(3) < self.lifetimes.serving {
             return self.sign(now).map(Some);
         }
         Ok(None)
     }
 
-    /// What belongs into the bundle.
-    pub(crate) fn entries(&self) -> Vec<CaCertificate> {
-        let entry = |authority: &CertificateAuthority| CaCertificate {
+    /// The CA certificates that this replica adds to the CA bundle.
+    pub(crate) fn ca_certificates(&self) -> Vec<CaCertificate> {
+        let certificate = |authority: &CertificateAuthority| CaCertificate {
             identity: self.replica.clone(),
             expires: authority.expires,
             pem: authority.issuer.pem(),
         };
-        std::iter::once(&self.current).chain(&self.next).map(entry).collect()
+        std::iter::once(&self.current)
+            .chain(&self.next)
+            .map(certificate)
+            .collect()
     }
 
-    /// When the present leaf ends.
-    pub(crate) fn leaf_expires(&self) -> Timestamp {
-        self.leaf_expires
+    /// Expiry of the current serving certificate.
+    pub(crate) fn serving_expires(&self) -> Timestamp {
+        self.serving_expires
     }
 
     fn sign(&mut self, now: Timestamp) -> Result<ServingCertificate, Error> {
         let making = |error| Error::Certificate(format!("making a certificate: {error}"));
         let mut params = CertificateParams::new(self.hosts.clone()).map_err(making)?;
         let name = self.hosts.last().map_or("admission", String::as_str);
-        // A common name has at most 64 characters; who looks at it at all looks at the alternative names first.
+        // A common name has at most 64 characters. Clients check the subject alternative names, not the common name.
         params
             .distinguished_name
             .push(DnType::CommonName, name.chars().take(64).collect::<String>());
-        self.leaf_expires = later(now, self.lifetimes.leaf).min(self.current.expires);
-        params.not_before = point(earlier(now))?;
-        params.not_after = point(self.leaf_expires)?;
+        self.serving_expires = expiry(now, self.lifetimes.serving).min(self.current.expires);
+        params.not_before = to_offset_date_time(valid_from(now))?;
+        params.not_after = to_offset_date_time(self.serving_expires)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
@@ -145,7 +148,7 @@ impl CertificateRotator {
     }
 }
 
-/// Certificates and key from PEM.
+/// Reads a certificate chain and its private key from PEM.
 pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServingCertificate, Error> {
     let reading =
         |what: &str, error: rustls::pki_types::pem::Error| Error::Certificate(format!("reading {what}: {error}"));
@@ -164,39 +167,39 @@ fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<
     params
         .distinguished_name
         .push(DnType::CommonName, name.chars().take(64).collect::<String>());
-    // It signs leaves and nothing below them.
+    // The CA signs serving certificates and no intermediate CAs.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::CrlSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    let expires = later(now, lifetime);
-    params.not_before = point(earlier(now))?;
-    params.not_after = point(expires)?;
+    let expires = expiry(now, lifetime);
+    params.not_before = to_offset_date_time(valid_from(now))?;
+    params.not_after = to_offset_date_time(expires)?;
     let key = KeyPair::generate().map_err(making)?;
     Ok(CertificateAuthority {
         issuer: CertifiedIssuer::self_signed(params, key).map_err(making)?,
-        made: now,
+        created: now,
         expires,
     })
 }
 
-fn left(until: Timestamp, now: Timestamp) -> SignedDuration {
+fn time_left(until: Timestamp, now: Timestamp) -> SignedDuration {
     until.duration_since(now)
 }
 
-fn later(now: Timestamp, lifetime: SignedDuration) -> Timestamp {
-    // Certificates know whole seconds.
+fn expiry(now: Timestamp, lifetime: SignedDuration) -> Timestamp {
+    // Certificates have a precision of a second.
     let end = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
     Timestamp::from_second(end.as_second()).unwrap_or(end)
 }
 
-fn earlier(now: Timestamp) -> Timestamp {
+fn valid_from(now: Timestamp) -> Timestamp {
     now.checked_sub(SKEW).unwrap_or(now)
 }
 
-fn point(time: Timestamp) -> Result<time::OffsetDateTime, Error> {
+fn to_offset_date_time(time: Timestamp) -> Result<time::OffsetDateTime, Error> {
     time::OffsetDateTime::from_unix_timestamp(time.as_second())
         .map_err(|error| Error::Certificate(format!("a certificate until {time}: {error}")))
 }
@@ -221,40 +224,41 @@ mod tests {
     #[test]
     fn leaves_are_renewed_before_they_end() {
         let mut certificates = new();
-        assert_eq!(certificates.leaf_expires(), at(24));
-        assert!(certificates.step(at(15)).unwrap().is_none());
-        assert!(certificates.step(at(17)).unwrap().is_some());
-        assert_eq!(certificates.leaf_expires(), at(41));
-        assert_eq!(certificates.entries().len(), 1);
+        assert_eq!(certificates.serving_expires(), at(24));
+        assert!(certificates.rotate(at(15)).unwrap().is_none());
+        assert!(certificates.rotate(at(17)).unwrap().is_some());
+        assert_eq!(certificates.serving_expires(), at(41));
+        assert_eq!(certificates.ca_certificates().len(), 1);
     }
 
     #[test]
     fn a_new_authority_is_announced_before_it_signs() {
         let mut certificates = new();
-        let old = certificates.entries();
+        let old = certificates.ca_certificates();
         for hour in 0..=120 {
-            certificates.step(at(hour)).unwrap();
+            certificates.rotate(at(hour)).unwrap();
         }
-        assert_eq!(certificates.entries(), old);
-        certificates.step(at(121)).unwrap();
-        let both = certificates.entries();
+        assert_eq!(certificates.ca_certificates(), old);
+        certificates.rotate(at(121)).unwrap();
+        let both = certificates.ca_certificates();
         assert_eq!((both.len(), &both[0]), (2, &old[0]));
         assert!(
-            certificates.step(at(121)).unwrap().is_none(),
+            certificates.rotate(at(121)).unwrap().is_none(),
             "not yet known to the API server"
         );
-        assert!(certificates.step(at(122)).unwrap().is_some());
-        assert_eq!(certificates.entries(), both[1..]);
-        assert_eq!(certificates.leaf_expires(), at(146));
+        assert!(certificates.rotate(at(122)).unwrap().is_some());
+        assert_eq!(certificates.ca_certificates(), both[1..]);
+        assert_eq!(certificates.serving_expires(), at(146));
     }
 
     #[test]
     fn the_authority_outlives_its_leaves_at_all_times() {
         let mut certificates = new();
         for hour in 0..1000 {
-            certificates.step(at(hour)).unwrap();
+            certificates.rotate(at(hour)).unwrap();
             assert!(
-                certificates.leaf_expires() > at(hour) && certificates.leaf_expires() <= certificates.current.expires
+                certificates.serving_expires() > at(hour)
+                    && certificates.serving_expires() <= certificates.current.expires
             );
         }
     }

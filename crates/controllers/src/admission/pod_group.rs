@@ -1,5 +1,5 @@
-//! Which pod groups are refused, and what they are warned of. The tree of subgroups must be one; numbers that make no sense are
-//! refused at creation and, where running workloads may have them, warned of later.
+//! Validation of pod groups. The subgroups must form a tree. Senseless minima are denied at creation; on updates of objects that
+//! running workloads may have, some of them are warnings.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use super::queue_lister::QueueLister;
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::{ignored_values, priority_class, protected_keys, queue, unstructured};
 
-/// Whether the pod group may be as the request has it.
+/// Reviews a pod group.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
-    let going = unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some();
+    let is_being_deleted = unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some();
     match request.operation {
         Operation::Delete | Operation::Connect => return Verdict::default(),
-        Operation::Update if going => return Verdict::default(),
+        Operation::Update if is_being_deleted => return Verdict::default(),
         Operation::Create | Operation::Update => {}
     }
     let mut errors = if settings.trusts(&request.user_info) {
@@ -25,12 +25,12 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     } else {
         protected_keys::validate_pod_group(request)
     };
-    errors.extend(queue_of(request, queues));
+    errors.extend(validate_queue(request, queues));
     errors.extend(priority_class::validate_pod_group(request, queues));
     let mut warnings = ignored_values::pod_group(&request.object, &queues.priority_classes());
-    let size = match size_of(request) {
+    let size = match check_size(request) {
         SizeCheck::WithinBound => None,
-        // Written before there was a bound. Everybody else's edits go through; the scheduler starts none of its pods.
+        // The object is older than the bound. Updates of other fields are admitted; the scheduler starts none of the group's pods.
         SizeCheck::AboveBoundUnchanged(error) => {
             warnings.push(format!("{}: {}", error.field, error.text));
             return Verdict::of(&request.object_name("PodGroup"), &errors).with_warnings(warnings);
@@ -54,24 +54,24 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     Verdict::of(&request.object_name("PodGroup"), &errors).with_warnings(warnings)
 }
 
-fn queue_of(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
+fn validate_queue(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
     let queue = unstructured::text(&request.object, "/spec/queue")?;
-    // Whoever made it: the pod grouper passes on what a tenant wrote.
+    // Applies to trusted users too: the pod grouper copies the queue that a tenant wrote.
     if unstructured::text(&request.old_object, "/spec/queue") == Some(queue) {
         return None;
     }
     queue::access(queues, queue, &request.namespace, "spec.queue".to_owned())
 }
 
-/// How a request stands to the bound on subgroups.
+/// The number of subgroups against `SUB_GROUPS_MAX`.
 enum SizeCheck {
     WithinBound,
-    /// It exceeds the bound, as the object did before, with the same subgroups.
+    /// The object exceeds the bound, and the update leaves its subgroups unchanged.
     AboveBoundUnchanged(FieldError),
     AboveBound(FieldError),
 }
 
-fn size_of(request: &Request) -> SizeCheck {
+fn check_size(request: &Request) -> SizeCheck {
     const LIST: &str = "/spec/subGroups";
     let list = unstructured::list(&request.object, LIST);
     if list.len() <= SUB_GROUPS_MAX {
@@ -90,7 +90,7 @@ fn size_of(request: &Request) -> SizeCheck {
     }
 }
 
-/// A number that makes no sense.
+/// A minimum that does not fit the subgroup tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SubGroupProblem {
     LeafWithMinSubGroup {
@@ -148,7 +148,7 @@ impl SubGroupProblem {
                     Some(name) => field(name, "minSubGroup"),
                     None => "spec.minSubGroup".to_owned(),
                 };
-                // The first half is KAI's, and scripts look for it.
+                // KAI writes the first half of this text, and scripts search for it.
                 let whose = name
                     .as_ref()
                     .map(|name| format!("subgroup {name:?}: "))
@@ -173,7 +173,7 @@ fn check(pod_group: &Value) -> Result<Vec<SubGroupProblem>, FieldError> {
     let spec = pod_group.get("spec").unwrap_or(&Value::Null);
     let (min_member, min_sub_group) = minima(spec, "spec")?;
     if min_member.is_some() && min_sub_group.is_some() {
-        return Err(both("spec".to_owned()));
+        return Err(exclusive_minima("spec".to_owned()));
     }
     let groups = tree(unstructured::list(spec, "/subGroups"))?;
     let mut children: BTreeMap<&str, usize> = BTreeMap::new();
@@ -185,12 +185,12 @@ fn check(pod_group: &Value) -> Result<Vec<SubGroupProblem>, FieldError> {
     let mut problems = Vec::new();
     for (name, group) in &groups {
         if group.min_member.is_some() && group.min_sub_group.is_some() {
-            return Err(both(format!("spec.subGroups[{name}]")));
+            return Err(exclusive_minima(format!("spec.subGroups[{name}]")));
         }
         problems.extend(problems_of(name, group, children.get(name).copied().unwrap_or(0)));
     }
     let roots = groups.values().filter(|group| group.parent.is_none()).count();
-    problems.extend(min_sub_group.and_then(|wanted| too_many(None, wanted, roots)));
+    problems.extend(min_sub_group.and_then(|wanted| too_many_sub_groups(None, wanted, roots)));
     Ok(problems)
 }
 
@@ -215,18 +215,18 @@ fn problems_of(name: &str, group: &SubGroup, children: usize) -> Vec<SubGroupPro
         problems.extend(
             group
                 .min_sub_group
-                .and_then(|wanted| too_many(Some(name()), wanted, children)),
+                .and_then(|wanted| too_many_sub_groups(Some(name()), wanted, children)),
         );
     }
     problems
 }
 
-fn too_many(name: Option<String>, wanted: i64, there: usize) -> Option<SubGroupProblem> {
+fn too_many_sub_groups(name: Option<String>, wanted: i64, there: usize) -> Option<SubGroupProblem> {
     let more = usize::try_from(wanted).is_ok_and(|wanted| wanted > there);
     more.then_some(SubGroupProblem::TooManySubGroups { name, wanted, there })
 }
 
-/// The subgroups by name, if they are a forest.
+/// The subgroups by name; an error if they do not form a forest.
 fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, FieldError> {
     let mut groups = BTreeMap::new();
     for (index, group) in list.iter().enumerate() {
@@ -258,53 +258,53 @@ fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, FieldError> {
     Ok(groups)
 }
 
-/// No subgroup may be its own ancestor, nor have too many. Each subgroup is looked at twice: on the way up, which ends at one that
-/// is known to be fine, and on the way back.
+/// Denies cycles and trees deeper than `SUB_GROUP_DEPTH_MAX`. Each walk to the root stops at a subgroup that was checked before, so
+/// every subgroup is visited twice.
 fn check_ancestors(groups: &BTreeMap<&str, SubGroup<'_>>) -> Result<(), FieldError> {
     #[derive(Clone, Copy)]
-    enum Seen {
-        /// Below where the walk is now.
-        OnTheWay,
-        /// It has this many ancestors.
-        Fine(usize),
+    enum Visit {
+        /// On the path of the current walk.
+        OnPath,
+        /// Checked; the number of its ancestors.
+        Checked(usize),
     }
-    let mut seen: BTreeMap<&str, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, Visit> = BTreeMap::new();
     for name in groups.keys() {
         let refuse = |name: &str, text: String| FieldError::invalid(format!("spec.subGroups[{name}].parent"), text);
-        let mut way = Vec::new();
+        let mut path = Vec::new();
         let mut next = Some(*name);
         let mut above = 0;
         while let Some(at) = next {
             steps::count(1);
             match seen.get(at) {
-                Some(Seen::OnTheWay) => {
+                Some(Visit::OnPath) => {
                     let text = format!("subgroup {at} would be its own ancestor; choose another parent");
                     return Err(refuse(name, text));
                 }
-                Some(Seen::Fine(ancestors)) => {
+                Some(Visit::Checked(ancestors)) => {
                     above = ancestors + 1;
                     break;
                 }
                 None => {}
             }
-            seen.insert(at, Seen::OnTheWay);
-            way.push(at);
+            seen.insert(at, Visit::OnPath);
+            path.push(at);
             next = groups.get(at).and_then(|group| group.parent);
         }
-        for at in way.into_iter().rev() {
+        for at in path.into_iter().rev() {
             if above >= SUB_GROUP_DEPTH_MAX {
                 let text =
                     format!("subgroups are nested more than {SUB_GROUP_DEPTH_MAX} levels deep; leave out levels");
                 return Err(refuse(at, text));
             }
-            seen.insert(at, Seen::Fine(above));
+            seen.insert(at, Visit::Checked(above));
             above += 1;
         }
     }
     Ok(())
 }
 
-/// The two numbers of a group. The schema refuses odd ones too; without it they would be read as absent.
+/// `minMember` and `minSubGroup`. The schema denies values of other types too; without it they would count as absent.
 fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), FieldError> {
     let number = |part: &str| match group.get(part) {
         None | Some(Value::Null) => Ok(None),
@@ -322,7 +322,7 @@ fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), Fiel
     Ok((number("minMember")?, number("minSubGroup")?))
 }
 
-fn both(field: String) -> FieldError {
+fn exclusive_minima(field: String) -> FieldError {
     let text = "minMember and minSubGroup exclude each other; write minMember to count pods, or minSubGroup to count subgroups";
     FieldError::invalid(field, text)
 }
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// What is refused starts with `expect`, or nothing is.
+    /// The denial starts with `expect`; there is none if `expect` is empty.
     fn check(operation: Operation, spec: Value, expect: &str, warnings: usize) {
         let (message, words) = ask(operation, spec.clone());
         assert_eq!(

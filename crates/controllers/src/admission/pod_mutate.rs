@@ -1,5 +1,5 @@
-//! How pods of ours are made to look: those that share GPUs refer to the ConfigMaps that the binder will make, and, where that is
-//! asked for, GPUs are hidden from containers that did not ask for one. Doing it twice is doing it once.
+//! Mutation of the scheduler's pods: pods that share GPUs get references to the ConfigMaps that the binder will create, and, if that is
+//! turned on, containers that request no GPU get `NVIDIA_VISIBLE_DEVICES=void`. The mutation is idempotent.
 
 use kai_api::keys;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured;
 use super::visible_devices;
 
-/// What the pod becomes. `token` is the random part of new names, `runtime_class` what a pod that shares GPUs gets.
+/// Mutates a pod. `token` is the random part of new names, `runtime_class` the class of pods that share GPUs.
 pub(super) fn mutate(request: &Request, settings: &Settings, token: &str, runtime_class: Option<&str>) -> Verdict {
     if unstructured::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
         return Verdict::default();
@@ -21,7 +21,7 @@ pub(super) fn mutate(request: &Request, settings: &Settings, token: &str, runtim
     }
 }
 
-/// The pod as it becomes, and what the user is told of it.
+/// The mutated pod, and warnings.
 fn mutated(
     request: &Request,
     settings: &Settings,
@@ -42,7 +42,7 @@ fn mutated(
                 set_runtime_class(&mut pod, class);
             }
         }
-        // Only containers that join a pod later can still be changed.
+        // Only ephemeral containers, which are added later, can still be changed.
         Operation::Update | Operation::Delete | Operation::Connect => {}
     }
     let warnings = match settings.block_visible_devices {
@@ -108,7 +108,7 @@ fn add_environment(container: &mut Value, config_map: &str) {
     list_mut(container, "envFrom").push(json!({"configMapRef": {"name": config_map, "optional": false}}));
 }
 
-/// Kubernetes wants limit and request of such a resource to be the same.
+/// Kubernetes requires equal limit and request for an extended resource.
 fn request_share_device(container: &mut Value) {
     let is_map = |value: &Value| value.is_object() || value.is_null();
     let resources = &mut container["resources"];
@@ -127,14 +127,14 @@ fn set_runtime_class(pod: &mut Value, class: &str) {
     }
 }
 
-/// Takes all elements of this name out of the list and puts the new one at its end.
+/// Removes all elements of the same name from the list and appends the new one.
 fn replace_named(parent: &mut Value, list: &str, element: Value) {
     let elements = list_mut(parent, list);
     elements.retain(|other| other["name"] != element["name"]);
     elements.push(element);
 }
 
-/// The list of this name, made if it is not there. The parent must be an object or null.
+/// The list of this name, created if absent. The parent must be an object or null.
 pub(crate) fn list_mut<'a>(parent: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
     let list = &mut parent[name];
     if !list.is_array() {
@@ -143,7 +143,7 @@ pub(crate) fn list_mut<'a>(parent: &'a mut Value, name: &str) -> &'a mut Vec<Val
     list.as_array_mut().expect("made a list above")
 }
 
-/// Sets a field of a part of the pod. A part of an odd shape stays as it is: the API server refuses the pod for it.
+/// Sets a field of a part of the pod. A part that is no object stays as it is: the API server denies the pod for it.
 fn set(pod: &mut Value, part: &str, field: &str, value: Value) {
     if let Some(Value::Object(part)) = pod.get_mut(part) {
         part.insert(field.to_owned(), value);
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn slots_are_requested_where_the_kubelet_tells_their_holder() {
-        let slot = |pod: &Value, pointer: &str, settings: &Settings| {
+        let requested = |pod: &Value, pointer: &str, settings: &Settings| {
             after(pod, settings)
                 .pointer(pointer)
                 .map(|resources| resources["limits"].clone())
@@ -231,19 +231,19 @@ mod tests {
         pod["spec"]["containers"][0]["resources"] =
             json!({"limits": {"cpu": "1", "kai.scheduler/gpu-share": 3}, "requests": null});
         let container = "/spec/containers/0/resources";
-        let slots = json!({"cpu": "1", "kai.scheduler/gpu-share": "1"});
-        assert_eq!(slot(&pod, container, &Settings::default()), Some(slots));
+        let share_devices = json!({"cpu": "1", "kai.scheduler/gpu-share": "1"});
+        assert_eq!(requested(&pod, container, &Settings::default()), Some(share_devices));
         let off = settings(|settings| settings.share_devices = Feature::Off);
-        assert_eq!(slot(&fraction(), container, &off), None);
+        assert_eq!(requested(&fraction(), container, &off), None);
 
         let mut init = fraction();
         init["metadata"]["annotations"]["gpu-fraction-container-name"] = "load".into();
         init["spec"]["initContainers"] = json!([{"name": "load"}]);
         let container = "/spec/initContainers/0/resources";
-        assert_eq!(slot(&init, container, &Settings::default()), None);
+        assert_eq!(requested(&init, container, &Settings::default()), None);
         init["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
-        let slots = json!({"kai.scheduler/gpu-share": "1"});
-        assert_eq!(slot(&init, container, &Settings::default()), Some(slots));
+        let share_devices = json!({"kai.scheduler/gpu-share": "1"});
+        assert_eq!(requested(&init, container, &Settings::default()), Some(share_devices));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Which pods of ours are refused: wrong GPU requests, the scheduler's own keys, GPUs named by hand, queues of others. A pod that is
-//! changed is not refused for what was wrong with it before: nobody could take its finalizers away.
+//! Validation of the scheduler's pods: GPU requests, the scheduler's own keys, GPUs named by hand, queues that the namespace may not
+//! use. An update is not denied for a problem that the pod had before; otherwise nobody could remove its finalizers.
 
 use kai_api::{GpuAsk, TextMap, gpu_request, keys};
 use kai_engine::model::GpuRequest;
@@ -11,10 +11,10 @@ use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured::{self, MetadataMap};
 use super::{gpu_share, ignored_values, priority_class, protected_keys, visible_devices};
 
-/// The scheduler would take a whole device as a fraction; KAI does not, and as a plain resource it needs no reservation.
+/// The scheduler could treat a fraction of 1 as a share, but KAI denies it, and a whole GPU needs no reservation.
 const WHOLE_DEVICE_BILLIONTHS: i64 = 1_000_000_000;
 
-/// Whether the pod may be as the request has it.
+/// Reviews a pod.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
     match request.operation {
         Operation::Delete | Operation::Connect => return Verdict::default(),
@@ -42,7 +42,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     Verdict::of(&request.object_name("Pod"), &errors).with_warnings(warnings)
 }
 
-/// The first thing that is wrong with a pod by itself.
+/// The first error in the pod itself, without other objects.
 fn content(pod: &Value, settings: &Settings) -> Option<FieldError> {
     if let Err(error) = gpus(pod, settings.gpu_sharing) {
         return Some(error);
@@ -54,16 +54,16 @@ fn content(pod: &Value, settings: &Settings) -> Option<FieldError> {
     match container {
         Err(error) => Some(error),
         Ok(container) => {
-            let slots = container.and_then(|container| gpu_share::validate_share_devices(pod, Some(container)));
-            slots.or_else(|| match settings.block_visible_devices {
-                Feature::On => visible_devices::check(pod, container),
+            let share_devices = container.and_then(|container| gpu_share::validate_share_devices(pod, Some(container)));
+            share_devices.or_else(|| match settings.block_visible_devices {
+                Feature::On => visible_devices::validate(pod, container),
                 Feature::Off => None,
             })
         }
     }
 }
 
-/// KAI's checks in KAI's order; then what the scheduler would refuse later.
+/// KAI's checks in KAI's order, then the checks that the scheduler would make later.
 fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
     let annotated = |key: &str| unstructured::entry(pod, MetadataMap::Annotations, key);
     let field = |key: &str| format!("metadata.annotations.{key}");
@@ -94,14 +94,14 @@ fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
         }
         Some(_) | None => {}
     }
-    // The amount is looked at before the number of devices, so the first reading is without that.
+    // KAI checks the amount before the number of devices, so the first pass reads the request without the latter.
     readable(pod, |key| key == keys::GPU_FRACTION || key == keys::GPU_MEMORY)?;
     readable(pod, |key| {
         [keys::GPU_FRACTION, keys::GPU_MEMORY, keys::GPU_FRACTION_DEVICES].contains(&key)
     })
 }
 
-/// Whether the scheduler can read these annotations.
+/// Checks that the scheduler can read the annotations that `wanted` selects.
 fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), FieldError> {
     let entries = unstructured::entries(pod, MetadataMap::Annotations).filter(|(key, _)| wanted(key));
     let annotations = TextMap::from_entries(entries.map(|(key, value)| (key.into(), (&*value).into())).collect());
@@ -273,20 +273,25 @@ mod tests {
 
     #[test]
     fn slots_are_not_asked_for_by_hand() {
-        let slots = |amount: Value| json!({"name": "c", "resources": {"limits": {"kai.scheduler/gpu-share": amount}}});
+        let share_devices =
+            |amount: Value| json!({"name": "c", "resources": {"limits": {"kai.scheduler/gpu-share": amount}}});
         let half = json!({"gpu-fraction": "0.5"});
-        check(half.clone(), slots(json!("1")), "");
-        check(half.clone(), slots(json!(1)), "");
-        check(half.clone(), slots(json!("2")), "gpu-share: the scheduler adds it");
+        check(half.clone(), share_devices(json!("1")), "");
+        check(half.clone(), share_devices(json!(1)), "");
+        check(
+            half.clone(),
+            share_devices(json!("2")),
+            "gpu-share: the scheduler adds it",
+        );
         check(
             json!({}),
-            slots(json!("1")),
+            share_devices(json!("1")),
             "spec.containers[0].resources.limits.kai.scheduler/gpu-share: ",
         );
-        let mut two = pod(half, slots(json!("1")));
-        two["spec"]["containers"] = json!([slots(json!("1")), slots(json!("1"))]);
+        let mut two = pod(half, share_devices(json!("1")));
+        two["spec"]["containers"] = json!([share_devices(json!("1")), share_devices(json!("1"))]);
         assert!(message(&create(two), &settings()).contains("spec.containers[1].resources"));
-        let mut foreign = pod(json!({"gpu-fraction": "0.5"}), slots(json!("1")));
+        let mut foreign = pod(json!({"gpu-fraction": "0.5"}), share_devices(json!("1")));
         foreign["spec"]["schedulerName"] = "default-scheduler".into();
         assert!(message(&create(foreign), &settings()).contains("gpu-share"));
     }

@@ -1,5 +1,5 @@
-//! Which priority classes pods and pod groups may name. The rules are those of the scheduler, see `kai_api::PriorityClaim`; here they are
-//! answered at once, with the field that has to change.
+//! Validation of the priority classes that pods and pod groups name. The rules are the scheduler's (`kai_api::PriorityClaim`);
+//! admission applies them at creation and names the field.
 
 use kai_api::{PriorityClaim, keys};
 use serde_json::Value;
@@ -8,7 +8,8 @@ use super::queue_lister::QueueLister;
 use super::review::{FieldError, Request};
 use super::unstructured::{self, MetadataMap};
 
-/// Why a pod group may not have its priority in its queue. Whoever made it: the pod grouper passes on what a tenant wrote.
+/// The error if the pod group may not have its priority in its queue. Applies to trusted users too: the pod grouper copies the class
+/// that a tenant wrote.
 pub(super) fn validate_pod_group(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
     let named = |object| {
         (
@@ -25,12 +26,12 @@ pub(super) fn validate_pod_group(request: &Request, queues: &dyn QueueLister) ->
         queue: queue.unwrap_or_default(),
         class,
     };
-    let ceiling = |name: &str| queues.named(name).map(|queue| queue.priority_ceiling());
+    let ceiling = |name: &str| queues.get(name).map(|queue| queue.priority_ceiling());
     let refusal = claim.refusal(&queues.priority_classes(), ceiling)?;
     Some(FieldError::forbidden("spec.priorityClassName", refusal.to_string()))
 }
 
-/// Why a pod may not name its class. The workload above the pod may name another one, so the queue's ceiling is not looked at.
+/// The error if the pod may not name its class. The pod's workload may name another class, so the queue's ceiling is not checked here.
 pub(super) fn validate_pod(request: &Request) -> Option<FieldError> {
     let (field, class) = class_of(&request.object)?;
     if class_of(&request.old_object).is_some_and(|(_, before)| before == class) {
@@ -44,7 +45,7 @@ pub(super) fn validate_pod(request: &Request) -> Option<FieldError> {
     Some(FieldError::forbidden(field, claim.system_class()?.to_string()))
 }
 
-/// The class that a pod names, as the pod grouper looks for it.
+/// The field and the class that a pod names, in the order in which the pod grouper reads them.
 fn class_of(pod: &Value) -> Option<(String, String)> {
     let label =
         unstructured::entry(pod, MetadataMap::Labels, keys::PRIORITY_CLASS_NAME).filter(|class| !class.is_empty());

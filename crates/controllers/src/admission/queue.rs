@@ -1,4 +1,4 @@
-//! Which queues are refused, and who may use a queue.
+//! Validation of queues, and of the use of a queue by a namespace.
 
 use std::collections::BTreeSet;
 
@@ -12,25 +12,26 @@ use super::queue_quota::quotas;
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured::{self, MetadataMap};
 
-/// No queue has more of anything, in the units of the API. The scheduler's own bound is of this order; beyond it a queue is skipped.
+/// Upper bound of an amount, in the units of the API. The scheduler's own bound is of this order; the scheduler skips a queue beyond
+/// it.
 const AMOUNT_MAX: f64 = 1e11;
 const UNLIMITED: f64 = -1.0;
-/// Resources of a queue, as the API names them, with the word for people.
+/// Resources of a queue: name in the API, name in messages.
 const RESOURCES: [(&str, &str); 3] = [("gpu", "GPU"), ("cpu", "CPU"), ("memory", "memory")];
 
-/// Whether the queue may be as the request has it, or go.
+/// Reviews a queue.
 pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
     let object = request.object_name("Queue");
     match request.operation {
         Operation::Connect => Verdict::default(),
         Operation::Delete => deletion(request, settings, queues),
         Operation::Create | Operation::Update => {
-            // A queue that is going must be able to lose its finalizers.
+            // A queue that is being deleted must be able to lose its finalizers.
             if unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some() {
                 return Verdict::default();
             }
-            let mut errors = content(&request.object);
-            errors.extend(cycle(request, queues));
+            let mut errors = validate_spec(&request.object);
+            errors.extend(ancestor_cycle(request, queues));
             let mut warnings = warnings_of(&request.object);
             if errors.is_empty() {
                 warnings.extend(ignored_values::queue(&request.object));
@@ -41,9 +42,9 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     }
 }
 
-/// Why pods of a namespace may not use a queue.
+/// The error if pods of the namespace may not use the queue.
 pub(crate) fn access(queues: &dyn QueueLister, queue: &str, namespace: &str, field: String) -> Option<FieldError> {
-    let queue = queues.named(queue)?;
+    let queue = queues.get(queue)?;
     if queue.namespaces()?.contain(namespace) {
         return None;
     }
@@ -56,8 +57,8 @@ pub(crate) fn access(queues: &dyn QueueLister, queue: &str, namespace: &str, fie
     Some(FieldError::forbidden(field, text))
 }
 
-/// What is wrong with a queue by itself.
-fn content(queue: &Value) -> Vec<FieldError> {
+/// Errors in the queue itself, without other objects.
+fn validate_spec(queue: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match queue.pointer("/spec/resources") {
         None | Some(Value::Null) => {
@@ -102,29 +103,29 @@ fn amounts(name: &str, resource: Option<&Value>) -> Vec<FieldError> {
         Some(FieldError::invalid(format!("spec.resources.{name}.{part}"), text))
     };
     let parts = [
-        ("quota", Unlimited::Possible),
-        ("limit", Unlimited::Possible),
-        ("overQuotaWeight", Unlimited::Senseless),
+        ("quota", Unlimited::Allowed),
+        ("limit", Unlimited::Allowed),
+        ("overQuotaWeight", Unlimited::Invalid),
     ];
     parts.into_iter().filter_map(wrong).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unlimited {
-    Possible,
-    Senseless,
+    Allowed,
+    Invalid,
 }
 
 fn amount(value: &Value, unlimited: Unlimited) -> Result<(), String> {
     let remedy = match unlimited {
-        Unlimited::Possible => "write -1 for unlimited, or a number of zero or more",
-        Unlimited::Senseless => "write a number of zero or more",
+        Unlimited::Allowed => "write -1 for unlimited, or a number of zero or more",
+        Unlimited::Invalid => "write a number of zero or more",
     };
     if value.is_null() {
         return Ok(());
     }
     match value.as_f64() {
-        Some(UNLIMITED) if unlimited == Unlimited::Possible => Ok(()),
+        Some(UNLIMITED) if unlimited == Unlimited::Allowed => Ok(()),
         Some(number) if number > AMOUNT_MAX => {
             Err(format!("{value} is more than any cluster has; write the real amount"))
         }
@@ -134,7 +135,8 @@ fn amount(value: &Value, unlimited: Unlimited) -> Result<(), String> {
     }
 }
 
-/// A parent may go before its children: scripts and Helm delete queues in any order. The children's workloads wait meanwhile.
+/// A parent may be deleted before its children: scripts and Helm delete queues in any order. The children's workloads wait until the
+/// parent exists again.
 fn deletion(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
     let children = children(request, queues);
     if children.is_empty() {
@@ -161,49 +163,47 @@ fn deletion(request: &Request, settings: &Settings, queues: &dyn QueueLister) ->
 fn children(request: &Request, queues: &dyn QueueLister) -> Vec<String> {
     let name = name(request);
     let mut children: BTreeSet<String> = queues
-        .all()
+        .list()
         .iter()
         .filter(|queue| queue.parent() == Some(name))
         .map(|queue| queue.metadata.plain_name().to_owned())
         .collect();
     if children.is_empty() {
-        // Without the feed there is what the status says.
+        // Before the informer has queues, the status tells the children.
         let stated = unstructured::list(&request.old_object, "/status/childQueues");
-        let still_there = |child: &&str| queues.named(child).is_none_or(|queue| queue.parent() == Some(name));
-        let unknown = queues.all().is_empty();
+        let still_there = |child: &&str| queues.get(child).is_none_or(|queue| queue.parent() == Some(name));
+        let unknown = queues.list().is_empty();
         let stated = stated.iter().filter_map(Value::as_str).filter(still_there);
         children.extend(stated.filter(|_| unknown).map(str::to_owned));
     }
     children.into_iter().collect()
 }
 
-fn cycle(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
+fn ancestor_cycle(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
     let name = name(request);
-    let mut way = vec![name.to_owned()];
+    let mut path = vec![name.to_owned()];
     let mut next = unstructured::text(&request.object, "/spec/parentQueue").map(str::to_owned);
     while let Some(parent) = next {
-        let again = way.contains(&parent);
-        way.push(parent.clone());
+        let is_repeated = path.contains(&parent);
+        path.push(parent.clone());
         if parent == name {
             let text = format!(
                 "the queue would be its own ancestor: {}; choose another parent",
-                way.join(" -> ")
+                path.join(" -> ")
             );
             return Some(FieldError::invalid("spec.parentQueue", text));
         }
-        // A cycle further up is not this queue's fault, but the walk must end.
-        next = if again {
+        // A cycle among the ancestors is not this queue's error, but the walk must end.
+        next = if is_repeated {
             None
         } else {
-            queues
-                .named(&parent)
-                .and_then(|queue| queue.parent().map(str::to_owned))
+            queues.get(&parent).and_then(|queue| queue.parent().map(str::to_owned))
         };
     }
     None
 }
 
-/// What is odd about a queue by itself.
+/// Warnings about the queue itself, without other objects.
 fn warnings_of(queue: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     if queue.pointer("/spec/resources").is_none_or(Value::is_null) {

@@ -1,33 +1,33 @@
-//! What webhooks know of the cluster: the queues, and the priority classes. Reading only.
+//! Read access of the webhooks to queues and priority classes.
 
 use std::sync::Arc;
 
 use kai_api::PriorityClasses;
 
-/// The queues that there are, and the priority classes that their pod groups may name.
+/// Lists queues, and the priority classes that pod groups may name.
 pub trait QueueLister: Send + Sync {
-    /// All of them.
-    fn all(&self) -> Vec<Arc<kai_api::Queue>>;
+    /// All queues.
+    fn list(&self) -> Vec<Arc<kai_api::Queue>>;
 
-    /// The one of this name.
-    fn named(&self, name: &str) -> Option<Arc<kai_api::Queue>>;
+    /// The queue of this name, if it exists.
+    fn get(&self, name: &str) -> Option<Arc<kai_api::Queue>>;
 
-    /// The priority classes.
+    /// The priority classes of the cluster.
     fn priority_classes(&self) -> PriorityClasses;
 }
 
-/// As the watches of a role see them.
+/// The lister on the shared informers.
 pub(super) struct InformerLister {
     pub(super) queues: kai_cluster::Feed<kai_api::Queue>,
     pub(super) classes: kai_cluster::Feed<kai_api::PriorityClass>,
 }
 
 impl QueueLister for InformerLister {
-    fn all(&self) -> Vec<Arc<kai_api::Queue>> {
+    fn list(&self) -> Vec<Arc<kai_api::Queue>> {
         self.queues.all()
     }
 
-    fn named(&self, name: &str) -> Option<Arc<kai_api::Queue>> {
+    fn get(&self, name: &str) -> Option<Arc<kai_api::Queue>> {
         self.queues.get(&kai_api::ObjectKey::new("", name))
     }
 
@@ -40,13 +40,13 @@ impl QueueLister for InformerLister {
     }
 }
 
-/// A fixed list, in a cluster with the priority classes of an installation.
+/// A fixed list of queues, with the priority classes of an installation; for tests and `kai simulate`.
 impl QueueLister for Vec<Arc<kai_api::Queue>> {
-    fn all(&self) -> Vec<Arc<kai_api::Queue>> {
+    fn list(&self) -> Vec<Arc<kai_api::Queue>> {
         self.clone()
     }
 
-    fn named(&self, name: &str) -> Option<Arc<kai_api::Queue>> {
+    fn get(&self, name: &str) -> Option<Arc<kai_api::Queue>> {
         self.iter().find(|queue| queue.metadata.plain_name() == name).cloned()
     }
 

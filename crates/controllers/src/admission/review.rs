@@ -1,48 +1,48 @@
-//! The AdmissionReview of admission.k8s.io/v1, as far as we read and write it, and the verdicts that rules come to.
+//! The fields of an AdmissionReview (admission.k8s.io/v1) that admission reads and writes, and the verdicts of the rules.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// More warnings tell nobody anything, and the API server drops what exceeds 4096 bytes in all.
+/// The API server drops warnings beyond 4096 bytes in all, and nobody reads more.
 const WARNINGS_MAX: usize = 16;
 
-/// Findings that a refusal has: whoever mends these is told the others next time.
+/// Field errors in a denial message; the user sees the others after correcting these.
 const FIELD_ERRORS_MAX: usize = 16;
-/// A error may quote what the user wrote, which may be most of an object.
+/// A field error may quote the user's value, which may be most of an object.
 const FIELD_ERROR_BYTES_MAX: usize = 2_048;
 
-/// What an API server asks.
+/// An AdmissionRequest.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// Names the question; unique and random.
+    /// Identifies the request; random and unique.
     pub uid: String,
-    /// What is being done.
+    /// The operation on the object.
     #[serde(default)]
     pub operation: Operation,
-    /// The part of the object that is addressed; empty for the object itself.
+    /// The subresource; empty for the object itself.
     #[serde(default)]
     pub sub_resource: String,
-    /// Name; empty while the server has yet to make one.
+    /// Name of the object; empty if the API server will generate one.
     #[serde(default)]
     pub name: String,
-    /// Namespace; empty for kinds without one.
+    /// Namespace of the object; empty for cluster-scoped kinds.
     #[serde(default)]
     pub namespace: String,
-    /// Who asks.
+    /// The user of the request.
     #[serde(default)]
     pub user_info: User,
-    /// The object as it shall be; null when it shall go.
+    /// The new object; null for a deletion.
     #[serde(default)]
     pub object: Value,
-    /// The object as it is; null when it is created.
+    /// The stored object; null for a creation.
     #[serde(default)]
     pub old_object: Value,
 }
 
-/// Who asks.
+/// The user of the request.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct User {
@@ -52,18 +52,18 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-/// What is being done to an object.
+/// The operation of an admission request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
-    /// It is made.
+    /// Creation.
     #[default]
     Create,
-    /// It is changed.
+    /// Update.
     Update,
-    /// It is deleted.
+    /// Deletion.
     Delete,
-    /// A subresource that is no object, such as exec.
+    /// Connection to a subresource such as exec.
     Connect,
 }
 
@@ -89,28 +89,28 @@ impl Request {
     }
 }
 
-/// One thing that is wrong with an object.
+/// An invalid or forbidden field, like `field.Error` of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// Path of the field.
     pub field: String,
-    /// What is wrong, with the remedy.
+    /// The problem and the remedy.
     pub text: String,
-    /// Of what kind.
+    /// The reason for the denial.
     pub reason: DenialReason,
 }
 
-/// Why something is refused.
+/// The reason of a denial, which decides its HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenialReason {
-    /// This user may not do it.
+    /// This user may not set the field so.
     Forbidden,
-    /// Nobody may.
+    /// No user may set the field so.
     Invalid,
 }
 
 impl FieldError {
-    /// Something that nobody may do.
+    /// An error that applies to every user.
     pub fn invalid(field: impl Into<String>, text: impl Into<String>) -> FieldError {
         FieldError {
             field: field.into(),
@@ -119,7 +119,7 @@ impl FieldError {
         }
     }
 
-    /// Something that this user may not do.
+    /// An error that applies to users without the right.
     pub fn forbidden(field: impl Into<String>, text: impl Into<String>) -> FieldError {
         FieldError {
             reason: DenialReason::Forbidden,
@@ -128,39 +128,39 @@ impl FieldError {
     }
 }
 
-/// What a rule came to.
+/// The result of a rule: a decision, and warnings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// The decision.
+    /// Whether the object is admitted.
     pub decision: Decision,
-    /// What the user is told besides.
+    /// Warnings that kubectl prints.
     pub warnings: Vec<String>,
 }
 
 /// The decision about a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Decision {
-    /// As it is.
+    /// Admitted as it is.
     #[default]
     Allowed,
-    /// With these changes, as RFC 6902 has them.
+    /// Admitted with this JSON patch (RFC 6902).
     Patched(json_patch::Patch),
-    /// Not at all.
+    /// Denied.
     Denied {
-        /// Why, in a class.
+        /// The reason of the first field error.
         reason: DenialReason,
-        /// Why, in words: object, field, remedy; a line each.
+        /// A line per field error: object, field, problem, remedy.
         message: String,
     },
 }
 
 impl Verdict {
-    /// Allowed if there is no error.
+    /// Allows the object if there is no field error, denies it otherwise.
     pub fn of(object: &str, errors: &[FieldError]) -> Verdict {
         let Some(first) = errors.first() else {
             return Verdict::default();
         };
-        let line = |error: &FieldError| shortened(format!("{object}: {}: {}", error.field, error.text));
+        let line = |error: &FieldError| truncated(format!("{object}: {}: {}", error.field, error.text));
         let mut lines: Vec<String> = errors.iter().take(FIELD_ERRORS_MAX).map(line).collect();
         if errors.len() > FIELD_ERRORS_MAX {
             lines.push(format!(
@@ -177,7 +177,7 @@ impl Verdict {
         }
     }
 
-    /// The changes from one object to another.
+    /// Allows the object with the patch from `before` to `after`.
     pub fn change(before: &Value, after: &Value) -> Verdict {
         let patch = json_patch::diff(before, after);
         let decision = if patch.is_empty() {
@@ -191,13 +191,13 @@ impl Verdict {
         }
     }
 
-    /// The same with words for the user.
+    /// Adds warnings.
     pub fn with_warnings(self, warnings: Vec<String>) -> Verdict {
         Verdict { warnings, ..self }
     }
 }
 
-fn shortened(mut line: String) -> String {
+fn truncated(mut line: String) -> String {
     if line.len() > FIELD_ERROR_BYTES_MAX {
         let end = (0..=FIELD_ERROR_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at));
         line.truncate(end.unwrap_or_default());
@@ -206,7 +206,7 @@ fn shortened(mut line: String) -> String {
     line
 }
 
-/// Both directions of a review on the wire.
+/// An AdmissionReview as the API server sends it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AdmissionReview {
     pub(crate) request: Request,

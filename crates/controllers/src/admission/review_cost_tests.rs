@@ -1,4 +1,4 @@
-//! The work that reviews of the largest objects take, in steps.
+//! Tests: the steps of work that reviews of the largest objects take.
 
 #![cfg(debug_assertions)]
 
@@ -17,7 +17,7 @@ fn state() -> State {
     State::new(settings, Vec::new(), |_| true, &kai_cluster::Metrics::default())
 }
 
-/// The steps of all reviews of the object.
+/// The steps that all reviews of the object take.
 fn steps(state: &State, list: List, length: usize) -> u64 {
     let object = list.object(length);
     let webhooks: &[Webhook] = match object["kind"].as_str() {

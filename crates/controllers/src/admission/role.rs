@@ -1,5 +1,5 @@
-//! The role: serves the webhooks, keeps its certificates fresh and the API server informed. Runs on every replica; there is no leader,
-//! since each has an authority of its own to announce.
+//! The admission role: serves the webhooks, rotates certificates, and registers webhooks and policies with the API server. Every
+//! replica runs all of it; there is no leader, because each replica has its own certificate authority to publish.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -23,20 +23,20 @@ use super::registration::{self, ApplyMode, CaSource};
 use super::server::{State, router};
 
 const PART: &str = "admission";
-/// How often certificates and configurations are looked at. The latter are four small reads.
-const ROUND: Duration = Duration::from_secs(30);
-/// After a round that failed.
-const ROUND_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Every so many rounds everything is written, whatever it looks like: twenty minutes.
+/// Interval between two maintenance rounds. A round that changes nothing reads the four webhook configurations.
+const ROUND_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval after a round that failed.
+const ROUND_INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// A round of every 40 (twenty minutes) applies all objects, even if the CA bundles are current.
 const FULL_APPLY_ROUNDS: u32 = 40;
-/// A round makes at most a few dozen calls; several of them may wait for an answer in vain.
+/// The role counts as dead after this time without a finished round. A round makes a few dozen calls, several of which may time out.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(600);
 
-/// Serves until dropped.
+/// Listens on the webhook port and serves until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     let port = settings.webhook_port;
     let listening = |error| Error::Listen { port, error };
-    // One socket for both families where the machine has both.
+    // A socket for IPv6 and IPv4, or one for IPv4 on machines without IPv6.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .map_err(listening)?;
@@ -50,7 +50,7 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
     let expiry: Gauge<f64, AtomicU64> = Gauge::default();
     context.metrics.registry().register(
         "kai_admission_certificate_expiry_timestamp_seconds",
-        "When the webhook server's certificate ends",
+        "Expiry of the webhook server's certificate",
         expiry.clone(),
     );
     let (source, certificate) = CertificateProvider::open(&settings, context.clock.now())?;
@@ -74,33 +74,33 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
     tokio::select! {
         biased;
         ended = server => Err(Error::Serve {
-            error: ended.err().unwrap_or_else(|| std::io::Error::other("it ended by itself")),
+            error: ended.err().unwrap_or_else(|| std::io::Error::other("the server ended unexpectedly")),
         }),
         never = maintenance.run() => match never {},
     }
 }
 
-/// Keeps webhooks and policies registered until dropped, for a server that the API server reaches without TLS: both are one process.
+/// Keeps webhooks and policies registered until dropped. For a webhook server in the API server's own process, which needs no TLS.
 pub async fn register(context: Context, settings: Settings) -> Infallible {
     loop {
         let now = context.clock.now();
-        let authorities = CaSource::Fixed(String::new());
+        let ca = CaSource::Fixed(String::new());
         let applied = async {
-            registration::apply_webhooks(&context.client, &settings, &authorities, ApplyMode::Always, now).await?;
+            registration::apply_webhooks(&context.client, &settings, &ca, ApplyMode::Always, now).await?;
             registration::apply_policies(&context.client, &settings).await
         };
         let pause = match applied.await {
-            Ok(()) => ROUND,
+            Ok(()) => ROUND_INTERVAL,
             Err(error) => {
-                tracing::warn!(%error, "webhooks may be out of order; trying again");
-                ROUND_AFTER_FAILURE
+                tracing::warn!(%error, "registering the webhooks failed; trying again");
+                ROUND_INTERVAL_AFTER_FAILURE
             }
         };
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Connections are tasks of their own, so dropping the server is not enough.
+/// Stops the server's connection tasks too; dropping the server future alone leaves them running.
 struct StopOnDrop(Handle<SocketAddr>);
 
 impl Drop for StopOnDrop {
@@ -115,7 +115,7 @@ struct Maintenance {
     source: CertificateProvider,
     tls: RustlsConfig,
     expiry: Gauge<f64, AtomicU64>,
-    /// The decision that was logged last (empty: all is well), so that each is last_logged once.
+    /// The last logged error, or an empty text after a success. Only a change is logged.
     last_logged: Option<String>,
 }
 
@@ -137,12 +137,13 @@ impl Maintenance {
                         full_apply_in - 1
                     };
                     was_registered = true;
-                    ROUND
+                    ROUND_INTERVAL
                 }
-                Err(_) => ROUND_AFTER_FAILURE,
+                Err(_) => ROUND_INTERVAL_AFTER_FAILURE,
             };
-            self.say(round);
-            // Not ready before the API server knows us; after that, it being away is not our illness.
+            self.log_change(round);
+            // The role is ready once the API server knows the webhooks. A later outage of the API server does not make the role
+            // unhealthy.
             if was_registered {
                 self.context.health.alive(PART);
             }
@@ -152,7 +153,7 @@ impl Maintenance {
 
     async fn round(&mut self, mode: ApplyMode) -> Result<(), Error> {
         let now = self.context.clock.now();
-        if let Some(certificate) = self.source.step(now)? {
+        if let Some(certificate) = self.source.rotate(now)? {
             self.tls.reload_from_config(server_config(certificate)?);
         }
         if let Some(end) = self.source.expires() {
@@ -162,12 +163,12 @@ impl Maintenance {
             return Ok(());
         }
         let client = &self.context.client;
-        let authorities = self.source.authorities();
-        registration::apply_webhooks(client, &self.settings, &authorities, mode, now).await?;
+        let ca = self.source.ca_source();
+        registration::apply_webhooks(client, &self.settings, &ca, mode, now).await?;
         if mode == ApplyMode::Always {
             match registration::apply_policies(client, &self.settings).await {
                 Err(error) if error.is_not_found() => {
-                    tracing::warn!(%error, "this API server has no ValidatingAdmissionPolicies; only the webhooks protect our keys");
+                    tracing::warn!(%error, "this API server has no ValidatingAdmissionPolicies; only the webhooks protect the scheduler's labels and annotations");
                 }
                 done => done?,
             }
@@ -175,7 +176,7 @@ impl Maintenance {
         Ok(())
     }
 
-    fn say(&mut self, round: Result<(), Error>) {
+    fn log_change(&mut self, round: Result<(), Error>) {
         let text = round.err().map(|error| error.to_string()).unwrap_or_default();
         if self.last_logged.as_ref() == Some(&text) {
             return;
@@ -183,13 +184,13 @@ impl Maintenance {
         match text.as_str() {
             "" if self.settings.register => tracing::info!("webhooks and policies are registered"),
             "" => tracing::info!("serving; webhooks and policies are registered by the installation"),
-            error => tracing::warn!(error, "webhooks may be out of order; trying again"),
+            error => tracing::warn!(error, "registering the webhooks failed; trying again"),
         }
         self.last_logged = Some(text);
     }
 }
 
-/// Where certificates come from.
+/// The running source of serving certificates; the maintenance loop owns it.
 enum CertificateProvider {
     Generated(Box<CertificateRotator>),
     Directory {
@@ -208,11 +209,11 @@ struct CertificateFiles {
 impl CertificateProvider {
     fn open(settings: &Settings, now: Timestamp) -> Result<(CertificateProvider, ServingCertificate), Error> {
         match &settings.certificates {
-            CertificateSource::Generated { leaf, authority } => {
-                let lifetimes = Lifetimes::new(*leaf, *authority);
-                let (made, certificate) =
+            CertificateSource::Generated { serving, ca } => {
+                let lifetimes = Lifetimes::new(*serving, *ca);
+                let (rotator, certificate) =
                     CertificateRotator::new(&settings.identity, settings.host_names(), lifetimes, now)?;
-                Ok((CertificateProvider::Generated(Box::new(made)), certificate))
+                Ok((CertificateProvider::Generated(Box::new(rotator)), certificate))
             }
             CertificateSource::Directory(directory) => {
                 let loaded = CertificateFiles::read(directory)?;
@@ -223,10 +224,10 @@ impl CertificateProvider {
         }
     }
 
-    /// A new certificate if there is one.
-    fn step(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
+    /// A new serving certificate if one was generated or the files changed.
+    fn rotate(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
         match self {
-            CertificateProvider::Generated(made) => made.step(now),
+            CertificateProvider::Generated(rotator) => rotator.rotate(now),
             CertificateProvider::Directory { directory, loaded } => {
                 let files = CertificateFiles::read(directory)?;
                 if files == *loaded {
@@ -239,9 +240,9 @@ impl CertificateProvider {
         }
     }
 
-    fn authorities(&self) -> CaSource {
+    fn ca_source(&self) -> CaSource {
         match self {
-            CertificateProvider::Generated(made) => CaSource::Replica(made.entries()),
+            CertificateProvider::Generated(rotator) => CaSource::Replica(rotator.ca_certificates()),
             CertificateProvider::Directory { loaded, .. } => {
                 let pem = loaded.authority.as_ref().unwrap_or(&loaded.chain);
                 CaSource::Fixed(String::from_utf8_lossy(pem).into_owned())
@@ -251,14 +252,14 @@ impl CertificateProvider {
 
     fn expires(&self) -> Option<Timestamp> {
         match self {
-            CertificateProvider::Generated(made) => Some(made.leaf_expires()),
+            CertificateProvider::Generated(rotator) => Some(rotator.serving_expires()),
             CertificateProvider::Directory { .. } => None,
         }
     }
 }
 
 impl CertificateFiles {
-    /// Small files, now and then: not worth a thread.
+    /// Blocking reads: the files are small and read once per round.
     fn read(directory: &std::path::Path) -> Result<CertificateFiles, Error> {
         let read = |name: &str| {
             let path = directory.join(name);

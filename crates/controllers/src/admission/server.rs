@@ -1,7 +1,7 @@
-//! Carries requests of API servers to the rules and verdicts back. Decides nothing.
+//! The HTTP server of the webhooks: passes admission reviews to the rules and their verdicts back. It decides nothing.
 //!
-//! A review is as large as the objects that a tenant writes. Large ones are judged on threads of their own, a few at a time, so
-//! that the runtime's threads stay free and small reviews never wait for large ones.
+//! A review is as large as the objects that a tenant writes. Large reviews run on blocking threads, a few at a time, so that the
+//! runtime's threads stay free and small reviews never wait for large ones.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use super::review::{AdmissionReview, AdmissionReviewResponse, Decision, Request,
 use super::webhook_configurations::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
 use super::{gpu_share, pod_group, pod_mutate, pod_validate, queue, topology};
 
-/// The API server takes objects of 3 MiB; a review has two of them and little else.
+/// The API server accepts objects of 3 MiB; a review has two of them.
 const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// A review of this size takes less than a millisecond, which is less than it would cost others to wait. Nearly all are smaller.
+/// A review of this size takes less than a millisecond, so the runtime's thread handles it. Nearly all reviews are smaller.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
-/// Large reviews that are judged at a time. Each takes up to a hundred megabytes while it is.
-const LARGE_AT_ONCE_MAX: usize = 2;
+/// Large reviews handled at a time. Each takes up to a hundred megabytes of memory.
+const CONCURRENT_LARGE_MAX: usize = 2;
 
-/// What answers are made from. Cheap to clone.
+/// The state of the webhook server: settings, listers and metrics. Cheap to clone.
 #[derive(Clone)]
 pub struct State {
     inner: Arc<Inner>,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// In a cluster with these queues and runtime classes, and counted in these metrics.
+    /// The state for a given lister of queues and a given set of runtime classes.
     pub fn new(
         settings: Settings,
         queues: impl QueueLister + 'static,
@@ -70,12 +70,12 @@ impl State {
                 queues: Box::new(queues),
                 has_runtime_class: Box::new(has_runtime_class),
                 requests,
-                large: Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX)),
+                large: Arc::new(Semaphore::new(CONCURRENT_LARGE_MAX)),
             }),
         }
     }
 
-    /// In the cluster of a role.
+    /// The state on the informers of a role.
     pub fn of(settings: Settings, context: &kai_cluster::Context) -> State {
         let classes = context.feeds.runtime_classes().clone();
         let has_runtime_class = move |name: &str| classes.get(&kai_api::ObjectKey::new("", name)).is_some();
@@ -90,7 +90,7 @@ impl State {
         )
     }
 
-    /// What a webhook says to a request.
+    /// Reviews a request.
     pub(super) fn review(&self, webhook: Webhook, request: &Request) -> Verdict {
         webhook.review(request, &self.inner)
     }
@@ -103,7 +103,7 @@ impl State {
     }
 }
 
-/// What can be asked.
+/// The webhooks, each with its own path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Webhook {
     MutatePod,
@@ -135,7 +135,7 @@ impl Webhook {
     fn review(self, request: &Request, state: &Inner) -> Verdict {
         let (settings, queues) = (&state.settings, &*state.queues);
         match self {
-            // The API server's uid is random, which makes the names that come from it so.
+            // The request's uid is random, and so is the token that is derived from it for names of ConfigMaps.
             Webhook::MutatePod => {
                 let runtime_class = settings.runtime_class.name(&state.has_runtime_class);
                 pod_mutate::mutate(request, settings, &gpu_share::token(&request.uid), runtime_class)
@@ -148,7 +148,7 @@ impl Webhook {
     }
 }
 
-/// All webhooks, without TLS.
+/// The HTTP routes of all webhooks, without TLS.
 pub fn router(state: State) -> Router {
     let mut router = Router::new();
     for webhook in Webhook::ALL {
@@ -164,13 +164,13 @@ async fn handle(webhook: Webhook, state: State, body: Bytes) -> Response {
         return answer(webhook, &state, &body);
     }
     let permit = Arc::clone(&state.inner.large).acquire_owned().await;
-    let judged = tokio::task::spawn_blocking(move || {
-        // Until the work is done: the API server may have given up on it before.
+    let reviewed = tokio::task::spawn_blocking(move || {
+        // Held until the work is done, even if the API server has closed the connection.
         let _permit = permit;
         answer(webhook, &state, &body)
     });
-    judged.await.unwrap_or_else(|error| {
-        let text = format!("judging the review failed: {error}");
+    reviewed.await.unwrap_or_else(|error| {
+        let text = format!("reviewing the request failed: {error}");
         (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
     })
 }
@@ -226,7 +226,7 @@ mod tests {
     async fn a_large_review_does_not_hold_up_the_runtime() {
         let (go, wait): (Sender<()>, Receiver<()>) = channel();
         let wait = Mutex::new(wait);
-        // The only thread of this runtime would wait for itself, and give up.
+        // The runtime has one thread: if the large review blocked it, this wait would time out.
         let state = state(move |_| wait.lock().unwrap().recv_timeout(Duration::from_secs(10)).is_ok());
         let large = tokio::spawn(handle(Webhook::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
         tokio::task::yield_now().await;
@@ -240,7 +240,7 @@ mod tests {
     #[tokio::test]
     async fn a_small_review_is_not_queued_behind_large_ones() {
         let state = state(|_| false);
-        let all = u32::try_from(LARGE_AT_ONCE_MAX).unwrap();
+        let all = u32::try_from(CONCURRENT_LARGE_MAX).unwrap();
         let busy = Arc::clone(&state.inner.large).acquire_many_owned(all).await.unwrap();
         let large = tokio::spawn(handle(Webhook::ValidatePod, state.clone(), body(SMALL_BYTES_MAX)));
         let small = handle(Webhook::ValidatePod, state, body(0)).await;

@@ -1,5 +1,5 @@
-//! Which topologies are refused: an alias has to mean one level. What a schema can say, the schema says; a few of its rules are
-//! repeated here for clusters whose schema is older.
+//! Validation of topologies: an alias must name one level. The schema checks the rest; a few of its rules are repeated here for
+//! clusters with an older schema.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured;
 
-/// Whether the topology may be as the request has it.
+/// Reviews a topology.
 pub(super) fn validate(request: &Request) -> Verdict {
-    let going = unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some();
+    let is_being_deleted = unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some();
     let errors = match request.operation {
         Operation::Delete | Operation::Connect => Vec::new(),
-        Operation::Update if going => Vec::new(),
+        Operation::Update if is_being_deleted => Vec::new(),
         Operation::Create => content(&request.object),
         Operation::Update => {
             let mut errors = content(&request.object);
@@ -88,7 +88,7 @@ fn labels(topology: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// What occurs more than once, sorted.
+/// The texts that occur more than once, sorted.
 fn repeated<'a>(texts: &[&'a str]) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     let twice: BTreeSet<&str> = texts.iter().copied().filter(|text| !seen.insert(*text)).collect();

@@ -1,40 +1,40 @@
-//! Who is one of us. Names only: what such a user may do is RBAC's matter.
+//! The users that may write the scheduler's labels and annotations. Only names: RBAC decides the rest.
 
 use std::str::FromStr;
 
 use super::review::User;
 
-/// The group of all kubelets.
+/// The user group of all kubelets.
 pub(crate) const KUBELET_GROUP: &str = "system:nodes";
-/// Users of the control plane that delete objects whose owner or namespace is gone. The last one is all of them, where they have no
-/// accounts of their own.
+/// Users of the control plane that delete objects whose owner or namespace is gone. The last one is the controller manager, where its
+/// controllers have no accounts of their own.
 pub(crate) const GARBAGE_COLLECTORS: [&str; 3] = [
     "system:serviceaccount:kube-system:generic-garbage-collector",
     "system:serviceaccount:kube-system:namespace-controller",
     "system:kube-controller-manager",
 ];
 
-/// Users by name, or by how the name begins, or by group. Written `name`, `prefix*` and `group:name`.
+/// Matches users by name, by prefix of the name, or by group. Written `name`, `prefix*` and `group:name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UserMatcher {
-    /// This user.
+    /// The user of this name.
     User(String),
-    /// All whose name begins so.
+    /// All users whose name has this prefix.
     Prefix(String),
-    /// All of this group.
+    /// All members of this group.
     Group(String),
 }
 
-/// Why a text names no users.
+/// The text is no user matcher.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no users; write a user name, a beginning followed by *, or group: and a group")]
+#[error("{0:?} names no users; write a user name, a prefix followed by *, or group: and a group")]
 pub struct InvalidUserMatcher(String);
 
 impl FromStr for UserMatcher {
     type Err = InvalidUserMatcher;
 
     fn from_str(text: &str) -> Result<UserMatcher, InvalidUserMatcher> {
-        // The names go into CEL texts and messages. No real name has any of these.
+        // The names are used in CEL expressions and messages; no real name has any of these characters.
         let odd = |c: char| c.is_control() || matches!(c, '\'' | '"' | '\\');
         let (group, name) = match text.strip_prefix("group:") {
             Some(name) => (true, name),
@@ -44,7 +44,7 @@ impl FromStr for UserMatcher {
             Some(name) => (true, name),
             None => (false, name),
         };
-        // A lone * would trust everybody, which nobody can want: the policies could be left out instead.
+        // A lone `*` would trust every user; an administrator who wants that leaves the policies out.
         if name.is_empty() || name.contains('*') || name.contains(odd) || (group && prefix) {
             return Err(InvalidUserMatcher(text.to_owned()));
         }
@@ -58,12 +58,12 @@ impl FromStr for UserMatcher {
 }
 
 impl UserMatcher {
-    /// All service accounts of a namespace.
+    /// Matches all service accounts of a namespace.
     pub fn accounts_of(namespace: &str) -> UserMatcher {
         UserMatcher::Prefix(format!("system:serviceaccount:{namespace}:"))
     }
 
-    /// Whether it is about this user.
+    /// Whether the user matches.
     pub fn matches(&self, user: &User) -> bool {
         match self {
             UserMatcher::User(name) => user.username == *name,
@@ -72,7 +72,7 @@ impl UserMatcher {
         }
     }
 
-    /// The same as a CEL expression over `request`.
+    /// The matcher as a CEL expression over `request`.
     pub(crate) fn cel(&self) -> String {
         match self {
             UserMatcher::User(name) => format!("request.userInfo.username == '{name}'"),

@@ -1,15 +1,15 @@
-//! Looks into objects as they come: any field may be absent or of another shape than the API says. Reading only, and never a panic.
-//! Each look counts as a step of work (`kai_engine::steps`).
+//! Read access to untyped JSON objects, like Kubernetes' `unstructured`: any field may be absent or of another type than the API says,
+//! and reading it never panics. Each read counts as a step of work (`kai_engine::steps`).
 
 use std::borrow::Cow;
 
 use kai_engine::steps;
 use serde_json::Value;
 
-/// The lists of containers that a pod can have, in the order in which a container is searched by name.
+/// The container lists of a pod, in the order in which a container is searched by name.
 pub(crate) const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// A text below the object; `None` if it is absent, empty or no text.
+/// The string at the pointer; `None` if it is absent, empty or of another type.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
     steps::count(1);
     object
@@ -18,33 +18,33 @@ pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
         .filter(|text| !text.is_empty())
 }
 
-/// Labels or annotations. A value that is no text is shown as its JSON, so that whoever parses it refuses it.
+/// All labels or annotations. A value that is no string is returned as its JSON, so that the parser denies it.
 pub(crate) fn entries<'a>(object: &'a Value, map: MetadataMap) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
     let map = object.pointer(map.pointer()).and_then(Value::as_object);
     map.into_iter()
         .flatten()
         .inspect(|_| steps::count(1))
-        .map(|(key, value)| (key.as_str(), shown(value)))
+        .map(|(key, value)| (key.as_str(), as_text(value)))
 }
 
-/// One label or annotation. Present and empty differs from absent.
+/// One label or annotation. An empty value differs from an absent one.
 pub(crate) fn entry<'a>(object: &'a Value, map: MetadataMap, key: &str) -> Option<Cow<'a, str>> {
     steps::count(1);
-    object.pointer(map.pointer())?.get(key).map(shown)
+    object.pointer(map.pointer())?.get(key).map(as_text)
 }
 
-/// The elements of a list below the value; none if it is no list.
+/// The elements of the list at the pointer; none if there is no list.
 pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     let list = object
         .pointer(pointer)
         .and_then(Value::as_array)
         .map_or(&[][..], Vec::as_slice);
-    // Whoever asks for a list walks over it.
+    // Callers walk over the list.
     steps::count(1 + list.len());
     list
 }
 
-/// Where a key stands.
+/// The two maps of an object's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetadataMap {
     /// `metadata.labels`.
@@ -61,7 +61,7 @@ impl MetadataMap {
         }
     }
 
-    /// As people write it.
+    /// The path for messages.
     pub(crate) fn path(self) -> &'static str {
         match self {
             MetadataMap::Labels => "metadata.labels",
@@ -70,7 +70,7 @@ impl MetadataMap {
     }
 }
 
-fn shown(value: &Value) -> Cow<'_, str> {
+fn as_text(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => Cow::Owned(other.to_string()),
