@@ -1,4 +1,5 @@
-//! The rules that all kinds begin with: names, owner, labels, queue, priority. A kind's own file says what differs.
+//! The default rules, with which the rules of all kinds begin: name, owner, labels, queue, priority. The file of a kind changes the
+//! result.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use super::desired_pod_group::{DesiredPodGroup, OwnerRef, topology_constraint};
 use super::kind_defaults::parse_preemptibility;
 use super::workload::{Owner, Workload};
 
-/// Annotations of owners that mean something else on a pod group: what the scheduler writes there, and what `kubectl apply` keeps.
+/// Annotations that a pod group does not inherit: the scheduler writes them on the pod group, or `kubectl apply` needs them.
 const NOT_INHERITED: [&str; 4] = [
     keys::LAST_START,
     keys::LAST_EVICTION,
@@ -17,13 +18,9 @@ const NOT_INHERITED: [&str; 4] = [
     "kubectl.kubernetes.io/last-applied-configuration",
 ];
 
-/// The plan of a workload without rules of its own. `owners` are asked for priority and the like, the nearest first.
-pub(super) fn desired(
-    workload: &Workload<'_>,
-    base: &Owner,
-    owners: &[Owner],
-    priority_class: &str,
-) -> DesiredPodGroup {
+/// The desired pod group of a workload without rules of its own. The labels and annotations of `owners` are read in order, the nearest
+/// owner first.
+pub(super) fn desired(workload: &Workload<'_>, base: &Owner, owners: &[Owner], default_class: &str) -> DesiredPodGroup {
     let annotated = |key: &str| base.annotations.get(key).map(String::as_str);
     DesiredPodGroup {
         namespace: workload.namespace().to_owned(),
@@ -34,7 +31,7 @@ pub(super) fn desired(
         spec: PodGroupSpec {
             min_member: Some(1),
             queue: Some(queue(workload, base)),
-            priority_class_name: Some(priority(workload, owners, priority_class)),
+            priority_class_name: Some(priority(workload, owners, default_class)),
             preemptibility: preemptibility(workload, owners),
             topology_constraint: topology_constraint(
                 annotated(keys::TOPOLOGY),
@@ -54,7 +51,7 @@ pub(super) fn name_of(owner: &Owner) -> String {
     format!("{}-{}-{}", keys::POD_GROUP_PREFIX, owner.name, owner.uid)
 }
 
-/// The reference that ties a pod group to this owner.
+/// The owner reference from a pod group to this owner.
 pub(super) fn owned_by(owner: &Owner) -> OwnerRef {
     OwnerRef {
         api_version: owner.api_version.clone(),
@@ -64,7 +61,7 @@ pub(super) fn owned_by(owner: &Owner) -> OwnerRef {
     }
 }
 
-/// The owner's label, the pod's, the old project label, or the default queue.
+/// The queue: from the owner's label, the pod's label, the legacy project label, or the default queue.
 pub(super) fn queue(workload: &Workload<'_>, base: &Owner) -> String {
     let label = |key: &str| {
         let own = base.labels.get(key).map(String::as_str);
@@ -80,8 +77,8 @@ pub(super) fn queue(workload: &Workload<'_>, base: &Owner) -> String {
     }
 }
 
-/// The first class that exists: what owners and pod say, then what the administrator says of their kinds.
-pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], otherwise: &str) -> String {
+/// The first priority class that exists: named by the owners and the pod, then by the administrator's kind defaults.
+pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], default_class: &str) -> String {
     let exists = |name: &&str| workload.cluster.has_priority_class(name);
     let of_pod = workload
         .label(keys::PRIORITY_CLASS_NAME)
@@ -95,7 +92,7 @@ pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], otherwise: &st
         .iter()
         .filter_map(|owner| defaults.priority_class(&owner.kind, owner.group()));
     let found = candidates.chain(by_kind).find(exists);
-    found.unwrap_or(otherwise).to_owned()
+    found.unwrap_or(default_class).to_owned()
 }
 
 fn preemptibility(workload: &Workload<'_>, owners: &[Owner]) -> Option<Preemptibility> {
@@ -111,7 +108,7 @@ fn preemptibility(workload: &Workload<'_>, owners: &[Owner]) -> Option<Preemptib
     candidates.into_iter().find_map(parse_preemptibility).or_else(by_kind)
 }
 
-/// The first duration that can be read and is allowed, as it was written.
+/// The first valid duration, as it was written.
 fn duration(workload: &Workload<'_>, owners: &[Owner], key: &str, allowed: impl Fn(i64) -> bool) -> Option<String> {
     let of_owners = owners
         .iter()
@@ -129,7 +126,7 @@ pub(super) fn labels(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, 
     labels
 }
 
-/// What the owner says wins over what is derived.
+/// The annotations of the pod group. The owner's annotations override the derived ones.
 pub(super) fn annotations(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::new();
     if let Some(user) = workload.annotation(keys::USER) {
@@ -144,7 +141,7 @@ pub(super) fn annotations(workload: &Workload<'_>, base: &Owner) -> BTreeMap<Str
     annotations
 }
 
-/// JSON strings are YAML strings, so that a name such as `true` or `1e3` stays a name.
+/// Values are written as JSON strings, so that YAML reads a name such as `true` or `1e3` as a string.
 fn owner_yaml(owner: &Owner) -> String {
     let parts = [
         ("name", owner.name.as_str()),

@@ -1,10 +1,10 @@
-//! Fields of objects whose kinds are not ours: read one by one, and what is wrong is said with the field's path.
+//! Typed access to fields of untyped objects. An error names the object and the path of the field.
 
 use serde_json::Value;
 
 use super::workload::{GroupingError, Refusal};
 
-/// A place in an object, whether or not something is there.
+/// A path in an object, whether or not the field exists.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
     object: String,
@@ -49,7 +49,7 @@ impl<'a> Field<'a> {
         self.value.is_some()
     }
 
-    /// A whole number of zero or more.
+    /// The field as a count: a whole number of zero or more.
     pub(super) fn count(&self) -> Result<Option<i32>, GroupingError> {
         let Some(value) = self.value else { return Ok(None) };
         match value.as_i64().and_then(|number| i32::try_from(number).ok()) {
@@ -60,7 +60,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A text that is not empty.
+    /// The field as a string; an empty one counts as absent.
     pub(super) fn text(&self) -> Result<Option<&'a str>, GroupingError> {
         match self.value {
             None => Ok(None),
@@ -77,7 +77,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The entries of a list; none if there is no list.
+    /// The elements of the list; none if the field is absent.
     pub(super) fn items(&self) -> Result<Vec<Field<'a>>, GroupingError> {
         match self.value {
             None => Ok(Vec::new()),
@@ -94,7 +94,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The entries of a map by name.
+    /// The entries of the map by key.
     pub(super) fn entries(&self) -> Vec<(&'a str, Field<'a>)> {
         let map = self.value.and_then(Value::as_object);
         map.into_iter()

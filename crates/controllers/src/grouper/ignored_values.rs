@@ -1,19 +1,19 @@
-//! Values of a pod and of the workload above it that have no effect on the pod group. Telling only; the rules are `api`'s.
+//! Labels and annotations of a pod and its owners that have no effect on the pod group. The rules are in `kai_api`.
 
 use kai_api::Problem;
 
 use super::workload::{Owner, Workload};
 
-/// A value without effect, and the object that has it.
+/// A value without effect, and its object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IgnoredValue {
-    /// The object.
+    /// The object that has the value.
     pub owner: Owner,
-    /// What is wrong with it.
+    /// The problem, as users read it.
     pub problem: Problem,
 }
 
-/// All of them: those of the owners, then the pod's own.
+/// The ignored values of the owners, then those of the pod.
 pub fn ignored_values(workload: &Workload<'_>) -> Vec<IgnoredValue> {
     let has_class = |class: &str| workload.cluster.has_priority_class(class);
     let mut found = Vec::new();

@@ -1,7 +1,9 @@
-//! The pod grouper: every pod of ours belongs to a pod group, which says what starts together, for which queue and how urgently.
+//! The pod grouper: creates a pod group for every pod of this scheduler. The pod group says how many pods start together, in which
+//! queue and with which priority.
 //!
-//! The rules are functions ([`group`]) of the pod, its owners' metadata and a few objects; the shell here reads those, writes the pod
-//! group first and the pod then. It never schedules, and never writes what others own once a group exists.
+//! The grouping rules are pure functions ([`desired_pod_group`]) of the pod, its owners' metadata and a few objects. The grouper reads
+//! those, writes the pod group first and the pod second. It never schedules, and never overwrites fields of an existing pod group that
+//! other components own.
 
 mod cluster_reader;
 mod default_rules;
@@ -38,30 +40,30 @@ pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Re
 use crate::Error;
 use reconcile::Grouper;
 
-/// The name of the part in health reports, metrics and events.
+/// The controller's name in health reports, metrics and events.
 const NAME: &str = "pod-grouper";
-/// Nobody changed anything for this long: say that all is well, and look for new kind defaults.
+/// After this time without a change, the grouper reports that it is alive and reads the kind defaults again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
-/// Far more than a batch of changes takes to hand out.
+/// The controller counts as dead after this time; enqueueing a batch of changes takes far less.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
-/// An owner that is about to be filled in by its operator is looked at again soon; a broken one every minute.
+/// An owner whose operator is about to complete it is read again soon, an invalid one every minute.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(500),
     longest: Duration::from_secs(60),
 };
 
-/// What the grouper does.
+/// The settings of the pod grouper.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pods that ask for this scheduler are ours.
+    /// The grouper handles pods whose `spec.schedulerName` is this name.
     pub scheduler_name: String,
-    /// How to group.
+    /// Options of the grouping rules.
     pub options: GroupingOptions,
-    /// Pods worked on at a time.
+    /// Pods reconciled at a time.
     pub workers_max: usize,
-    /// Only pods with these labels.
+    /// The grouper handles only pods with these labels.
     pub pod_labels: Vec<(String, String)>,
-    /// Only pods in namespaces with these labels.
+    /// The grouper handles only pods in namespaces with these labels.
     pub namespace_labels: Vec<(String, String)>,
     /// Namespace and name of the ConfigMap with defaults by kind.
     pub kind_defaults: Option<(String, String)>,
@@ -80,13 +82,13 @@ impl Default for Settings {
     }
 }
 
-/// Groups pods until it is dropped.
+/// Runs the grouper until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(NAME, HEARTBEAT_MAX);
     let (pods, groups) = (context.feeds.pods().clone(), context.feeds.pod_groups().clone());
     let wake = Arc::new(Notify::new());
     let (changed_pods, changed_groups) = (pods.subscribe(&wake), groups.subscribe(&wake));
-    // Without the classes every priority would look unknown, without the groups each would look new.
+    // Without the priority classes, every class would count as unknown; without the pod groups, every group would count as missing.
     context.feeds.priority_classes().synced().await;
     groups.synced().await;
 
@@ -124,5 +126,5 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     }
 }
 
-/// Another writer was faster; what it wrote is on its way here.
+/// Another writer was faster; the informer will have its object soon.
 const RETRY_SOON: Outcome = Outcome::Again(Duration::from_millis(200));

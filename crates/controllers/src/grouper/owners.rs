@@ -1,14 +1,14 @@
-//! The walk from a pod up to its top owner, by metadata alone.
+//! Reads the chain of owners of a pod up to the top owner, by metadata only.
 
 use kai_api::{OwnerReference, Pod};
 use kai_cluster::{Client, Target, shown};
 
 use super::workload::Owner;
 
-/// No real chain of owners is longer; a circle of references is.
+/// Bound of the chain, against cycles of owner references. No real chain is longer.
 const OWNERS_MAX: usize = 16;
 
-/// Why the walk came to no end.
+/// Why the chain of owners could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OwnerError {
     #[error(
@@ -30,7 +30,7 @@ pub(super) enum OwnerError {
     Cluster(#[from] kai_cluster::Error),
 }
 
-/// The owners of a pod, the nearest first. It ends below an owner that we may not read.
+/// The owners of a pod, the nearest first. The chain ends below an owner that RBAC does not let us read.
 pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, OwnerError> {
     let mut owners = Vec::new();
     let mut next = pod.metadata.owner_references.first().cloned();
@@ -43,7 +43,7 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
         let metadata = match read(client, pod, &reference).await {
             Ok(metadata) => metadata,
             Err(error) if error.is_forbidden() => {
-                tracing::debug!(%error, "the owner above counts as none");
+                tracing::debug!(%error, "the owner is not readable and is ignored");
                 return Ok(owners);
             }
             Err(error) => return Err(error.into()),

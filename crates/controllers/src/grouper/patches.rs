@@ -1,4 +1,4 @@
-//! From a plan to the writes that bring it about. Pure: who writes is the shell.
+//! The writes that turn the desired state of a pod group into the actual one. Pure: `reconcile` sends them.
 
 use kai_api::{Pod, PodGroup, keys};
 use serde_json::{Map, Value, json};
@@ -20,8 +20,8 @@ pub fn pod_group_body(desired: &DesiredPodGroup) -> Value {
     })
 }
 
-/// What has to change about a pod group that is there; `None` if nothing. Queue, node pool and how it is tried belong to others once
-/// the group exists, and so do all labels and annotations that the plan does not name.
+/// The merge patch for an existing pod group; `None` if nothing changes. Queue, node pool, `markUnschedulable` and `schedulingBackoff`
+/// belong to other components once the group exists, and so do all labels and annotations that the desired state does not name.
 pub(super) fn pod_group_patch(
     desired: &DesiredPodGroup,
     present: &PodGroup,
@@ -30,11 +30,12 @@ pub(super) fn pod_group_patch(
     let mut change = Map::new();
     let mut metadata = Map::new();
     let labels = &present.metadata.labels;
-    let kept = |key: &str| key == options.node_pool_label || (key == options.queue_label && labels.get(key).is_some());
+    let is_kept =
+        |key: &str| key == options.node_pool_label || (key == options.queue_label && labels.get(key).is_some());
     let new_labels = desired
         .labels
         .iter()
-        .filter(|(key, value)| !kept(key) && labels.text(key) != Some(value.as_str()));
+        .filter(|(key, value)| !is_kept(key) && labels.text(key) != Some(value.as_str()));
     set(&mut metadata, "labels", new_labels);
     let annotations = &present.metadata.annotations;
     let new_annotations = desired
@@ -67,7 +68,7 @@ pub(super) fn pod_group_patch(
     (!change.is_empty()).then_some(Value::Object(change))
 }
 
-/// What has to change about the pod; `None` if nothing.
+/// The merge patch for the pod; `None` if nothing changes.
 pub fn pod_patch(desired: &DesiredPodGroup, pod: &Pod) -> Option<Value> {
     let labels = &pod.metadata.labels;
     let sub_group = desired
@@ -77,7 +78,7 @@ pub fn pod_patch(desired: &DesiredPodGroup, pod: &Pod) -> Option<Value> {
     if pod.pod_group() == Some(&desired.name) && sub_group.is_none() {
         return None;
     }
-    // With the uid a successor of the same name is not changed by mistake.
+    // The uid keeps the patch from changing a new pod of the same name.
     let mut metadata = json!({
         "uid": pod.metadata.uid.as_deref(),
         "annotations": { keys::POD_GROUP_NAME: desired.name },

@@ -1,4 +1,4 @@
-//! The shell of the grouper: reads what the rules ask for, writes what they decide.
+//! The reconciler of the grouper: reads the objects that the grouping rules need, writes the pod group and the pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, 
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
-/// Values without effect are remembered up to this number; beyond, they are told again.
+/// Remembered reports of ignored values; beyond this number the set is cleared and reports repeat.
 const REPORTED_MAX: usize = 4_096;
-/// No kind asks for more objects than its owner and one beside it.
+/// Objects read for one pod. No rule needs more than the top owner and one more object.
 const READS_MAX: usize = 4;
 
 pub(super) struct Grouper {
@@ -27,7 +27,7 @@ pub(super) struct Grouper {
     events: Events,
     reconciles: Reconciles,
     settings: Settings,
-    /// A plain lock: held for map operations only, never across an await.
+    /// Held for map operations only, never across an await.
     state: Mutex<State>,
 }
 
@@ -35,11 +35,11 @@ pub(super) struct Grouper {
 struct State {
     grouped: FxHashMap<ObjectKey, GroupedPod>,
     kind_defaults: Option<KindDefaults>,
-    /// Values without effect that were told, by object.
+    /// Ignored values that were reported: uid of the object, text.
     reported: FxHashSet<(String, String)>,
 }
 
-/// What became of a pod.
+/// The result of a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodResult {
     Skipped,
@@ -72,7 +72,7 @@ impl Grouper {
         self.settings.workers_max
     }
 
-    /// Whether a pod that changed has to be looked at.
+    /// Whether a changed pod has to be reconciled.
     pub(super) fn has_work(&self, key: &ObjectKey, pod: Option<&Pod>) -> bool {
         let mut state = self.lock();
         let Some(pod) = pod else {
@@ -83,7 +83,7 @@ impl Grouper {
             && !state.grouped.get(key).is_some_and(|grouped| grouped.holds_for(pod))
     }
 
-    /// The pods of groups that are gone.
+    /// The pods of deleted pod groups.
     pub(super) fn members_of(&self, groups: BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         if groups.is_empty() {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Grouper {
         pods.map(|pod| ObjectKey::of(&*pod)).collect()
     }
 
-    /// Reads the administrator's defaults, if there are any. What can't be read leaves those of before.
+    /// Reads the administrator's kind defaults, if configured. After a failure the previous ones stay.
     pub(super) async fn read_kind_defaults(&self) {
         let Some((namespace, name)) = &self.settings.kind_defaults else {
             return;
@@ -105,7 +105,7 @@ impl Grouper {
         let target = Target::of::<ConfigMap>(namespace, name);
         let found = match self.client.get_value(target).await {
             Ok(found) => found,
-            Err(error) => return tracing::warn!(%error, "defaults by kind were not read"),
+            Err(error) => return tracing::warn!(%error, "reading the kind defaults failed"),
         };
         let text = found.as_ref().and_then(|map| map["data"][TYPES_KEY].as_str());
         match text.map(KindDefaults::parse) {
@@ -117,7 +117,7 @@ impl Grouper {
         }
     }
 
-    /// Gives one pod its group.
+    /// Reconciles one pod.
     pub(super) async fn reconcile(&self, key: &ObjectKey) -> Outcome {
         let Some(pod) = self.feeds.pods().get(key) else {
             return Outcome::Done;
@@ -173,7 +173,7 @@ impl Grouper {
     fn remember(&self, key: &ObjectKey, grouped: GroupedPod) {
         let mut state = self.lock();
         state.grouped.insert(key.clone(), grouped);
-        // Had it gone meanwhile, nobody would tell of that again.
+        // The pod may have been deleted meanwhile, and the informer reports the deletion once only.
         if self.feeds.pods().get(key).is_none() {
             state.grouped.remove(key);
         }
@@ -191,7 +191,8 @@ impl Grouper {
         {
             return Ok(true);
         }
-        // A bare pod that names a group was put there by its author, unless the name is ours; then a lost group is made again.
+        // A bare pod that names another pod group was assigned by its author. A bare pod that names its own generated group gets that
+        // group again if the group is lost.
         if metadata.owner_references.is_empty()
             && let Some(name) = pod.pod_group()
         {
@@ -201,8 +202,9 @@ impl Grouper {
                 .pod_groups()
                 .get(&ObjectKey::new(metadata.namespace(), name))
                 .is_some();
-            // The group of a pod that is gone goes with it. While our watch of pods lags, it would be made and collected without end.
-            if !is_ours || is_there || !self.is_alive(metadata).await? {
+            // The garbage collector deletes the group of a deleted pod. If the pod informer lags, the grouper would create the group
+            // again and again.
+            if !is_ours || is_there || !self.still_exists(metadata).await? {
                 return Ok(true);
             }
         }
@@ -213,14 +215,14 @@ impl Grouper {
         Ok(!namespace.is_some_and(|namespace| labels(&self.settings.namespace_labels, &namespace.metadata().labels)))
     }
 
-    /// Whether the API server still has this very pod.
-    async fn is_alive(&self, pod: &kai_api::Metadata) -> Result<bool, kai_cluster::Error> {
+    /// Whether the API server still has the pod with this uid.
+    async fn still_exists(&self, pod: &kai_api::Metadata) -> Result<bool, kai_cluster::Error> {
         let target = Target::of::<Pod>(pod.namespace(), pod.plain_name());
         let present = self.client.get_metadata(target).await?;
         Ok(present.is_some_and(|present| present.uid == pod.uid))
     }
 
-    /// The pod's group, and what is said in vain about it; `None` for a pod whose owners want no group.
+    /// The desired pod group and the values that have no effect on it; `None` if an owner opts out of grouping.
     async fn desired(&self, pod: &Pod) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, ReconcileError> {
         let owners = owners_of(&self.client, pod).await?;
         if owners.iter().any(Owner::opts_out) {
@@ -276,7 +278,7 @@ impl Grouper {
                 .await
             {
                 Ok(_) => return Ok(()),
-                // Another pod of the group was faster; the watch has not told yet.
+                // The reconciliation of another pod created the group; the informer does not have it yet.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error),
             }
@@ -290,22 +292,22 @@ impl Grouper {
     }
 
     async fn report_failure(&self, pod: &Pod, error: &ReconcileError) {
-        tracing::warn!(pod = pod.metadata.qualified_name(), %error, "a pod was not grouped");
+        tracing::warn!(pod = pod.metadata.qualified_name(), %error, "grouping a pod failed");
         let namespace = pod.metadata.namespace();
         self.record(namespace, &Owner::of_pod(pod), error.to_string()).await;
     }
 
-    /// Once per object and text: the pods of a workload are many.
+    /// Reports each ignored value once per object: a workload has many pods.
     async fn report_ignored_value(&self, namespace: &str, ignored: &IgnoredValue) {
         let text = ignored.problem.to_string();
-        let is_news = {
-            let told = &mut self.lock().reported;
-            if told.len() >= REPORTED_MAX {
-                told.clear();
+        let is_new = {
+            let reported = &mut self.lock().reported;
+            if reported.len() >= REPORTED_MAX {
+                reported.clear();
             }
-            told.insert((ignored.owner.uid.clone(), text.clone()))
+            reported.insert((ignored.owner.uid.clone(), text.clone()))
         };
-        if is_news {
+        if is_new {
             tracing::warn!("{text}");
             self.record(namespace, &ignored.owner, text).await;
         }

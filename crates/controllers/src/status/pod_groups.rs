@@ -1,4 +1,4 @@
-//! The status of pod groups: what their pods ask for and have.
+//! The pod-group controller: writes the status of pod groups, which sums up the resources that their pods request and have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -18,26 +18,28 @@ use crate::Error;
 use crate::merge_patch::difference;
 use crate::reconciles::Reconciles;
 
-/// The name of the part in health reports.
+/// The controller's name in health reports.
 const NAME: &str = "pod-group-controller";
-/// A new pod is grouped and bound within moments; one write tells of all that. It costs the API server as much as several bindings.
+/// Delay before a write. A new pod is grouped and bound within a moment, and one write covers all of that; a write costs the API server
+/// as much as several bindings.
 const COALESCE: Duration = Duration::from_secs(1);
-/// A write that takes longer than this finds the API server busy, with bindings mostly. Nobody waits for a status as for those.
+/// A slower write means that the API server is busy, mostly with bindings, which matter more than a status.
 const FAST_WRITE: Duration = Duration::from_millis(20);
-/// For each second that it took beyond, a worker leaves the server alone for this many, within bounds.
+/// A worker pauses this many times the excess over `FAST_WRITE`, at most `PAUSE_MAX`.
 const PAUSE_FACTOR: u32 = 8;
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
+/// After this time without a change, the controller recomputes all pod groups: the meaning of a GPU memory request depends on the
+/// node's GPUs.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
-/// Far more than a batch of changes takes to hand out.
+/// The controller counts as dead after this time; enqueueing a batch of changes takes far less.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
 
-/// What the controller does.
+/// The settings of the pod-group controller.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Only pods that ask for this scheduler count.
+    /// The controller counts pods whose `spec.schedulerName` is this name.
     pub scheduler_name: String,
-    /// Pod groups worked on at a time.
+    /// Pod groups reconciled at a time.
     pub workers_max: usize,
 }
 
@@ -50,16 +52,16 @@ impl Default for Settings {
     }
 }
 
-/// Which pods are in which group, by what they say. A group is in the namespace of its pods.
+/// The pods of each pod group, by the annotation of the pods. A pod group is in the namespace of its pods.
 #[derive(Debug, Default)]
 struct GroupMembers {
     group_of: BTreeMap<ObjectKey, Arc<str>>,
-    /// Names, sorted. Most groups have few.
+    /// Names of the pods, sorted. Most groups have few pods.
     pods_of: BTreeMap<ObjectKey, Vec<Arc<str>>>,
 }
 
 impl GroupMembers {
-    /// Takes note of a pod; answers with the groups that this changes.
+    /// Records a pod's group; returns the pod groups whose members change.
     fn record(&mut self, pod: &ObjectKey, group: Option<Arc<str>>) -> Vec<ObjectKey> {
         let before = match &group {
             Some(group) => self.group_of.insert(pod.clone(), Arc::clone(group)),
@@ -105,11 +107,11 @@ struct Controller {
     feeds: Arc<Feeds>,
     reconciles: Reconciles,
     settings: Settings,
-    /// A plain lock: held for map operations only, never across an await.
+    /// Held for map operations only, never across an await.
     members: Mutex<GroupMembers>,
 }
 
-/// Keeps the status of pod groups until it is dropped.
+/// Runs the pod-group controller until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(NAME, HEARTBEAT_MAX);
     let feeds = &context.feeds;
@@ -202,7 +204,7 @@ impl Controller {
             Err(error) if error.is_not_found() => Outcome::Done,
             Err(error) => {
                 self.reconciles.count("failed");
-                tracing::warn!(%error, "the status of a pod group was not written");
+                tracing::warn!(%error, "writing the status of a pod group failed");
                 Outcome::Retry
             }
         }
@@ -213,7 +215,7 @@ impl Controller {
     }
 }
 
-/// How long a worker lets the API server be after a write that took so long.
+/// The pause after a write that took this long.
 fn pause_after(took: Duration) -> Duration {
     PAUSE_MAX.min(took.saturating_sub(FAST_WRITE) * PAUSE_FACTOR)
 }
@@ -247,13 +249,13 @@ fn change(group: &PodGroup, status: &ResourcesStatus, counts: &PodCounts) -> Opt
     Some(json!({ "status": status }))
 }
 
-/// A pod counts as running from the moment it has a node: then its resources are written anyway, and no write comes on top.
+/// A pod counts as running once it has a node: the resources change at the same moment, so no further write is needed.
 fn pod_counts(pods: &[Arc<Pod>]) -> PodCounts {
     let placed = pods.iter().filter(|pod| pod.node_name().is_some()).count();
     PodCounts::of(placed, pods.len() - placed)
 }
 
-/// What pods ask for and have. Pods that have ended don't count.
+/// The resources that pods request and have. Pods that have ended do not count.
 pub(crate) fn resources_status(
     pods: &[Arc<Pod>],
     gpu_memory_mib: impl Fn(&str) -> Option<i64>,
@@ -287,15 +289,15 @@ pub(crate) fn resources_status(
     }
 }
 
-/// The part of GPUs that a pod asks for beside its containers' resources.
+/// The GPU share that a pod requests by annotation, beside its containers' resources.
 enum GpuShare {
     None,
-    /// Billionths of each.
+    /// Billionths of each device.
     Fraction {
         billionths: i64,
         devices: i64,
     },
-    /// MiB of each.
+    /// MiB of each device.
     Memory {
         mib: i64,
         devices: i64,
@@ -330,7 +332,7 @@ impl GpuShare {
         match *self {
             GpuShare::None | GpuShare::Fraction { .. } => self.add_requested(amounts),
             GpuShare::Memory { mib, devices } => {
-                // Of a GPU whose size is unknown nobody can say which part it is.
+                // Without the size of the GPU, the fraction is unknown and not counted.
                 if let Some(gpu) = gpu_memory_mib().filter(|gpu| *gpu > 0) {
                     let nano = i128::from(mib) * i128::from(devices) * NANO_PER_UNIT / i128::from(gpu);
                     amounts.add_nano(keys::RESOURCE_GPU, nano);

@@ -1,4 +1,4 @@
-//! The metrics of queues: what they are promised and what they have. Series of queues that are gone are removed.
+//! The metrics of queues: quota and allocation. Series of deleted queues are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -12,17 +12,17 @@ use prometheus_client::metrics::gauge::Gauge;
 use super::queues::QueueTotals;
 
 const MILLI_PER_CORE: f64 = 1_000.0;
-/// Unit of a queue's memory.
+/// A queue's memory quota is in megabytes.
 const BYTES_PER_MEGABYTE: f64 = 1e6;
-/// Allocated amounts are shown with four decimals.
+/// Allocated amounts have four decimals.
 const DECIMALS: f64 = 1e4;
-/// How a queue writes that there is no bound.
+/// The value for an unlimited quota.
 const UNLIMITED: f64 = -1.0;
 
 type Labels = Vec<(String, String)>;
 type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
 
-/// Which labels of queues become labels of metrics.
+/// The mapping from labels of queues to labels of metrics.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MetricLabels {
     pub(super) labels: Vec<(String, String)>,
@@ -47,7 +47,7 @@ impl MetricLabels {
     }
 }
 
-/// One gauge per quantity. Dropping it removes all series.
+/// A gauge per quantity. Dropping the struct removes all series.
 #[derive(Debug, Default)]
 pub(super) struct QueueMetrics {
     metric_labels: MetricLabels,
@@ -58,8 +58,8 @@ pub(super) struct QueueMetrics {
     allocated_gpus: Gauges,
     allocated_cpu_cores: Gauges,
     allocated_memory_bytes: Gauges,
-    /// A plain lock: one writer only, held for set operations.
-    shown: Mutex<BTreeSet<Labels>>,
+    /// The label sets of the exported series. One writer; held for set operations only.
+    exported: Mutex<BTreeSet<Labels>>,
 }
 
 impl Drop for QueueMetrics {
@@ -83,8 +83,8 @@ impl QueueMetrics {
         queues
     }
 
-    /// Shows what queues are promised and have.
-    pub(super) fn show(&self, queues: &[Arc<Queue>], sums: &BTreeMap<String, QueueTotals>) {
+    /// Exports quota and allocation of the queues.
+    pub(super) fn export(&self, queues: &[Arc<Queue>], sums: &BTreeMap<String, QueueTotals>) {
         let mut present = BTreeSet::new();
         for queue in queues {
             let labels = self.metric_labels.of(queue);
@@ -104,13 +104,13 @@ impl QueueMetrics {
             set(&self.allocated_memory_bytes, units(keys::RESOURCE_MEMORY));
             present.insert(labels);
         }
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        for gone in shown.difference(&present) {
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in exported.difference(&present) {
             for (_, _, gauges) in self.gauges() {
                 gauges.remove(gone);
             }
         }
-        *shown = present;
+        *exported = present;
     }
 
     fn gauges(&self) -> [(&'static str, &'static str, &Gauges); 7] {
@@ -118,32 +118,32 @@ impl QueueMetrics {
             ("queue_info", "1 for each queue", &self.info),
             (
                 "queue_deserved_gpus",
-                "GPUs that are the queue's own; -1 for no bound",
+                "GPU quota of the queue; -1 for unlimited",
                 &self.deserved_gpus,
             ),
             (
                 "queue_quota_cpu_cores",
-                "CPUs that are the queue's own; -1 for no bound",
+                "CPU quota of the queue; -1 for unlimited",
                 &self.quota_cpu_cores,
             ),
             (
                 "queue_quota_memory_bytes",
-                "Memory that is the queue's own; -1 for no bound",
+                "Memory quota of the queue; -1 for unlimited",
                 &self.quota_memory_bytes,
             ),
             (
                 "queue_allocated_gpus",
-                "GPUs that the queue's work has",
+                "GPUs allocated to the queue's pods",
                 &self.allocated_gpus,
             ),
             (
                 "queue_allocated_cpu_cores",
-                "CPUs that the queue's work has",
+                "CPUs allocated to the queue's pods",
                 &self.allocated_cpu_cores,
             ),
             (
                 "queue_allocated_memory_bytes",
-                "Memory that the queue's work has",
+                "Memory allocated to the queue's pods",
                 &self.allocated_memory_bytes,
             ),
         ]
@@ -177,7 +177,7 @@ mod tests {
             "spec": { "displayName": "Q", "resources": { "gpu": { "quota": 2.5 }, "cpu": { "quota": 1500 }, "memory": { "quota": -1 } } },
         }))
         .unwrap();
-        queues.show(&[Arc::new(queue)], &BTreeMap::new());
+        queues.export(&[Arc::new(queue)], &BTreeMap::new());
         let labels = r#"{queue_name="q",queue_metadata_name="q",queue_display_name="Q",team_name="none"}"#;
         let text = metrics.text();
         for line in [
@@ -189,9 +189,12 @@ mod tests {
             format!("kai_queue_allocated_cpu_cores{labels} 0.0"),
             format!("kai_queue_allocated_memory_bytes{labels} 0.0"),
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing in\n{text}");
+            assert!(
+                text.lines().any(|exported| exported == line),
+                "{line} is missing in\n{text}"
+            );
         }
-        queues.show(&[], &BTreeMap::new());
+        queues.export(&[], &BTreeMap::new());
         assert!(!metrics.text().contains("queue_name="));
     }
 }

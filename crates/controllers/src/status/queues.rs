@@ -1,4 +1,5 @@
-//! The status of queues: what the pod groups in them and in their children ask for and have, and the metrics of it.
+//! The queue controller: writes the status and the metrics of queues, which sum up the resources that the pod groups of a queue and its
+//! children request and have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -18,25 +19,25 @@ use crate::Error;
 use crate::merge_patch::difference;
 use crate::reconciles::Reconciles;
 
-/// The name of the part in health reports.
+/// The controller's name in health reports.
 const NAME: &str = "queue-controller";
-/// Changes come in bursts; one round of sums up the tree and of writes serves a whole burst.
+/// Delay after a round. Changes come in bursts, and one round of sums and writes covers a burst.
 const COALESCE: Duration = Duration::from_millis(500);
-/// Nobody changed anything for this long: say that all is well, and try again what failed.
+/// After this time without a change, the controller reports that it is alive and repeats failed writes.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
-/// Far more than all writes of a round take, unless the API does not answer.
+/// The controller counts as dead after this time; the writes of a round take far less, unless the API server does not answer.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
-/// Writes at a time.
+/// Concurrent writes.
 const WRITES_MAX: usize = 10;
 
-/// What the controller does.
+/// The settings of the queue controller.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the names of metrics begin.
+    /// Prefix of the metrics' names.
     pub metrics_namespace: String,
     /// Metric label by queue label.
     pub metric_labels: Vec<(String, String)>,
-    /// Value of the metric label, by queue label, where a queue does not have it.
+    /// Value of the metric label, by queue label, for queues without that label.
     pub metric_label_defaults: BTreeMap<String, String>,
 }
 
@@ -50,13 +51,13 @@ impl Default for Settings {
     }
 }
 
-/// Keeps the status of queues until it is dropped.
+/// Runs the queue controller until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     context.health.announce(NAME, HEARTBEAT_MAX);
     let wake = Arc::new(Notify::new());
     let queues = context.feeds.queues().subscribe(&wake);
     let groups = context.feeds.pod_groups().subscribe(&wake);
-    // A sum over half of the groups would be written, and be wrong.
+    // Sums over incomplete lists would be wrong.
     queues.feed().synced().await;
     groups.feed().synced().await;
 
@@ -72,12 +73,12 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         usage.record(groups.take());
         let present = context.feeds.queues().all();
         let sums = usage.sums(&present);
-        metrics.show(&present, &sums);
+        metrics.export(&present, &sums);
         let statuses = sums.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();
         write(&context.client, &reconciles, &present, &statuses).await;
         context.health.alive(NAME);
         tokio::time::sleep(COALESCE).await;
-        // On time-out, what failed to be written is tried again.
+        // On a time-out, the next round repeats failed writes.
         let _ = tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await;
     }
 }
@@ -107,12 +108,12 @@ async fn write_one(client: &Client, reconciles: &Reconciles, name: String, chang
         Err(error) if error.is_not_found() => {}
         Err(error) => {
             reconciles.count("failed");
-            tracing::warn!(%error, "the status of a queue was not written");
+            tracing::warn!(%error, "writing the status of a queue failed");
         }
     }
 }
 
-/// Conditions and fair shares are not ours.
+/// The patch of a queue's status. The scheduler writes conditions and fair shares.
 fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> {
     let now = QueueStatus {
         conditions: before.conditions.clone(),
@@ -123,10 +124,10 @@ fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> 
     Some(json!({ "status": change }))
 }
 
-/// What the pod groups of each queue use, kept up with each change of a group.
+/// The usage of each queue by its own pod groups, updated with each change of a pod group.
 #[derive(Debug, Default)]
 struct GroupUsage {
-    /// As they were counted; shared with the watch.
+    /// The pod groups as they were counted; the objects are shared with the informer.
     groups: BTreeMap<ObjectKey, Arc<PodGroup>>,
     by_queue: BTreeMap<String, Usage>,
 }
@@ -138,7 +139,7 @@ struct Usage {
     requested: ResourceAmounts,
 }
 
-/// What a queue and all below it use.
+/// The usage of a queue and its descendants.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueTotals {
     usage: Usage,
@@ -170,8 +171,7 @@ impl GroupUsage {
         }
     }
 
-    /// Sums by queue. Each group counts once in its queue and once in each queue above, also where queues name each other as parents
-    /// in a circle.
+    /// The totals by queue. Each pod group counts once in its queue and once in each ancestor, even if the parents form a cycle.
     fn sums(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, QueueTotals> {
         let named = queues
             .iter()
@@ -214,7 +214,7 @@ impl Usage {
         }
     }
 
-    /// What comes to nothing is not named: who named it before and is gone must not make a difference.
+    /// Drops zero amounts: a resource that only a deleted pod group named must not stay in the status.
     fn change(&mut self, other: &Usage, change: fn(&mut ResourceAmounts, &ResourceAmounts)) {
         for (own, other) in [
             (&mut self.allocated, &other.allocated),

@@ -3,7 +3,7 @@
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::field::Field;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::begin;
+use super::default_group;
 
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let object = Field::of(workload.object(top.reference())?);
@@ -12,7 +12,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
     let min = nodes
         .count()?
         .ok_or_else(|| nodes.refuse("it is missing; write the number of nodes"))?;
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     desired.min_member(min);
     Ok(desired)
 }

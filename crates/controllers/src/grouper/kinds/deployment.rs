@@ -1,4 +1,4 @@
-//! Deployments: each pod serves on its own, so each is a group of its own that ends with the pod.
+//! Deployments: each pod serves requests independently, so each pod has its own pod group, which the pod owns.
 
 use kai_api::keys;
 

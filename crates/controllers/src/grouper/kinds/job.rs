@@ -1,15 +1,15 @@
-//! Jobs and cron jobs: one group per Job. How many pods have to start together, an annotation says; a single one otherwise, since
-//! the pods of a Job need not run at the same time.
+//! Jobs and CronJobs: a pod group per Job. An annotation says how many pods start together; without it one, because the pods of a Job
+//! need not run at the same time.
 
 use kai_api::keys;
 
 use super::super::default_rules;
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::begin;
+use super::default_group;
 
 pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPodGroup, GroupingError> {
-    let mut desired = begin(workload, job);
+    let mut desired = default_group(workload, job);
     if let Some(legacy) = legacy_name(workload, job) {
         desired.name = legacy;
         return Ok(desired);
@@ -25,7 +25,7 @@ pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPod
     Ok(desired)
 }
 
-/// A group by each Job that the cron job starts, without the Job's own rules.
+/// A pod group per Job that the CronJob creates, without the Job rule's annotation.
 pub(super) fn desired_of_cron_job(
     workload: &Workload<'_>,
     top: &Owner,
@@ -35,10 +35,10 @@ pub(super) fn desired_of_cron_job(
         let field = "metadata.ownerReferences".to_owned();
         workload.refuse_pod(field, format!("no Job stands between it and CronJob {}", top.name))
     })?;
-    Ok(begin(workload, job))
+    Ok(default_group(workload, job))
 }
 
-/// Older versions made a group per pod. Where that exists it is kept, so that an upgrade moves no running pod.
+/// Older versions created a pod group per pod. An existing one is kept, so that an upgrade moves no running pod.
 fn legacy_name(workload: &Workload<'_>, job: &Owner) -> Option<String> {
     let of_pod = Owner {
         name: workload.pod_name().to_owned(),

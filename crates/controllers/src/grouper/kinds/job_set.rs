@@ -1,5 +1,5 @@
-//! Job sets: a subgroup per replicated job, and in it one per replica, whose pods start together. If the jobs start in order, one
-//! subgroup is enough to begin.
+//! JobSets: a subgroup per replicated job, and below it a subgroup per replica, whose pods start together. If the jobs start in order,
+//! one subgroup is enough to start.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
@@ -8,7 +8,7 @@ use super::super::default_rules;
 use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::{SUB_GROUPS_MAX, begin, parse_count};
+use super::{SUB_GROUPS_MAX, default_group, parse_count};
 
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let set = Field::of(workload.object(top.reference())?);
@@ -23,7 +23,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
     if count == 0 {
         return Err(jobs.refuse("it is empty; add a job"));
     }
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     desired.min_sub_group(match (min_member(workload, top)?, in_order) {
         (Some(min), _) => min.min(count),
         (None, true) => 1,
@@ -107,7 +107,7 @@ fn required_label<'a>(workload: &Workload<'a>, key: &str) -> Result<&'a str, Gro
     })
 }
 
-/// Older versions knew no subgroups. A set that has begun so goes on so.
+/// Older versions created no subgroups. A JobSet with such a pod group keeps it.
 fn is_flat(workload: &Workload<'_>, top: &Owner) -> bool {
     let name = default_rules::name_of(top);
     let is_one = |group: &str| {
@@ -123,7 +123,7 @@ fn flat(
     in_order: bool,
     replicated: &str,
 ) -> Result<DesiredPodGroup, GroupingError> {
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     if in_order {
         desired.name = format!("{}-{replicated}", desired.name);
     }

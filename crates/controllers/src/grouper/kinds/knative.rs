@@ -1,4 +1,4 @@
-//! Knative services: the pods that a revision always has are a gang, or each pod stands alone.
+//! Knative services: the pods of a revision's minimum scale are a gang, or each pod has its own pod group.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, Groupi
     let Some(mut revision) = Owner::of_object(object) else {
         return Err(workload.refuse_pod("metadata.labels".to_owned(), format!("Revision {name} can't be read")));
     };
-    // Single objects of a list carry no kind.
+    // Objects from a list have no API version and kind.
     revision.api_version = "serving.knative.dev/v1".to_owned();
     revision.kind = "Revision".to_owned();
 
@@ -57,7 +57,7 @@ pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, Groupi
     })
 }
 
-/// Whether pods of the revision were grouped one by one; then the others are, too.
+/// Whether pods of the revision have pod groups of their own; then the other pods get their own, too.
 fn has_groups_per_pod(workload: &Workload<'_>, revision: &str) -> bool {
     let pods = workload
         .cluster

@@ -3,9 +3,9 @@
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::field::Field;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::begin;
+use super::default_group;
 
-/// Where a kind lists its replicas, and which it can't do without.
+/// The field in which a kind lists its replicas, and the mandatory ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Replicas {
     pub(super) field: &'static str,
@@ -31,7 +31,7 @@ pub(super) fn desired(
     replicas: &Replicas,
 ) -> Result<DesiredPodGroup, GroupingError> {
     let job = Field::of(workload.object(top.reference())?);
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     desired.min_member(match min_available(&job)? {
         Some(min) => min,
         None => total(&job, replicas)?,
@@ -39,13 +39,13 @@ pub(super) fn desired(
     Ok(desired)
 }
 
-/// What the job's scheduling policy says.
+/// The minimum of the job's scheduling policy.
 pub(super) fn min_available(job: &Field<'_>) -> Result<Option<i32>, GroupingError> {
     let policy = job.at("spec").at("runPolicy").at("schedulingPolicy");
     policy.at("minAvailable").count()
 }
 
-/// All pods of the job.
+/// The number of all pods of the job.
 pub(super) fn total(job: &Field<'_>, replicas: &Replicas) -> Result<i32, GroupingError> {
     let specs = job.at("spec").at(replicas.field);
     for name in replicas.mandatory {

@@ -1,5 +1,5 @@
-//! Leader-worker sets: each replica of the set is a group of a leader and its workers, which may be cut into segments that each stay
-//! close together.
+//! LeaderWorkerSets: a pod group per replica of the set, with a leader and its workers. The pods may be divided into segments, each
+//! with a topology constraint.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
@@ -7,7 +7,7 @@ use kai_api::keys;
 use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
 use super::super::workload::{GroupingError, Owner, Workload};
-use super::{SUB_GROUPS_MAX, begin, parse_count};
+use super::{SUB_GROUPS_MAX, default_group, parse_count};
 
 const LEADER: &str = "leader";
 const WORKERS: &str = "workers";
@@ -18,33 +18,33 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
     let field = template.at("size");
     let size = field.count()?.filter(|size| *size > 0);
     let size = size.ok_or_else(|| field.refuse("it has to be 1 or more"))?;
-    let place = Place::of(workload)?;
+    let role = Role::of(workload)?;
 
     let policy = set.at("spec").at("startupPolicy");
     let min = match policy.text()? {
         None | Some("LeaderCreated") => size,
-        Some("LeaderReady") => size_of_ready(workload, &place, size),
+        Some("LeaderReady") => size_when_leader_ready(workload, &role, size),
         Some(other) => return Err(policy.refuse(format!("{other:?} is neither LeaderCreated nor LeaderReady"))),
     };
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     desired.min_member(min);
     if let Some(group) = workload.label(keys::LEADER_WORKER_GROUP_INDEX).and_then(parse_count) {
         desired.name = format!("{}-group-{group}", desired.name);
     }
     match segment_size(&template, top, min)? {
-        None => whole(&mut desired, &place, min),
+        None => whole(&mut desired, &role, min),
         Some(segment) => {
             let topology = segment_topology(&template, workload, top)?;
-            Segments { size: min, segment }.add_to(&mut desired, &template, &place, topology)?;
+            Segments { size: min, segment }.add_to(&mut desired, &template, &role, topology)?;
         }
     }
     Ok(desired)
 }
 
-/// Workers come only when the leader is ready, so until it has a node it is all there is.
-fn size_of_ready(workload: &Workload<'_>, place: &Place, size: i32) -> i32 {
-    match (place, workload.pod.node_name()) {
-        (Place::Leader, None) => 1,
+/// With `LeaderReady` the workers are created once the leader is ready, so a leader without a node is the whole group.
+fn size_when_leader_ready(workload: &Workload<'_>, role: &Role, size: i32) -> i32 {
+    match (role, workload.pod.node_name()) {
+        (Role::Leader, None) => 1,
         _ => workload
             .annotation(keys::LEADER_WORKER_SIZE)
             .and_then(parse_count)
@@ -53,22 +53,22 @@ fn size_of_ready(workload: &Workload<'_>, place: &Place, size: i32) -> i32 {
     }
 }
 
-/// Which pod of its group it is.
-enum Place {
+/// The pod's role in its replica.
+enum Role {
     Leader,
     Worker(i32),
-    /// Its label is missing.
+    /// The pod has no worker index.
     Unknown,
 }
 
-impl Place {
-    fn of(workload: &Workload<'_>) -> Result<Place, GroupingError> {
+impl Role {
+    fn of(workload: &Workload<'_>) -> Result<Role, GroupingError> {
         let Some(text) = workload.label(keys::LEADER_WORKER_INDEX) else {
-            return Ok(Place::Unknown);
+            return Ok(Role::Unknown);
         };
         match parse_count(text) {
-            Some(0) => Ok(Place::Leader),
-            Some(index) => Ok(Place::Worker(index)),
+            Some(0) => Ok(Role::Leader),
+            Some(index) => Ok(Role::Worker(index)),
             None => {
                 let field = format!("metadata.labels.{}", keys::LEADER_WORKER_INDEX);
                 Err(workload.refuse_pod(field, format!("{text:?} is not the number of a worker")))
@@ -77,19 +77,19 @@ impl Place {
     }
 }
 
-fn whole(desired: &mut DesiredPodGroup, place: &Place, size: i32) {
+fn whole(desired: &mut DesiredPodGroup, role: &Role, size: i32) {
     desired.spec.sub_groups.push(leaf(LEADER, 1));
     if size > 1 {
         desired.spec.sub_groups.push(leaf(WORKERS, size - 1));
     }
-    desired.sub_group = match place {
-        Place::Leader => Some(LEADER.to_owned()),
-        Place::Worker(_) | Place::Unknown => (size > 1).then(|| WORKERS.to_owned()),
+    desired.sub_group = match role {
+        Role::Leader => Some(LEADER.to_owned()),
+        Role::Worker(_) | Role::Unknown => (size > 1).then(|| WORKERS.to_owned()),
     };
 }
 
 struct Segments {
-    /// Pods of a group.
+    /// Pods of a replica.
     size: i32,
     /// Pods of a segment.
     segment: i32,
@@ -100,7 +100,7 @@ impl Segments {
         &self,
         desired: &mut DesiredPodGroup,
         template: &Field<'_>,
-        place: &Place,
+        role: &Role,
         topology: Option<TopologyConstraint>,
     ) -> Result<(), GroupingError> {
         let last = self.of_worker(self.size - 1);
@@ -142,10 +142,10 @@ impl Segments {
                 });
             }
         }
-        desired.sub_group = match place {
-            Place::Leader => Some(LEADER.to_owned()),
-            Place::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
-            Place::Worker(index) => match self.of_worker(*index).min(last) {
+        desired.sub_group = match role {
+            Role::Leader => Some(LEADER.to_owned()),
+            Role::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
+            Role::Worker(index) => match self.of_worker(*index).min(last) {
                 0 if !leader_excluded => Some(WORKERS.to_owned()),
                 segment => Some(segment_name(segment)),
             },
@@ -153,7 +153,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Whether the workers alone fill the segments, so that the leader comes on top in the first one.
+    /// Whether the workers alone fill the segments, so that the first segment has the leader in addition.
     fn leader_is_extra(&self) -> bool {
         (self.size - 1) % self.segment == 0
     }
@@ -166,7 +166,7 @@ impl Segments {
         }
     }
 
-    /// Workers, without the leader, of a segment.
+    /// Workers of a segment, without the leader.
     fn workers_in(&self, segment: i32) -> i32 {
         let (first, end) = match self.leader_is_extra() {
             true => (segment * self.segment + 1, (segment + 1) * self.segment + 1),
@@ -199,7 +199,7 @@ fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i
         },
         (None, None) => return Ok(None),
     };
-    // A leader that waits alone for its workers is not cut.
+    // A group of one leader has no segments.
     if size == 1 {
         return Ok(None);
     }

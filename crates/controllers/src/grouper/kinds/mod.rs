@@ -1,5 +1,5 @@
-//! Which rules a workload is grouped by. One file per rule of kinds; what has no rules of its own is grouped by the base rules:
-//! one group per top owner, of which one pod has to start.
+//! The grouping rule of each kind of workload, a file per family of kinds. Kinds without a rule of their own use the default rules: one
+//! pod group per top owner, of which one pod has to start.
 
 mod azure;
 mod deployment;
@@ -21,14 +21,14 @@ use super::default_rules;
 use super::desired_pod_group::DesiredPodGroup;
 use super::workload::{GroupingError, Owner, Workload};
 
-/// Replicas or segments that get a subgroup each. The remaining subgroups that a pod group may have are for those above them.
+/// Replicas or segments that get a subgroup each. The rest of `kai_api::SUB_GROUPS_MAX` is for their parents.
 pub(super) const SUB_GROUPS_MAX: i64 = kai_api::SUB_GROUPS_MAX as i64 - 96;
 
-/// How a kind is grouped.
+/// The rule for a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GroupingRule {
     Default,
-    /// Like the base, with another priority class where none is named.
+    /// The default rules with another default priority class.
     DefaultWithPriority(&'static str),
     Pod,
     Deployment,
@@ -45,7 +45,7 @@ enum GroupingRule {
     Knative,
     AmlJob,
     RunaiJob,
-    /// The next owner down decides.
+    /// The owner below the top owner selects the rule.
     SkipTop,
 }
 
@@ -88,7 +88,7 @@ impl GroupingRule {
     }
 }
 
-/// The pod group of a pod, or what is needed to say.
+/// The desired pod group of a pod. The rule may need further objects; then the error says which.
 pub fn desired_pod_group(workload: &Workload<'_>) -> Result<DesiredPodGroup, GroupingError> {
     let mut desired = match workload.owners.last() {
         None => apply(GroupingRule::Pod, workload, &Owner::of_pod(workload.pod), &[])?,
@@ -139,12 +139,12 @@ fn apply(
     }
 }
 
-/// The base rules with this owner alone, as most kinds begin.
-fn begin(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
+/// The default rules with this owner only, with which most kinds begin.
+fn default_group(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
     default_rules::desired(workload, top, std::slice::from_ref(top), keys::DEFAULT_PRIORITY_CLASS)
 }
 
-/// A whole number in an annotation.
+/// Parses a count from a label or annotation.
 fn parse_count(text: &str) -> Option<i32> {
     text.parse().ok().filter(|count| *count >= 0)
 }

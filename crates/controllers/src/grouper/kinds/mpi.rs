@@ -1,4 +1,4 @@
-//! MPI jobs. A launcher that comes only when all workers are ready can't be waited for before.
+//! MPI jobs. With `WaitForWorkersReady` the launcher is created after the workers are ready, so the gang does not wait for it.
 
 use kai_api::keys;
 

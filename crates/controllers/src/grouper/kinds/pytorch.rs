@@ -1,5 +1,5 @@
-//! PyTorch jobs: a subgroup for the master and one for the workers, which may be cut into segments that each stay close together.
-//! An elastic job starts with its minimum.
+//! PyTorch jobs: a subgroup for the master and one for the workers. The workers may be divided into segments, each with a topology
+//! constraint. An elastic job starts with its minimum.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
@@ -8,7 +8,7 @@ use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_co
 use super::super::field::Field;
 use super::super::workload::{GroupingError, Owner, Workload};
 use super::kubeflow::{self, Replicas};
-use super::{SUB_GROUPS_MAX, begin};
+use super::{SUB_GROUPS_MAX, default_group};
 
 const REPLICAS: Replicas = Replicas {
     field: "pytorchReplicaSpecs",
@@ -27,7 +27,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
             elastic.unwrap_or(total)
         }
     };
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     desired.min_member(min);
 
     let specs = job.at("spec").at(REPLICAS.field);
@@ -43,7 +43,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         let workers = Workers {
             spec: specs.at("Worker"),
             min: (min - masters).max(0),
-            is_one: role == Some(WORKER),
+            pod_is_worker: role == Some(WORKER),
         };
         workers.add_to(&mut desired, workload, top)?;
     }
@@ -52,10 +52,10 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
 
 struct Workers<'a> {
     spec: Field<'a>,
-    /// How many have to start.
+    /// Workers that have to start together.
     min: i32,
-    /// Whether the pod is one of them.
-    is_one: bool,
+    /// Whether the pod is a worker.
+    pod_is_worker: bool,
 }
 
 impl Workers<'_> {
@@ -64,7 +64,10 @@ impl Workers<'_> {
         let size = self.segment_size(workload)?;
         let (Some(size), true) = (size, count > 0) else {
             desired.spec.sub_groups.push(leaf(WORKER, self.min));
-            desired.sub_group = desired.sub_group.take().or(self.is_one.then(|| WORKER.to_owned()));
+            desired.sub_group = desired
+                .sub_group
+                .take()
+                .or(self.pod_is_worker.then(|| WORKER.to_owned()));
             return Ok(());
         };
         let segments = segments_of(count, size);
@@ -87,15 +90,15 @@ impl Workers<'_> {
                 ..leaf(segment_name(segment), members)
             });
         }
-        if self.is_one {
-            // Workers that were scaled up beyond the count known here come with a new version of the job.
+        if self.pod_is_worker {
+            // A job that was scaled up has workers beyond the count read here; the next update of the job adds their segments.
             let segment = (index(workload)? / size).min(segments - 1);
             desired.sub_group = Some(segment_name(segment));
         }
         Ok(())
     }
 
-    /// The pod's annotation comes before that of the template, which may have been edited since.
+    /// The pod's annotation overrides that of the template, which may have changed since the pod was created.
     fn annotation<'w>(&'w self, workload: &Workload<'w>, key: &str) -> Result<Option<&'w str>, GroupingError> {
         let of_template = self
             .spec

@@ -1,4 +1,4 @@
-//! Ray: a subgroup for the head and one per worker group. Jobs and services take the numbers from the cluster that they started.
+//! Ray: a subgroup for the head and one per worker group. RayJobs and RayServices use the numbers of their RayCluster.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
@@ -6,9 +6,9 @@ use kai_api::keys;
 use super::super::desired_pod_group::{DesiredPodGroup, leaf, topology_constraint};
 use super::super::field::Field;
 use super::super::workload::{GroupingError, ObjectRef, Owner, Workload};
-use super::begin;
+use super::default_group;
 
-/// Where the status of an owner names its cluster; the first that is there counts.
+/// Paths in the status of an owner that may name its RayCluster; the first that exists counts.
 type Paths = &'static [&'static [&'static str]];
 
 pub(super) const OF_JOB: Paths = &[&["status", "rayClusterName"]];
@@ -18,20 +18,20 @@ pub(super) const OF_SERVICE: Paths = &[
 ];
 const HEAD_GROUP: &str = "headgroup";
 
-/// `paths` is empty for a cluster itself.
+/// `paths` is empty for a RayCluster.
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<DesiredPodGroup, GroupingError> {
     let cluster = match paths {
         [] => workload.object(top.reference())?,
         paths => workload.object(cluster_of(workload, top, paths)?)?,
     };
-    let mut desired = begin(workload, top);
+    let mut desired = default_group(workload, top);
     if let Some(class) = top.labels.get(keys::RAY_PRIORITY_CLASS_NAME) {
         desired.spec.priority_class_name = Some(class.clone());
     }
     let groups = groups(&Field::of(cluster))?;
     let total: i64 = groups.iter().filter_map(|group| group.min_member).map(i64::from).sum();
     desired.min_member(i32::try_from(total).unwrap_or(i32::MAX));
-    // A group that older versions made goes on as it began.
+    // A pod group of an older version stays without subgroups.
     let present = workload.cluster.pod_group(&desired.namespace, &desired.name);
     if present.is_none_or(|present| !present.as_written().sub_groups.is_empty()) {
         let of_pod = workload.label(keys::RAY_GROUP);
@@ -79,7 +79,7 @@ fn groups(cluster: &Field<'_>) -> Result<Vec<SubGroup>, GroupingError> {
     Ok(groups)
 }
 
-/// How many pods of a worker group have to start; `None` if it has none at present.
+/// Pods of a worker group that have to start together; `None` if the group has no pods now.
 fn pods_of(group: &Field<'_>) -> Result<Option<i32>, GroupingError> {
     if group.at("suspended").flag()? || group.at("suspend").flag()? {
         return Ok(None);

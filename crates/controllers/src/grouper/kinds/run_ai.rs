@@ -1,14 +1,14 @@
-//! Run:ai jobs: grouped by what the names of their pods begin with.
+//! Run:ai jobs: pods whose names have the same prefix form one pod group.
 
 use kai_api::keys;
 
 use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{Owner, Workload};
-use super::begin;
+use super::default_group;
 
 pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
-    let mut desired = begin(workload, top);
-    // A group of the plain name is one of an older version and is kept.
+    let mut desired = default_group(workload, top);
+    // An existing pod group with the default name is from an older version and is kept.
     let legacy = workload.options.search_legacy
         && workload
             .cluster

@@ -1,5 +1,5 @@
-//! Owners that only start other workloads, such as Argo workflows: the owner below decides, with the labels and annotations of the
-//! skipped one where it has none.
+//! Top owners that only create other workloads, such as Argo workflows: the owner below selects the rule. It inherits the labels and
+//! annotations of the skipped owner that it lacks.
 
 use kai_api::crd::Preemptibility;
 use kai_api::keys;
@@ -20,7 +20,7 @@ pub(super) fn desired(
     if let Some(last) = chain.last_mut() {
         last.clone_from(&base);
     }
-    // One level is skipped, never two: what such an owner starts is the workload.
+    // Only one level is skipped.
     let rule = match GroupingRule::of(&base) {
         GroupingRule::SkipTop => GroupingRule::Default,
         rule => rule,

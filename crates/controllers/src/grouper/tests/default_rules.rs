@@ -1,4 +1,4 @@
-//! GroupingOptions that all kinds begin with.
+//! The default rules.
 
 use serde_json::json;
 

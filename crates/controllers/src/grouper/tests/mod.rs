@@ -1,6 +1,6 @@
-//! Tables: owners and pod in, plan out. One file per family of kinds.
+//! Tables of cases: owners and pod in, desired pod group out. A file per family of kinds.
 
-// A list of one owner reads like a list of two.
+// A list of one owner is written like a list of two.
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
 mod batch;
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 
 use super::{ClusterReader, GroupingError, GroupingOptions, Objects, Owner, Workload, desired_pod_group};
 
-/// A cluster of a few objects.
+/// A cluster in memory.
 #[derive(Default)]
 struct Fixture {
     options: GroupingOptions,
     groups: Vec<Arc<PodGroup>>,
     pods: Vec<Arc<Pod>>,
-    /// Objects beside the owners.
+    /// Further objects that rules read.
     beside: Vec<Value>,
 }
 
@@ -69,7 +69,7 @@ impl Fixture {
     }
 
     fn desired(&self, owners: &[Value], pod: &Value) -> Result<super::DesiredPodGroup, String> {
-        self.looked_at(owners, pod, |workload| {
+        self.with_workload(owners, pod, |workload| {
             desired_pod_group(workload).map_err(|stop| match stop {
                 GroupingError::Refused(refusal) => refusal.to_string(),
                 GroupingError::NeedsObject(reference) => format!("needs {} {}", reference.kind, reference.name),
@@ -78,17 +78,17 @@ impl Fixture {
     }
 
     fn ignored(&self, owners: &[Value], pod: &Value) -> Vec<super::IgnoredValue> {
-        self.looked_at(owners, pod, super::ignored_values)
+        self.with_workload(owners, pod, super::ignored_values)
     }
 
-    fn looked_at<T>(&self, owners: &[Value], pod: &Value, look: impl FnOnce(&Workload<'_>) -> T) -> T {
+    fn with_workload<T>(&self, owners: &[Value], pod: &Value, apply: impl FnOnce(&Workload<'_>) -> T) -> T {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         let chain: Vec<Owner> = owners.iter().map(|object| Owner::of_object(object).unwrap()).collect();
         let all = owners.iter().chain(&self.beside);
         let objects: Objects = all
             .map(|object| (Owner::of_object(object).unwrap().reference(), Some(object.clone())))
             .collect();
-        look(&Workload {
+        apply(&Workload {
             pod: &pod,
             owners: &chain,
             objects: &objects,
@@ -97,7 +97,7 @@ impl Fixture {
         })
     }
 
-    /// The plan as one line, or why there is none.
+    /// Compares the desired pod group, as a line, or the error.
     fn check(&self, owners: &[Value], pod: &Value, expect: &str) {
         let line = self
             .desired(owners, pod)
