@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 
 /// More replicas than an installation has. Restarted replicas leave certificates behind until they expire; the newest are kept.
-const ENTRIES_MAX: usize = 32;
+const CERTIFICATES_MAX: usize = 32;
 const HEADER_PREFIX: &str = "# kai-admission";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
@@ -33,7 +33,7 @@ pub(crate) fn merge(bundle: &str, own: &[CaCertificate], now: Timestamp) -> Stri
     entries.extend(others);
     // This replica serves requests now, so the bound never drops its own certificates.
     entries[own.len()..].sort_by(|a, b| b.expires.cmp(&a.expires).then_with(|| a.identity.cmp(&b.identity)));
-    entries.truncate(ENTRIES_MAX.max(own.len()));
+    entries.truncate(CERTIFICATES_MAX.max(own.len()));
     // The order must not depend on the last writer; otherwise replicas would overwrite each other for ever.
     entries.sort_by(|a, b| (&a.identity, a.expires, &a.pem).cmp(&(&b.identity, b.expires, &b.pem)));
     entries.dedup();
@@ -135,7 +135,7 @@ mod tests {
         let left = identities(&bundle);
         assert_eq!(
             (left.len(), left.last().map(String::as_str)),
-            (ENTRIES_MAX, Some("r099@1099"))
+            (CERTIFICATES_MAX, Some("r099@1099"))
         );
     }
 }

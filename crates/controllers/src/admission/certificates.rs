@@ -78,22 +78,22 @@ impl CertificateRotator {
         lifetimes: Lifetimes,
         now: Timestamp,
     ) -> Result<(CertificateRotator, ServingCertificate), Error> {
-        let mut certificates = CertificateRotator {
+        let mut rotator = CertificateRotator {
             replica: replica.to_owned(),
-            current: authority(replica, lifetimes.ca, now)?,
+            current: generate_ca(replica, lifetimes.ca, now)?,
             hosts,
             lifetimes,
             next: None,
             serving_expires: now,
         };
-        let certificate = certificates.sign(now)?;
-        Ok((certificates, certificate))
+        let certificate = rotator.sign(now)?;
+        Ok((rotator, certificate))
     }
 
     /// Rotates what is due; returns a new serving certificate if there is one.
     pub(crate) fn rotate(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
         if self.next.is_none() && time_left(self.current.expires, now) < self.lifetimes.serving.saturating_mul(2) {
-            self.next = Some(authority(&self.replica, self.lifetimes.ca, now)?);
+            self.next = Some(generate_ca(&self.replica, self.lifetimes.ca, now)?);
         }
         let is_published = |next: &mut CertificateAuthority| time_left(now, next.created) >= PUBLISHED_BEFORE_USE;
         if let Some(next) = self.next.take_if(is_published) {
@@ -126,8 +126,8 @@ impl CertificateRotator {
     }
 
     fn sign(&mut self, now: Timestamp) -> Result<ServingCertificate, Error> {
-        let making = |error| Error::Certificate(format!("making a certificate: {error}"));
-        let mut params = CertificateParams::new(self.hosts.clone()).map_err(making)?;
+        let failed = |error| Error::Certificate(format!("generating a serving certificate: {error}"));
+        let mut params = CertificateParams::new(self.hosts.clone()).map_err(failed)?;
         let name = self.hosts.last().map_or("admission", String::as_str);
         // A common name has at most 64 characters. Clients check the subject alternative names, not the common name.
         params
@@ -139,8 +139,8 @@ impl CertificateRotator {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate().map_err(making)?;
-        let certificate = params.signed_by(&key, &self.current.issuer).map_err(making)?;
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.current.issuer).map_err(failed)?;
         Ok(ServingCertificate {
             chain: vec![certificate.der().clone()],
             key: PrivateKeyDer::try_from(key.serialize_der()).map_err(|error| Error::Certificate(error.to_owned()))?,
@@ -159,8 +159,8 @@ pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServingCertificate, E
     })
 }
 
-fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<CertificateAuthority, Error> {
-    let making = |error| Error::Certificate(format!("making an authority: {error}"));
+fn generate_ca(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<CertificateAuthority, Error> {
+    let failed = |error| Error::Certificate(format!("generating a certificate authority: {error}"));
     let mut params = CertificateParams::default();
     let name = format!("kai-admission {replica} {}", now.as_second());
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -177,9 +177,9 @@ fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<
     let expires = expiry(now, lifetime);
     params.not_before = to_offset_date_time(valid_from(now))?;
     params.not_after = to_offset_date_time(expires)?;
-    let key = KeyPair::generate().map_err(making)?;
+    let key = KeyPair::generate().map_err(failed)?;
     Ok(CertificateAuthority {
-        issuer: CertifiedIssuer::self_signed(params, key).map_err(making)?,
+        issuer: CertifiedIssuer::self_signed(params, key).map_err(failed)?,
         created: now,
         expires,
     })

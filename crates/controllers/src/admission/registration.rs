@@ -15,7 +15,7 @@ use super::ca_bundle::{self, CaCertificate};
 use super::{admission_policies, webhook_configurations};
 
 const FIELD_MANAGER: &str = "kai-admission";
-/// Conflicting writes of other replicas in a row, after which the next round tries again.
+/// Attempts to write one configuration. After as many conflicts with other replicas, the next round tries again.
 const CONFLICTS_MAX: usize = 5;
 
 static POLICY: Resource = Resource::new(

@@ -22,12 +22,12 @@ use super::certificates::{CertificateRotator, Lifetimes, ServingCertificate, fro
 use super::registration::{self, ApplyMode, CaSource};
 use super::server::{State, router};
 
-const PART: &str = "admission";
+const NAME: &str = "admission";
 /// Interval between two maintenance rounds. A round that changes nothing reads the four webhook configurations.
 const ROUND_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval after a round that failed.
 const ROUND_INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// A round of every 40 (twenty minutes) applies all objects, even if the CA bundles are current.
+/// Every 40th round (twenty minutes) applies all objects, even if the CA bundles are current.
 const FULL_APPLY_ROUNDS: u32 = 40;
 /// The role counts as dead after this time without a finished round. A round makes a few dozen calls, several of which may time out.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(600);
@@ -45,7 +45,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 
 /// Serves on this socket until dropped.
 pub async fn serve(context: Context, settings: Settings, listener: TcpListener) -> Result<Infallible, Error> {
-    context.health.announce(PART, HEARTBEAT_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let state = State::of(settings.clone(), &context);
     let expiry: Gauge<f64, AtomicU64> = Gauge::default();
     context.metrics.registry().register(
@@ -145,7 +145,7 @@ impl Maintenance {
             // The role is ready once the API server knows the webhooks. A later outage of the API server does not make the role
             // unhealthy.
             if was_registered {
-                self.context.health.alive(PART);
+                self.context.health.alive(NAME);
             }
             tokio::time::sleep(pause).await;
         }

@@ -84,7 +84,7 @@ impl QueueMetrics {
     }
 
     /// Exports quota and allocation of the queues.
-    pub(super) fn export(&self, queues: &[Arc<Queue>], sums: &BTreeMap<String, QueueTotals>) {
+    pub(super) fn export(&self, queues: &[Arc<Queue>], totals: &BTreeMap<String, QueueTotals>) {
         let mut present = BTreeSet::new();
         for queue in queues {
             let labels = self.metric_labels.of(queue);
@@ -96,7 +96,7 @@ impl QueueMetrics {
             set(&self.deserved_gpus, quota.gpu.quota);
             set(&self.quota_cpu_cores, scaled(quota.cpu.quota, 1.0 / MILLI_PER_CORE));
             set(&self.quota_memory_bytes, scaled(quota.memory.quota, BYTES_PER_MEGABYTE));
-            let allocated = sums.get(queue.metadata.plain_name()).map(QueueTotals::allocated);
+            let allocated = totals.get(queue.metadata.plain_name()).map(QueueTotals::allocated);
             let units = |name: &str| allocated.map_or(0.0, |allocated| rounded(allocated.units(name)));
             let gpu = allocated.and_then(|allocated| allocated.names().find(|name| name.ends_with("/gpu")));
             set(&self.allocated_gpus, units(gpu.unwrap_or(keys::RESOURCE_GPU)));

@@ -21,7 +21,7 @@ use crate::reconciles::Reconciles;
 
 /// The controller's name in health reports.
 const NAME: &str = "queue-controller";
-/// Delay after a round. Changes come in bursts, and one round of sums and writes covers a burst.
+/// Delay after a round. Changes come in bursts, and one round of totals and writes covers a burst.
 const COALESCE: Duration = Duration::from_millis(500);
 /// After this time without a change, the controller reports that it is alive and repeats failed writes.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
@@ -67,14 +67,14 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         defaults: settings.metric_label_defaults,
     };
     let metrics = QueueMetrics::registered(&context.metrics, &settings.metrics_namespace, metric_labels);
-    let mut usage = GroupUsage::default();
+    let mut usage = UsageByQueue::default();
     loop {
         queues.take();
         usage.record(groups.take());
         let present = context.feeds.queues().all();
-        let sums = usage.sums(&present);
-        metrics.export(&present, &sums);
-        let statuses = sums.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();
+        let totals = usage.totals(&present);
+        metrics.export(&present, &totals);
+        let statuses = totals.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();
         write(&context.client, &reconciles, &present, &statuses).await;
         context.health.alive(NAME);
         tokio::time::sleep(COALESCE).await;
@@ -126,7 +126,7 @@ fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> 
 
 /// The usage of each queue by its own pod groups, updated with each change of a pod group.
 #[derive(Debug, Default)]
-struct GroupUsage {
+struct UsageByQueue {
     /// The pod groups as they were counted; the objects are shared with the informer.
     groups: BTreeMap<ObjectKey, Arc<PodGroup>>,
     by_queue: BTreeMap<String, Usage>,
@@ -146,7 +146,7 @@ pub(super) struct QueueTotals {
     children: BTreeSet<String>,
 }
 
-impl GroupUsage {
+impl UsageByQueue {
     fn record(&mut self, changes: Vec<(ObjectKey, Option<Arc<PodGroup>>)>) {
         for (key, group) in changes {
             let before = match &group {
@@ -172,17 +172,17 @@ impl GroupUsage {
     }
 
     /// The totals by queue. Each pod group counts once in its queue and once in each ancestor, even if the parents form a cycle.
-    fn sums(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, QueueTotals> {
+    fn totals(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, QueueTotals> {
         let named = queues
             .iter()
             .filter_map(|queue| Some((queue.metadata.name.as_deref()?, queue)));
         let parents: BTreeMap<&str, Option<&str>> = named.map(|(name, queue)| (name, queue.parent())).collect();
-        let mut sums: BTreeMap<String, QueueTotals> = parents
+        let mut totals: BTreeMap<String, QueueTotals> = parents
             .keys()
             .map(|name| ((*name).to_owned(), QueueTotals::default()))
             .collect();
         for (name, parent) in &parents {
-            if let Some(sum) = parent.and_then(|parent| sums.get_mut(parent)) {
+            if let Some(sum) = parent.and_then(|parent| totals.get_mut(parent)) {
                 sum.children.insert((*name).to_owned());
             }
             let Some(usage) = self.by_queue.get(*name) else {
@@ -191,12 +191,12 @@ impl GroupUsage {
             let mut counted = BTreeSet::new();
             let mut next = Some(*name);
             while let Some(queue) = next.filter(|queue| counted.insert(*queue)) {
-                let Some(sum) = sums.get_mut(queue) else { break };
+                let Some(sum) = totals.get_mut(queue) else { break };
                 sum.usage.change(usage, ResourceAmounts::add);
                 next = parents.get(queue).copied().flatten();
             }
         }
-        sums
+        totals
     }
 }
 
@@ -273,9 +273,10 @@ mod tests {
         )
     }
 
-    fn statuses(usage: &GroupUsage, queues: &[Arc<Queue>]) -> Value {
-        let sums = usage.sums(queues);
-        sums.into_iter()
+    fn statuses(usage: &UsageByQueue, queues: &[Arc<Queue>]) -> Value {
+        let totals = usage.totals(queues);
+        totals
+            .into_iter()
             .map(|(name, sum)| (name, json!(sum.status())))
             .collect::<serde_json::Map<String, Value>>()
             .into()
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn sums_go_up_the_tree() {
-        let mut usage = GroupUsage::default();
+        let mut usage = UsageByQueue::default();
         usage.record(vec![
             group("x", "a", "1"),
             group("y", "b", "500m"),
@@ -311,10 +312,10 @@ mod tests {
     #[test]
     fn sums_do_not_depend_on_who_was_there_before() {
         let queues = [queue("a", "")];
-        let mut usage = GroupUsage::default();
+        let mut usage = UsageByQueue::default();
         usage.record(vec![group("none", "a", "0"), group("some", "a", "1")]);
         usage.record(vec![(ObjectKey::new("ns", "some"), None)]);
-        let mut fresh = GroupUsage::default();
+        let mut fresh = UsageByQueue::default();
         fresh.record(vec![group("none", "a", "0")]);
         assert_eq!(statuses(&usage, &queues), statuses(&fresh, &queues));
         usage.record(vec![(ObjectKey::new("ns", "none"), None)]);
@@ -324,11 +325,11 @@ mod tests {
 
     #[test]
     fn a_circle_of_parents_ends() {
-        let mut usage = GroupUsage::default();
+        let mut usage = UsageByQueue::default();
         usage.record(vec![group("x", "a", "1")]);
-        let sums = usage.sums(&[queue("a", "b"), queue("b", "a"), queue("self", "self")]);
-        assert_eq!(sums["a"].allocated().units("nvidia.com/gpu"), 1.0);
-        assert_eq!(sums["b"].allocated().units("nvidia.com/gpu"), 1.0);
+        let totals = usage.totals(&[queue("a", "b"), queue("b", "a"), queue("self", "self")]);
+        assert_eq!(totals["a"].allocated().units("nvidia.com/gpu"), 1.0);
+        assert_eq!(totals["b"].allocated().units("nvidia.com/gpu"), 1.0);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPod
         desired.name = format!("{}-group-{group}", desired.name);
     }
     match segment_size(&template, top, min)? {
-        None => whole(&mut desired, &role, min),
+        None => add_leader_and_workers(&mut desired, &role, min),
         Some(segment) => {
             let topology = segment_topology(&template, workload, top)?;
             Segments { size: min, segment }.add_to(&mut desired, &template, &role, topology)?;
@@ -77,7 +77,7 @@ impl Role {
     }
 }
 
-fn whole(desired: &mut DesiredPodGroup, role: &Role, size: i32) {
+fn add_leader_and_workers(desired: &mut DesiredPodGroup, role: &Role, size: i32) {
     desired.spec.sub_groups.push(leaf(LEADER, 1));
     if size > 1 {
         desired.spec.sub_groups.push(leaf(WORKERS, size - 1));
