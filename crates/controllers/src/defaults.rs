@@ -86,7 +86,7 @@ async fn create_one<T: Object>(client: &Client, body: Value) -> Result<(), kai_c
 mod tests {
     use super::*;
 
-    /// The committed file is what `kai controllers` creates. `KAI_UPDATE=1` writes it anew.
+    /// The committed file has the classes that `kai controllers` creates. `KAI_UPDATE=1` writes it.
     #[test]
     fn committed_priority_classes_are_current() {
         let mut text = "# The priority classes of an installation. `kai controllers` creates those that are missing at start; this file is for\n\

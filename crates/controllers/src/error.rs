@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A controller ended, although it should run until dropped.
-    #[error("{part} has ended although nobody asked it to; report this as a bug")]
+    #[error("{part} ended unexpectedly; report this as a bug")]
     Ended {
         /// The name.
         part: &'static str,

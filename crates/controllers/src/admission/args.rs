@@ -497,7 +497,7 @@ mod tests {
             let error = settings(&flags).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        // Nobody else could know an authority that is made here.
+        // The installation could not know a certificate authority that admission generates.
         let error = settings(&["--register=false"]).unwrap_err();
         assert!(error.contains("--cert-dir"), "{error}");
         assert!(

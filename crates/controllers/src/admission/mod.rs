@@ -63,7 +63,7 @@ pub enum Error {
         /// The I/O error.
         error: std::io::Error,
     },
-    /// The serving certificate could not be made or read.
+    /// The serving certificate could not be generated or read.
     #[error("the webhooks' certificate: {0}")]
     Certificate(String),
     /// The API server refused the registration of webhooks or policies.

@@ -99,7 +99,7 @@ mod tests {
         assert!(text.contains("queue top allows 75 at most"), "{text}");
         let text = refused(group("none", "system-node-critical"), Value::Null).unwrap();
         assert!(text.contains("for the system's own namespaces"), "{text}");
-        // Nobody is refused for what was there before.
+        // An update is not denied for a class that was there before.
         assert_eq!(refused(group("leaf", "build"), group("leaf", "build")), None);
         assert!(refused(group("leaf", "build"), group("other", "build")).is_some());
         assert!(refused(group("leaf", "build"), group("leaf", "train")).is_some());

@@ -84,7 +84,7 @@ fn exceeding_resources(child: &Quota, parent: &Quota, text: &str) -> Vec<String>
     above.map(|resource| format!("{resource} quota: {text}")).collect()
 }
 
-/// `single` warns of an unlimited child; an unlimited quota adds nothing to the sum.
+/// `exceeding_resources` warns of an unlimited child; an unlimited quota adds nothing to the sum.
 fn exceeding_sums(children: impl Iterator<Item = Quota>, parent: &Quota, text: &str) -> Vec<String> {
     let mut totals = [0i64; 3];
     for child in children {

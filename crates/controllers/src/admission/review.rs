@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The API server drops warnings beyond 4096 bytes in all, and nobody reads more.
+/// Warnings in a response. The API server drops warnings beyond 4096 bytes in all.
 const WARNINGS_MAX: usize = 16;
 
 /// Field errors in a denial message; the user sees the others after correcting these.

@@ -1,7 +1,7 @@
 //! The pod grouper: creates a pod group for every pod of this scheduler. The pod group says how many pods start together, in which
 //! queue and with which priority.
 //!
-//! The grouping rules are pure functions ([`desired_pod_group`]) of the pod, its owners' metadata and a few objects. The grouper reads
+//! The grouping rules are pure functions ([`desired_pod_group()`]) of the pod, its owners' metadata and a few objects. The grouper reads
 //! those, writes the pod group first and the pod second. It never schedules, and never overwrites fields of an existing pod group that
 //! other components own.
 

@@ -113,7 +113,7 @@ async fn write_one(client: &Client, reconciles: &Reconciles, name: String, chang
     }
 }
 
-/// The patch of a queue's status. The scheduler writes conditions and fair shares.
+/// The patch of a queue's status. Other components write conditions and fair shares.
 fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> {
     let now = QueueStatus {
         conditions: before.conditions.clone(),

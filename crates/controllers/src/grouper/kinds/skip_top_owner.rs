@@ -1,5 +1,5 @@
-//! Top owners that only create other workloads, such as Argo workflows: the owner below selects the rule. It inherits the labels and
-//! annotations of the skipped owner that it lacks.
+//! Top owners that only create other workloads, such as Argo workflows: the owner below selects the rule. The owner below inherits the
+//! labels and annotations of the skipped owner that it lacks.
 
 use kai_api::crd::Preemptibility;
 use kai_api::keys;
