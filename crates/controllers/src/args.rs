@@ -1,29 +1,29 @@
-//! What was typed, and what it means.
+//! The flags of the controllers, and the settings that they result in.
 
 use std::collections::BTreeMap;
 
 use clap::ArgAction::Set;
 use kai_api::keys;
 
-use crate::grouper::{self, Rules};
+use crate::grouper::{self, GroupingOptions};
 use crate::{Error, status};
 
-/// Flags of the controllers: those of KAI's pod grouper, pod-group controller and queue controller.
+/// Flags of the controllers: KAI's flags of the pod grouper, the pod-group controller and the queue controller.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Give pods their pod groups.
+    /// Run the pod grouper, which creates pod groups for pods.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub pod_grouper: bool,
-    /// Keep the status of pod groups.
+    /// Run the pod-group controller, which writes the status of pod groups.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub pod_group_controller: bool,
-    /// Keep the status and metrics of queues.
+    /// Run the queue controller, which writes the status and metrics of queues.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub queue_controller: bool,
     /// Create the default queues if there is no queue, and the priority classes that are missing.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub create_defaults: bool,
-    /// Pods that ask for this scheduler are ours.
+    /// The controllers handle pods whose spec.schedulerName is this name.
     #[arg(long, default_value = keys::SCHEDULER_NAME)]
     pub scheduler_name: String,
     /// Label that names the node pool.
@@ -32,10 +32,10 @@ pub struct Args {
     /// Label that names the queue.
     #[arg(long, default_value = keys::QUEUE)]
     pub queue_label_key: String,
-    /// Objects worked on at a time.
+    /// Objects reconciled at a time.
     #[arg(long, default_value_t = 10)]
     pub max_concurrent_reconciles: usize,
-    /// Keep pod groups that older versions named otherwise.
+    /// Keep existing pod groups with names of older versions.
     #[arg(long, action = Set, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub search_legacy_pg: bool,
     /// Treat the pods of a Knative revision as a gang.
@@ -44,7 +44,7 @@ pub struct Args {
     /// ConfigMap with priority classes and preemptibility by kind.
     #[arg(long, default_value = "")]
     pub default_priorities_configmap_name: String,
-    /// Namespace of that ConfigMap.
+    /// Namespace of the ConfigMap of --default-priorities-configmap-name.
     #[arg(long, default_value = "")]
     pub default_priorities_configmap_namespace: String,
     /// Group only pods with these labels: key=value,key=value.
@@ -53,23 +53,22 @@ pub struct Args {
     /// Group only pods in namespaces with these labels: key=value,key=value.
     #[arg(long, default_value = "")]
     pub namespace_label_selector: String,
-    /// How the names of metrics begin.
+    /// Prefix of the queue metrics' names.
     #[arg(long, default_value = "kai")]
     pub metrics_namespace: String,
     /// Labels of queues that become labels of metrics: queue-label=metric_label,...
     #[arg(long, default_value = "")]
     pub queue_label_to_metric_label: String,
-    /// Values of these metric labels where a queue lacks the label: queue-label=value,...
+    /// Values of these metric labels for queues without the queue label: queue-label=value,...
     #[arg(long, default_value = "")]
     pub queue_label_to_default_metric_value: String,
     #[command(flatten)]
-    moot: Moot,
+    ignored_flags: IgnoredFlags,
 }
 
-/// Flags of KAI that mean nothing here. Manifests and KAI's operator pass them with their defaults; who sets one to something else is
-/// told that it has no effect.
+/// Flags of KAI that have no effect. Manifests and KAI's operator pass them with their defaults; another value results in a warning.
 #[derive(Clone, Debug, clap::Args)]
-struct Moot {
+struct IgnoredFlags {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     generic_karta_fallback: Option<bool>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -82,8 +81,8 @@ struct Moot {
     enable_quota_validation: Option<bool>,
 }
 
-impl Moot {
-    fn remarks(&self) -> Vec<String> {
+impl IgnoredFlags {
+    fn warnings(&self) -> Vec<String> {
         let webhooks = "webhooks are served by kai admission";
         let flags = [
             (
@@ -106,43 +105,43 @@ impl Moot {
     }
 }
 
-/// What a flag is in KAI where nobody sets it.
+/// The default of a flag in KAI.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KaiDefault {
     On,
     Off,
 }
 
-/// What the controllers do.
+/// The settings of the controllers.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The pod grouper, if it runs.
+    /// The pod grouper; `None` if it is switched off.
     pub grouper: Option<grouper::Settings>,
-    /// The pod-group controller, if it runs.
+    /// The pod-group controller; `None` if it is switched off.
     pub pod_groups: Option<status::pod_groups::Settings>,
-    /// The queue controller, if it runs.
+    /// The queue controller; `None` if it is switched off.
     pub queues: Option<status::queues::Settings>,
-    /// Whether default queues and priority classes are created.
+    /// Whether the controllers create default queues and priority classes.
     pub create_defaults: bool,
-    /// Remarks on the flags, to be logged.
-    pub remarks: Vec<String>,
+    /// Warnings about the flags; `run` logs them.
+    pub warnings: Vec<String>,
 }
 
 impl Settings {
-    /// All parts with their defaults.
+    /// All controllers with their defaults.
     pub fn all() -> Settings {
         Settings {
             grouper: Some(grouper::Settings::default()),
             pod_groups: Some(status::pod_groups::Settings::default()),
             queues: Some(status::queues::Settings::default()),
             create_defaults: true,
-            remarks: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
 
 impl Args {
-    /// What they mean.
+    /// The settings that the flags result in, or the first invalid flag.
     pub fn settings(&self) -> Result<Settings, Error> {
         Ok(Settings {
             grouper: self.pod_grouper.then(|| self.grouper()).transpose()?,
@@ -152,7 +151,7 @@ impl Args {
             }),
             queues: self.queue_controller.then(|| self.queues()).transpose()?,
             create_defaults: self.create_defaults,
-            remarks: self.moot.remarks(),
+            warnings: self.ignored_flags.warnings(),
         })
     }
 
@@ -163,12 +162,12 @@ impl Args {
         );
         Ok(grouper::Settings {
             scheduler_name: self.scheduler_name.clone(),
-            rules: Rules {
+            options: GroupingOptions {
                 queue_label: self.queue_label_key.clone(),
                 node_pool_label: self.nodepool_label_key.clone(),
                 search_legacy: self.search_legacy_pg,
                 knative_gang: self.knative_gang_schedule,
-                ..Rules::default()
+                ..GroupingOptions::default()
             },
             workers_max: self.max_concurrent_reconciles.max(1),
             pod_labels: pairs("pod-label-selector", &self.pod_label_selector)?,
@@ -231,8 +230,8 @@ mod tests {
     #[test]
     fn a_flag_without_effect_is_remarked_on() {
         let changed = settings(&["--enable-webhook=false", "--enable-quota-validation=false"]).unwrap();
-        let remark = "a flag has no effect: --enable-webhook=false: webhooks are served by kai admission";
-        assert_eq!(changed.remarks, [remark]);
+        let warning = "a flag has no effect: --enable-webhook=false: webhooks are served by kai admission";
+        assert_eq!(changed.warnings, [warning]);
     }
 
     #[test]
@@ -244,7 +243,7 @@ mod tests {
             "--enable-quota-validation=false",
             "--skip-controller-name-validation=false",
         ]);
-        assert_eq!(defaults.unwrap().remarks, [""; 0]);
+        assert_eq!(defaults.unwrap().warnings, [""; 0]);
     }
 
     #[test]

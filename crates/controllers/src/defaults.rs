@@ -1,19 +1,19 @@
-//! What a fresh installation brings along, so that a first pod runs without further ado: two queues, four priority classes of
-//! workloads, and the one of reservation pods. What an administrator removed or changed stays so.
+//! The objects that a new installation creates, so that a first pod runs: two queues, four priority classes for workloads, and one for
+//! reservation pods. Objects that an administrator changed or deleted stay so.
 
 use kai_api::crd::{QueueResource, QueueResources, QueueSpec};
 use kai_api::{Object, ObjectKey, PriorityClass, Queue, keys};
 use kai_cluster::{Client, Context, Selection};
 use serde_json::{Value, json};
 
-/// No quota, no limit, and an equal part of what others leave.
-const SHARE: QueueResource = QueueResource {
+/// No quota, no limit, and an equal part of the resources over quota.
+const WITHOUT_QUOTA: QueueResource = QueueResource {
     quota: 0.0,
     over_quota_weight: 1.0,
     limit: -1.0,
 };
 
-/// Creates what is missing: priority classes one by one, the queues only if there is no queue at all.
+/// Creates each missing priority class, and the queues if the cluster has no queue.
 pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> {
     let classes = context.informers.priority_classes();
     classes.synced().await;
@@ -23,7 +23,7 @@ pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> 
             create_one::<PriorityClass>(&context.client, class).await?;
         }
     }
-    // Asked of the API and not of a watch: a queue made a moment ago counts.
+    // Listed from the API server and not from an informer, so that a queue created a moment ago counts.
     let queues: Vec<Queue> = context.client.list(&Selection::default()).await?;
     if queues.is_empty() {
         for queue in default_queues() {
@@ -33,7 +33,7 @@ pub(crate) async fn create(context: &Context) -> Result<(), kai_cluster::Error> 
     Ok(())
 }
 
-/// The queues of a cluster in which nobody made one, parents first.
+/// The queues of a cluster without queues, parents first.
 pub fn default_queues() -> [Value; 2] {
     [
         queue(keys::DEFAULT_PARENT_QUEUE, None),
@@ -49,7 +49,7 @@ pub fn priority_classes() -> Vec<Value> {
     let of_reservations = json!({
         "metadata": { "name": keys::RESERVATION_PRIORITY_CLASS },
         "value": keys::RESERVATION_PRIORITY,
-        // Nobody gets room by naming it.
+        // A pod of this class preempts no other pod.
         "preemptionPolicy": "Never",
         "description": "Pods that hold GPUs for the pods that share them. No other pod has to end for one, and one ends for no other.",
     });
@@ -60,9 +60,9 @@ fn queue(name: &str, parent: Option<&str>) -> Value {
     let spec = QueueSpec {
         parent_queue: parent.map(str::to_owned),
         resources: Some(QueueResources {
-            gpu: SHARE,
-            cpu: SHARE,
-            memory: SHARE,
+            gpu: WITHOUT_QUOTA,
+            cpu: WITHOUT_QUOTA,
+            memory: WITHOUT_QUOTA,
         }),
         ..QueueSpec::default()
     };
@@ -76,7 +76,7 @@ async fn create_one<T: Object>(client: &Client, body: Value) -> Result<(), kai_c
             tracing::info!("created {} {name}", T::RESOURCE.kind);
             Ok(())
         }
-        // Another replica was faster.
+        // Another replica created the object.
         Err(error) if error.is_conflict() => Ok(()),
         Err(error) => Err(error),
     }
@@ -86,7 +86,7 @@ async fn create_one<T: Object>(client: &Client, body: Value) -> Result<(), kai_c
 mod tests {
     use super::*;
 
-    /// The committed file is what `kai controllers` creates. `KAI_UPDATE=1` writes it anew.
+    /// The committed file has the classes that `kai controllers` creates. `KAI_UPDATE=1` writes it.
     #[test]
     fn committed_priority_classes_are_current() {
         let mut text = "# The priority classes of an installation. `kai controllers` creates those that are missing at start; this file is for\n\
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(found, text, "run this test with KAI_UPDATE=1");
     }
 
-    /// Workloads that name it have the priority of workloads without a class; the kubelet ends nobody for it.
+    /// A workload that names this class has the priority of a workload without a class; the kubelet evicts no pod for it.
     #[test]
     fn the_priority_class_of_reservation_pods_serves_nobody_else() {
         let class = priority_classes()

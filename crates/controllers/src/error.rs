@@ -1,23 +1,23 @@
-//! The one error of this crate.
+//! The error type of the controllers.
 
-/// Why a controller can't go on.
+/// Why the controllers ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A part that runs for ever has ended.
-    #[error("{part} has ended although nobody asked it to; report this as a bug")]
+    /// A controller ended, although it should run until dropped.
+    #[error("{part} ended unexpectedly; report this as a bug")]
     Ended {
-        /// Which.
+        /// The name.
         part: &'static str,
     },
-    /// A flag makes no sense.
+    /// A flag is invalid.
     #[error("--{flag}: {reason}")]
     Flag {
-        /// Which.
+        /// The name.
         flag: &'static str,
-        /// What is wrong, and what to write.
+        /// The problem and the remedy.
         reason: String,
     },
-    /// The API is not to be had.
+    /// A call to the API server failed.
     #[error(transparent)]
     Cluster(#[from] kai_cluster::Error),
 }

@@ -1,5 +1,5 @@
-//! The controllers of the cluster's side: pods get their pod groups, pod groups and queues get their status, and admission looks
-//! at what people submit. Architecture invariant: nothing here decides where a pod runs.
+//! The cluster controllers: the pod grouper creates pod groups for pods, the status controllers write the status of pod groups and
+//! queues, and admission mutates and validates submitted objects. Architecture invariant: nothing here decides where a pod runs.
 
 pub mod admission;
 mod args;

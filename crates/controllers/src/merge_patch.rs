@@ -1,8 +1,8 @@
-//! The merge patch (RFC 7386) between what is and what should be. It writes nothing.
+//! The JSON merge patch (RFC 7386) from one value to another. Pure.
 
 use serde_json::{Map, Value};
 
-/// What turns `from` into `to`; `None` if they are alike. Keys that `to` lacks are removed.
+/// The patch from `from` to `to`; `None` if they are equal. Keys that `to` lacks are set to null, which removes them.
 pub(crate) fn difference(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(from_map), Value::Object(to_map)) = (from, to) else {
         return (from != to).then(|| to.clone());
@@ -14,8 +14,8 @@ pub(crate) fn difference(from: &Value, to: &Value) -> Option<Value> {
             patch.insert(key.clone(), change);
         }
     }
-    let gone = from_map.keys().filter(|key| !to_map.contains_key(*key));
-    patch.extend(gone.map(|key| (key.clone(), Value::Null)));
+    let removed = from_map.keys().filter(|key| !to_map.contains_key(*key));
+    patch.extend(removed.map(|key| (key.clone(), Value::Null)));
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 

@@ -1,22 +1,22 @@
-//! Counts how work on objects ended, for metrics.
+//! The metric that counts reconciliations by result.
 
 use kai_cluster::Metrics;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-/// Counter by result. Cheap to clone.
+/// A counter of reconciliations, by result. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reconciles {
     by_result: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 impl Reconciles {
-    /// Registered under `<controller>_reconciles`.
+    /// Registers the counter as `<controller>_reconciles`.
     pub(crate) fn registered(metrics: &Metrics, controller: &str) -> Reconciles {
         let reconciles = Reconciles::default();
         metrics.registry().register(
             format!("{controller}_reconciles"),
-            "Objects worked on, by result",
+            "Reconciled objects, by result",
             reconciles.by_result.clone(),
         );
         reconciles

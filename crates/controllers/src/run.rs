@@ -1,4 +1,4 @@
-//! All controllers in one future.
+//! Runs all controllers in one future.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -8,13 +8,13 @@ use kai_cluster::Context;
 
 use crate::{Error, Settings, defaults, grouper, status};
 
-/// How long to wait before what a fresh installation needs is tried again.
+/// Interval between attempts to create the default queues and priority classes.
 const DEFAULTS_PAUSE: Duration = Duration::from_secs(10);
 
-/// Runs the controllers until it is dropped.
+/// Runs the controllers until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    for remark in &settings.remarks {
-        tracing::warn!("{remark}");
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
     }
     let defaults = async {
         if settings.create_defaults {
@@ -38,10 +38,10 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     }
 }
 
-/// The kinds may not be there yet when the first role starts.
+/// Tries until it succeeds: the CRDs may not exist yet when the first role starts.
 async fn create_defaults(context: &Context) {
     while let Err(error) = defaults::create(context).await {
-        tracing::warn!(%error, "default queues and priority classes were not created");
+        tracing::warn!(%error, "creating the default queues and priority classes failed");
         tokio::time::sleep(DEFAULTS_PAUSE).await;
     }
 }

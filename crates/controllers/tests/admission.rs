@@ -1,4 +1,4 @@
-//! Admission against the embedded API server: what a tenant gets through and what not, with the webhooks up, down and gone.
+//! Admission on the embedded API server: which writes of a tenant are admitted while the webhooks are up, down and uninstalled.
 #![allow(clippy::unwrap_used)] // It is all test; the lint knows only functions marked as such.
 
 use std::net::TcpListener;
@@ -56,7 +56,7 @@ const TENANT: &str = "system:serviceaccount:team-a:default";
 const BINDER: &str = "system:serviceaccount:kai-scheduler:binder";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
-/// A cluster with admission in it. The role serves TLS on a port, and the API server is told where.
+/// An API server with the admission role, which serves TLS on a port of this machine.
 struct Cluster {
     server: Server,
     role: tokio::task::JoinHandle<()>,
@@ -93,7 +93,7 @@ impl Cluster {
             panic!("admission ended: {ended:?}");
         });
         let cluster = Cluster { server, role };
-        // The role announces itself when it first runs, and is ready when the API server knows its webhooks and policies.
+        // The role registers with health when it first runs, and is ready when the API server knows its webhooks and policies.
         let last = Target {
             resource: &BINDINGS,
             namespace: "",
@@ -110,7 +110,7 @@ impl Cluster {
         Client::in_process(self.server.service_as(user))
     }
 
-    /// Nobody answers any more, as after a crash.
+    /// Stops the webhook server, as a crash would.
     fn stop(&self) {
         self.role.abort();
         self.server.unroute_service("kai-scheduler", "admission");
@@ -281,13 +281,13 @@ async fn nobody_but_us_writes_our_keys_webhook_or_not() {
             );
         }
         if round == "served" {
-            // An edit that leaves our keys alone.
+            // An update that leaves the protected keys alone.
             let edit = json!({"metadata": {"labels": {"team": "b"}}});
             cluster.change(TENANT, &PODS, "ours", edit).await.unwrap();
             cluster.stop();
         }
     }
-    // Our own roles go on while nobody serves.
+    // Our own roles keep working while no webhook server runs.
     let healed = json!({"metadata": {"labels": {"runai-gpu-group": "h"}}});
     cluster.change(BINDER, &PODS, "ours", healed).await.unwrap();
 }
@@ -384,7 +384,7 @@ async fn nothing_stands_in_the_way_after_uninstallation() {
         .await
         .unwrap();
     cluster.delete(TENANT, &QUEUES, "q").await.unwrap();
-    // Again is no error.
+    // A second uninstallation is no error.
     admission::uninstall(&cluster.client("system:admin")).await.unwrap();
 }
 
@@ -412,7 +412,7 @@ async fn config_maps_of_shares_are_left_alone() {
     let note = json!({"metadata": {"annotations": {"seen": "yes"}}});
     cluster.change(TENANT, &CONFIG_MAPS, "share", note).await.unwrap();
     cluster.delete(COLLECTOR, &CONFIG_MAPS, "share").await.unwrap();
-    // A tenant's own are its own, and it can't make one ours.
+    // A tenant may write its own ConfigMaps, but may not label one as the scheduler's.
     cluster
         .create(
             TENANT,
@@ -497,7 +497,7 @@ async fn queues_are_a_tree_and_may_be_for_some() {
         cluster.change(admin, &QUEUES, "leaf", negative).await,
         "-7 is no amount",
     );
-    // What was written a moment ago reaches the feed soon.
+    // The informer has the object soon after the write.
     let cycle = json!({"spec": {"parentQueue": "leaf"}});
     loop {
         match cluster.change(admin, &QUEUES, "top", cycle.clone()).await {
@@ -570,7 +570,7 @@ async fn replicas_share_a_bundle() {
         }
     }
     let share = |name| pod(name, json!({}), json!({"gpu-fraction": "0.5"}));
-    // The API server accepts both, whichever the service leads to.
+    // The API server trusts both replicas, whichever the service routes to.
     cluster.create(TENANT, &PODS, share("a")).await.unwrap();
     cluster
         .server
@@ -579,7 +579,7 @@ async fn replicas_share_a_bundle() {
     role.abort();
 }
 
-/// Whether the bundle names the replica, beside the first.
+/// Whether the CA bundle has a certificate of the replica.
 async fn bundle_names(cluster: &Cluster, replica: &str) -> bool {
     use base64::Engine as _;
     let target = Target {
@@ -634,7 +634,7 @@ fn deployed(file: &str) -> std::path::PathBuf {
     std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy")).join(file)
 }
 
-/// `KAI_UPDATE=1` writes the file anew.
+/// Compares a committed file; `KAI_UPDATE=1` writes it.
 fn assert_committed(file: &str, head: &str, objects: impl IntoIterator<Item = Value>) {
     let mut text = head.to_owned();
     for object in objects {
@@ -660,7 +660,7 @@ fn committed_policies_are_current() {
     assert_committed(
         "admission-policies.yaml",
         head,
-        admission::policies(&default_settings()),
+        admission::admission_policies(&default_settings()),
     );
 }
 
@@ -674,7 +674,7 @@ fn committed_webhooks_are_current() {
     assert_committed("admission-webhooks.yaml", head, configurations);
 }
 
-/// The account that registers may write each webhook and policy by its name, and the one that only serves none.
+/// The account that registers may write each webhook configuration and policy by name; the account that only serves may write none.
 #[test]
 fn the_right_to_register_is_apart_and_names_every_object() {
     let text = std::fs::read_to_string(deployed("rbac.yaml")).unwrap();
@@ -695,7 +695,7 @@ fn the_right_to_register_is_apart_and_names_every_object() {
         })
     };
     let settings = default_settings();
-    let objects = admission::policies(&settings).into_iter();
+    let objects = admission::admission_policies(&settings).into_iter();
     for object in objects.chain(admission::webhook_configurations(&settings, "")) {
         let kind = object["kind"].as_str().unwrap().to_lowercase();
         let plural = match kind.strip_suffix('y') {

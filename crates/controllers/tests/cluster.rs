@@ -1,4 +1,4 @@
-//! The controllers against the embedded API server: pods get groups, groups and queues get status.
+//! The controllers on the embedded API server: pods get pod groups, pod groups and queues get their status.
 
 #![allow(clippy::unwrap_used)]
 

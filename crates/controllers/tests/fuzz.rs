@@ -1,5 +1,5 @@
-//! Throws mutated AdmissionReviews at every webhook. Each is answered with a verdict or with a status that says what is wrong; none ends the
-//! server. `KAI_FUZZ_SECONDS=600 cargo test -p kai-controllers --test fuzz -- --ignored` goes on for ten minutes.
+//! Fuzz test: sends mutated AdmissionReviews to every webhook. Each is answered with a verdict or with a status that names the problem;
+//! none ends the server. `KAI_FUZZ_SECONDS=600 cargo test -p kai-controllers --test fuzz -- --ignored` runs for ten minutes.
 #![allow(clippy::unwrap_used)] // It is all test.
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn review(operation: &str, resource: &str, object: Value, old_object: Value) -> 
     })
 }
 
-/// One of each kind, with every way to ask for GPUs.
+/// A review of each kind, with every kind of GPU request.
 fn seeds() -> Vec<Value> {
     let pod = |annotations: Value, resources: Value| {
         json!({
@@ -90,7 +90,7 @@ fn seeds() -> Vec<Value> {
     ]
 }
 
-/// Asks every webhook.
+/// Sends the body to every webhook.
 fn ask_all(body: &[u8]) {
     let settings = Settings {
         gpu_sharing: Feature::On,

@@ -1,5 +1,5 @@
-//! Who says that a pod has ended: its node, and nobody else. The policy of an installation, on an API server where the user's rights
-//! end with its namespace.
+//! Only the node may write that a pod has ended. The policies of an installation on an API server where users have rights in their own
+//! namespace only.
 #![allow(clippy::unwrap_used)] // It is all test; the lint knows only functions marked as such.
 
 use kai_cluster::{Client, Part, Patch, Target};
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 const TENANT: &str = "system:serviceaccount:default:tenant";
 
-/// An API server with the policies, in which nobody has rights in all namespaces.
+/// An API server with the policies, where no user has rights in all namespaces.
 fn server() -> Server {
     let server = Server::new(Options::default());
     let asked = "authorizer.group('').resource('pods').subresource('status').check('patch').allowed()";
-    for object in admission::policies(&Settings::default()) {
+    for object in admission::admission_policies(&Settings::default()) {
         let mut object = object;
         if object["metadata"]["name"] == "kai-pods" {
             for validation in object["spec"]["validations"].as_array_mut().into_iter().flatten() {
@@ -68,9 +68,9 @@ async fn a_tenant_does_not_say_that_a_pod_with_a_node_ended_whatever_its_schedul
             let refused = say(&server, TENANT, name, json!({ "phase": phase })).await.unwrap_err();
             assert!(refused.contains("status.phase"), "{name}: {refused}");
         }
-        // Conditions and the like stay the tenant's.
+        // A tenant may still write conditions.
         say(&server, TENANT, name, json!({ "message": "mine" })).await.unwrap();
-        // Our accounts write conditions, and no phase either.
+        // Our service accounts may write conditions, and no phase.
         let binder = "system:serviceaccount:kai-scheduler:binder";
         let bound = json!({ "type": "PodBound", "status": "False", "reason": "BindingError" });
         say(&server, binder, name, json!({ "conditions": [bound] }))
@@ -81,7 +81,7 @@ async fn a_tenant_does_not_say_that_a_pod_with_a_node_ended_whatever_its_schedul
             .unwrap_err();
         assert!(refused.contains("conditions"), "{name}: {refused}");
     }
-    // It holds nothing, and it is not ours.
+    // A pod of another scheduler without a node holds no resources.
     say(&server, TENANT, "waiting", json!({ "phase": "Failed" }))
         .await
         .unwrap();

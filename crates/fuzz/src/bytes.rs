@@ -1,8 +1,9 @@
-//! Mutations of bytes: flipped bits, numbers that overflow, parts cut, doubled and mixed, words of the format where they do not belong.
+//! Mutations of byte strings: flipped bits, numbers at overflow bounds, parts that are cut, doubled and spliced, dictionary tokens at
+//! random positions.
 
 use crate::{BYTES_MAX, Random};
 
-/// Numbers at which arithmetic goes wrong.
+/// Numbers at the bounds of integer types.
 const NUMBERS: [u64; 14] = [
     0,
     1,
@@ -20,16 +21,16 @@ const NUMBERS: [u64; 14] = [
     u64::MAX,
 ];
 
-pub(crate) fn mutated(seeds: &[Vec<u8>], words: &[&[u8]], random: &mut Random) -> Vec<u8> {
-    let mut input = random.pick(seeds).clone();
+pub(crate) fn mutated(corpus: &[Vec<u8>], dictionary: &[&[u8]], random: &mut Random) -> Vec<u8> {
+    let mut input = random.pick(corpus).clone();
     for _ in 0..=random.below(8) {
-        mutate(&mut input, seeds, words, random);
+        mutate(&mut input, corpus, dictionary, random);
         input.truncate(BYTES_MAX);
     }
     input
 }
 
-fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&[u8]], random: &mut Random) {
+fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], dictionary: &[&[u8]], random: &mut Random) {
     let at = random.below(input.len());
     match random.below(9) {
         0 if !input.is_empty() => input[at] ^= 1 << random.below(8),
@@ -37,7 +38,7 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&[u8]], random: &mut 
         2 | 3 => {
             let number = random.pick(&NUMBERS).wrapping_add(random.below(3) as u64);
             let length = *random.pick(&[1, 2, 4, 8]);
-            // Fields are aligned more often than not.
+            // Most formats align their fields.
             let at = if random.chance(70) { at - at % length } else { at };
             for (byte, value) in input[at..].iter_mut().zip(number.to_le_bytes()).take(length) {
                 *byte = value;
@@ -54,12 +55,12 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&[u8]], random: &mut 
             let times = *random.pick(&[1, 1, 1, 2, 40]);
             insert(input, at, &part.repeat(times));
         }
-        7 if !words.is_empty() => {
-            let word: &&[u8] = random.pick(words);
-            insert(input, at, word);
+        7 if !dictionary.is_empty() => {
+            let token: &&[u8] = random.pick(dictionary);
+            insert(input, at, token);
         }
         _ => {
-            let other = random.pick(seeds);
+            let other = random.pick(corpus);
             let from = random.below(other.len());
             input.truncate(at);
             input.extend_from_slice(&other[from..]);

@@ -1,10 +1,10 @@
-//! Mutations of JSON trees: values that programs trip over, parts taken away, copied elsewhere and repeated.
+//! Mutations of JSON trees: edge-case values, and parts that are removed, copied elsewhere and repeated.
 
 use serde_json::{Value, json};
 
 use crate::Random;
 
-/// Texts that mean something somewhere in Kubernetes objects, and texts that mean nothing anywhere.
+/// Texts that have a meaning in Kubernetes objects, and invalid ones.
 const TEXTS: [&str; 42] = [
     "",
     "0",
@@ -49,13 +49,13 @@ const TEXTS: [&str; 42] = [
     "In",
     "default",
 ];
-/// A list is not made longer than this by mutations.
+/// Mutations add no element to a list of this length.
 const ITEMS_MAX: usize = 10;
-/// Larger parts are not copied.
+/// Mutations copy no larger part.
 const COPIED_BYTES_MAX: usize = 2_000;
 
-pub(crate) fn mutated(seeds: &[Value], random: &mut Random) -> Value {
-    let mut tree = random.pick(seeds).clone();
+pub(crate) fn mutated(corpus: &[Value], random: &mut Random) -> Value {
+    let mut tree = random.pick(corpus).clone();
     for _ in 0..=random.below(8) {
         mutate(&mut tree, random);
     }
@@ -79,7 +79,7 @@ fn mutate(tree: &mut Value, random: &mut Random) {
         }
         _ => {
             if let Some(target) = tree.pointer_mut(&at) {
-                *target = nasty(random);
+                *target = edge_case(random);
             }
         }
     }
@@ -96,7 +96,7 @@ fn remove(tree: &mut Value, at: &str, random: &mut Random) {
     }
 }
 
-fn nasty(random: &mut Random) -> Value {
+fn edge_case(random: &mut Random) -> Value {
     match random.below(12) {
         0..=4 => (*random.pick(&TEXTS)).into(),
         5 => (random.number() as i64).into(),
@@ -118,7 +118,7 @@ fn nasty(random: &mut Random) -> Value {
     }
 }
 
-/// Pointers to every value in the tree.
+/// Collects the JSON pointers of all values in the tree.
 fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     let escape = |key: &str| key.replace('~', "~0").replace('/', "~1");

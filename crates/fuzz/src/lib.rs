@@ -1,8 +1,8 @@
-//! Mutated inputs for fuzz tests. A test gives seeds and a check; the check is run on mutations of the seeds, and what it panics on is
-//! printed. The usual run is short and the same every time. `KAI_FUZZ_SECONDS=600 cargo test -p CRATE -- --ignored long_run` goes on for
-//! ten minutes, each time from another start.
+//! Mutated inputs for fuzz tests. A test gives a seed corpus and a check. The check runs on mutations of the corpus; an input on which
+//! it panics is printed. The short run is the same every time. `KAI_FUZZ_SECONDS=600 cargo test -p CRATE -- --ignored long_run` runs
+//! for ten minutes, each time from another random seed.
 //!
-//! It knows nothing of coverage: the formats here are small, and the seeds reach every part of their readers.
+//! Mutation is not guided by coverage: the formats are small, and the corpora reach every part of their parsers.
 
 mod bytes;
 mod json;
@@ -17,17 +17,17 @@ pub use random::Random;
 
 /// Cases of a short run.
 const SHORT_CASES: u64 = 2_000;
-/// Seconds of a long run, unless the environment says otherwise.
+/// Seconds of a long run, unless `KAI_FUZZ_SECONDS` is set.
 const LONG_SECONDS: u64 = 60;
-/// Longest mutated input.
+/// Upper bound of a mutated input.
 pub const BYTES_MAX: usize = 64 * 1024;
 
-/// One run over mutated inputs.
+/// A run over mutated inputs.
 #[derive(Debug, Clone)]
 pub struct Fuzz {
     name: &'static str,
     length: Length,
-    start: u64,
+    seed: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,16 +37,16 @@ enum Length {
 }
 
 impl Fuzz {
-    /// The same cases every time, for the usual test run.
+    /// A short run with the same cases every time, for `cargo test`.
     pub fn short(name: &'static str) -> Self {
         Self {
             name,
             length: Length::Cases(SHORT_CASES),
-            start: 1,
+            seed: 1,
         }
     }
 
-    /// As many cases as `KAI_FUZZ_SECONDS` has time for.
+    /// A long run of `KAI_FUZZ_SECONDS`.
     pub fn long(name: &'static str) -> Self {
         let seconds = std::env::var("KAI_FUZZ_SECONDS").ok();
         let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(LONG_SECONDS);
@@ -54,59 +54,59 @@ impl Fuzz {
         Self {
             name,
             length: Length::Time(Duration::from_secs(seconds)),
-            start: now.as_nanos() as u64,
+            seed: now.as_nanos() as u64,
         }
     }
 
-    /// With fewer cases in a short run, for checks that take long.
+    /// Bounds the cases of a short run, for slow checks.
     pub fn at_most(mut self, cases: u64) -> Self {
-        if let Length::Cases(most) = &mut self.length {
-            *most = cases.min(*most);
+        if let Length::Cases(max) = &mut self.length {
+            *max = cases.min(*max);
         }
         self
     }
 
-    /// Mutations of these bytes. `words` are texts and numbers that mean something in the format.
-    pub fn bytes(self, seeds: &[Vec<u8>], words: &[&[u8]], check: impl Fn(&[u8])) {
-        assert!(!seeds.is_empty(), "mutations are made of something");
+    /// Runs the check on mutations of byte strings. `dictionary` has tokens and numbers of the format.
+    pub fn bytes(self, corpus: &[Vec<u8>], dictionary: &[&[u8]], check: impl Fn(&[u8])) {
+        assert!(!corpus.is_empty(), "the corpus is empty");
         self.run(
-            |random| bytes::mutated(seeds, words, random),
+            |random| bytes::mutated(corpus, dictionary, random),
             |input: &Vec<u8>| input.escape_ascii().to_string(),
             |input| check(input),
         );
     }
 
-    /// Mutations of these texts that are texts.
-    pub fn texts(self, seeds: &[&str], words: &[&str], check: impl Fn(&str)) {
-        let seeds: Vec<Vec<u8>> = seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect();
-        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
-        self.bytes(&seeds, &words, |input| check(&String::from_utf8_lossy(input)));
+    /// Runs the check on mutations of texts; invalid UTF-8 is replaced.
+    pub fn texts(self, corpus: &[&str], dictionary: &[&str], check: impl Fn(&str)) {
+        let corpus: Vec<Vec<u8>> = corpus.iter().map(|text| text.as_bytes().to_vec()).collect();
+        let dictionary: Vec<&[u8]> = dictionary.iter().map(|token| token.as_bytes()).collect();
+        self.bytes(&corpus, &dictionary, |input| check(&String::from_utf8_lossy(input)));
     }
 
-    /// Mutations of these trees, with values that programs trip over.
-    pub fn json(self, seeds: &[Value], check: impl Fn(&Value)) {
-        assert!(!seeds.is_empty(), "mutations are made of something");
-        self.run(|random| json::mutated(seeds, random), Value::to_string, check);
+    /// Runs the check on mutations of JSON trees, with values at which programs often fail.
+    pub fn json(self, corpus: &[Value], check: impl Fn(&Value)) {
+        assert!(!corpus.is_empty(), "the corpus is empty");
+        self.run(|random| json::mutated(corpus, random), Value::to_string, check);
     }
 
-    /// Inputs that `make` makes.
+    /// Runs the check on inputs that `make` generates.
     pub fn run<T>(self, mut make: impl FnMut(&mut Random) -> T, show: impl Fn(&T) -> String, check: impl Fn(&T)) {
         let began = Instant::now();
         let mut cases = 0;
         let mut slowest = Duration::ZERO;
         loop {
-            let over = match self.length {
-                Length::Cases(most) => cases >= most,
-                Length::Time(most) => began.elapsed() >= most,
+            let is_over = match self.length {
+                Length::Cases(max) => cases >= max,
+                Length::Time(max) => began.elapsed() >= max,
             };
-            if over {
+            if is_over {
                 break;
             }
-            let mut random = Random::new(self.start.wrapping_add(cases));
+            let mut random = Random::new(self.seed.wrapping_add(cases));
             let input = make(&mut random);
             let started = Instant::now();
-            let survived = catch_unwind(AssertUnwindSafe(|| check(&input)));
-            assert!(survived.is_ok(), "{}: panicked on {}", self.name, show(&input));
+            let result = catch_unwind(AssertUnwindSafe(|| check(&input)));
+            assert!(result.is_ok(), "{}: panicked on {}", self.name, show(&input));
             slowest = slowest.max(started.elapsed());
             cases += 1;
         }
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn what_panics_is_shown() {
         let failed = catch_unwind(|| {
-            let seeds = [json!({"a": [1, 2], "b": "text"})];
-            Fuzz::short("test").json(&seeds, |value| assert!(value["a"].is_array(), "no list"));
+            let corpus = [json!({"a": [1, 2], "b": "text"})];
+            Fuzz::short("test").json(&corpus, |value| assert!(value["a"].is_array(), "no list"));
         });
         let failure = failed.unwrap_err();
         let text = failure.downcast_ref::<String>().unwrap();

@@ -1,13 +1,13 @@
-//! Random numbers that are the same on every machine for the same start (xorshift64*). Not for anything that must not be guessed.
+//! Reproducible pseudo-random numbers (xorshift64*): the same on every machine for the same seed. Not for cryptography.
 
-/// A source of random numbers.
+/// A pseudo-random number generator.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The start is mixed, so that starts beside each other give numbers that have nothing to do with each other.
-    pub fn new(start: u64) -> Self {
-        let mut mixed = start.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    /// Mixes the seed, so that neighbouring seeds give unrelated numbers.
+    pub fn new(seed: u64) -> Self {
+        let mut mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         Self((mixed ^ (mixed >> 31)).max(1))
@@ -21,7 +21,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `bound`; 0 if that is 0.
+    /// A number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         match bound {
             0 => 0,
@@ -29,12 +29,12 @@ impl Random {
         }
     }
 
-    /// Whether something of this chance, in percent, happens.
+    /// True with this probability in percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.number() % 100 < percent
     }
 
-    /// One of these.
+    /// An element of the slice.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kai_api::{Metadata, Pod, PodGroup, PriorityClass, PriorityClasses, keys};
-use kai_controllers::grouper::{ObjectRef, Owner, View};
+use kai_controllers::grouper::{ClusterReader, ObjectRef, Owner};
 use kai_simulate::scenario::Document;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -92,7 +92,7 @@ impl<'d> Files<'d> {
     }
 }
 
-impl View for Files<'_> {
+impl ClusterReader for Files<'_> {
     fn has_priority_class(&self, name: &str) -> bool {
         self.classes.contains(name)
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use kai_api::{Pod, Queue, keys};
 use kai_controllers::admission::{self, Operation, Request};
-use kai_controllers::grouper::{self, Ignored, Objects, Owner, Plan, Refusal, Stop, View as _, Workload};
+use kai_controllers::grouper::{
+    self, ClusterReader as _, DesiredPodGroup, GroupingError, IgnoredValue, Objects, Owner, Refusal, Workload,
+};
 use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_made_up, made_up_uid};
 use serde_json::{Map, Value};
 
@@ -66,7 +68,7 @@ impl Installed {
                 object: document.object.clone(),
                 ..Request::default()
             };
-            match admission::create_pod(request, &self.admission, &queues) {
+            match admission::admit_pod(request, &self.admission, &queues) {
                 Ok(pod) => document.object = pod,
                 Err(message) => {
                     let told = message.lines().next().unwrap_or_default();
@@ -102,13 +104,13 @@ impl Installed {
                     continue;
                 }
             };
-            for Ignored { problem, .. } in ignored {
+            for IgnoredValue { problem, .. } in ignored {
                 // All pods of a workload say the same of it.
                 if told.insert(problem.to_string()) {
                     warnings.push_about(&document.file, problem);
                 }
             }
-            changes.extend(grouper::pod_change(&plan, &pod).map(|change| (at, change)));
+            changes.extend(grouper::pod_patch(&plan, &pod).map(|change| (at, change)));
             if !names.insert((plan.namespace.clone(), plan.name.clone()))
                 || files.pod_group(&plan.namespace, &plan.name).is_some()
             {
@@ -154,7 +156,12 @@ impl Installed {
     }
 
     /// The pod group, and values that have no effect on it. `None` for a pod whose owners want no group.
-    fn plan(&self, pod: &Pod, owners: &[Owner], files: &Files<'_>) -> Result<Option<(Plan, Vec<Ignored>)>, Refusal> {
+    fn plan(
+        &self,
+        pod: &Pod,
+        owners: &[Owner],
+        files: &Files<'_>,
+    ) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, Refusal> {
         if owners.iter().any(Owner::opts_out) {
             return Ok(None);
         }
@@ -164,13 +171,13 @@ impl Installed {
                 pod,
                 owners,
                 objects: &objects,
-                view: files,
-                rules: &self.grouper.rules,
+                cluster: files,
+                options: &self.grouper.options,
             };
-            match grouper::group(&workload) {
+            match grouper::desired_pod_group(&workload) {
                 Ok(plan) => return Ok(Some((plan, grouper::ignored_values(&workload)))),
-                Err(Stop::Refused(refusal)) => return Err(refusal),
-                Err(Stop::Needs(reference)) => {
+                Err(GroupingError::Refused(refusal)) => return Err(refusal),
+                Err(GroupingError::NeedsObject(reference)) => {
                     assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
                     let object = files.object(pod.metadata.namespace(), &reference).cloned();
                     objects.insert(reference, object);
@@ -188,7 +195,7 @@ struct ShortNames {
 }
 
 impl ShortNames {
-    fn shortened(&mut self, mut plan: Plan) -> Plan {
+    fn shortened(&mut self, mut plan: DesiredPodGroup) -> DesiredPodGroup {
         if !is_made_up(&plan.owner.uid) {
             return plan;
         }
@@ -219,8 +226,8 @@ fn was_in_a_cluster(pod: &Value) -> bool {
         .any(|field| pod.pointer(field).is_some())
 }
 
-fn group_of(plan: &Plan, pod: &Pod) -> Value {
-    let mut group = grouper::body(plan);
+fn group_of(plan: &DesiredPodGroup, pod: &Pod) -> Value {
+    let mut group = grouper::pod_group_body(plan);
     group["metadata"]["namespace"] = plan.namespace.as_str().into();
     if let Some(created) = pod.metadata.creation_timestamp.as_deref() {
         group["metadata"]["creationTimestamp"] = created.into();

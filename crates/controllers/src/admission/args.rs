@@ -1,4 +1,4 @@
-//! What was typed, and what it means. Parsing only.
+//! The flags of the admission role, and the settings that they result in. Parsing only.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,32 +6,31 @@ use std::time::Duration;
 use clap::ArgAction::Set;
 use kai_api::keys;
 
-use super::trust::{NotUsers, Trusted};
+use super::trusted_users::{InvalidUserMatcher, UserMatcher};
 
-/// The flags of the admission role: KAI's names and defaults, and ours after them.
+/// The flags of the admission role: KAI's flags with KAI's defaults first, then our own.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Pods that ask for this scheduler are ours.
+    /// Admission reviews pods whose `spec.schedulerName` is this name.
     #[arg(long, default_value = keys::SCHEDULER_NAME)]
     pub scheduler_name: String,
     /// Port that the webhooks are served on.
     #[arg(long = "webhook-addr", default_value_t = 9443)]
     pub webhook_port: u16,
-    /// Accept pods that ask for a part of a GPU.
+    /// Accept pods that request a part of a GPU.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub gpu_sharing_enabled: bool,
-    /// Give pods that share GPUs the memory limit that HAMi's library reads.
+    /// Add the memory limit that HAMi's library reads to pods that share GPUs.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub hami_core_enabled: bool,
-    /// Hide all GPUs from containers that ask for none.
+    /// Hide all GPUs from containers that request none.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub block_nvidia_visible_devices: bool,
-    /// Let pods that share GPUs request a slot of the node agent, by which they get their GPU without NVIDIA's runtime. Nodes without
-    /// slots ignore it.
+    /// Add a share device (resource kai.scheduler/gpu-share) to pods that share GPUs. The node agent hands out the GPU through the
+    /// share device, without NVIDIA's runtime. Nodes that offer no share devices ignore the request.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub gpu_share_slots: bool,
-    /// Runtime class of pods that share GPUs; empty leaves them as they are. Without this flag it is nvidia where the cluster has that
-    /// class.
+    /// Runtime class of pods that share GPUs. Empty: admission sets none. Without this flag: nvidia, if the cluster has that class.
     #[arg(long)]
     pub gpu_fraction_runtime_class_name: Option<String>,
     /// The old name of --gpu-fraction-runtime-class-name.
@@ -46,52 +45,53 @@ pub struct Args {
     /// Label of pods and namespaces that names the queue.
     #[arg(long, default_value = keys::QUEUE)]
     pub queue_label_key: String,
-    /// Look only at pods in namespaces that have the queue label.
+    /// Review only pods in namespaces that have the queue label.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub queue_label_selector: bool,
-    /// Look only at pods in namespaces with these labels: k=v,k=v.
+    /// Review only pods in namespaces with these labels: k=v,k=v.
     #[arg(long, default_value = "")]
     pub namespace_label_selector: String,
-    /// Look only at pods with these labels: k=v,k=v.
+    /// Review only pods with these labels: k=v,k=v.
     #[arg(long, default_value = "")]
     pub pod_label_selector: String,
-    /// Namespace of the system; its service accounts are trusted.
+    /// Namespace of KAI's own components; admission trusts its service accounts.
     #[arg(long, default_value = keys::SYSTEM_NAMESPACE)]
     pub namespace: String,
-    /// Namespace of reservation pods; its service accounts are trusted.
+    /// Namespace of reservation pods; admission trusts its service accounts.
     #[arg(long, default_value = keys::RESERVATION)]
     pub resource_reservation_namespace: String,
-    /// Service in front of the webhooks.
+    /// Service through which the API server reaches the webhooks.
     #[arg(long, default_value = "admission")]
     pub webhook_service: String,
-    /// Port of that service.
+    /// Port of the service of --webhook-service.
     #[arg(long, default_value_t = 443)]
     pub webhook_service_port: u16,
-    /// Base URL under which the API server reaches the webhooks, instead of the service. For API servers outside the cluster's network.
+    /// Base URL under which the API server reaches the webhooks, instead of a service. For API servers outside the cluster's network.
     #[arg(long)]
     pub webhook_url: Option<String>,
-    /// Who may write the scheduler's labels and annotations, in addition: a user, a beginning followed by *, or group:NAME.
+    /// Further users who may write the scheduler's labels and annotations: a user name, a prefix followed by *, or group:NAME.
     #[arg(long, value_delimiter = ',')]
     pub trusted_users: Vec<String>,
-    /// Directory with tls.crt and tls.key (and ca.crt, if another authority signed). Without it certificates are made here.
+    /// Directory with tls.crt and tls.key, and with ca.crt if another certificate authority signed. Without it, admission generates its
+    /// certificates.
     #[arg(long)]
     pub cert_dir: Option<PathBuf>,
-    /// How long a certificate made here is good, in hours.
+    /// Lifetime of a generated serving certificate, in hours.
     #[arg(long, default_value_t = 24)]
     pub cert_hours: u32,
-    /// How long the authority made here is good, in hours.
+    /// Lifetime of a generated certificate authority, in hours.
     #[arg(long, default_value_t = 168)]
     pub ca_hours: u32,
-    /// Name of this replica, for its entry in the bundle of authorities.
+    /// Name of this replica, which marks its certificate authority in the CA bundle.
     #[arg(long, env = "HOSTNAME", default_value = "admission")]
     pub identity: String,
-    /// Register webhooks and policies with the API server. With false, whoever installs does (deploy/admission-webhooks.yaml and
-    /// admission-policies.yaml), the account needs no right to write them, and --cert-dir has the certificate.
+    /// Register webhooks and policies with the API server. With false, the installation registers them (deploy/admission-webhooks.yaml
+    /// and admission-policies.yaml), the service account needs no right to write them, and --cert-dir has the certificate.
     #[arg(long, action = Set, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub register: bool,
 
-    // KAI's manifests may pass these. They mean nothing here: there is no client-side rate limit, every replica serves, and probes
-    // and metrics are the process's.
+    // KAI's manifests may pass these flags. They have no effect: there is no client-side rate limit, every replica serves, and the
+    // process serves probes and metrics.
     /// Ignored.
     #[arg(long, hide = true)]
     pub rate_limiter_base_delay: Option<u64>,
@@ -103,46 +103,46 @@ pub struct Args {
     pub fake_gpu_nodes: bool,
 }
 
-/// What admission goes by.
+/// The settings of the admission role.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pods that ask for this scheduler are ours.
+    /// Admission reviews pods whose `spec.schedulerName` is this name.
     pub scheduler_name: String,
-    /// Port to serve on.
+    /// Port of the webhook server.
     pub webhook_port: u16,
-    /// Whether a pod may ask for a part of a GPU.
+    /// Whether pods may request a part of a GPU.
     pub gpu_sharing: Feature,
     /// Whether pods that share GPUs get HAMi's memory limit.
     pub hami_core: Feature,
-    /// Whether GPUs are hidden from containers that ask for none.
+    /// Whether containers that request no GPU get `NVIDIA_VISIBLE_DEVICES=void`.
     pub block_visible_devices: Feature,
-    /// Whether pods that share GPUs request a slot of the node agent.
-    pub share_slots: Feature,
+    /// Whether admission adds a share device to pods that share GPUs.
+    pub share_devices: Feature,
     /// Runtime class of pods that share GPUs.
     pub runtime_class: RuntimeClassChoice,
-    /// Whether quotas of queues are compared with those of their parents.
+    /// Whether admission compares the quotas of siblings and children, and requires the parent queue to exist.
     pub quota_validation: Feature,
-    /// Whether a queue with children is kept from being deleted.
+    /// Whether admission refuses to delete a queue with children.
     pub parent_queue_protection: Feature,
     /// Label that names the queue.
     pub queue_label: String,
-    /// Which namespaces' pods the webhooks look at.
+    /// Namespaces whose pods the webhooks review.
     pub namespaces: NamespaceChoice,
-    /// Only pods with all of these labels.
+    /// The webhooks review only pods with all of these labels.
     pub pod_labels: Vec<(String, String)>,
-    /// Namespace of the system.
+    /// Namespace of KAI's own components.
     pub system_namespace: String,
     /// Namespace of reservation pods.
     pub reservation_namespace: String,
-    /// Where the API server finds the webhooks.
+    /// How the API server reaches the webhooks.
     pub endpoint: Endpoint,
-    /// Who may write the scheduler's keys.
-    pub trusted: Vec<Trusted>,
-    /// Where certificates come from.
+    /// Users who may write the scheduler's labels and annotations.
+    pub trusted_users: Vec<UserMatcher>,
+    /// Where the serving certificate comes from.
     pub certificates: CertificateSource,
     /// Name of this replica.
     pub identity: String,
-    /// Whether webhooks and policies are registered from here.
+    /// Whether this role registers webhooks and policies, or the installation does.
     pub register: bool,
 }
 
@@ -161,85 +161,85 @@ impl From<bool> for Feature {
     }
 }
 
-/// Which namespaces' pods the webhooks look at, besides the ones that are never looked at.
+/// Namespaces whose pods the webhooks review. kube-system and the system namespace are always excluded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceChoice {
-    /// Only those with all of these labels.
+    /// Only namespaces with all of these labels.
     pub labels: Vec<(String, String)>,
-    /// Only those that have this label.
+    /// Only namespaces that have this label, with any value.
     pub with_label: Option<String>,
 }
 
-/// Where the API server finds the webhooks.
+/// How the API server reaches the webhooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// Behind this service of the system's namespace.
+    /// Through this service of the system namespace.
     Service {
         /// Name.
         name: String,
         /// Port.
         port: u16,
     },
-    /// At this address, with nothing after host and port.
+    /// At this base URL: scheme, host and port, without a path.
     Url(String),
 }
 
-/// Where certificates come from.
+/// Where the serving certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateSource {
-    /// This directory.
+    /// An operator or cert-manager writes the files of this directory; admission reads them again when they change.
     Directory(PathBuf),
-    /// They are made here.
-    Made {
-        /// How long a certificate is good.
-        leaf: Duration,
-        /// How long the authority is good.
-        authority: Duration,
+    /// Admission generates and rotates a certificate authority and a serving certificate.
+    Generated {
+        /// Lifetime of the serving certificate.
+        serving: Duration,
+        /// Lifetime of the certificate authority.
+        ca: Duration,
     },
 }
 
-/// Why flags make no sense.
+/// A flag that admission does not accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgsError {
-    /// In --trusted-users.
+    /// An entry of --trusted-users is invalid.
     #[error("--trusted-users: {0}")]
-    Users(#[from] NotUsers),
-    /// In a label selector.
+    Users(#[from] InvalidUserMatcher),
+    /// A label selector is invalid.
     #[error("--{flag}: {text:?} is no label; write key=value, several separated by commas")]
     Labels {
-        /// Which flag.
+        /// The flag.
         flag: &'static str,
-        /// What was written.
+        /// The value of the flag.
         text: String,
     },
-    /// In --webhook-url.
+    /// --webhook-url is invalid.
     #[error("--webhook-url: {0:?} is no base url; write https://host:port")]
     Url(String),
-    /// In the lifetimes.
+    /// The lifetimes do not fit each other.
     #[error("--ca-hours {authority}: the authority has to outlive three certificates of --cert-hours {leaf}")]
     Lifetimes {
-        /// Hours of a certificate.
+        /// Hours of the serving certificate.
         leaf: u32,
-        /// Hours of the authority.
+        /// Hours of the certificate authority.
         authority: u32,
     },
-    /// In --register.
+    /// --register=false lacks --cert-dir.
     #[error(
         "--register=false: whoever registers the webhooks has to know their authority; give certificate, key and authority with --cert-dir"
     )]
     Unregistered,
-    /// Text that can't stand in a CEL expression.
+    /// The value is used in CEL expressions and has a character that would end the string.
     #[error("--{flag}: {text:?} has a quote, a backslash or a control character; write a plain name")]
     Name {
-        /// Which flag.
+        /// The flag.
         flag: &'static str,
-        /// What was written.
+        /// The value of the flag.
         text: String,
     },
 }
 
 impl Args {
-    /// What the flags mean.
+    /// The settings that the flags result in, or the first invalid flag.
     pub fn settings(&self) -> Result<Settings, ArgsError> {
         for (flag, text) in [
             ("scheduler-name", &self.scheduler_name),
@@ -252,12 +252,12 @@ impl Args {
                 });
             }
         }
-        let mut trusted = vec![
-            Trusted::accounts_of(&self.namespace),
-            Trusted::accounts_of(&self.resource_reservation_namespace),
+        let mut trusted_users = vec![
+            UserMatcher::accounts_of(&self.namespace),
+            UserMatcher::accounts_of(&self.resource_reservation_namespace),
         ];
         for text in &self.trusted_users {
-            trusted.push(text.parse()?);
+            trusted_users.push(text.parse()?);
         }
         let runtime_class = self
             .gpu_fraction_runtime_class_name
@@ -269,7 +269,7 @@ impl Args {
             gpu_sharing: self.gpu_sharing_enabled.into(),
             hami_core: self.hami_core_enabled.into(),
             block_visible_devices: self.block_nvidia_visible_devices.into(),
-            share_slots: self.gpu_share_slots.into(),
+            share_devices: self.gpu_share_slots.into(),
             runtime_class: RuntimeClassChoice::from_flag(runtime_class.map(String::as_str)),
             quota_validation: self.enable_quota_validation.into(),
             parent_queue_protection: self.protect_parent_queues.into(),
@@ -282,7 +282,7 @@ impl Args {
             system_namespace: self.namespace.clone(),
             reservation_namespace: self.resource_reservation_namespace.clone(),
             endpoint: self.endpoint()?,
-            trusted,
+            trusted_users,
             certificates: self.certificates()?,
             identity: self.identity.clone(),
             register: self.register,
@@ -311,14 +311,14 @@ impl Args {
             return Err(ArgsError::Unregistered);
         }
         let (leaf, authority) = (self.cert_hours, self.ca_hours);
-        // A new authority is announced while the old one still covers a whole certificate; see `certificates`.
+        // `CertificateRotator` publishes a new certificate authority while the old one still covers a whole serving certificate.
         if leaf == 0 || authority < leaf.saturating_mul(3) {
             return Err(ArgsError::Lifetimes { leaf, authority });
         }
         let hours = |hours: u32| Duration::from_secs(u64::from(hours) * 3600);
-        Ok(CertificateSource::Made {
-            leaf: hours(leaf),
-            authority: hours(authority),
+        Ok(CertificateSource::Generated {
+            serving: hours(leaf),
+            ca: hours(authority),
         })
     }
 }
@@ -331,15 +331,15 @@ impl TryFrom<Args> for Settings {
     }
 }
 
-/// Which runtime class pods that share GPUs get.
+/// The runtime class that admission sets on pods that share GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeClassChoice {
-    /// None.
+    /// Admission sets none.
     Never,
-    /// This one.
+    /// Admission sets this class.
     Always(String),
-    /// NVIDIA's, where the cluster has it. Where only the node agent brings GPUs into containers, nobody made that class, and pods
-    /// that name it would be refused.
+    /// Admission sets `nvidia` if the cluster has that class. In a cluster where only the node agent brings GPUs into containers the
+    /// class does not exist, and the API server would refuse pods that name it.
     NvidiaIfThere,
 }
 
@@ -352,7 +352,7 @@ impl RuntimeClassChoice {
         }
     }
 
-    /// The class, in a cluster that has these.
+    /// The name of the class; `is_there` says whether the cluster has a class.
     pub(crate) fn name(&self, is_there: impl FnOnce(&str) -> bool) -> Option<&str> {
         match self {
             RuntimeClassChoice::Never => None,
@@ -363,7 +363,7 @@ impl RuntimeClassChoice {
 }
 
 impl Default for Settings {
-    /// What no flags mean.
+    /// The settings without flags.
     fn default() -> Settings {
         #[derive(clap::Parser)]
         struct NoFlags {
@@ -376,12 +376,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether the user is one of ours.
+    /// Whether the user may write the scheduler's labels and annotations.
     pub fn trusts(&self, user: &super::review::User) -> bool {
-        self.trusted.iter().any(|trusted| trusted.matches(user))
+        self.trusted_users.iter().any(|matcher| matcher.matches(user))
     }
 
-    /// The names under which the webhooks are reached.
+    /// The DNS names of the webhook server, for its certificate.
     pub fn host_names(&self) -> Vec<String> {
         match &self.endpoint {
             Endpoint::Service { name, .. } => {
@@ -439,12 +439,12 @@ mod tests {
             ("kai-scheduler", 9443)
         );
         assert_eq!(
-            (settings.gpu_sharing, settings.share_slots),
+            (settings.gpu_sharing, settings.share_devices),
             (Feature::Off, Feature::On)
         );
         assert_eq!(settings.runtime_class, RuntimeClassChoice::NvidiaIfThere);
         assert_eq!(settings.host_names()[1], "admission.kai-scheduler.svc");
-        assert_eq!(settings.trusted.len(), 2);
+        assert_eq!(settings.trusted_users.len(), 2);
     }
 
     #[test]
@@ -468,12 +468,12 @@ mod tests {
         .unwrap();
         assert_eq!((given.gpu_sharing, given.hami_core), (Feature::On, Feature::On));
         assert_eq!(
-            (given.block_visible_devices, given.share_slots),
+            (given.block_visible_devices, given.share_devices),
             (Feature::Off, Feature::Off)
         );
         assert_eq!(given.runtime_class, RuntimeClassChoice::Always("old".into()));
         assert_eq!(given.namespaces.labels.len(), 2);
-        assert_eq!(given.trusted.len(), 4);
+        assert_eq!(given.trusted_users.len(), 4);
         assert_eq!(
             settings(&["--gpu-fraction-runtime-class-name", ""])
                 .unwrap()
@@ -497,7 +497,7 @@ mod tests {
             let error = settings(&flags).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
-        // Nobody else could know an authority that is made here.
+        // The installation could not know a certificate authority that admission generates.
         let error = settings(&["--register=false"]).unwrap_err();
         assert!(error.contains("--cert-dir"), "{error}");
         assert!(

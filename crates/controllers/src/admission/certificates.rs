@@ -1,7 +1,7 @@
-//! The certificates of the webhook server, made here: an authority and a leaf that it signs. Keys live in this process only. When to
-//! renew what is a function of the time; files and the network are elsewhere.
+//! The generated certificates of the webhook server: a certificate authority (CA) and the serving certificate that it signs. Private
+//! keys stay in this process. Rotation is a function of the current time; this file touches neither files nor the network.
 //!
-//! A new authority is announced before anything is signed by it, so that the API server knows it when it is first shown.
+//! A new CA is published in the CA bundle before it signs a serving certificate, so that the API server trusts the first one.
 
 use std::time::Duration;
 
@@ -14,189 +14,192 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Error;
-use super::bundle::Entry;
+use super::ca_bundle::CaCertificate;
 
-/// Clocks of other machines may be behind.
+/// Clocks of other machines may be behind, so certificates are valid from this much earlier.
 const SKEW: SignedDuration = SignedDuration::from_mins(60);
-/// How long an authority is known before a certificate of it is served.
-const ANNOUNCED: SignedDuration = SignedDuration::from_mins(1);
+/// Time between the publication of a CA and the first serving certificate that it signs.
+const PUBLISHED_BEFORE_USE: SignedDuration = SignedDuration::from_mins(1);
 
-/// How long things are good.
+/// Lifetimes of the generated certificates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
-    pub(crate) leaf: SignedDuration,
-    pub(crate) authority: SignedDuration,
+    pub(crate) serving: SignedDuration,
+    pub(crate) ca: SignedDuration,
 }
 
 impl Lifetimes {
-    pub(crate) fn new(leaf: Duration, authority: Duration) -> Lifetimes {
+    pub(crate) fn new(serving: Duration, ca: Duration) -> Lifetimes {
         let signed = |duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         Lifetimes {
-            leaf: signed(leaf),
-            authority: signed(authority),
+            serving: signed(serving),
+            ca: signed(ca),
         }
     }
 }
 
-/// What a server shows and knows.
+/// The certificate chain that the TLS server presents, and its private key.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ServingCertificate {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-struct Authority {
+struct CertificateAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    made: Timestamp,
+    created: Timestamp,
     expires: Timestamp,
 }
 
-/// The authorities of this replica and when its leaf has to be renewed.
-pub(crate) struct Certificates {
+/// Owns the CAs of this replica and knows when to rotate them. The maintenance loop of the role calls `rotate`.
+pub(crate) struct CertificateRotator {
     replica: String,
     hosts: Vec<String>,
     lifetimes: Lifetimes,
-    current: Authority,
-    /// Announced and not yet used.
-    next: Option<Authority>,
-    leaf_expires: Timestamp,
+    current: CertificateAuthority,
+    /// Published in the CA bundle, and not yet used for signing.
+    next: Option<CertificateAuthority>,
+    serving_expires: Timestamp,
 }
 
-impl std::fmt::Debug for Certificates {
+impl std::fmt::Debug for CertificateRotator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Certificates")
-            .field("leaf_expires", &self.leaf_expires)
+        f.debug_struct("CertificateRotator")
+            .field("serving_expires", &self.serving_expires)
             .finish_non_exhaustive()
     }
 }
 
-impl Certificates {
-    /// A new authority and the first leaf.
+impl CertificateRotator {
+    /// Generates a CA and the first serving certificate.
     pub(crate) fn new(
         replica: &str,
         hosts: Vec<String>,
         lifetimes: Lifetimes,
         now: Timestamp,
-    ) -> Result<(Certificates, Identity), Error> {
-        let mut certificates = Certificates {
+    ) -> Result<(CertificateRotator, ServingCertificate), Error> {
+        let mut rotator = CertificateRotator {
             replica: replica.to_owned(),
-            current: authority(replica, lifetimes.authority, now)?,
+            current: generate_ca(replica, lifetimes.ca, now)?,
             hosts,
             lifetimes,
             next: None,
-            leaf_expires: now,
+            serving_expires: now,
         };
-        let identity = certificates.sign(now)?;
-        Ok((certificates, identity))
+        let certificate = rotator.sign(now)?;
+        Ok((rotator, certificate))
     }
 
-    /// Renews what is due; a new leaf if there is one.
-    pub(crate) fn step(&mut self, now: Timestamp) -> Result<Option<Identity>, Error> {
-        if self.next.is_none() && left(self.current.expires, now) < self.lifetimes.leaf.saturating_mul(2) {
-            self.next = Some(authority(&self.replica, self.lifetimes.authority, now)?);
+    /// Rotates what is due; returns a new serving certificate if there is one.
+    pub(crate) fn rotate(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
+        if self.next.is_none() && time_left(self.current.expires, now) < self.lifetimes.serving.saturating_mul(2) {
+            self.next = Some(generate_ca(&self.replica, self.lifetimes.ca, now)?);
         }
-        let announced = |next: &mut Authority| left(now, next.made) >= ANNOUNCED;
-        if let Some(next) = self.next.take_if(announced) {
+        let is_published = |next: &mut CertificateAuthority| time_left(now, next.created) >= PUBLISHED_BEFORE_USE;
+        if let Some(next) = self.next.take_if(is_published) {
             self.current = next;
             return self.sign(now).map(Some);
         }
-        // At two thirds of its life.
-        if left(self.leaf_expires, now).saturating_mul(3) < self.lifetimes.leaf {
+        // A serving certificate is renewed after two thirds of its lifetime.
+        if time_left(self.serving_expires, now).saturating_mul(3) < self.lifetimes.serving {
             return self.sign(now).map(Some);
         }
         Ok(None)
     }
 
-    /// What belongs into the bundle.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        let entry = |authority: &Authority| Entry {
+    /// The CA certificates that this replica adds to the CA bundle.
+    pub(crate) fn ca_certificates(&self) -> Vec<CaCertificate> {
+        let certificate = |authority: &CertificateAuthority| CaCertificate {
             identity: self.replica.clone(),
             expires: authority.expires,
             pem: authority.issuer.pem(),
         };
-        std::iter::once(&self.current).chain(&self.next).map(entry).collect()
+        std::iter::once(&self.current)
+            .chain(&self.next)
+            .map(certificate)
+            .collect()
     }
 
-    /// When the present leaf ends.
-    pub(crate) fn leaf_expires(&self) -> Timestamp {
-        self.leaf_expires
+    /// Expiry of the current serving certificate.
+    pub(crate) fn serving_expires(&self) -> Timestamp {
+        self.serving_expires
     }
 
-    fn sign(&mut self, now: Timestamp) -> Result<Identity, Error> {
-        let making = |error| Error::Certificate(format!("making a certificate: {error}"));
-        let mut params = CertificateParams::new(self.hosts.clone()).map_err(making)?;
+    fn sign(&mut self, now: Timestamp) -> Result<ServingCertificate, Error> {
+        let failed = |error| Error::Certificate(format!("generating a serving certificate: {error}"));
+        let mut params = CertificateParams::new(self.hosts.clone()).map_err(failed)?;
         let name = self.hosts.last().map_or("admission", String::as_str);
-        // A common name has at most 64 characters; who looks at it at all looks at the alternative names first.
+        // A common name has at most 64 characters. Clients check the subject alternative names, not the common name.
         params
             .distinguished_name
             .push(DnType::CommonName, name.chars().take(64).collect::<String>());
-        self.leaf_expires = later(now, self.lifetimes.leaf).min(self.current.expires);
-        params.not_before = point(earlier(now))?;
-        params.not_after = point(self.leaf_expires)?;
+        self.serving_expires = expiry(now, self.lifetimes.serving).min(self.current.expires);
+        params.not_before = to_offset_date_time(valid_from(now))?;
+        params.not_after = to_offset_date_time(self.serving_expires)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate().map_err(making)?;
-        let certificate = params.signed_by(&key, &self.current.issuer).map_err(making)?;
-        Ok(Identity {
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.current.issuer).map_err(failed)?;
+        Ok(ServingCertificate {
             chain: vec![certificate.der().clone()],
             key: PrivateKeyDer::try_from(key.serialize_der()).map_err(|error| Error::Certificate(error.to_owned()))?,
         })
     }
 }
 
-/// Certificates and key from PEM.
-pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<Identity, Error> {
+/// Reads a certificate chain and its private key from PEM.
+pub(crate) fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServingCertificate, Error> {
     let reading =
         |what: &str, error: rustls::pki_types::pem::Error| Error::Certificate(format!("reading {what}: {error}"));
     let chain: Result<Vec<CertificateDer<'static>>, _> = CertificateDer::pem_slice_iter(chain).collect();
-    Ok(Identity {
+    Ok(ServingCertificate {
         chain: chain.map_err(|error| reading("tls.crt", error))?,
         key: PrivateKeyDer::from_pem_slice(key).map_err(|error| reading("tls.key", error))?,
     })
 }
 
-fn authority(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<Authority, Error> {
-    let making = |error| Error::Certificate(format!("making an authority: {error}"));
+fn generate_ca(replica: &str, lifetime: SignedDuration, now: Timestamp) -> Result<CertificateAuthority, Error> {
+    let failed = |error| Error::Certificate(format!("generating a certificate authority: {error}"));
     let mut params = CertificateParams::default();
     let name = format!("kai-admission {replica} {}", now.as_second());
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
         .distinguished_name
         .push(DnType::CommonName, name.chars().take(64).collect::<String>());
-    // It signs leaves and nothing below them.
+    // The CA signs serving certificates and no intermediate CAs.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::CrlSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    let expires = later(now, lifetime);
-    params.not_before = point(earlier(now))?;
-    params.not_after = point(expires)?;
-    let key = KeyPair::generate().map_err(making)?;
-    Ok(Authority {
-        issuer: CertifiedIssuer::self_signed(params, key).map_err(making)?,
-        made: now,
+    let expires = expiry(now, lifetime);
+    params.not_before = to_offset_date_time(valid_from(now))?;
+    params.not_after = to_offset_date_time(expires)?;
+    let key = KeyPair::generate().map_err(failed)?;
+    Ok(CertificateAuthority {
+        issuer: CertifiedIssuer::self_signed(params, key).map_err(failed)?,
+        created: now,
         expires,
     })
 }
 
-fn left(until: Timestamp, now: Timestamp) -> SignedDuration {
+fn time_left(until: Timestamp, now: Timestamp) -> SignedDuration {
     until.duration_since(now)
 }
 
-fn later(now: Timestamp, lifetime: SignedDuration) -> Timestamp {
-    // Certificates know whole seconds.
+fn expiry(now: Timestamp, lifetime: SignedDuration) -> Timestamp {
+    // Certificates have a precision of a second.
     let end = now.saturating_add(lifetime).unwrap_or(Timestamp::MAX);
     Timestamp::from_second(end.as_second()).unwrap_or(end)
 }
 
-fn earlier(now: Timestamp) -> Timestamp {
+fn valid_from(now: Timestamp) -> Timestamp {
     now.checked_sub(SKEW).unwrap_or(now)
 }
 
-fn point(time: Timestamp) -> Result<time::OffsetDateTime, Error> {
+fn to_offset_date_time(time: Timestamp) -> Result<time::OffsetDateTime, Error> {
     time::OffsetDateTime::from_unix_timestamp(time.as_second())
         .map_err(|error| Error::Certificate(format!("a certificate until {time}: {error}")))
 }
@@ -211,9 +214,9 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + hours * HOUR).unwrap()
     }
 
-    fn new() -> Certificates {
+    fn new() -> CertificateRotator {
         let lifetimes = Lifetimes::new(Duration::from_secs(24 * 3600), Duration::from_secs(168 * 3600));
-        Certificates::new("r", vec!["admission.kai-scheduler.svc".into()], lifetimes, at(0))
+        CertificateRotator::new("r", vec!["admission.kai-scheduler.svc".into()], lifetimes, at(0))
             .unwrap()
             .0
     }
@@ -221,40 +224,41 @@ mod tests {
     #[test]
     fn leaves_are_renewed_before_they_end() {
         let mut certificates = new();
-        assert_eq!(certificates.leaf_expires(), at(24));
-        assert!(certificates.step(at(15)).unwrap().is_none());
-        assert!(certificates.step(at(17)).unwrap().is_some());
-        assert_eq!(certificates.leaf_expires(), at(41));
-        assert_eq!(certificates.entries().len(), 1);
+        assert_eq!(certificates.serving_expires(), at(24));
+        assert!(certificates.rotate(at(15)).unwrap().is_none());
+        assert!(certificates.rotate(at(17)).unwrap().is_some());
+        assert_eq!(certificates.serving_expires(), at(41));
+        assert_eq!(certificates.ca_certificates().len(), 1);
     }
 
     #[test]
     fn a_new_authority_is_announced_before_it_signs() {
         let mut certificates = new();
-        let old = certificates.entries();
+        let old = certificates.ca_certificates();
         for hour in 0..=120 {
-            certificates.step(at(hour)).unwrap();
+            certificates.rotate(at(hour)).unwrap();
         }
-        assert_eq!(certificates.entries(), old);
-        certificates.step(at(121)).unwrap();
-        let both = certificates.entries();
+        assert_eq!(certificates.ca_certificates(), old);
+        certificates.rotate(at(121)).unwrap();
+        let both = certificates.ca_certificates();
         assert_eq!((both.len(), &both[0]), (2, &old[0]));
         assert!(
-            certificates.step(at(121)).unwrap().is_none(),
+            certificates.rotate(at(121)).unwrap().is_none(),
             "not yet known to the API server"
         );
-        assert!(certificates.step(at(122)).unwrap().is_some());
-        assert_eq!(certificates.entries(), both[1..]);
-        assert_eq!(certificates.leaf_expires(), at(146));
+        assert!(certificates.rotate(at(122)).unwrap().is_some());
+        assert_eq!(certificates.ca_certificates(), both[1..]);
+        assert_eq!(certificates.serving_expires(), at(146));
     }
 
     #[test]
     fn the_authority_outlives_its_leaves_at_all_times() {
         let mut certificates = new();
         for hour in 0..1000 {
-            certificates.step(at(hour)).unwrap();
+            certificates.rotate(at(hour)).unwrap();
             assert!(
-                certificates.leaf_expires() > at(hour) && certificates.leaf_expires() <= certificates.current.expires
+                certificates.serving_expires() > at(hour)
+                    && certificates.serving_expires() <= certificates.current.expires
             );
         }
     }

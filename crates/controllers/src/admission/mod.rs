@@ -1,71 +1,72 @@
-//! Admission: what pods, queues, pod groups and topologies are made to look like, and which of them are refused.
+//! The admission role: mutating and validating webhooks for pods, and validating webhooks for queues, pod groups and topologies.
 //!
-//! Rules are plain functions from a request to a [`Verdict`], one file per object. The server carries requests to them. The rules
-//! about the scheduler's own keys exist twice: here, and as policies that the API server evaluates itself, so that they hold while
-//! nobody serves. Architecture invariant: nothing here keeps secrets in the cluster; keys stay in memory.
+//! Every rule is a plain function from an admission request to a [`Verdict`], one file per kind; `server` passes requests to the rules.
+//! The rules that protect the scheduler's own keys exist twice: as webhook rules, and as ValidatingAdmissionPolicies, which the API
+//! server evaluates itself while no webhook server runs. Architecture invariant: admission stores no secrets in the cluster; private
+//! keys stay in memory.
 
+mod admission_policies;
+mod admit_pod;
 mod args;
-mod bundle;
+mod ca_bundle;
 mod certificates;
-mod devices;
-mod directory;
-mod ignored;
-mod offline;
-mod own_policies;
-mod owned;
+mod gpu_share;
+mod ignored_values;
 mod pod_group;
 mod pod_mutate;
 mod pod_validate;
-mod policies;
-mod priority;
-mod publish;
+mod priority_class;
+mod protected_keys;
 mod queue;
+mod queue_lister;
 mod queue_quota;
+mod registration;
 mod review;
+#[cfg(test)]
+mod review_cost_tests;
 mod role;
 mod server;
-mod share;
-#[cfg(test)]
-mod sizes;
+mod service_account_policies;
 mod topology;
-mod trust;
-mod view;
-mod webhooks;
+mod trusted_users;
+mod unstructured;
+mod visible_devices;
+mod webhook_configurations;
 
+pub use admission_policies::admission_policies;
+pub use admit_pod::admit_pod;
 pub use args::{Args, ArgsError, CertificateSource, Endpoint, Feature, NamespaceChoice, Settings};
-pub use directory::Directory;
-pub use offline::create_pod;
-pub use policies::policies;
-pub use publish::uninstall;
-pub use review::{Cause, Finding, Operation, Outcome, Request, User, Verdict};
+pub use queue_lister::QueueLister;
+pub use registration::uninstall;
+pub use review::{Decision, DenialReason, FieldError, Operation, Request, User, Verdict};
 pub use role::{register, run, serve};
 pub use server::{State, router};
-pub use trust::{NotUsers, Trusted};
-pub use webhooks::{
+pub use trusted_users::{InvalidUserMatcher, UserMatcher};
+pub use webhook_configurations::{
     MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY, webhook_configurations,
 };
 
-/// Why admission can't be served.
+/// Why the admission role ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The port can't be had.
+    /// Another process uses the port, or the port is not allowed.
     #[error("listening on port {port} for webhooks: {error}; choose another with --webhook-addr")]
     Listen {
-        /// Which.
+        /// The port.
         port: u16,
-        /// Why.
+        /// The I/O error.
         error: std::io::Error,
     },
     /// The server ended.
     #[error("serving webhooks: {error}")]
     Serve {
-        /// Why.
+        /// The I/O error.
         error: std::io::Error,
     },
-    /// There is no usable certificate.
+    /// The serving certificate could not be generated or read.
     #[error("the webhooks' certificate: {0}")]
     Certificate(String),
-    /// The API server did not take our registration.
+    /// The API server refused the registration of webhooks or policies.
     #[error(transparent)]
     Cluster(#[from] kai_cluster::Error),
 }

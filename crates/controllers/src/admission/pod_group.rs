@@ -1,5 +1,5 @@
-//! Which pod groups are refused, and what they are warned of. The tree of subgroups must be one; numbers that make no sense are
-//! refused at creation and, where running workloads may have them, warned of later.
+//! Validation of pod groups. The subgroups must form a tree. Senseless minima are denied at creation; on updates of objects that
+//! running workloads may have, some of them are warnings.
 
 use std::collections::BTreeMap;
 
@@ -8,89 +8,91 @@ use kai_engine::steps;
 use serde_json::Value;
 
 use super::args::Settings;
-use super::directory::Directory;
-use super::review::{Finding, Operation, Request, Verdict};
-use super::{ignored, owned, priority, queue, view};
+use super::queue_lister::QueueLister;
+use super::review::{FieldError, Operation, Request, Verdict};
+use super::{ignored_values, priority_class, protected_keys, queue, unstructured};
 
-/// Whether the pod group may be as the request has it.
-pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
-    let going = view::text(&request.object, "/metadata/deletionTimestamp").is_some();
+/// Reviews a pod group.
+pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
+    let is_being_deleted = unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some();
     match request.operation {
         Operation::Delete | Operation::Connect => return Verdict::default(),
-        Operation::Update if going => return Verdict::default(),
+        Operation::Update if is_being_deleted => return Verdict::default(),
         Operation::Create | Operation::Update => {}
     }
-    let mut findings = if settings.trusts(&request.user_info) {
+    let mut errors = if settings.trusts(&request.user_info) {
         Vec::new()
     } else {
-        owned::pod_group(request)
+        protected_keys::validate_pod_group(request)
     };
-    findings.extend(queue_of(request, queues));
-    findings.extend(priority::pod_group(request, queues));
-    let mut warnings = ignored::pod_group(&request.object, &queues.priority_classes());
-    let size = match size_of(request) {
-        Size::Within => None,
-        // Written before there was a bound. Everybody else's edits go through; the scheduler starts none of its pods.
-        Size::Kept(finding) => {
-            warnings.push(format!("{}: {}", finding.field, finding.text));
-            return Verdict::of(&request.object_name("PodGroup"), &findings).with_warnings(warnings);
+    errors.extend(validate_queue(request, queues));
+    errors.extend(priority_class::validate_pod_group(request, queues));
+    let mut warnings = ignored_values::pod_group(&request.object, &queues.priority_classes());
+    let size = match check_size(request) {
+        SizeCheck::WithinBound => None,
+        // The object is older than the bound. Updates of other fields are admitted; the scheduler starts none of the group's pods.
+        SizeCheck::AboveBoundUnchanged(error) => {
+            warnings.push(format!("{}: {}", error.field, error.text));
+            return Verdict::of(&request.object_name("PodGroup"), &errors).with_warnings(warnings);
         }
-        Size::Exceeded(finding) => Some(finding),
+        SizeCheck::AboveBound(error) => Some(error),
     };
     match size.map_or_else(|| check(&request.object), Err) {
-        Err(structural) => findings.push(structural),
-        Ok(doubts) => {
-            for doubt in doubts {
-                match doubt.severity(request.operation) {
-                    Severity::Refused => findings.push(doubt.finding()),
+        Err(structural) => errors.push(structural),
+        Ok(problems) => {
+            for problem in problems {
+                match problem.severity(request.operation) {
+                    Severity::Refused => errors.push(problem.error()),
                     Severity::Warned => {
-                        let finding = doubt.finding();
-                        warnings.push(format!("{}: {}", finding.field, finding.text));
+                        let error = problem.error();
+                        warnings.push(format!("{}: {}", error.field, error.text));
                     }
                 }
             }
         }
     }
-    Verdict::of(&request.object_name("PodGroup"), &findings).with_warnings(warnings)
+    Verdict::of(&request.object_name("PodGroup"), &errors).with_warnings(warnings)
 }
 
-fn queue_of(request: &Request, queues: &dyn Directory) -> Option<Finding> {
-    let queue = view::text(&request.object, "/spec/queue")?;
-    // Whoever made it: the pod grouper passes on what a tenant wrote.
-    if view::text(&request.old_object, "/spec/queue") == Some(queue) {
+fn validate_queue(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
+    let queue = unstructured::text(&request.object, "/spec/queue")?;
+    // Applies to trusted users too: the pod grouper copies the queue that a tenant wrote.
+    if unstructured::text(&request.old_object, "/spec/queue") == Some(queue) {
         return None;
     }
     queue::access(queues, queue, &request.namespace, "spec.queue".to_owned())
 }
 
-/// How a request stands to the bound on subgroups.
-enum Size {
-    Within,
-    /// It exceeds the bound, as the object did before, with the same subgroups.
-    Kept(Finding),
-    Exceeded(Finding),
+/// The number of subgroups against `SUB_GROUPS_MAX`.
+enum SizeCheck {
+    WithinBound,
+    /// The object exceeds the bound, and the update leaves its subgroups unchanged.
+    AboveBoundUnchanged(FieldError),
+    AboveBound(FieldError),
 }
 
-fn size_of(request: &Request) -> Size {
+fn check_size(request: &Request) -> SizeCheck {
     const LIST: &str = "/spec/subGroups";
-    let list = view::list(&request.object, LIST);
+    let list = unstructured::list(&request.object, LIST);
     if list.len() <= SUB_GROUPS_MAX {
-        return Size::Within;
+        return SizeCheck::WithinBound;
     }
     let text = format!(
         "{} subgroups are more than the {SUB_GROUPS_MAX} that a pod group may have; join some of them, or make several pod groups",
         list.len()
     );
-    let finding = Finding::invalid("spec.subGroups", text);
+    let error = FieldError::invalid("spec.subGroups", text);
     match request.operation {
-        Operation::Update if list == view::list(&request.old_object, LIST) => Size::Kept(finding),
-        Operation::Create | Operation::Update | Operation::Delete | Operation::Connect => Size::Exceeded(finding),
+        Operation::Update if list == unstructured::list(&request.old_object, LIST) => {
+            SizeCheck::AboveBoundUnchanged(error)
+        }
+        Operation::Create | Operation::Update | Operation::Delete | Operation::Connect => SizeCheck::AboveBound(error),
     }
 }
 
-/// A number that makes no sense.
+/// A minimum that does not fit the subgroup tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Doubt {
+enum SubGroupProblem {
     LeafWithMinSubGroup {
         name: String,
     },
@@ -112,41 +114,41 @@ enum Severity {
     Warned,
 }
 
-impl Doubt {
+impl SubGroupProblem {
     fn severity(&self, operation: Operation) -> Severity {
         match (self, operation) {
-            (Doubt::TooManySubGroups { .. }, _) => Severity::Warned,
-            (Doubt::ParentWithMinMember { .. }, Operation::Update) => Severity::Warned,
+            (SubGroupProblem::TooManySubGroups { .. }, _) => Severity::Warned,
+            (SubGroupProblem::ParentWithMinMember { .. }, Operation::Update) => Severity::Warned,
             (
-                Doubt::LeafWithMinSubGroup { .. }
-                | Doubt::LeafWithoutMinMember { .. }
-                | Doubt::ParentWithMinMember { .. },
+                SubGroupProblem::LeafWithMinSubGroup { .. }
+                | SubGroupProblem::LeafWithoutMinMember { .. }
+                | SubGroupProblem::ParentWithMinMember { .. },
                 _,
             ) => Severity::Refused,
         }
     }
 
-    fn finding(&self) -> Finding {
+    fn error(&self) -> FieldError {
         let field = |name: &str, part: &str| format!("spec.subGroups[{name}].{part}");
         match self {
-            Doubt::LeafWithMinSubGroup { name } => Finding::invalid(
+            SubGroupProblem::LeafWithMinSubGroup { name } => FieldError::invalid(
                 field(name, "minSubGroup"),
                 "the subgroup has no subgroups of its own; write minMember instead",
             ),
-            Doubt::LeafWithoutMinMember { name } => Finding::invalid(
+            SubGroupProblem::LeafWithoutMinMember { name } => FieldError::invalid(
                 field(name, "minMember"),
                 "it is missing; write how many pods of the subgroup have to start together",
             ),
-            Doubt::ParentWithMinMember { name } => Finding::invalid(
+            SubGroupProblem::ParentWithMinMember { name } => FieldError::invalid(
                 field(name, "minMember"),
                 "the subgroup has subgroups of its own; write minSubGroup instead",
             ),
-            Doubt::TooManySubGroups { name, wanted, there } => {
+            SubGroupProblem::TooManySubGroups { name, wanted, there } => {
                 let field = match name {
                     Some(name) => field(name, "minSubGroup"),
                     None => "spec.minSubGroup".to_owned(),
                 };
-                // The first half is KAI's, and scripts look for it.
+                // KAI writes the first half of this text, and scripts search for it.
                 let whose = name
                     .as_ref()
                     .map(|name| format!("subgroup {name:?}: "))
@@ -155,7 +157,7 @@ impl Doubt {
                     "{whose}minSubGroup ({wanted}) exceeds the number of direct child SubGroups ({there}); the workload waits until \
                      there are enough"
                 );
-                Finding::invalid(field, text)
+                FieldError::invalid(field, text)
             }
         }
     }
@@ -167,67 +169,75 @@ struct SubGroup<'a> {
     min_sub_group: Option<i64>,
 }
 
-fn check(pod_group: &Value) -> Result<Vec<Doubt>, Finding> {
+fn check(pod_group: &Value) -> Result<Vec<SubGroupProblem>, FieldError> {
     let spec = pod_group.get("spec").unwrap_or(&Value::Null);
     let (min_member, min_sub_group) = minima(spec, "spec")?;
     if min_member.is_some() && min_sub_group.is_some() {
-        return Err(both("spec".to_owned()));
+        return Err(exclusive_minima("spec".to_owned()));
     }
-    let groups = tree(view::list(spec, "/subGroups"))?;
+    let groups = tree(unstructured::list(spec, "/subGroups"))?;
     let mut children: BTreeMap<&str, usize> = BTreeMap::new();
     for group in groups.values() {
         if let Some(parent) = group.parent {
             *children.entry(parent).or_default() += 1;
         }
     }
-    let mut doubts = Vec::new();
+    let mut problems = Vec::new();
     for (name, group) in &groups {
         if group.min_member.is_some() && group.min_sub_group.is_some() {
-            return Err(both(format!("spec.subGroups[{name}]")));
+            return Err(exclusive_minima(format!("spec.subGroups[{name}]")));
         }
-        doubts.extend(doubts_about(name, group, children.get(name).copied().unwrap_or(0)));
+        problems.extend(problems_of(name, group, children.get(name).copied().unwrap_or(0)));
     }
     let roots = groups.values().filter(|group| group.parent.is_none()).count();
-    doubts.extend(min_sub_group.and_then(|wanted| too_many(None, wanted, roots)));
-    Ok(doubts)
+    problems.extend(min_sub_group.and_then(|wanted| too_many_sub_groups(None, wanted, roots)));
+    Ok(problems)
 }
 
-fn doubts_about(name: &str, group: &SubGroup, children: usize) -> Vec<Doubt> {
+fn problems_of(name: &str, group: &SubGroup, children: usize) -> Vec<SubGroupProblem> {
     let name = || name.to_owned();
-    let mut doubts = Vec::new();
+    let mut problems = Vec::new();
     if children == 0 {
-        doubts.extend(group.min_sub_group.map(|_| Doubt::LeafWithMinSubGroup { name: name() }));
-        if group.min_member.is_none() {
-            doubts.push(Doubt::LeafWithoutMinMember { name: name() });
-        }
-    } else {
-        doubts.extend(group.min_member.map(|_| Doubt::ParentWithMinMember { name: name() }));
-        doubts.extend(
+        problems.extend(
             group
                 .min_sub_group
-                .and_then(|wanted| too_many(Some(name()), wanted, children)),
+                .map(|_| SubGroupProblem::LeafWithMinSubGroup { name: name() }),
+        );
+        if group.min_member.is_none() {
+            problems.push(SubGroupProblem::LeafWithoutMinMember { name: name() });
+        }
+    } else {
+        problems.extend(
+            group
+                .min_member
+                .map(|_| SubGroupProblem::ParentWithMinMember { name: name() }),
+        );
+        problems.extend(
+            group
+                .min_sub_group
+                .and_then(|wanted| too_many_sub_groups(Some(name()), wanted, children)),
         );
     }
-    doubts
+    problems
 }
 
-fn too_many(name: Option<String>, wanted: i64, there: usize) -> Option<Doubt> {
+fn too_many_sub_groups(name: Option<String>, wanted: i64, there: usize) -> Option<SubGroupProblem> {
     let more = usize::try_from(wanted).is_ok_and(|wanted| wanted > there);
-    more.then_some(Doubt::TooManySubGroups { name, wanted, there })
+    more.then_some(SubGroupProblem::TooManySubGroups { name, wanted, there })
 }
 
-/// The subgroups by name, if they are a forest.
-fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, Finding> {
+/// The subgroups by name; an error if they do not form a forest.
+fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, FieldError> {
     let mut groups = BTreeMap::new();
     for (index, group) in list.iter().enumerate() {
-        let Some(name) = view::text(group, "/name") else {
-            return Err(Finding::invalid(
+        let Some(name) = unstructured::text(group, "/name") else {
+            return Err(FieldError::invalid(
                 format!("spec.subGroups[{index}].name"),
                 "it is missing or empty; give it a name",
             ));
         };
         let (min_member, min_sub_group) = minima(group, &format!("spec.subGroups[{name}]"))?;
-        let parent = view::text(group, "/parent");
+        let parent = unstructured::text(group, "/parent");
         let group = SubGroup {
             parent,
             min_member,
@@ -235,67 +245,67 @@ fn tree(list: &[Value]) -> Result<BTreeMap<&str, SubGroup<'_>>, Finding> {
         };
         if groups.insert(name, group).is_some() {
             let text = format!("two subgroups are called {name}; rename one of them");
-            return Err(Finding::invalid("spec.subGroups", text));
+            return Err(FieldError::invalid("spec.subGroups", text));
         }
     }
     for (name, group) in &groups {
         if let Some(parent) = group.parent.filter(|parent| !groups.contains_key(parent)) {
             let text = format!("there is no subgroup {parent}; add it, or choose another parent");
-            return Err(Finding::invalid(format!("spec.subGroups[{name}].parent"), text));
+            return Err(FieldError::invalid(format!("spec.subGroups[{name}].parent"), text));
         }
     }
     check_ancestors(&groups)?;
     Ok(groups)
 }
 
-/// No subgroup may be its own ancestor, nor have too many. Each subgroup is looked at twice: on the way up, which ends at one that
-/// is known to be fine, and on the way back.
-fn check_ancestors(groups: &BTreeMap<&str, SubGroup<'_>>) -> Result<(), Finding> {
+/// Denies cycles and trees deeper than `SUB_GROUP_DEPTH_MAX`. Each walk to the root stops at a subgroup that was checked before, so
+/// every subgroup is visited twice.
+fn check_ancestors(groups: &BTreeMap<&str, SubGroup<'_>>) -> Result<(), FieldError> {
     #[derive(Clone, Copy)]
-    enum Seen {
-        /// Below where the walk is now.
-        OnTheWay,
-        /// It has this many ancestors.
-        Fine(usize),
+    enum Visit {
+        /// On the path of the current walk.
+        OnPath,
+        /// Checked; the number of its ancestors.
+        Checked(usize),
     }
-    let mut seen: BTreeMap<&str, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, Visit> = BTreeMap::new();
     for name in groups.keys() {
-        let refuse = |name: &str, text: String| Finding::invalid(format!("spec.subGroups[{name}].parent"), text);
-        let mut way = Vec::new();
+        let refuse = |name: &str, text: String| FieldError::invalid(format!("spec.subGroups[{name}].parent"), text);
+        let mut path = Vec::new();
         let mut next = Some(*name);
         let mut above = 0;
         while let Some(at) = next {
             steps::count(1);
             match seen.get(at) {
-                Some(Seen::OnTheWay) => {
+                Some(Visit::OnPath) => {
                     let text = format!("subgroup {at} would be its own ancestor; choose another parent");
                     return Err(refuse(name, text));
                 }
-                Some(Seen::Fine(ancestors)) => {
+                Some(Visit::Checked(ancestors)) => {
                     above = ancestors + 1;
                     break;
                 }
                 None => {}
             }
-            seen.insert(at, Seen::OnTheWay);
-            way.push(at);
+            seen.insert(at, Visit::OnPath);
+            path.push(at);
             next = groups.get(at).and_then(|group| group.parent);
         }
-        for at in way.into_iter().rev() {
+        for at in path.into_iter().rev() {
             if above >= SUB_GROUP_DEPTH_MAX {
                 let text =
                     format!("subgroups are nested more than {SUB_GROUP_DEPTH_MAX} levels deep; leave out levels");
                 return Err(refuse(at, text));
             }
-            seen.insert(at, Seen::Fine(above));
+            seen.insert(at, Visit::Checked(above));
             above += 1;
         }
     }
     Ok(())
 }
 
-/// The two numbers of a group. The schema refuses odd ones too; without it they would be read as absent.
-fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), Finding> {
+/// `minMember` and `minSubGroup`. The schema denies values of other types too; without it they would count as absent.
+fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), FieldError> {
     let number = |part: &str| match group.get(part) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value
@@ -303,7 +313,7 @@ fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), Find
             .filter(|number| (0..=i64::from(i32::MAX)).contains(number))
         {
             Some(number) => Ok(Some(number)),
-            None => Err(Finding::invalid(
+            None => Err(FieldError::invalid(
                 format!("{field}.{part}"),
                 format!("{value} is no count; write a whole number from 0 to {}", i32::MAX),
             )),
@@ -312,16 +322,16 @@ fn minima(group: &Value, field: &str) -> Result<(Option<i64>, Option<i64>), Find
     Ok((number("minMember")?, number("minSubGroup")?))
 }
 
-fn both(field: String) -> Finding {
+fn exclusive_minima(field: String) -> FieldError {
     let text = "minMember and minSubGroup exclude each other; write minMember to count pods, or minSubGroup to count subgroups";
-    Finding::invalid(field, text)
+    FieldError::invalid(field, text)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::review::Outcome;
+    use super::super::review::Decision;
     use super::*;
 
     fn ask(operation: Operation, spec: Value) -> (String, Vec<String>) {
@@ -333,14 +343,14 @@ mod tests {
             ..Request::default()
         };
         let verdict = validate(&request, &Settings::default(), &Vec::new());
-        match verdict.outcome {
-            Outcome::Denied { message, .. } => (message.replace("PodGroup a/g: ", ""), verdict.warnings),
-            Outcome::Allowed => (String::new(), verdict.warnings),
-            Outcome::Patched(_) => panic!("validation changes nothing"),
+        match verdict.decision {
+            Decision::Denied { message, .. } => (message.replace("PodGroup a/g: ", ""), verdict.warnings),
+            Decision::Allowed => (String::new(), verdict.warnings),
+            Decision::Patched(_) => panic!("validation changes nothing"),
         }
     }
 
-    /// What is refused starts with `expect`, or nothing is.
+    /// The denial starts with `expect`; there is none if `expect` is empty.
     fn check(operation: Operation, spec: Value, expect: &str, warnings: usize) {
         let (message, words) = ask(operation, spec.clone());
         assert_eq!(
@@ -449,7 +459,7 @@ mod tests {
             ..Request::default()
         };
         let verdict = validate(&request, &Settings::default(), &Vec::new());
-        assert_eq!((verdict.outcome, verdict.warnings.len()), (Outcome::Allowed, 1));
+        assert_eq!((verdict.decision, verdict.warnings.len()), (Decision::Allowed, 1));
     }
 
     #[test]

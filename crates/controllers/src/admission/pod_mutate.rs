@@ -1,60 +1,60 @@
-//! How pods of ours are made to look: those that share GPUs refer to the ConfigMaps that the binder will make, and, where that is
-//! asked for, GPUs are hidden from containers that did not ask for one. Doing it twice is doing it once.
+//! Mutation of the scheduler's pods: pods that share GPUs get references to the ConfigMaps that the binder will create, and, if that is
+//! turned on, containers that request no GPU get `NVIDIA_VISIBLE_DEVICES=void`. The mutation is idempotent.
 
 use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::args::{Feature, Settings};
-use super::devices;
-use super::review::{Finding, Operation, Request, Verdict};
-use super::share::{self, ContainerAt, Names};
-use super::view;
+use super::gpu_share::{self, ContainerRef, SharedGpuNames};
+use super::review::{FieldError, Operation, Request, Verdict};
+use super::unstructured;
+use super::visible_devices;
 
-/// What the pod becomes. `token` is the random part of new names, `runtime_class` what a pod that shares GPUs gets.
+/// Mutates a pod. `token` is the random part of new names, `runtime_class` the class of pods that share GPUs.
 pub(super) fn mutate(request: &Request, settings: &Settings, token: &str, runtime_class: Option<&str>) -> Verdict {
-    if view::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
+    if unstructured::text(&request.object, "/spec/schedulerName") != Some(&settings.scheduler_name) {
         return Verdict::default();
     }
     match mutated(request, settings, token, runtime_class) {
         Ok((pod, warnings)) => Verdict::change(&request.object, &pod).with_warnings(warnings),
-        Err(finding) => Verdict::of(&request.object_name("Pod"), &[finding]),
+        Err(error) => Verdict::of(&request.object_name("Pod"), &[error]),
     }
 }
 
-/// The pod as it becomes, and what the user is told of it.
+/// The mutated pod, and warnings.
 fn mutated(
     request: &Request,
     settings: &Settings,
     token: &str,
     runtime_class: Option<&str>,
-) -> Result<(Value, Vec<String>), Finding> {
+) -> Result<(Value, Vec<String>), FieldError> {
     let mut pod = request.object.clone();
-    let fractional = share::is_fractional(&pod);
-    let container = if fractional { share::container(&pod)? } else { None };
+    let fractional = gpu_share::is_fractional(&pod);
+    let container = if fractional { gpu_share::container(&pod)? } else { None };
     match request.operation {
         Operation::Create => {
             fill_namespace(&mut pod, &request.namespace)?;
             if let Some(container) = container {
-                let names = share::names(&pod, container, token)?;
+                let names = gpu_share::names(&pod, container, token)?;
                 share_gpus(&mut pod, container, &names, settings);
             }
             if let Some(class) = runtime_class.filter(|_| fractional) {
                 set_runtime_class(&mut pod, class);
             }
         }
-        // Only containers that join a pod later can still be changed.
+        // Only ephemeral containers, which are added later, can still be changed.
         Operation::Update | Operation::Delete | Operation::Connect => {}
     }
     let warnings = match settings.block_visible_devices {
-        Feature::On => devices::hide(&mut pod, &request.old_object, container),
+        Feature::On => visible_devices::hide(&mut pod, &request.old_object, container),
         Feature::Off => Vec::new(),
     };
     Ok((pod, warnings))
 }
 
-fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), Finding> {
-    match view::text(pod, "/metadata/namespace") {
-        Some(given) if !namespace.is_empty() && given != namespace => Err(Finding::invalid(
+fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), FieldError> {
+    match unstructured::text(pod, "/metadata/namespace") {
+        Some(given) if !namespace.is_empty() && given != namespace => Err(FieldError::invalid(
             "metadata.namespace",
             format!("it is {given} but the request is about {namespace}; make them the same"),
         )),
@@ -66,7 +66,7 @@ fn fill_namespace(pod: &mut Value, namespace: &str) -> Result<(), Finding> {
     }
 }
 
-fn share_gpus(pod: &mut Value, container: ContainerAt, names: &Names, settings: &Settings) {
+fn share_gpus(pod: &mut Value, container: ContainerRef, names: &SharedGpuNames, settings: &Settings) {
     if pod.pointer("/metadata/annotations").is_none_or(|map| !map.is_object()) {
         set(pod, "metadata", "annotations", json!({}));
     }
@@ -93,23 +93,23 @@ fn share_gpus(pod: &mut Value, container: ContainerAt, names: &Names, settings: 
         replace_named(target, "env", limit);
     }
     add_environment(target, &names.environment);
-    if settings.share_slots == Feature::On && share::may_have_slot(container, target) {
-        request_slot(target);
+    if settings.share_devices == Feature::On && gpu_share::may_request_share_device(container, target) {
+        request_share_device(target);
     }
     let volume = json!({"name": names.volume, "configMap": {"name": names.capabilities}});
     replace_named(&mut pod["spec"], "volumes", volume);
 }
 
 fn add_environment(container: &mut Value, config_map: &str) {
-    let names_it = |source: &Value| view::text(source, "/configMapRef/name") == Some(config_map);
-    if view::list(container, "/envFrom").iter().any(names_it) {
+    let names_it = |source: &Value| unstructured::text(source, "/configMapRef/name") == Some(config_map);
+    if unstructured::list(container, "/envFrom").iter().any(names_it) {
         return;
     }
     list_mut(container, "envFrom").push(json!({"configMapRef": {"name": config_map, "optional": false}}));
 }
 
-/// Kubernetes wants limit and request of such a resource to be the same.
-fn request_slot(container: &mut Value) {
+/// Kubernetes requires equal limit and request for an extended resource.
+fn request_share_device(container: &mut Value) {
     let is_map = |value: &Value| value.is_object() || value.is_null();
     let resources = &mut container["resources"];
     let lists = ["requests", "limits"];
@@ -117,24 +117,24 @@ fn request_slot(container: &mut Value) {
         return;
     }
     for list in lists {
-        resources[list][keys::RESOURCE_GPU_SHARE] = share::SLOTS_OF_CONTAINER.into();
+        resources[list][keys::RESOURCE_GPU_SHARE] = gpu_share::SHARE_DEVICES_PER_CONTAINER.into();
     }
 }
 
 fn set_runtime_class(pod: &mut Value, class: &str) {
-    if view::text(pod, "/spec/runtimeClassName").is_none() {
+    if unstructured::text(pod, "/spec/runtimeClassName").is_none() {
         set(pod, "spec", "runtimeClassName", class.into());
     }
 }
 
-/// Takes all elements of this name out of the list and puts the new one at its end.
+/// Removes all elements of the same name from the list and appends the new one.
 fn replace_named(parent: &mut Value, list: &str, element: Value) {
     let elements = list_mut(parent, list);
     elements.retain(|other| other["name"] != element["name"]);
     elements.push(element);
 }
 
-/// The list of this name, made if it is not there. The parent must be an object or null.
+/// The list of this name, created if absent. The parent must be an object or null.
 pub(crate) fn list_mut<'a>(parent: &'a mut Value, name: &str) -> &'a mut Vec<Value> {
     let list = &mut parent[name];
     if !list.is_array() {
@@ -143,7 +143,7 @@ pub(crate) fn list_mut<'a>(parent: &'a mut Value, name: &str) -> &'a mut Vec<Val
     list.as_array_mut().expect("made a list above")
 }
 
-/// Sets a field of a part of the pod. A part of an odd shape stays as it is: the API server refuses the pod for it.
+/// Sets a field of a part of the pod. A part that is no object stays as it is: the API server denies the pod for it.
 fn set(pod: &mut Value, part: &str, field: &str, value: Value) {
     if let Some(Value::Object(part)) = pod.get_mut(part) {
         part.insert(field.to_owned(), value);
@@ -153,7 +153,7 @@ fn set(pod: &mut Value, part: &str, field: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::super::args::RuntimeClassChoice;
-    use super::super::review::Outcome;
+    use super::super::review::Decision;
     use super::*;
 
     fn settings(change: impl FnOnce(&mut Settings)) -> Settings {
@@ -174,10 +174,10 @@ mod tests {
     fn after(pod: &Value, settings: &Settings) -> Value {
         let mut after = pod.clone();
         let class = settings.runtime_class.name(|_| true);
-        match mutate(&request(pod.clone()), settings, "bcdfghj", class).outcome {
-            Outcome::Allowed => {}
-            Outcome::Patched(patch) => json_patch::patch(&mut after, &patch).unwrap(),
-            Outcome::Denied { message, .. } => return Value::String(message),
+        match mutate(&request(pod.clone()), settings, "bcdfghj", class).decision {
+            Decision::Allowed => {}
+            Decision::Patched(patch) => json_patch::patch(&mut after, &patch).unwrap(),
+            Decision::Denied { message, .. } => return Value::String(message),
         }
         after
     }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn slots_are_requested_where_the_kubelet_tells_their_holder() {
-        let slot = |pod: &Value, pointer: &str, settings: &Settings| {
+        let requested = |pod: &Value, pointer: &str, settings: &Settings| {
             after(pod, settings)
                 .pointer(pointer)
                 .map(|resources| resources["limits"].clone())
@@ -231,33 +231,33 @@ mod tests {
         pod["spec"]["containers"][0]["resources"] =
             json!({"limits": {"cpu": "1", "kai.scheduler/gpu-share": 3}, "requests": null});
         let container = "/spec/containers/0/resources";
-        let slots = json!({"cpu": "1", "kai.scheduler/gpu-share": "1"});
-        assert_eq!(slot(&pod, container, &Settings::default()), Some(slots));
-        let off = settings(|settings| settings.share_slots = Feature::Off);
-        assert_eq!(slot(&fraction(), container, &off), None);
+        let share_devices = json!({"cpu": "1", "kai.scheduler/gpu-share": "1"});
+        assert_eq!(requested(&pod, container, &Settings::default()), Some(share_devices));
+        let off = settings(|settings| settings.share_devices = Feature::Off);
+        assert_eq!(requested(&fraction(), container, &off), None);
 
         let mut init = fraction();
         init["metadata"]["annotations"]["gpu-fraction-container-name"] = "load".into();
         init["spec"]["initContainers"] = json!([{"name": "load"}]);
         let container = "/spec/initContainers/0/resources";
-        assert_eq!(slot(&init, container, &Settings::default()), None);
+        assert_eq!(requested(&init, container, &Settings::default()), None);
         init["spec"]["initContainers"][0]["restartPolicy"] = "Always".into();
-        let slots = json!({"kai.scheduler/gpu-share": "1"});
-        assert_eq!(slot(&init, container, &Settings::default()), Some(slots));
+        let share_devices = json!({"kai.scheduler/gpu-share": "1"});
+        assert_eq!(requested(&init, container, &Settings::default()), Some(share_devices));
     }
 
     #[test]
     fn twice_is_once() {
         for settings in [
             Settings::default(),
-            settings(|settings| settings.share_slots = Feature::Off),
+            settings(|settings| settings.share_devices = Feature::Off),
             settings(|settings| settings.block_visible_devices = Feature::On),
             settings(|settings| settings.hami_core = Feature::On),
         ] {
             let once = after(&fraction(), &settings);
             assert_eq!(
-                mutate(&request(once.clone()), &settings, "zzzzzzz", Some("nvidia")).outcome,
-                Outcome::Allowed
+                mutate(&request(once.clone()), &settings, "zzzzzzz", Some("nvidia")).decision,
+                Decision::Allowed
             );
         }
     }

@@ -1,88 +1,88 @@
-//! Which pods of ours are refused: wrong GPU requests, the scheduler's own keys, GPUs named by hand, queues of others. A pod that is
-//! changed is not refused for what was wrong with it before: nobody could take its finalizers away.
+//! Validation of the scheduler's pods: GPU requests, the scheduler's own keys, GPUs named by hand, queues that the namespace may not
+//! use. An update is not denied for a problem that the pod had before; otherwise nobody could remove its finalizers.
 
 use kai_api::{RawGpuRequest, TextMap, gpu_request, keys};
 use kai_engine::model::GpuRequest;
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
-use super::directory::Directory;
-use super::review::{Finding, Operation, Request, Verdict};
-use super::view::{self, Place};
-use super::{devices, ignored, owned, priority, share};
+use super::queue_lister::QueueLister;
+use super::review::{FieldError, Operation, Request, Verdict};
+use super::unstructured::{self, MetadataMap};
+use super::{gpu_share, ignored_values, priority_class, protected_keys, visible_devices};
 
-/// The scheduler would take a whole device as a fraction; KAI does not, and as a plain resource it needs no reservation.
+/// The scheduler could treat a fraction of 1 as a share, but KAI denies it, and a whole GPU needs no reservation.
 const WHOLE_DEVICE_BILLIONTHS: i64 = 1_000_000_000;
 
-/// Whether the pod may be as the request has it.
-pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+/// Reviews a pod.
+pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
     match request.operation {
         Operation::Delete | Operation::Connect => return Verdict::default(),
         Operation::Create | Operation::Update => {}
     }
-    let mut findings = if settings.trusts(&request.user_info) {
+    let mut errors = if settings.trusts(&request.user_info) {
         Vec::new()
     } else {
-        owned::pod(request, &settings.scheduler_name)
+        protected_keys::validate_pod(request, &settings.scheduler_name)
     };
-    let ours = view::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
+    let ours = unstructured::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
     if ours {
         let before = match request.operation {
             Operation::Update => content(&request.old_object, settings),
             Operation::Create | Operation::Delete | Operation::Connect => None,
         };
-        findings.extend(content(&request.object, settings).filter(|finding| Some(finding) != before.as_ref()));
-        findings.extend(queue(request, settings, queues));
-        findings.extend(priority::pod(request));
+        errors.extend(content(&request.object, settings).filter(|error| Some(error) != before.as_ref()));
+        errors.extend(queue(request, settings, queues));
+        errors.extend(priority_class::validate_pod(request));
     }
     let warnings = match (ours, request.operation) {
-        (true, Operation::Create) => ignored::pod(&request.object, &queues.priority_classes()),
+        (true, Operation::Create) => ignored_values::pod(&request.object, &queues.priority_classes()),
         _ => Vec::new(),
     };
-    Verdict::of(&request.object_name("Pod"), &findings).with_warnings(warnings)
+    Verdict::of(&request.object_name("Pod"), &errors).with_warnings(warnings)
 }
 
-/// The first thing that is wrong with a pod by itself.
-fn content(pod: &Value, settings: &Settings) -> Option<Finding> {
-    if let Err(finding) = gpus(pod, settings.gpu_sharing) {
-        return Some(finding);
+/// The first error in the pod itself, without other objects.
+fn content(pod: &Value, settings: &Settings) -> Option<FieldError> {
+    if let Err(error) = gpus(pod, settings.gpu_sharing) {
+        return Some(error);
     }
-    let container = match share::is_fractional(pod) {
-        true => share::container(pod),
+    let container = match gpu_share::is_fractional(pod) {
+        true => gpu_share::container(pod),
         false => Ok(None),
     };
     match container {
-        Err(finding) => Some(finding),
+        Err(error) => Some(error),
         Ok(container) => {
-            let slots = container.and_then(|container| share::slots(pod, Some(container)));
-            slots.or_else(|| match settings.block_visible_devices {
-                Feature::On => devices::check(pod, container),
+            let share_devices = container.and_then(|container| gpu_share::validate_share_devices(pod, Some(container)));
+            share_devices.or_else(|| match settings.block_visible_devices {
+                Feature::On => visible_devices::validate(pod, container),
                 Feature::Off => None,
             })
         }
     }
 }
 
-/// KAI's checks in KAI's order; then what the scheduler would refuse later.
-fn gpus(pod: &Value, sharing: Feature) -> Result<(), Finding> {
-    let annotated = |key: &str| view::entry(pod, Place::Annotations, key);
+/// KAI's checks in KAI's order, then the checks that the scheduler would make later.
+fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
+    let annotated = |key: &str| unstructured::entry(pod, MetadataMap::Annotations, key);
     let field = |key: &str| format!("metadata.annotations.{key}");
     let conflict = |key: &str, with: &str| {
         let text = format!("it can't be combined with {with}; keep one of them");
-        Err(Finding::invalid(field(key), text))
+        Err(FieldError::invalid(field(key), text))
     };
     let fraction = annotated(keys::GPU_FRACTION).map(|_| keys::GPU_FRACTION);
     let share = fraction.or_else(|| annotated(keys::GPU_MEMORY).map(|_| keys::GPU_MEMORY));
     if let (Some(key), Feature::Off) = (share, sharing) {
         let text =
             "sharing of GPUs is turned off in this cluster; request whole GPUs, or ask an administrator to turn it on";
-        return Err(Finding::invalid(field(key), text));
+        return Err(FieldError::invalid(field(key), text));
     }
     if share.is_none() && annotated(keys::MPS).as_deref() == Some("true") {
         let text = "it is for pods that share a GPU; remove it, or add gpu-fraction or gpu-memory";
-        return Err(Finding::invalid(field(keys::MPS), text));
+        return Err(FieldError::invalid(field(keys::MPS), text));
     }
-    let asked = |wanted: fn(&str) -> bool| share::asked(pod).any(|(_, _, name, _)| wanted(name));
+    let asked = |wanted: fn(&str) -> bool| gpu_share::resource_requests(pod).any(|(_, _, name, _)| wanted(name));
     let whole = asked(|name| name == keys::RESOURCE_GPU);
     match share {
         Some(key) if whole => return conflict(key, "whole GPUs in the containers' resources"),
@@ -94,16 +94,16 @@ fn gpus(pod: &Value, sharing: Feature) -> Result<(), Finding> {
         }
         Some(_) | None => {}
     }
-    // The amount is looked at before the number of devices, so the first reading is without that.
+    // KAI checks the amount before the number of devices, so the first pass reads the request without the latter.
     readable(pod, |key| key == keys::GPU_FRACTION || key == keys::GPU_MEMORY)?;
     readable(pod, |key| {
         [keys::GPU_FRACTION, keys::GPU_MEMORY, keys::GPU_FRACTION_DEVICES].contains(&key)
     })
 }
 
-/// Whether the scheduler can read these annotations.
-fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), Finding> {
-    let entries = view::entries(pod, Place::Annotations).filter(|(key, _)| wanted(key));
+/// Checks that the scheduler can read the annotations that `wanted` selects.
+fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), FieldError> {
+    let entries = unstructured::entries(pod, MetadataMap::Annotations).filter(|(key, _)| wanted(key));
     let annotations = TextMap::from_entries(entries.map(|(key, value)| (key.into(), (&*value).into())).collect());
     let ask = RawGpuRequest {
         annotations: &annotations,
@@ -111,18 +111,20 @@ fn readable(pod: &Value, wanted: impl Fn(&str) -> bool) -> Result<(), Finding> {
         mig: Vec::new(),
     };
     match gpu_request(&ask) {
-        Err((field, error)) => Err(Finding::invalid(field, error.to_string())),
-        Ok(GpuRequest::Fraction { billionths, .. }) if billionths >= WHOLE_DEVICE_BILLIONTHS => Err(Finding::invalid(
-            format!("metadata.annotations.{}", keys::GPU_FRACTION),
-            "it is a whole GPU; request the resource nvidia.com/gpu instead, or write a decimal below 1",
-        )),
+        Err((field, error)) => Err(FieldError::invalid(field, error.to_string())),
+        Ok(GpuRequest::Fraction { billionths, .. }) if billionths >= WHOLE_DEVICE_BILLIONTHS => {
+            Err(FieldError::invalid(
+                format!("metadata.annotations.{}", keys::GPU_FRACTION),
+                "it is a whole GPU; request the resource nvidia.com/gpu instead, or write a decimal below 1",
+            ))
+        }
         Ok(_) => Ok(()),
     }
 }
 
-fn queue(request: &Request, settings: &Settings, queues: &dyn Directory) -> Option<Finding> {
-    let queue = view::entry(&request.object, Place::Labels, &settings.queue_label)?;
-    if view::entry(&request.old_object, Place::Labels, &settings.queue_label).as_ref() == Some(&queue) {
+fn queue(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Option<FieldError> {
+    let queue = unstructured::entry(&request.object, MetadataMap::Labels, &settings.queue_label)?;
+    if unstructured::entry(&request.old_object, MetadataMap::Labels, &settings.queue_label).as_ref() == Some(&queue) {
         return None;
     }
     let field = format!("metadata.labels.{}", settings.queue_label);
@@ -133,7 +135,7 @@ fn queue(request: &Request, settings: &Settings, queues: &dyn Directory) -> Opti
 mod tests {
     use serde_json::json;
 
-    use super::super::review::{Outcome, User};
+    use super::super::review::{Decision, User};
     use super::*;
 
     fn settings() -> Settings {
@@ -151,10 +153,10 @@ mod tests {
     }
 
     fn message(request: &Request, settings: &Settings) -> String {
-        match validate(request, settings, &Vec::new()).outcome {
-            Outcome::Denied { message, .. } => message,
-            Outcome::Allowed => String::new(),
-            Outcome::Patched(_) => panic!("validation changes nothing"),
+        match validate(request, settings, &Vec::new()).decision {
+            Decision::Denied { message, .. } => message,
+            Decision::Allowed => String::new(),
+            Decision::Patched(_) => panic!("validation changes nothing"),
         }
     }
 
@@ -271,20 +273,25 @@ mod tests {
 
     #[test]
     fn slots_are_not_asked_for_by_hand() {
-        let slots = |amount: Value| json!({"name": "c", "resources": {"limits": {"kai.scheduler/gpu-share": amount}}});
+        let share_devices =
+            |amount: Value| json!({"name": "c", "resources": {"limits": {"kai.scheduler/gpu-share": amount}}});
         let half = json!({"gpu-fraction": "0.5"});
-        check(half.clone(), slots(json!("1")), "");
-        check(half.clone(), slots(json!(1)), "");
-        check(half.clone(), slots(json!("2")), "gpu-share: the scheduler adds it");
+        check(half.clone(), share_devices(json!("1")), "");
+        check(half.clone(), share_devices(json!(1)), "");
+        check(
+            half.clone(),
+            share_devices(json!("2")),
+            "gpu-share: the scheduler adds it",
+        );
         check(
             json!({}),
-            slots(json!("1")),
+            share_devices(json!("1")),
             "spec.containers[0].resources.limits.kai.scheduler/gpu-share: ",
         );
-        let mut two = pod(half, slots(json!("1")));
-        two["spec"]["containers"] = json!([slots(json!("1")), slots(json!("1"))]);
+        let mut two = pod(half, share_devices(json!("1")));
+        two["spec"]["containers"] = json!([share_devices(json!("1")), share_devices(json!("1"))]);
         assert!(message(&create(two), &settings()).contains("spec.containers[1].resources"));
-        let mut foreign = pod(json!({"gpu-fraction": "0.5"}), slots(json!("1")));
+        let mut foreign = pod(json!({"gpu-fraction": "0.5"}), share_devices(json!("1")));
         foreign["spec"]["schedulerName"] = "default-scheduler".into();
         assert!(message(&create(foreign), &settings()).contains("gpu-share"));
     }

@@ -1,4 +1,4 @@
-//! Which queues are refused, and who may use a queue.
+//! Validation of queues, and of the use of a queue by a namespace.
 
 use std::collections::BTreeSet;
 
@@ -6,44 +6,45 @@ use kai_api::{PriorityCeiling, keys};
 use serde_json::Value;
 
 use super::args::{Feature, Settings};
-use super::directory::Directory;
-use super::ignored;
+use super::ignored_values;
+use super::queue_lister::QueueLister;
 use super::queue_quota::quotas;
-use super::review::{Finding, Operation, Request, Verdict};
-use super::view::{self, Place};
+use super::review::{FieldError, Operation, Request, Verdict};
+use super::unstructured::{self, MetadataMap};
 
-/// No queue has more of anything, in the units of the API. The scheduler's own bound is of this order; beyond it a queue is skipped.
+/// Upper bound of an amount, in the units of the API. The scheduler's own bound is of this order; the scheduler skips a queue beyond
+/// it.
 const AMOUNT_MAX: f64 = 1e11;
 const UNLIMITED: f64 = -1.0;
-/// Resources of a queue, as the API names them, with the word for people.
+/// Resources of a queue: name in the API, name in messages.
 const RESOURCES: [(&str, &str); 3] = [("gpu", "GPU"), ("cpu", "CPU"), ("memory", "memory")];
 
-/// Whether the queue may be as the request has it, or go.
-pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+/// Reviews a queue.
+pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
     let object = request.object_name("Queue");
     match request.operation {
         Operation::Connect => Verdict::default(),
         Operation::Delete => deletion(request, settings, queues),
         Operation::Create | Operation::Update => {
-            // A queue that is going must be able to lose its finalizers.
-            if view::text(&request.object, "/metadata/deletionTimestamp").is_some() {
+            // A queue that is being deleted must be able to lose its finalizers.
+            if unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some() {
                 return Verdict::default();
             }
-            let mut findings = content(&request.object);
-            findings.extend(cycle(request, queues));
+            let mut errors = validate_spec(&request.object);
+            errors.extend(ancestor_cycle(request, queues));
             let mut warnings = warnings_of(&request.object);
-            if findings.is_empty() {
-                warnings.extend(ignored::queue(&request.object));
-                findings.extend(quotas(request, settings, queues, &mut warnings));
+            if errors.is_empty() {
+                warnings.extend(ignored_values::queue(&request.object));
+                errors.extend(quotas(request, settings, queues, &mut warnings));
             }
-            Verdict::of(&object, &findings).with_warnings(warnings)
+            Verdict::of(&object, &errors).with_warnings(warnings)
         }
     }
 }
 
-/// Why pods of a namespace may not use a queue.
-pub(crate) fn access(queues: &dyn Directory, queue: &str, namespace: &str, field: String) -> Option<Finding> {
-    let queue = queues.named(queue)?;
+/// The error if pods of the namespace may not use the queue.
+pub(crate) fn access(queues: &dyn QueueLister, queue: &str, namespace: &str, field: String) -> Option<FieldError> {
+    let queue = queues.get(queue)?;
     if queue.namespaces()?.contain(namespace) {
         return None;
     }
@@ -53,78 +54,78 @@ pub(crate) fn access(queues: &dyn Directory, queue: &str, namespace: &str, field
          queue's annotation {}",
         keys::QUEUE_ALLOWED_NAMESPACES
     );
-    Some(Finding::forbidden(field, text))
+    Some(FieldError::forbidden(field, text))
 }
 
-/// What is wrong with a queue by itself.
-fn content(queue: &Value) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// Errors in the queue itself, without other objects.
+fn validate_spec(queue: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
     match queue.pointer("/spec/resources") {
         None | Some(Value::Null) => {
             let text = "it is missing; write gpu, cpu and memory, each with quota, limit and overQuotaWeight";
-            findings.push(Finding::invalid("spec.resources", text));
+            errors.push(FieldError::invalid("spec.resources", text));
         }
         Some(resources) => {
             for (resource, _) in RESOURCES {
-                findings.extend(amounts(resource, resources.get(resource)));
+                errors.extend(amounts(resource, resources.get(resource)));
             }
         }
     }
-    if let Some(text) = view::entry(queue, Place::Annotations, keys::QUEUE_MAX_PRIORITY)
+    if let Some(text) = unstructured::entry(queue, MetadataMap::Annotations, keys::QUEUE_MAX_PRIORITY)
         && let PriorityCeiling::Unreadable(text) = PriorityCeiling::parse(&text)
     {
         let field = format!("metadata.annotations.{}", keys::QUEUE_MAX_PRIORITY);
         let text =
             format!("{text:?} is not a whole number; write the highest priority that pod groups may have, as in 100");
-        findings.push(Finding::invalid(field, text));
+        errors.push(FieldError::invalid(field, text));
     }
     for field in ["preemptMinRuntime", "reclaimMinRuntime"] {
-        let Some(text) = view::text(queue, &format!("/spec/{field}")) else {
+        let Some(text) = unstructured::text(queue, &format!("/spec/{field}")) else {
             continue;
         };
         if let Err(error) = kai_api::parse_duration(text) {
-            findings.push(Finding::invalid(format!("spec.{field}"), error.to_string()));
+            errors.push(FieldError::invalid(format!("spec.{field}"), error.to_string()));
         }
     }
-    findings
+    errors
 }
 
-fn amounts(name: &str, resource: Option<&Value>) -> Vec<Finding> {
+fn amounts(name: &str, resource: Option<&Value>) -> Vec<FieldError> {
     let Some(resource) = resource.filter(|resource| !resource.is_null()) else {
         return Vec::new();
     };
     if !resource.is_object() {
         let text = "it is no object; write quota, limit and overQuotaWeight in it";
-        return vec![Finding::invalid(format!("spec.resources.{name}"), text)];
+        return vec![FieldError::invalid(format!("spec.resources.{name}"), text)];
     }
     let wrong = |(part, unlimited): (&str, Unlimited)| {
         let text = amount(resource.get(part)?, unlimited).err()?;
-        Some(Finding::invalid(format!("spec.resources.{name}.{part}"), text))
+        Some(FieldError::invalid(format!("spec.resources.{name}.{part}"), text))
     };
     let parts = [
-        ("quota", Unlimited::Possible),
-        ("limit", Unlimited::Possible),
-        ("overQuotaWeight", Unlimited::Senseless),
+        ("quota", Unlimited::Allowed),
+        ("limit", Unlimited::Allowed),
+        ("overQuotaWeight", Unlimited::Invalid),
     ];
     parts.into_iter().filter_map(wrong).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unlimited {
-    Possible,
-    Senseless,
+    Allowed,
+    Invalid,
 }
 
 fn amount(value: &Value, unlimited: Unlimited) -> Result<(), String> {
     let remedy = match unlimited {
-        Unlimited::Possible => "write -1 for unlimited, or a number of zero or more",
-        Unlimited::Senseless => "write a number of zero or more",
+        Unlimited::Allowed => "write -1 for unlimited, or a number of zero or more",
+        Unlimited::Invalid => "write a number of zero or more",
     };
     if value.is_null() {
         return Ok(());
     }
     match value.as_f64() {
-        Some(UNLIMITED) if unlimited == Unlimited::Possible => Ok(()),
+        Some(UNLIMITED) if unlimited == Unlimited::Allowed => Ok(()),
         Some(number) if number > AMOUNT_MAX => {
             Err(format!("{value} is more than any cluster has; write the real amount"))
         }
@@ -134,8 +135,9 @@ fn amount(value: &Value, unlimited: Unlimited) -> Result<(), String> {
     }
 }
 
-/// A parent may go before its children: scripts and Helm delete queues in any order. The children's workloads wait meanwhile.
-fn deletion(request: &Request, settings: &Settings, queues: &dyn Directory) -> Verdict {
+/// A parent may be deleted before its children: scripts and Helm delete queues in any order. The children's workloads wait until the
+/// parent exists again.
+fn deletion(request: &Request, settings: &Settings, queues: &dyn QueueLister) -> Verdict {
     let children = children(request, queues);
     if children.is_empty() {
         return Verdict::default();
@@ -146,7 +148,7 @@ fn deletion(request: &Request, settings: &Settings, queues: &dyn Directory) -> V
             let text = format!("the queue has children: {children}; delete them first, or give them another parent");
             Verdict::of(
                 &request.object_name("Queue"),
-                &[Finding::invalid("spec.parentQueue", text)],
+                &[FieldError::invalid("spec.parentQueue", text)],
             )
         }
         Feature::Off => {
@@ -158,52 +160,50 @@ fn deletion(request: &Request, settings: &Settings, queues: &dyn Directory) -> V
     }
 }
 
-fn children(request: &Request, queues: &dyn Directory) -> Vec<String> {
+fn children(request: &Request, queues: &dyn QueueLister) -> Vec<String> {
     let name = name(request);
     let mut children: BTreeSet<String> = queues
-        .all()
+        .list()
         .iter()
         .filter(|queue| queue.parent() == Some(name))
         .map(|queue| queue.metadata.plain_name().to_owned())
         .collect();
     if children.is_empty() {
-        // Without the feed there is what the status says.
-        let stated = view::list(&request.old_object, "/status/childQueues");
-        let still_there = |child: &&str| queues.named(child).is_none_or(|queue| queue.parent() == Some(name));
-        let unknown = queues.all().is_empty();
+        // Before the informer has queues, the status tells the children.
+        let stated = unstructured::list(&request.old_object, "/status/childQueues");
+        let still_there = |child: &&str| queues.get(child).is_none_or(|queue| queue.parent() == Some(name));
+        let unknown = queues.list().is_empty();
         let stated = stated.iter().filter_map(Value::as_str).filter(still_there);
         children.extend(stated.filter(|_| unknown).map(str::to_owned));
     }
     children.into_iter().collect()
 }
 
-fn cycle(request: &Request, queues: &dyn Directory) -> Option<Finding> {
+fn ancestor_cycle(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
     let name = name(request);
-    let mut way = vec![name.to_owned()];
-    let mut next = view::text(&request.object, "/spec/parentQueue").map(str::to_owned);
+    let mut path = vec![name.to_owned()];
+    let mut next = unstructured::text(&request.object, "/spec/parentQueue").map(str::to_owned);
     while let Some(parent) = next {
-        let again = way.contains(&parent);
-        way.push(parent.clone());
+        let is_repeated = path.contains(&parent);
+        path.push(parent.clone());
         if parent == name {
             let text = format!(
                 "the queue would be its own ancestor: {}; choose another parent",
-                way.join(" -> ")
+                path.join(" -> ")
             );
-            return Some(Finding::invalid("spec.parentQueue", text));
+            return Some(FieldError::invalid("spec.parentQueue", text));
         }
-        // A cycle further up is not this queue's fault, but the walk must end.
-        next = if again {
+        // A cycle among the ancestors is not this queue's error, but the walk must end.
+        next = if is_repeated {
             None
         } else {
-            queues
-                .named(&parent)
-                .and_then(|queue| queue.parent().map(str::to_owned))
+            queues.get(&parent).and_then(|queue| queue.parent().map(str::to_owned))
         };
     }
     None
 }
 
-/// What is odd about a queue by itself.
+/// Warnings about the queue itself, without other objects.
 fn warnings_of(queue: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     if queue.pointer("/spec/resources").is_none_or(Value::is_null) {
@@ -229,7 +229,7 @@ fn warnings_of(queue: &Value) -> Vec<String> {
 
 pub(super) fn name(request: &Request) -> &str {
     match request.name.as_str() {
-        "" => view::text(&request.object, "/metadata/name").unwrap_or_default(),
+        "" => unstructured::text(&request.object, "/metadata/name").unwrap_or_default(),
         name => name,
     }
 }
@@ -240,7 +240,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::review::Outcome;
+    use super::super::review::Decision;
     use super::*;
 
     fn queue(name: &str, parent: &str, gpu: f64) -> Value {
@@ -268,7 +268,7 @@ mod tests {
         };
         let name = [&object, &old_object]
             .iter()
-            .find_map(|object| view::text(object, "/metadata/name"));
+            .find_map(|object| unstructured::text(object, "/metadata/name"));
         let request = Request {
             operation,
             name: name.unwrap_or_default().to_owned(),
@@ -277,10 +277,10 @@ mod tests {
             ..Request::default()
         };
         let verdict = validate(&request, settings, &directory(queues));
-        let message = match verdict.outcome {
-            Outcome::Denied { message, .. } => message,
-            Outcome::Allowed => String::new(),
-            Outcome::Patched(_) => panic!("validation changes nothing"),
+        let message = match verdict.decision {
+            Decision::Denied { message, .. } => message,
+            Decision::Allowed => String::new(),
+            Decision::Patched(_) => panic!("validation changes nothing"),
         };
         (message, verdict.warnings)
     }

@@ -1,28 +1,28 @@
-//! Quotas of queues beside those of their parents and children. Quotas that do not add up are the administrator's business: they are
-//! warned of, never refused.
+//! Comparison of a queue's quota with those of its parent, siblings and children. Quotas that do not add up are warnings, never errors:
+//! the administrator may want them.
 
 use kai_engine::model::{Millis, Quota, ResourceQuota};
 use serde::Deserialize as _;
 
 use super::args::{Feature, Settings};
-use super::directory::Directory;
 use super::queue::name;
-use super::review::{Finding, Request};
-use super::view;
+use super::queue_lister::QueueLister;
+use super::review::{FieldError, Request};
+use super::unstructured;
 
-/// Compares with the parent; with validation on also with brothers and children, and a parent that doesn't exist is a finding.
+/// Compares the quota with the parent's; with quota validation on also with siblings and children. A missing parent is then an error.
 pub(super) fn quotas(
     request: &Request,
     settings: &Settings,
-    queues: &dyn Directory,
+    queues: &dyn QueueLister,
     warnings: &mut Vec<String>,
-) -> Option<Finding> {
-    let parent_name = view::text(&request.object, "/spec/parentQueue");
-    let parent = parent_name.and_then(|name| queues.named(name));
+) -> Option<FieldError> {
+    let parent_name = unstructured::text(&request.object, "/spec/parentQueue");
+    let parent = parent_name.and_then(|name| queues.get(name));
     if let (Some(parent_name), None) = (parent_name, &parent) {
         let text = format!("queue {parent_name} does not exist; create it, or choose another parent");
         if settings.quota_validation == Feature::On {
-            return Some(Finding::invalid("spec.parentQueue", text));
+            return Some(FieldError::invalid("spec.parentQueue", text));
         }
         warnings.push(format!(
             "spec.parentQueue: {text}; workloads of this queue wait until then"
@@ -34,13 +34,13 @@ pub(super) fn quotas(
     let limits = parent_name.zip(parent.and_then(|parent| quota(&parent)));
     if let Some((parent_name, limits)) = &limits {
         let text = format!("it exceeds that of parent queue {parent_name}");
-        warnings.extend(single(&own, limits, &text));
+        warnings.extend(exceeding_resources(&own, limits, &text));
     }
     if settings.quota_validation == Feature::Off {
         return None;
     }
     let name = name(request);
-    let all = queues.all();
+    let all = queues.list();
     let siblings_of = |parent: &str| -> Vec<Quota> {
         let others = all
             .iter()
@@ -49,7 +49,7 @@ pub(super) fn quotas(
     };
     if let Some((parent_name, limits)) = limits {
         let all_children = siblings_of(parent_name).into_iter().chain([own]);
-        warnings.extend(sums(
+        warnings.extend(exceeding_sums(
             all_children,
             &limits,
             &format!("the children of {parent_name} exceed it together"),
@@ -57,9 +57,13 @@ pub(super) fn quotas(
     }
     for child in all.iter().filter(|queue| queue.parent() == Some(name)) {
         let text = format!("child queue {} exceeds it", child.metadata.plain_name());
-        warnings.extend(quota(child).into_iter().flat_map(|child| single(&child, &own, &text)));
+        warnings.extend(
+            quota(child)
+                .into_iter()
+                .flat_map(|child| exceeding_resources(&child, &own, &text)),
+        );
     }
-    warnings.extend(sums(
+    warnings.extend(exceeding_sums(
         siblings_of(name).into_iter(),
         &own,
         "its children exceed it together",
@@ -75,13 +79,13 @@ fn parts(quota: &Quota) -> [(&'static str, &ResourceQuota); 3] {
     [("GPU", &quota.gpu), ("CPU", &quota.cpu), ("memory", &quota.memory)]
 }
 
-fn single(child: &Quota, parent: &Quota, text: &str) -> Vec<String> {
+fn exceeding_resources(child: &Quota, parent: &Quota, text: &str) -> Vec<String> {
     let above = kai_api::quotas_above_parent(child, parent).into_iter();
     above.map(|resource| format!("{resource} quota: {text}")).collect()
 }
 
-/// An unlimited child is told of by `single`; sums are about numbers.
-fn sums(children: impl Iterator<Item = Quota>, parent: &Quota, text: &str) -> Vec<String> {
+/// `exceeding_resources` warns of an unlimited child; an unlimited quota adds nothing to the sum.
+fn exceeding_sums(children: impl Iterator<Item = Quota>, parent: &Quota, text: &str) -> Vec<String> {
     let mut totals = [0i64; 3];
     for child in children {
         for (total, (_, part)) in totals.iter_mut().zip(parts(&child)) {

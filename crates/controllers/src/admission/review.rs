@@ -1,48 +1,48 @@
-//! The AdmissionReview of admission.k8s.io/v1, as far as we read and write it, and the verdicts that rules come to.
+//! The fields of an AdmissionReview (admission.k8s.io/v1) that admission reads and writes, and the verdicts of the rules.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// More warnings tell nobody anything, and the API server drops what exceeds 4096 bytes in all.
+/// Warnings in a response. The API server drops warnings beyond 4096 bytes in all.
 const WARNINGS_MAX: usize = 16;
 
-/// Findings that a refusal has: whoever mends these is told the others next time.
-const FINDINGS_MAX: usize = 16;
-/// A finding may quote what the user wrote, which may be most of an object.
-const FINDING_BYTES_MAX: usize = 2_048;
+/// Field errors in a denial message; the user sees the others after correcting these.
+const FIELD_ERRORS_MAX: usize = 16;
+/// A field error may quote the user's value, which may be most of an object.
+const FIELD_ERROR_BYTES_MAX: usize = 2_048;
 
-/// What an API server asks.
+/// An AdmissionRequest.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// Names the question; unique and random.
+    /// Identifies the request; random and unique.
     pub uid: String,
-    /// What is being done.
+    /// The operation on the object.
     #[serde(default)]
     pub operation: Operation,
-    /// The part of the object that is addressed; empty for the object itself.
+    /// The subresource; empty for the object itself.
     #[serde(default)]
     pub sub_resource: String,
-    /// Name; empty while the server has yet to make one.
+    /// Name of the object; empty if the API server will generate one.
     #[serde(default)]
     pub name: String,
-    /// Namespace; empty for kinds without one.
+    /// Namespace of the object; empty for cluster-scoped kinds.
     #[serde(default)]
     pub namespace: String,
-    /// Who asks.
+    /// The user of the request.
     #[serde(default)]
     pub user_info: User,
-    /// The object as it shall be; null when it shall go.
+    /// The new object; null for a deletion.
     #[serde(default)]
     pub object: Value,
-    /// The object as it is; null when it is created.
+    /// The stored object; null for a creation.
     #[serde(default)]
     pub old_object: Value,
 }
 
-/// Who asks.
+/// The user of the request.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct User {
@@ -52,18 +52,18 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-/// What is being done to an object.
+/// The operation of an admission request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
-    /// It is made.
+    /// Creation.
     #[default]
     Create,
-    /// It is changed.
+    /// Update.
     Update,
-    /// It is deleted.
+    /// Deletion.
     Delete,
-    /// A subresource that is no object, such as exec.
+    /// Connection to a subresource such as exec.
     Connect,
 }
 
@@ -75,7 +75,7 @@ impl Request {
         } else {
             &self.object
         };
-        let field = |pointer: &str| super::view::text(object, pointer);
+        let field = |pointer: &str| super::unstructured::text(object, pointer);
         let name = match (&*self.name, field("/metadata/name"), field("/metadata/generateName")) {
             ("", Some(name), _) => name.to_owned(),
             ("", None, Some(prefix)) => format!("{prefix}*"),
@@ -89,132 +89,132 @@ impl Request {
     }
 }
 
-/// One thing that is wrong with an object.
+/// An invalid or forbidden field, like `field.Error` of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct FieldError {
     /// Path of the field.
     pub field: String,
-    /// What is wrong, with the remedy.
+    /// The problem and the remedy.
     pub text: String,
-    /// Of what kind.
-    pub cause: Cause,
+    /// The reason for the denial.
+    pub reason: DenialReason,
 }
 
-/// Why something is refused.
+/// The reason of a denial, which decides its HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// This user may not do it.
+pub enum DenialReason {
+    /// This user may not set the field so.
     Forbidden,
-    /// Nobody may.
+    /// No user may set the field so.
     Invalid,
 }
 
-impl Finding {
-    /// Something that nobody may do.
-    pub fn invalid(field: impl Into<String>, text: impl Into<String>) -> Finding {
-        Finding {
+impl FieldError {
+    /// An error that applies to every user.
+    pub fn invalid(field: impl Into<String>, text: impl Into<String>) -> FieldError {
+        FieldError {
             field: field.into(),
             text: text.into(),
-            cause: Cause::Invalid,
+            reason: DenialReason::Invalid,
         }
     }
 
-    /// Something that this user may not do.
-    pub fn forbidden(field: impl Into<String>, text: impl Into<String>) -> Finding {
-        Finding {
-            cause: Cause::Forbidden,
-            ..Finding::invalid(field, text)
+    /// An error that applies to users without the right.
+    pub fn forbidden(field: impl Into<String>, text: impl Into<String>) -> FieldError {
+        FieldError {
+            reason: DenialReason::Forbidden,
+            ..FieldError::invalid(field, text)
         }
     }
 }
 
-/// What a rule came to.
+/// The result of a rule: a decision, and warnings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// The decision.
-    pub outcome: Outcome,
-    /// What the user is told besides.
+    /// Whether the object is admitted.
+    pub decision: Decision,
+    /// Warnings that kubectl prints.
     pub warnings: Vec<String>,
 }
 
 /// The decision about a request.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Outcome {
-    /// As it is.
+pub enum Decision {
+    /// Admitted as it is.
     #[default]
     Allowed,
-    /// With these changes, as RFC 6902 has them.
+    /// Admitted with this JSON patch (RFC 6902).
     Patched(json_patch::Patch),
-    /// Not at all.
+    /// Denied.
     Denied {
-        /// Why, in a class.
-        cause: Cause,
-        /// Why, in words: object, field, remedy; a line each.
+        /// The reason of the first field error.
+        reason: DenialReason,
+        /// A line per field error: object, field, problem, remedy.
         message: String,
     },
 }
 
 impl Verdict {
-    /// Allowed if there is no finding.
-    pub fn of(object: &str, findings: &[Finding]) -> Verdict {
-        let Some(first) = findings.first() else {
+    /// Allows the object if there is no field error, denies it otherwise.
+    pub fn of(object: &str, errors: &[FieldError]) -> Verdict {
+        let Some(first) = errors.first() else {
             return Verdict::default();
         };
-        let line = |finding: &Finding| shortened(format!("{object}: {}: {}", finding.field, finding.text));
-        let mut lines: Vec<String> = findings.iter().take(FINDINGS_MAX).map(line).collect();
-        if findings.len() > FINDINGS_MAX {
+        let line = |error: &FieldError| truncated(format!("{object}: {}: {}", error.field, error.text));
+        let mut lines: Vec<String> = errors.iter().take(FIELD_ERRORS_MAX).map(line).collect();
+        if errors.len() > FIELD_ERRORS_MAX {
             lines.push(format!(
                 "{object}: and {} more like these",
-                findings.len() - FINDINGS_MAX
+                errors.len() - FIELD_ERRORS_MAX
             ));
         }
         Verdict {
-            outcome: Outcome::Denied {
-                cause: first.cause,
+            decision: Decision::Denied {
+                reason: first.reason,
                 message: lines.join("\n"),
             },
             warnings: Vec::new(),
         }
     }
 
-    /// The changes from one object to another.
+    /// Allows the object with the patch from `before` to `after`.
     pub fn change(before: &Value, after: &Value) -> Verdict {
         let patch = json_patch::diff(before, after);
-        let outcome = if patch.is_empty() {
-            Outcome::Allowed
+        let decision = if patch.is_empty() {
+            Decision::Allowed
         } else {
-            Outcome::Patched(patch)
+            Decision::Patched(patch)
         };
         Verdict {
-            outcome,
+            decision,
             warnings: Vec::new(),
         }
     }
 
-    /// The same with words for the user.
+    /// Adds warnings.
     pub fn with_warnings(self, warnings: Vec<String>) -> Verdict {
         Verdict { warnings, ..self }
     }
 }
 
-fn shortened(mut line: String) -> String {
-    if line.len() > FINDING_BYTES_MAX {
-        let end = (0..=FINDING_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at));
+fn truncated(mut line: String) -> String {
+    if line.len() > FIELD_ERROR_BYTES_MAX {
+        let end = (0..=FIELD_ERROR_BYTES_MAX).rev().find(|at| line.is_char_boundary(*at));
         line.truncate(end.unwrap_or_default());
         line.push_str(" ...");
     }
     line
 }
 
-/// Both directions of a review on the wire.
+/// An AdmissionReview as the API server sends it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct AdmissionReview {
     pub(crate) request: Request,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Answered {
+pub(crate) struct AdmissionReviewResponse {
     api_version: &'static str,
     kind: &'static str,
     response: Response,
@@ -242,25 +242,25 @@ struct Status {
     message: String,
 }
 
-impl Answered {
-    pub(crate) fn new(uid: String, verdict: Verdict) -> Answered {
-        let (status, patch) = match verdict.outcome {
-            Outcome::Allowed => (None, None),
-            Outcome::Patched(patch) => {
+impl AdmissionReviewResponse {
+    pub(crate) fn new(uid: String, verdict: Verdict) -> AdmissionReviewResponse {
+        let (status, patch) = match verdict.decision {
+            Decision::Allowed => (None, None),
+            Decision::Patched(patch) => {
                 let text = serde_json::to_vec(&patch).expect("a patch is plain JSON");
                 (None, Some(STANDARD.encode(text)))
             }
-            Outcome::Denied { cause, message } => {
-                let (code, reason) = match cause {
-                    Cause::Forbidden => (403, "Forbidden"),
-                    Cause::Invalid => (422, "Invalid"),
+            Decision::Denied { reason, message } => {
+                let (code, reason) = match reason {
+                    DenialReason::Forbidden => (403, "Forbidden"),
+                    DenialReason::Invalid => (422, "Invalid"),
                 };
                 (Some(Status { code, reason, message }), None)
             }
         };
         let mut warnings = verdict.warnings;
         warnings.truncate(WARNINGS_MAX);
-        Answered {
+        AdmissionReviewResponse {
             api_version: "admission.k8s.io/v1",
             kind: "AdmissionReview",
             response: Response {
@@ -281,16 +281,16 @@ mod tests {
 
     #[test]
     fn a_refusal_is_short_however_much_is_wrong() {
-        let findings: Vec<Finding> = (0..FINDINGS_MAX + 2)
-            .map(|at| Finding::invalid(format!("spec.list[{at}]"), "é".repeat(100_000)))
+        let errors: Vec<FieldError> = (0..FIELD_ERRORS_MAX + 2)
+            .map(|at| FieldError::invalid(format!("spec.list[{at}]"), "é".repeat(100_000)))
             .collect();
-        let Outcome::Denied { message, .. } = Verdict::of("PodGroup a/g", &findings).outcome else {
-            panic!("findings refuse");
+        let Decision::Denied { message, .. } = Verdict::of("PodGroup a/g", &errors).decision else {
+            panic!("errors refuse");
         };
-        assert_eq!(message.lines().count(), FINDINGS_MAX + 1);
+        assert_eq!(message.lines().count(), FIELD_ERRORS_MAX + 1);
         assert!(message.ends_with("PodGroup a/g: and 2 more like these"), "{message}");
         assert!(
-            message.len() <= (FINDINGS_MAX + 1) * (FINDING_BYTES_MAX + 4 + 1),
+            message.len() <= (FIELD_ERRORS_MAX + 1) * (FIELD_ERROR_BYTES_MAX + 4 + 1),
             "{}",
             message.len()
         );

@@ -1,5 +1,5 @@
-//! The role: serves the webhooks, keeps its certificates fresh and the API server informed. Runs on every replica; there is no leader,
-//! since each has an authority of its own to announce.
+//! The admission role: serves the webhooks, rotates certificates, and registers webhooks and policies with the API server. Every
+//! replica runs all of it; there is no leader, because each replica has its own certificate authority to publish.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -18,25 +18,25 @@ use rustls::crypto::ring;
 
 use super::Error;
 use super::args::{CertificateSource, Settings};
-use super::certificates::{Certificates, Identity, Lifetimes, from_pem};
-use super::publish::{self, Authorities, Thoroughness};
+use super::certificates::{CertificateRotator, Lifetimes, ServingCertificate, from_pem};
+use super::registration::{self, ApplyMode, CaSource};
 use super::server::{State, router};
 
-const PART: &str = "admission";
-/// How often certificates and configurations are looked at. The latter are four small reads.
-const ROUND: Duration = Duration::from_secs(30);
-/// After a round that failed.
-const ROUND_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Every so many rounds everything is written, whatever it looks like: twenty minutes.
-const THOROUGH_ROUNDS: u32 = 40;
-/// A round makes at most a few dozen calls; several of them may wait for an answer in vain.
-const SILENCE_MAX: Duration = Duration::from_secs(600);
+const NAME: &str = "admission";
+/// Interval between two maintenance rounds. A round that changes nothing reads the four webhook configurations.
+const ROUND_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval after a round that failed.
+const ROUND_INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// Every 40th round (twenty minutes) applies all objects, even if the CA bundles are current.
+const FULL_APPLY_ROUNDS: u32 = 40;
+/// The role counts as dead after this time without a finished round. A round makes a few dozen calls, several of which may time out.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(600);
 
-/// Serves until dropped.
+/// Listens on the webhook port and serves until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
     let port = settings.webhook_port;
     let listening = |error| Error::Listen { port, error };
-    // One socket for both families where the machine has both.
+    // A socket for IPv6 and IPv4, or one for IPv4 on machines without IPv6.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .map_err(listening)?;
@@ -45,16 +45,16 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
 
 /// Serves on this socket until dropped.
 pub async fn serve(context: Context, settings: Settings, listener: TcpListener) -> Result<Infallible, Error> {
-    context.health.announce(PART, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let state = State::of(settings.clone(), &context);
     let expiry: Gauge<f64, AtomicU64> = Gauge::default();
     context.metrics.registry().register(
         "kai_admission_certificate_expiry_timestamp_seconds",
-        "When the webhook server's certificate ends",
+        "Expiry of the webhook server's certificate",
         expiry.clone(),
     );
-    let (source, identity) = Source::open(&settings, context.clock.now())?;
-    let tls = RustlsConfig::from_config(server_config(identity)?);
+    let (source, certificate) = CertificateProvider::open(&settings, context.clock.now())?;
+    let tls = RustlsConfig::from_config(server_config(certificate)?);
     let handle = Handle::new();
     let _stop = StopOnDrop(handle.clone());
     let failed = |error| Error::Serve { error };
@@ -63,44 +63,44 @@ pub async fn serve(context: Context, settings: Settings, listener: TcpListener) 
         .map_err(failed)?
         .handle(handle)
         .serve(router(state).into_make_service());
-    let upkeep = Upkeep {
+    let maintenance = Maintenance {
         context,
         settings,
         source,
         tls,
         expiry,
-        said: None,
+        last_logged: None,
     };
     tokio::select! {
         biased;
         ended = server => Err(Error::Serve {
-            error: ended.err().unwrap_or_else(|| std::io::Error::other("it ended by itself")),
+            error: ended.err().unwrap_or_else(|| std::io::Error::other("the server ended unexpectedly")),
         }),
-        never = upkeep.run() => match never {},
+        never = maintenance.run() => match never {},
     }
 }
 
-/// Keeps webhooks and policies registered until dropped, for a server that the API server reaches without TLS: both are one process.
+/// Keeps webhooks and policies registered until dropped. For a webhook server in the API server's own process, which needs no TLS.
 pub async fn register(context: Context, settings: Settings) -> Infallible {
     loop {
         let now = context.clock.now();
-        let authorities = Authorities::Given(String::new());
+        let ca = CaSource::Fixed(String::new());
         let applied = async {
-            publish::apply_webhooks(&context.client, &settings, &authorities, Thoroughness::All, now).await?;
-            publish::apply_policies(&context.client, &settings).await
+            registration::apply_webhooks(&context.client, &settings, &ca, ApplyMode::Always, now).await?;
+            registration::apply_policies(&context.client, &settings).await
         };
         let pause = match applied.await {
-            Ok(()) => ROUND,
+            Ok(()) => ROUND_INTERVAL,
             Err(error) => {
-                tracing::warn!(%error, "webhooks may be out of order; trying again");
-                ROUND_AFTER_FAILURE
+                tracing::warn!(%error, "registering the webhooks failed; trying again");
+                ROUND_INTERVAL_AFTER_FAILURE
             }
         };
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Connections are tasks of their own, so dropping the server is not enough.
+/// Stops the server's connection tasks too; dropping the server future alone leaves them running.
 struct StopOnDrop(Handle<SocketAddr>);
 
 impl Drop for StopOnDrop {
@@ -109,51 +109,52 @@ impl Drop for StopOnDrop {
     }
 }
 
-struct Upkeep {
+struct Maintenance {
     context: Context,
     settings: Settings,
-    source: Source,
+    source: CertificateProvider,
     tls: RustlsConfig,
     expiry: Gauge<f64, AtomicU64>,
-    /// The outcome that was logged last (empty: all is well), so that each is said once.
-    said: Option<String>,
+    /// The last logged error, or an empty text after a success. Only a change is logged.
+    last_logged: Option<String>,
 }
 
-impl Upkeep {
+impl Maintenance {
     async fn run(mut self) -> Infallible {
-        let mut thorough_in = 0;
-        let mut was_well = false;
+        let mut full_apply_in = 0;
+        let mut was_registered = false;
         loop {
-            let thoroughness = match thorough_in {
-                0 => Thoroughness::All,
-                _ => Thoroughness::Authorities,
+            let mode = match full_apply_in {
+                0 => ApplyMode::Always,
+                _ => ApplyMode::IfCaBundleDiffers,
             };
-            let round = self.round(thoroughness).await;
+            let round = self.round(mode).await;
             let pause = match &round {
                 Ok(()) => {
-                    thorough_in = if thorough_in == 0 {
-                        THOROUGH_ROUNDS
+                    full_apply_in = if full_apply_in == 0 {
+                        FULL_APPLY_ROUNDS
                     } else {
-                        thorough_in - 1
+                        full_apply_in - 1
                     };
-                    was_well = true;
-                    ROUND
+                    was_registered = true;
+                    ROUND_INTERVAL
                 }
-                Err(_) => ROUND_AFTER_FAILURE,
+                Err(_) => ROUND_INTERVAL_AFTER_FAILURE,
             };
-            self.say(round);
-            // Not ready before the API server knows us; after that, it being away is not our illness.
-            if was_well {
-                self.context.health.alive(PART);
+            self.log_change(round);
+            // The role is ready once the API server knows the webhooks. A later outage of the API server does not make the role
+            // unhealthy.
+            if was_registered {
+                self.context.health.alive(NAME);
             }
             tokio::time::sleep(pause).await;
         }
     }
 
-    async fn round(&mut self, thoroughness: Thoroughness) -> Result<(), Error> {
+    async fn round(&mut self, mode: ApplyMode) -> Result<(), Error> {
         let now = self.context.clock.now();
-        if let Some(identity) = self.source.step(now)? {
-            self.tls.reload_from_config(server_config(identity)?);
+        if let Some(certificate) = self.source.rotate(now)? {
+            self.tls.reload_from_config(server_config(certificate)?);
         }
         if let Some(end) = self.source.expires() {
             self.expiry.set(end.as_second() as f64);
@@ -162,12 +163,12 @@ impl Upkeep {
             return Ok(());
         }
         let client = &self.context.client;
-        let authorities = self.source.authorities();
-        publish::apply_webhooks(client, &self.settings, &authorities, thoroughness, now).await?;
-        if thoroughness == Thoroughness::All {
-            match publish::apply_policies(client, &self.settings).await {
+        let ca = self.source.ca_source();
+        registration::apply_webhooks(client, &self.settings, &ca, mode, now).await?;
+        if mode == ApplyMode::Always {
+            match registration::apply_policies(client, &self.settings).await {
                 Err(error) if error.is_not_found() => {
-                    tracing::warn!(%error, "this API server has no ValidatingAdmissionPolicies; only the webhooks protect our keys");
+                    tracing::warn!(%error, "this API server has no ValidatingAdmissionPolicies; only the webhooks protect the scheduler's labels and annotations");
                 }
                 done => done?,
             }
@@ -175,92 +176,96 @@ impl Upkeep {
         Ok(())
     }
 
-    fn say(&mut self, round: Result<(), Error>) {
+    fn log_change(&mut self, round: Result<(), Error>) {
         let text = round.err().map(|error| error.to_string()).unwrap_or_default();
-        if self.said.as_ref() == Some(&text) {
+        if self.last_logged.as_ref() == Some(&text) {
             return;
         }
         match text.as_str() {
             "" if self.settings.register => tracing::info!("webhooks and policies are registered"),
             "" => tracing::info!("serving; webhooks and policies are registered by the installation"),
-            error => tracing::warn!(error, "webhooks may be out of order; trying again"),
+            error => tracing::warn!(error, "registering the webhooks failed; trying again"),
         }
-        self.said = Some(text);
+        self.last_logged = Some(text);
     }
 }
 
-/// Where certificates come from.
-enum Source {
-    Made(Box<Certificates>),
-    Files { directory: PathBuf, seen: Files },
+/// The running source of serving certificates; the maintenance loop owns it.
+enum CertificateProvider {
+    Generated(Box<CertificateRotator>),
+    Directory {
+        directory: PathBuf,
+        loaded: CertificateFiles,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Files {
+struct CertificateFiles {
     chain: Vec<u8>,
     key: Vec<u8>,
     authority: Option<Vec<u8>>,
 }
 
-impl Source {
-    fn open(settings: &Settings, now: Timestamp) -> Result<(Source, Identity), Error> {
+impl CertificateProvider {
+    fn open(settings: &Settings, now: Timestamp) -> Result<(CertificateProvider, ServingCertificate), Error> {
         match &settings.certificates {
-            CertificateSource::Made { leaf, authority } => {
-                let lifetimes = Lifetimes::new(*leaf, *authority);
-                let (made, identity) = Certificates::new(&settings.identity, settings.host_names(), lifetimes, now)?;
-                Ok((Source::Made(Box::new(made)), identity))
+            CertificateSource::Generated { serving, ca } => {
+                let lifetimes = Lifetimes::new(*serving, *ca);
+                let (rotator, certificate) =
+                    CertificateRotator::new(&settings.identity, settings.host_names(), lifetimes, now)?;
+                Ok((CertificateProvider::Generated(Box::new(rotator)), certificate))
             }
             CertificateSource::Directory(directory) => {
-                let seen = Files::read(directory)?;
-                let identity = from_pem(&seen.chain, &seen.key)?;
+                let loaded = CertificateFiles::read(directory)?;
+                let certificate = from_pem(&loaded.chain, &loaded.key)?;
                 let directory = directory.clone();
-                Ok((Source::Files { directory, seen }, identity))
+                Ok((CertificateProvider::Directory { directory, loaded }, certificate))
             }
         }
     }
 
-    /// A new identity if there is one.
-    fn step(&mut self, now: Timestamp) -> Result<Option<Identity>, Error> {
+    /// A new serving certificate if one was generated or the files changed.
+    fn rotate(&mut self, now: Timestamp) -> Result<Option<ServingCertificate>, Error> {
         match self {
-            Source::Made(made) => made.step(now),
-            Source::Files { directory, seen } => {
-                let files = Files::read(directory)?;
-                if files == *seen {
+            CertificateProvider::Generated(rotator) => rotator.rotate(now),
+            CertificateProvider::Directory { directory, loaded } => {
+                let files = CertificateFiles::read(directory)?;
+                if files == *loaded {
                     return Ok(None);
                 }
-                let identity = from_pem(&files.chain, &files.key)?;
-                *seen = files;
-                Ok(Some(identity))
+                let certificate = from_pem(&files.chain, &files.key)?;
+                *loaded = files;
+                Ok(Some(certificate))
             }
         }
     }
 
-    fn authorities(&self) -> Authorities {
+    fn ca_source(&self) -> CaSource {
         match self {
-            Source::Made(made) => Authorities::Own(made.entries()),
-            Source::Files { seen, .. } => {
-                let pem = seen.authority.as_ref().unwrap_or(&seen.chain);
-                Authorities::Given(String::from_utf8_lossy(pem).into_owned())
+            CertificateProvider::Generated(rotator) => CaSource::Replica(rotator.ca_certificates()),
+            CertificateProvider::Directory { loaded, .. } => {
+                let pem = loaded.authority.as_ref().unwrap_or(&loaded.chain);
+                CaSource::Fixed(String::from_utf8_lossy(pem).into_owned())
             }
         }
     }
 
     fn expires(&self) -> Option<Timestamp> {
         match self {
-            Source::Made(made) => Some(made.leaf_expires()),
-            Source::Files { .. } => None,
+            CertificateProvider::Generated(rotator) => Some(rotator.serving_expires()),
+            CertificateProvider::Directory { .. } => None,
         }
     }
 }
 
-impl Files {
-    /// Small files, now and then: not worth a thread.
-    fn read(directory: &std::path::Path) -> Result<Files, Error> {
+impl CertificateFiles {
+    /// Blocking reads: the files are small and read once per round.
+    fn read(directory: &std::path::Path) -> Result<CertificateFiles, Error> {
         let read = |name: &str| {
             let path = directory.join(name);
             std::fs::read(&path).map_err(|error| Error::Certificate(format!("reading {}: {error}", path.display())))
         };
-        Ok(Files {
+        Ok(CertificateFiles {
             chain: read("tls.crt")?,
             key: read("tls.key")?,
             authority: read("ca.crt").ok(),
@@ -268,13 +273,13 @@ impl Files {
     }
 }
 
-fn server_config(identity: Identity) -> Result<Arc<ServerConfig>, Error> {
+fn server_config(certificate: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
     let refuse = |error: rustls::Error| Error::Certificate(error.to_string());
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(refuse)?
         .with_no_client_auth()
-        .with_single_cert(identity.chain, identity.key)
+        .with_single_cert(certificate.chain, certificate.key)
         .map_err(refuse)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

@@ -1,7 +1,7 @@
-//! Carries requests of API servers to the rules and verdicts back. Decides nothing.
+//! The HTTP server of the webhooks: passes admission reviews to the rules and their verdicts back. It decides nothing.
 //!
-//! A review is as large as the objects that a tenant writes. Large ones are judged on threads of their own, a few at a time, so
-//! that the runtime's threads stay free and small reviews never wait for large ones.
+//! A review is as large as the objects that a tenant writes. Large reviews run on blocking threads, a few at a time, so that the
+//! runtime's threads stay free and small reviews never wait for large ones.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use prometheus_client::metrics::family::Family;
 use tokio::sync::Semaphore;
 
 use super::args::Settings;
-use super::directory::{Directory, Watched};
-use super::review::{Answered, Asked, Outcome, Request, Verdict};
-use super::webhooks::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
-use super::{pod_group, pod_mutate, pod_validate, queue, share, topology};
+use super::queue_lister::{InformerLister, QueueLister};
+use super::review::{AdmissionReview, AdmissionReviewResponse, Decision, Request, Verdict};
+use super::webhook_configurations::{MUTATE_POD, VALIDATE_POD, VALIDATE_POD_GROUP, VALIDATE_QUEUE, VALIDATE_TOPOLOGY};
+use super::{gpu_share, pod_group, pod_mutate, pod_validate, queue, topology};
 
-/// The API server takes objects of 3 MiB; a review has two of them and little else.
+/// The API server accepts objects of 3 MiB; a review has two of them.
 const BODY_BYTES_MAX: usize = 8 << 20;
 
-/// A review of this size takes less than a millisecond, which is less than it would cost others to wait. Nearly all are smaller.
+/// A review of this size takes less than a millisecond, so the runtime's thread handles it. Nearly all reviews are smaller.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
-/// Large reviews that are judged at a time. Each takes up to a hundred megabytes while it is.
-const LARGE_AT_ONCE_MAX: usize = 2;
+/// Large reviews handled at a time. Each takes up to a hundred megabytes of memory.
+const CONCURRENT_LARGE_MAX: usize = 2;
 
-/// What answers are made from. Cheap to clone.
+/// The state of the webhook server: settings, listers and metrics. Cheap to clone.
 #[derive(Clone)]
 pub struct State {
     inner: Arc<Inner>,
@@ -38,7 +38,7 @@ pub struct State {
 
 struct Inner {
     settings: Settings,
-    queues: Box<dyn Directory>,
+    queues: Box<dyn QueueLister>,
     has_runtime_class: Box<dyn Fn(&str) -> bool + Send + Sync>,
     requests: Family<[(&'static str, &'static str); 2], Counter>,
     large: Arc<Semaphore>,
@@ -51,10 +51,10 @@ impl std::fmt::Debug for State {
 }
 
 impl State {
-    /// In a cluster with these queues and runtime classes, and counted in these metrics.
+    /// The state for a given lister of queues and a given set of runtime classes.
     pub fn new(
         settings: Settings,
-        queues: impl Directory + 'static,
+        queues: impl QueueLister + 'static,
         has_runtime_class: impl Fn(&str) -> bool + Send + Sync + 'static,
         metrics: &kai_cluster::Metrics,
     ) -> State {
@@ -70,18 +70,18 @@ impl State {
                 queues: Box::new(queues),
                 has_runtime_class: Box::new(has_runtime_class),
                 requests,
-                large: Arc::new(Semaphore::new(LARGE_AT_ONCE_MAX)),
+                large: Arc::new(Semaphore::new(CONCURRENT_LARGE_MAX)),
             }),
         }
     }
 
-    /// In the cluster of a role.
+    /// The state on the informers of a role.
     pub fn of(settings: Settings, context: &kai_cluster::Context) -> State {
         let classes = context.informers.runtime_classes().clone();
         let has_runtime_class = move |name: &str| classes.get(&kai_api::ObjectKey::new("", name)).is_some();
         State::new(
             settings,
-            Watched {
+            InformerLister {
                 queues: context.informers.queues().clone(),
                 classes: context.informers.priority_classes().clone(),
             },
@@ -90,22 +90,22 @@ impl State {
         )
     }
 
-    /// What a rule says to a request.
-    pub(super) fn decide(&self, rule: Rule, request: &Request) -> Verdict {
-        rule.decide(request, &self.inner)
+    /// Reviews a request.
+    pub(super) fn review(&self, webhook: Webhook, request: &Request) -> Verdict {
+        webhook.review(request, &self.inner)
     }
 
-    fn counted(&self, rule: Rule, result: &'static str) {
+    fn count_request(&self, webhook: Webhook, result: &'static str) {
         self.inner
             .requests
-            .get_or_create(&[("path", rule.path()), ("result", result)])
+            .get_or_create(&[("path", webhook.path()), ("result", result)])
             .inc();
     }
 }
 
-/// What can be asked.
+/// The webhooks, each with its own path.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rule {
+pub(super) enum Webhook {
     MutatePod,
     ValidatePod,
     ValidateQueue,
@@ -113,92 +113,92 @@ pub(super) enum Rule {
     ValidateTopology,
 }
 
-impl Rule {
-    const ALL: [Rule; 5] = [
-        Rule::MutatePod,
-        Rule::ValidatePod,
-        Rule::ValidateQueue,
-        Rule::ValidatePodGroup,
-        Rule::ValidateTopology,
+impl Webhook {
+    const ALL: [Webhook; 5] = [
+        Webhook::MutatePod,
+        Webhook::ValidatePod,
+        Webhook::ValidateQueue,
+        Webhook::ValidatePodGroup,
+        Webhook::ValidateTopology,
     ];
 
     fn path(self) -> &'static str {
         match self {
-            Rule::MutatePod => MUTATE_POD,
-            Rule::ValidatePod => VALIDATE_POD,
-            Rule::ValidateQueue => VALIDATE_QUEUE,
-            Rule::ValidatePodGroup => VALIDATE_POD_GROUP,
-            Rule::ValidateTopology => VALIDATE_TOPOLOGY,
+            Webhook::MutatePod => MUTATE_POD,
+            Webhook::ValidatePod => VALIDATE_POD,
+            Webhook::ValidateQueue => VALIDATE_QUEUE,
+            Webhook::ValidatePodGroup => VALIDATE_POD_GROUP,
+            Webhook::ValidateTopology => VALIDATE_TOPOLOGY,
         }
     }
 
-    fn decide(self, request: &Request, state: &Inner) -> Verdict {
+    fn review(self, request: &Request, state: &Inner) -> Verdict {
         let (settings, queues) = (&state.settings, &*state.queues);
         match self {
-            // The API server's uid is random, which makes the names that come from it so.
-            Rule::MutatePod => {
+            // The request's uid is random, and so is the token that is derived from it for names of ConfigMaps.
+            Webhook::MutatePod => {
                 let runtime_class = settings.runtime_class.name(&state.has_runtime_class);
-                pod_mutate::mutate(request, settings, &share::token(&request.uid), runtime_class)
+                pod_mutate::mutate(request, settings, &gpu_share::token(&request.uid), runtime_class)
             }
-            Rule::ValidatePod => pod_validate::validate(request, settings, queues),
-            Rule::ValidateQueue => queue::validate(request, settings, queues),
-            Rule::ValidatePodGroup => pod_group::validate(request, settings, queues),
-            Rule::ValidateTopology => topology::validate(request),
+            Webhook::ValidatePod => pod_validate::validate(request, settings, queues),
+            Webhook::ValidateQueue => queue::validate(request, settings, queues),
+            Webhook::ValidatePodGroup => pod_group::validate(request, settings, queues),
+            Webhook::ValidateTopology => topology::validate(request),
         }
     }
 }
 
-/// All webhooks, without TLS.
+/// The HTTP routes of all webhooks, without TLS.
 pub fn router(state: State) -> Router {
     let mut router = Router::new();
-    for rule in Rule::ALL {
+    for webhook in Webhook::ALL {
         let state = state.clone();
-        let handler = move |body: Bytes| review(rule, state.clone(), body);
-        router = router.route(rule.path(), post(handler));
+        let handler = move |body: Bytes| handle(webhook, state.clone(), body);
+        router = router.route(webhook.path(), post(handler));
     }
     router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }
 
-async fn review(rule: Rule, state: State, body: Bytes) -> Response {
+async fn handle(webhook: Webhook, state: State, body: Bytes) -> Response {
     if body.len() <= SMALL_BYTES_MAX {
-        return answer(rule, &state, &body);
+        return answer(webhook, &state, &body);
     }
     let permit = Arc::clone(&state.inner.large).acquire_owned().await;
-    let judged = tokio::task::spawn_blocking(move || {
-        // Until the work is done: the API server may have given up on it before.
+    let reviewed = tokio::task::spawn_blocking(move || {
+        // Held until the work is done, even if the API server has closed the connection.
         let _permit = permit;
-        answer(rule, &state, &body)
+        answer(webhook, &state, &body)
     });
-    judged.await.unwrap_or_else(|error| {
-        let text = format!("judging the review failed: {error}");
+    reviewed.await.unwrap_or_else(|error| {
+        let text = format!("reviewing the request failed: {error}");
         (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
     })
 }
 
-fn answer(rule: Rule, state: &State, body: &[u8]) -> Response {
-    let asked: Asked = match serde_json::from_slice(body) {
-        Ok(asked) => asked,
+fn answer(webhook: Webhook, state: &State, body: &[u8]) -> Response {
+    let review: AdmissionReview = match serde_json::from_slice(body) {
+        Ok(review) => review,
         Err(error) => {
-            state.counted(rule, "unreadable");
+            state.count_request(webhook, "unreadable");
             return (StatusCode::BAD_REQUEST, format!("this is no AdmissionReview: {error}")).into_response();
         }
     };
-    let verdict = state.decide(rule, &asked.request);
-    let result = match &verdict.outcome {
-        Outcome::Allowed => "allowed",
-        Outcome::Patched(_) => "changed",
-        Outcome::Denied { .. } => "denied",
+    let verdict = state.review(webhook, &review.request);
+    let result = match &verdict.decision {
+        Decision::Allowed => "allowed",
+        Decision::Patched(_) => "changed",
+        Decision::Denied { .. } => "denied",
     };
-    if let Outcome::Denied { message, .. } = &verdict.outcome {
+    if let Decision::Denied { message, .. } = &verdict.decision {
         tracing::info!(
-            path = rule.path(),
-            user = asked.request.user_info.username,
+            path = webhook.path(),
+            user = review.request.user_info.username,
             message,
             "refused"
         );
     }
-    state.counted(rule, result);
-    axum::Json(Answered::new(asked.request.uid, verdict)).into_response()
+    state.count_request(webhook, result);
+    axum::Json(AdmissionReviewResponse::new(review.request.uid, verdict)).into_response()
 }
 
 #[cfg(test)]
@@ -226,11 +226,11 @@ mod tests {
     async fn a_large_review_does_not_hold_up_the_runtime() {
         let (go, wait): (Sender<()>, Receiver<()>) = channel();
         let wait = Mutex::new(wait);
-        // The only thread of this runtime would wait for itself, and give up.
+        // The runtime has one thread: if the large review blocked it, this wait would time out.
         let state = state(move |_| wait.lock().unwrap().recv_timeout(Duration::from_secs(10)).is_ok());
-        let large = tokio::spawn(review(Rule::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
+        let large = tokio::spawn(handle(Webhook::MutatePod, state.clone(), body(SMALL_BYTES_MAX)));
         tokio::task::yield_now().await;
-        let small = review(Rule::ValidateQueue, state, body(0)).await;
+        let small = handle(Webhook::ValidateQueue, state, body(0)).await;
         assert_eq!(small.status(), StatusCode::OK);
         assert!(!large.is_finished(), "the large review waited on the runtime's thread");
         go.send(()).unwrap();
@@ -240,10 +240,10 @@ mod tests {
     #[tokio::test]
     async fn a_small_review_is_not_queued_behind_large_ones() {
         let state = state(|_| false);
-        let all = u32::try_from(LARGE_AT_ONCE_MAX).unwrap();
+        let all = u32::try_from(CONCURRENT_LARGE_MAX).unwrap();
         let busy = Arc::clone(&state.inner.large).acquire_many_owned(all).await.unwrap();
-        let large = tokio::spawn(review(Rule::ValidatePod, state.clone(), body(SMALL_BYTES_MAX)));
-        let small = review(Rule::ValidatePod, state, body(0)).await;
+        let large = tokio::spawn(handle(Webhook::ValidatePod, state.clone(), body(SMALL_BYTES_MAX)));
+        let small = handle(Webhook::ValidatePod, state, body(0)).await;
         assert_eq!((small.status(), large.is_finished()), (StatusCode::OK, false));
         drop(busy);
         assert_eq!(large.await.unwrap().status(), StatusCode::OK);
@@ -254,7 +254,7 @@ mod tests {
         for depth in [200, 1_000_000] {
             let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
             let body = format!(r#"{{"request": {{"uid": "u", "operation": "CREATE", "object": {nested}}}}}"#);
-            let response = review(Rule::ValidatePodGroup, state(|_| false), body.into()).await;
+            let response = handle(Webhook::ValidatePodGroup, state(|_| false), body.into()).await;
             assert_eq!(response.status(), StatusCode::BAD_REQUEST);
         }
     }

@@ -1,48 +1,48 @@
-//! Which topologies are refused: an alias has to mean one level. What a schema can say, the schema says; a few of its rules are
-//! repeated here for clusters whose schema is older.
+//! Validation of topologies: an alias must name one level. The schema checks the rest; a few of its rules are repeated here for
+//! clusters with an older schema.
 
 use std::collections::BTreeSet;
 
 use kai_api::keys;
 use serde_json::Value;
 
-use super::review::{Finding, Operation, Request, Verdict};
-use super::view;
+use super::review::{FieldError, Operation, Request, Verdict};
+use super::unstructured;
 
-/// Whether the topology may be as the request has it.
+/// Reviews a topology.
 pub(super) fn validate(request: &Request) -> Verdict {
-    let going = view::text(&request.object, "/metadata/deletionTimestamp").is_some();
-    let findings = match request.operation {
+    let is_being_deleted = unstructured::text(&request.object, "/metadata/deletionTimestamp").is_some();
+    let errors = match request.operation {
         Operation::Delete | Operation::Connect => Vec::new(),
-        Operation::Update if going => Vec::new(),
+        Operation::Update if is_being_deleted => Vec::new(),
         Operation::Create => content(&request.object),
         Operation::Update => {
-            let mut findings = content(&request.object);
-            findings.extend(changed(&request.old_object, &request.object));
-            findings
+            let mut errors = content(&request.object);
+            errors.extend(changed(&request.old_object, &request.object));
+            errors
         }
     };
-    Verdict::of(&request.object_name("Topology"), &findings)
+    Verdict::of(&request.object_name("Topology"), &errors)
 }
 
-fn content(topology: &Value) -> Vec<Finding> {
+fn content(topology: &Value) -> Vec<FieldError> {
     let labels = labels(topology);
     let aliases: Vec<&str> = levels(topology)
         .iter()
-        .filter_map(|level| view::text(level, "/alias"))
+        .filter_map(|level| unstructured::text(level, "/alias"))
         .collect();
-    let finding = |text: String| Finding::invalid("spec.levels", text);
-    let mut findings = Vec::new();
+    let error = |text: String| FieldError::invalid("spec.levels", text);
+    let mut errors = Vec::new();
     let twice = repeated(&labels);
     if !twice.is_empty() {
-        findings.push(finding(format!(
+        errors.push(error(format!(
             "labels occur more than once: {}; write each once",
             twice.join(", ")
         )));
     }
     let twice = repeated(&aliases);
     if !twice.is_empty() {
-        findings.push(finding(format!(
+        errors.push(error(format!(
             "aliases occur more than once: {}; choose others",
             twice.join(", ")
         )));
@@ -51,7 +51,7 @@ fn content(topology: &Value) -> Vec<Finding> {
     let both: BTreeSet<&str> = aliases.into_iter().filter(|alias| known.contains(alias)).collect();
     if !both.is_empty() {
         let both: Vec<&str> = both.into_iter().collect();
-        findings.push(finding(format!(
+        errors.push(error(format!(
             "aliases are labels of levels too: {}; choose others",
             both.join(", ")
         )));
@@ -60,35 +60,35 @@ fn content(topology: &Value) -> Vec<Finding> {
         .split_last()
         .is_some_and(|(_, above)| above.contains(&keys::NODE_HOSTNAME));
     if above_last && repeated(&labels).is_empty() {
-        findings.push(finding(format!(
+        errors.push(error(format!(
             "{} is the finest level there is; make it the last",
             keys::NODE_HOSTNAME
         )));
     }
-    findings
+    errors
 }
 
-fn changed(old: &Value, new: &Value) -> Option<Finding> {
+fn changed(old: &Value, new: &Value) -> Option<FieldError> {
     let differ = !old.is_null() && labels(old) != labels(new);
     differ.then(|| {
         let text =
             "the labels of a topology can't change, because workloads were placed by them; create another topology";
-        Finding::invalid("spec.levels", text)
+        FieldError::invalid("spec.levels", text)
     })
 }
 
 fn levels(topology: &Value) -> &[Value] {
-    view::list(topology, "/spec/levels")
+    unstructured::list(topology, "/spec/levels")
 }
 
 fn labels(topology: &Value) -> Vec<&str> {
     levels(topology)
         .iter()
-        .filter_map(|level| view::text(level, "/nodeLabel"))
+        .filter_map(|level| unstructured::text(level, "/nodeLabel"))
         .collect()
 }
 
-/// What occurs more than once, sorted.
+/// The texts that occur more than once, sorted.
 fn repeated<'a>(texts: &[&'a str]) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     let twice: BTreeSet<&str> = texts.iter().copied().filter(|text| !seen.insert(*text)).collect();
@@ -99,7 +99,7 @@ fn repeated<'a>(texts: &[&'a str]) -> Vec<&'a str> {
 mod tests {
     use serde_json::json;
 
-    use super::super::review::Outcome;
+    use super::super::review::Decision;
     use super::*;
 
     fn topology(levels: &[(&str, &str)]) -> Value {
@@ -117,10 +117,10 @@ mod tests {
             object: new,
             ..Request::default()
         };
-        let message = match validate(&request).outcome {
-            Outcome::Denied { message, .. } => message,
-            Outcome::Allowed => String::new(),
-            Outcome::Patched(_) => panic!("validation changes nothing"),
+        let message = match validate(&request).decision {
+            Decision::Denied { message, .. } => message,
+            Decision::Allowed => String::new(),
+            Decision::Patched(_) => panic!("validation changes nothing"),
         };
         assert_eq!(message, expect);
     }

@@ -1,10 +1,10 @@
-//! Fields of objects whose kinds are not ours: read one by one, and what is wrong is said with the field's path.
+//! Typed access to fields of untyped objects. An error names the object and the path of the field.
 
 use serde_json::Value;
 
-use super::workload::{Refusal, Stop};
+use super::workload::{GroupingError, Refusal};
 
-/// A place in an object, whether or not something is there.
+/// A path in an object, whether or not the field exists.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
     object: String,
@@ -49,8 +49,8 @@ impl<'a> Field<'a> {
         self.value.is_some()
     }
 
-    /// A whole number of zero or more.
-    pub(super) fn count(&self) -> Result<Option<i32>, Stop> {
+    /// The field as a count: a whole number of zero or more.
+    pub(super) fn count(&self) -> Result<Option<i32>, GroupingError> {
         let Some(value) = self.value else { return Ok(None) };
         match value.as_i64().and_then(|number| i32::try_from(number).ok()) {
             Some(count) if count >= 0 => Ok(Some(count)),
@@ -60,8 +60,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A text that is not empty.
-    pub(super) fn text(&self) -> Result<Option<&'a str>, Stop> {
+    /// The field as a string; an empty one counts as absent.
+    pub(super) fn text(&self) -> Result<Option<&'a str>, GroupingError> {
         match self.value {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
@@ -69,7 +69,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(super) fn flag(&self) -> Result<bool, Stop> {
+    pub(super) fn flag(&self) -> Result<bool, GroupingError> {
         match self.value {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -77,8 +77,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The entries of a list; none if there is no list.
-    pub(super) fn items(&self) -> Result<Vec<Field<'a>>, Stop> {
+    /// The elements of the list; none if the field is absent.
+    pub(super) fn items(&self) -> Result<Vec<Field<'a>>, GroupingError> {
         match self.value {
             None => Ok(Vec::new()),
             Some(Value::Array(items)) => Ok(items
@@ -94,7 +94,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The entries of a map by name.
+    /// The entries of the map by key.
     pub(super) fn entries(&self) -> Vec<(&'a str, Field<'a>)> {
         let map = self.value.and_then(Value::as_object);
         map.into_iter()
@@ -103,8 +103,8 @@ impl<'a> Field<'a> {
             .collect()
     }
 
-    pub(super) fn refuse(&self, reason: impl Into<String>) -> Stop {
-        Stop::Refused(Refusal {
+    pub(super) fn refuse(&self, reason: impl Into<String>) -> GroupingError {
+        GroupingError::Refused(Refusal {
             object: self.object.clone(),
             field: self.path.clone(),
             reason: reason.into(),

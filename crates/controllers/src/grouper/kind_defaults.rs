@@ -1,5 +1,5 @@
-//! Priority class and preemptibility by kind, as an administrator lists them in a ConfigMap: key `types`, a JSON list. Who reads the
-//! ConfigMap is not known here.
+//! The kind defaults: priority class and preemptibility by kind, as an administrator lists them in a ConfigMap (key `types`, a JSON
+//! list). Parsing only.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use kai_api::crd::Preemptibility;
 use kai_api::keys;
 use serde::Deserialize;
 
-/// ObjectKey of the ConfigMap.
+/// The key of the ConfigMap's data.
 pub const TYPES_KEY: &str = "types";
 
-/// Defaults by kind.
+/// The parsed kind defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindDefaults {
     /// By `Kind.group`, or the kind alone for the core group.
-    by_kind: BTreeMap<String, Entry>,
+    by_kind: BTreeMap<String, KindDefault>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Entry {
+struct KindDefault {
     type_name: String,
     group: String,
     priority_name: String,
@@ -27,9 +27,9 @@ struct Entry {
 }
 
 impl KindDefaults {
-    /// Reads the list.
+    /// Parses the JSON list.
     pub fn parse(text: &str) -> Result<KindDefaults, serde_json::Error> {
-        let entries: Vec<Entry> = serde_json::from_str(text)?;
+        let entries: Vec<KindDefault> = serde_json::from_str(text)?;
         let by_kind = entries
             .into_iter()
             .map(|entry| (name(&entry.type_name, &entry.group), entry));
@@ -49,12 +49,12 @@ impl KindDefaults {
         parse_preemptibility(&self.entry(kind, group)?.preemptibility.to_lowercase())
     }
 
-    fn entry(&self, kind: &str, group: &str) -> Option<&Entry> {
+    fn entry(&self, kind: &str, group: &str) -> Option<&KindDefault> {
         self.by_kind.get(&name(kind, group)).or_else(|| self.by_kind.get(kind))
     }
 }
 
-/// As labels have it.
+/// Parses the value of the preemptibility label.
 pub(super) fn parse_preemptibility(text: &str) -> Option<Preemptibility> {
     match text {
         keys::PREEMPTIBLE => Some(Preemptibility::Preemptible),

@@ -1,19 +1,21 @@
-//! The pod grouper: every pod of ours belongs to a pod group, which says what starts together, for which queue and how urgently.
+//! The pod grouper: creates a pod group for every pod of this scheduler. The pod group says how many pods start together, in which
+//! queue and with which priority.
 //!
-//! The rules are functions ([`group`]) of the pod, its owners' metadata and a few objects; the shell here reads those, writes the pod
-//! group first and the pod then. It never schedules, and never writes what others own once a group exists.
+//! The grouping rules are pure functions ([`desired_pod_group()`]) of the pod, its owners' metadata and a few objects. The grouper reads
+//! those, writes the pod group first and the pod second. It never schedules, and never overwrites fields of an existing pod group that
+//! other components own.
 
-mod apply;
-mod base;
+mod cluster_reader;
+mod default_rules;
+mod desired_pod_group;
 mod field;
-mod ignored;
+mod grouped_pods;
+mod ignored_values;
 mod kind_defaults;
 mod kinds;
-mod memory;
 mod owners;
-mod plan;
+mod patches;
 mod reconcile;
-mod view;
 mod workload;
 
 #[cfg(test)]
@@ -24,43 +26,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Backoff, ObjectKey, keys};
-use kai_cluster::{Context, WorkQueue, WorkResult};
+use kai_cluster::{Context, WorkResult, WorkQueue};
 use tokio::sync::Notify;
 
-pub use apply::{body, pod_change};
-pub use ignored::{Ignored, ignored_values};
+pub use cluster_reader::ClusterReader;
+pub use desired_pod_group::{DesiredPodGroup, OwnerRef};
+pub use ignored_values::{IgnoredValue, ignored_values};
 pub use kind_defaults::{KindDefaults, TYPES_KEY};
-pub use kinds::group;
-pub use plan::{OwnedBy, Plan};
-pub use workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, View, Workload};
+pub use kinds::desired_pod_group;
+pub use patches::{pod_group_body, pod_patch};
+pub use workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
 
 use crate::Error;
 use reconcile::Grouper;
 
-/// The name of the part in health reports, metrics and events.
+/// The controller's name in health reports, metrics and events.
 const NAME: &str = "pod-grouper";
-/// Nobody changed anything for this long: say that all is well, and look for new kind defaults.
-const QUIET: Duration = Duration::from_secs(15);
-/// Far more than a batch of changes takes to hand out.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// An owner that is about to be filled in by its operator is looked at again soon; a broken one every minute.
+/// After this time without a change, the grouper reports that it is alive and reads the kind defaults again.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
+/// The controller counts as dead after this time; enqueueing a batch of changes takes far less.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
+/// An owner whose operator is about to complete it is read again soon, an invalid one every minute.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(500),
     longest: Duration::from_secs(60),
 };
 
-/// What the grouper does.
+/// The settings of the pod grouper.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pods that ask for this scheduler are ours.
+    /// The grouper handles pods whose `spec.schedulerName` is this name.
     pub scheduler_name: String,
-    /// How to group.
-    pub rules: Rules,
-    /// Pods worked on at a time.
+    /// Options of the grouping rules.
+    pub options: GroupingOptions,
+    /// Pods reconciled at a time.
     pub workers_max: usize,
-    /// Only pods with these labels.
+    /// The grouper handles only pods with these labels.
     pub pod_labels: Vec<(String, String)>,
-    /// Only pods in namespaces with these labels.
+    /// The grouper handles only pods in namespaces with these labels.
     pub namespace_labels: Vec<(String, String)>,
     /// Namespace and name of the ConfigMap with defaults by kind.
     pub kind_defaults: Option<(String, String)>,
@@ -70,7 +73,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             scheduler_name: keys::SCHEDULER_NAME.to_owned(),
-            rules: Rules::default(),
+            options: GroupingOptions::default(),
             workers_max: 10,
             pod_labels: Vec::new(),
             namespace_labels: Vec::new(),
@@ -79,20 +82,20 @@ impl Default for Settings {
     }
 }
 
-/// Groups pods until it is dropped.
+/// Runs the grouper until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    context.health.announce(NAME, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let (pods, groups) = (context.informers.pods().clone(), context.informers.pod_groups().clone());
     let wake = Arc::new(Notify::new());
     let (changed_pods, changed_groups) = (pods.subscribe(&wake), groups.subscribe(&wake));
-    // Without the classes every priority would look unknown, without the groups each would look new.
+    // Without the priority classes, every class would count as unknown; without the pod groups, every group would count as missing.
     context.informers.priority_classes().synced().await;
     groups.synced().await;
 
     let grouper = Arc::new(Grouper::new(&context, settings));
     grouper.read_kind_defaults().await;
     let queue: WorkQueue<ObjectKey> = WorkQueue::new(BACKOFF);
-    let hand_out = async {
+    let enqueue_changes = async {
         loop {
             for (key, pod) in changed_pods.take() {
                 if grouper.has_work(&key, pod.as_deref()) {
@@ -104,7 +107,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
                 queue.add(key);
             }
             context.health.alive(NAME);
-            if tokio::time::timeout(QUIET, wake.notified()).await.is_err() {
+            if tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await.is_err() {
                 grouper.read_kind_defaults().await;
             }
         }
@@ -118,10 +121,10 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     };
     tokio::select! {
         biased;
-        never = hand_out => never,
+        never = enqueue_changes => never,
         () = work => Err(Error::Ended { part: NAME }),
     }
 }
 
-/// Another writer was faster; what it wrote is on its way here.
-const SOON: WorkResult = WorkResult::RequeueAfter(Duration::from_millis(200));
+/// Another writer was faster; the informer will have its object soon.
+const RETRY_SOON: WorkResult = WorkResult::RequeueAfter(Duration::from_millis(200));

@@ -1,20 +1,20 @@
-//! The walk from a pod up to its top owner, by metadata alone.
+//! Reads the chain of owners of a pod up to the top owner, by metadata only.
 
 use kai_api::{OwnerReference, Pod};
 use kai_cluster::{Client, Target, printable};
 
 use super::workload::Owner;
 
-/// No real chain of owners is longer; a circle of references is.
+/// Bound of the chain, against cycles of owner references. No real chain is longer.
 const OWNERS_MAX: usize = 16;
 
-/// Why the walk came to no end.
+/// Why the chain of owners could not be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum WalkError {
+pub(super) enum OwnerError {
     #[error(
         "Pod {pod}: metadata.ownerReferences: {kind} {name} of uid {uid} is not there (any more); the pod is grouped if it appears"
     )]
-    Gone {
+    NotFound {
         pod: String,
         kind: String,
         name: String,
@@ -23,34 +23,34 @@ pub(super) enum WalkError {
     #[error(
         "{kind} {name}: metadata.ownerReferences: it has several owners; leave one, or annotate it with kai.scheduler/skip-podgrouper=true"
     )]
-    Several { kind: String, name: String },
+    SeveralOwners { kind: String, name: String },
     #[error("Pod {pod}: metadata.ownerReferences: its owners have more than 16 owners above them")]
-    Endless { pod: String },
+    TooManyOwners { pod: String },
     #[error(transparent)]
     Cluster(#[from] kai_cluster::Error),
 }
 
-/// The owners of a pod, the nearest first. It ends below an owner that we may not read.
-pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, WalkError> {
+/// The owners of a pod, the nearest first. The chain ends below an owner that RBAC does not let us read.
+pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, OwnerError> {
     let mut owners = Vec::new();
     let mut next = pod.metadata.owner_references.first().cloned();
     while let Some(reference) = next {
         if owners.len() == OWNERS_MAX {
-            return Err(WalkError::Endless {
+            return Err(OwnerError::TooManyOwners {
                 pod: pod.metadata.qualified_name(),
             });
         }
         let metadata = match read(client, pod, &reference).await {
             Ok(metadata) => metadata,
             Err(error) if error.is_forbidden() => {
-                tracing::debug!(%error, "the owner above counts as none");
+                tracing::debug!(%error, "the owner is not readable and is ignored");
                 return Ok(owners);
             }
             Err(error) => return Err(error.into()),
         };
         let metadata = metadata.filter(|metadata| metadata.uid.as_ref() == Some(&reference.uid));
         let Some(metadata) = metadata else {
-            return Err(WalkError::Gone {
+            return Err(OwnerError::NotFound {
                 pod: pod.metadata.qualified_name(),
                 kind: printable(&reference.kind).into_owned(),
                 name: printable(&reference.name).into_owned(),
@@ -62,7 +62,7 @@ pub(super) async fn owners_of(client: &Client, pod: &Pod) -> Result<Vec<Owner>, 
             [] => None,
             [only] => Some(only.clone()),
             _ => {
-                return Err(WalkError::Several {
+                return Err(OwnerError::SeveralOwners {
                     kind: printable(&reference.kind).into_owned(),
                     name: format!("{}/{}", pod.metadata.namespace(), printable(&reference.name)),
                 });

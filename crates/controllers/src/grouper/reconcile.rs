@@ -1,24 +1,24 @@
-//! The shell of the grouper: reads what the rules ask for, writes what they decide.
+//! The reconciler of the grouper: reads the objects that the grouping rules need, writes the pod group and the pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kai_api::{ConfigMap, Object, ObjectKey, ObjectReference, Pod, PodGroup, keys};
-use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, Part, Patch, Severity, Target, WorkResult};
+use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, WorkResult, Part, Patch, Severity, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ignored::{Ignored, ignored_values};
-use super::memory::Grouped;
-use super::owners::{WalkError, owners_of};
-use super::plan::Plan;
-use super::workload::{ObjectRef, Objects, Owner, Refusal, Rules, Stop, Workload};
-use super::{KindDefaults, NAME, SOON, Settings, TYPES_KEY, apply, base, group};
+use super::desired_pod_group::DesiredPodGroup;
+use super::grouped_pods::GroupedPod;
+use super::ignored_values::{IgnoredValue, ignored_values};
+use super::owners::{OwnerError, owners_of};
+use super::workload::{GroupingError, GroupingOptions, ObjectRef, Objects, Owner, Refusal, Workload};
+use super::{KindDefaults, NAME, RETRY_SOON, Settings, TYPES_KEY, default_rules, desired_pod_group, patches};
 use crate::reconciles::Reconciles;
 
 const WARNING: &str = "PodGrouperWarning";
-/// Values without effect are remembered up to this number; beyond, they are told again.
-const TOLD_MAX: usize = 4_096;
-/// No kind asks for more objects than its owner and one beside it.
+/// Remembered reports of ignored values; beyond this number the set is cleared and reports repeat.
+const REPORTED_MAX: usize = 4_096;
+/// Objects read for one pod. No rule needs more than the top owner and one more object.
 const READS_MAX: usize = 4;
 
 pub(super) struct Grouper {
@@ -27,29 +27,29 @@ pub(super) struct Grouper {
     events: EventRecorder,
     reconciles: Reconciles,
     settings: Settings,
-    /// A plain lock: held for map operations only, never across an await.
+    /// Held for map operations only, never across an await.
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    grouped: FxHashMap<ObjectKey, Grouped>,
+    grouped: FxHashMap<ObjectKey, GroupedPod>,
     kind_defaults: Option<KindDefaults>,
-    /// Values without effect that were told, by object.
-    told: FxHashSet<(String, String)>,
+    /// Ignored values that were reported: uid of the object, text.
+    reported: FxHashSet<(String, String)>,
 }
 
-/// What became of a pod.
+/// The result of a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Done {
-    Left,
+enum PodResult {
+    Skipped,
     Grouped,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum ReconcileError {
     #[error(transparent)]
-    Walk(#[from] WalkError),
+    Owner(#[from] OwnerError),
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error(transparent)]
@@ -72,7 +72,7 @@ impl Grouper {
         self.settings.workers_max
     }
 
-    /// Whether a pod that changed has to be looked at.
+    /// Whether a changed pod has to be reconciled.
     pub(super) fn has_work(&self, key: &ObjectKey, pod: Option<&Pod>) -> bool {
         let mut state = self.lock();
         let Some(pod) = pod else {
@@ -83,7 +83,7 @@ impl Grouper {
             && !state.grouped.get(key).is_some_and(|grouped| grouped.holds_for(pod))
     }
 
-    /// The pods of groups that are gone.
+    /// The pods of deleted pod groups.
     pub(super) fn members_of(&self, groups: BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
         if groups.is_empty() {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Grouper {
         pods.map(|pod| ObjectKey::of(&*pod)).collect()
     }
 
-    /// Reads the administrator's defaults, if there are any. What can't be read leaves those of before.
+    /// Reads the administrator's kind defaults, if configured. After a failure the previous ones stay.
     pub(super) async fn read_kind_defaults(&self) {
         let Some((namespace, name)) = &self.settings.kind_defaults else {
             return;
@@ -105,7 +105,7 @@ impl Grouper {
         let target = Target::of::<ConfigMap>(namespace, name);
         let found = match self.client.get_value(target).await {
             Ok(found) => found,
-            Err(error) => return tracing::warn!(%error, "defaults by kind were not read"),
+            Err(error) => return tracing::warn!(%error, "reading the kind defaults failed"),
         };
         let text = found.as_ref().and_then(|map| map["data"][TYPES_KEY].as_str());
         match text.map(KindDefaults::parse) {
@@ -117,69 +117,69 @@ impl Grouper {
         }
     }
 
-    /// Gives one pod its group.
+    /// Reconciles one pod.
     pub(super) async fn reconcile(&self, key: &ObjectKey) -> WorkResult {
         let Some(pod) = self.informers.pods().get(key) else {
             return WorkResult::Done;
         };
-        match self.place(key, &pod).await {
-            Ok(Done::Left) => {
+        match self.group_pod(key, &pod).await {
+            Ok(PodResult::Skipped) => {
                 self.reconciles.count("left");
                 WorkResult::Done
             }
-            Ok(Done::Grouped) => {
+            Ok(PodResult::Grouped) => {
                 self.reconciles.count("grouped");
                 WorkResult::Done
             }
-            Err(Failure::Cluster(error)) if error.is_conflict() || error.is_not_found() => {
+            Err(ReconcileError::Cluster(error)) if error.is_conflict() || error.is_not_found() => {
                 self.reconciles.count("conflict");
-                SOON
+                RETRY_SOON
             }
-            Err(Failure::Cluster(error @ kai_cluster::Error::NotLeader { .. })) => {
+            Err(ReconcileError::Cluster(error @ kai_cluster::Error::NotLeader { .. })) => {
                 tracing::debug!(%error);
                 WorkResult::Retry
             }
-            Err(Failure::Walk(WalkError::Gone { .. })) if pod.is_terminating() => WorkResult::Done,
+            Err(ReconcileError::Owner(OwnerError::NotFound { .. })) if pod.is_terminating() => WorkResult::Done,
             Err(error) => {
                 self.reconciles.count("failed");
-                self.warn(&pod, &error).await;
+                self.report_failure(&pod, &error).await;
                 WorkResult::Retry
             }
         }
     }
 
-    async fn place(&self, key: &ObjectKey, pod: &Pod) -> Result<Done, Failure> {
-        let plan = match self.is_left_alone(pod).await? {
+    async fn group_pod(&self, key: &ObjectKey, pod: &Pod) -> Result<PodResult, ReconcileError> {
+        let desired = match self.is_skipped(pod).await? {
             true => None,
-            false => self.plan(pod).await?,
+            false => self.desired(pod).await?,
         };
-        let Some((plan, ignored)) = plan else {
-            self.remember(key, Grouped::left(pod));
-            return Ok(Done::Left);
+        let Some((desired, ignored)) = desired else {
+            self.remember(key, GroupedPod::skipped(pod));
+            return Ok(PodResult::Skipped);
         };
-        self.write_group(&plan).await?;
-        if let Some(change) = apply::pod_change(&plan, pod) {
+        self.write_group(&desired).await?;
+        if let Some(change) = patches::pod_patch(&desired, pod) {
             let target = Target::of::<Pod>(pod.metadata.namespace(), &key.name);
             self.client.patch(target, Part::Status, Patch::Merge(change)).await?;
-            tracing::info!(pod = %key, %plan, "grouped");
+            tracing::info!(pod = %key, %desired, "grouped");
             for ignored in &ignored {
-                self.tell_ignored(pod.metadata.namespace(), ignored).await;
+                self.report_ignored_value(pod.metadata.namespace(), ignored).await;
             }
         }
-        self.remember(key, Grouped::put(pod, &plan));
-        Ok(Done::Grouped)
+        self.remember(key, GroupedPod::assigned(pod, &desired));
+        Ok(PodResult::Grouped)
     }
 
-    fn remember(&self, key: &ObjectKey, grouped: Grouped) {
+    fn remember(&self, key: &ObjectKey, grouped: GroupedPod) {
         let mut state = self.lock();
         state.grouped.insert(key.clone(), grouped);
-        // Had it gone meanwhile, nobody would tell of that again.
+        // The pod may have been deleted meanwhile, and the informer reports the deletion once only.
         if self.informers.pods().get(key).is_none() {
             state.grouped.remove(key);
         }
     }
 
-    async fn is_left_alone(&self, pod: &Pod) -> Result<bool, kai_cluster::Error> {
+    async fn is_skipped(&self, pod: &Pod) -> Result<bool, kai_cluster::Error> {
         let metadata = &pod.metadata;
         let labels = |wanted: &[(String, String)], labels: &kai_api::TextMap| {
             wanted
@@ -191,18 +191,20 @@ impl Grouper {
         {
             return Ok(true);
         }
-        // A bare pod that names a group was put there by its author, unless the name is ours; then a lost group is made again.
+        // A bare pod that names another pod group was assigned by its author. A bare pod that names its own generated group gets that
+        // group again if the group is lost.
         if metadata.owner_references.is_empty()
             && let Some(name) = pod.pod_group()
         {
-            let is_ours = name == base::name_of(&Owner::of_pod(pod));
+            let is_ours = name == default_rules::name_of(&Owner::of_pod(pod));
             let is_there = self
                 .informers
                 .pod_groups()
                 .get(&ObjectKey::new(metadata.namespace(), name))
                 .is_some();
-            // The group of a pod that is gone goes with it. While our watch of pods lags, it would be made and collected without end.
-            if !is_ours || is_there || !self.is_alive(metadata).await? {
+            // The garbage collector deletes the group of a deleted pod. If the pod informer lags, the grouper would create the group
+            // again and again.
+            if !is_ours || is_there || !self.still_exists(metadata).await? {
                 return Ok(true);
             }
         }
@@ -213,22 +215,22 @@ impl Grouper {
         Ok(!namespace.is_some_and(|namespace| labels(&self.settings.namespace_labels, &namespace.metadata().labels)))
     }
 
-    /// Whether the API server still has this very pod.
-    async fn is_alive(&self, pod: &kai_api::Metadata) -> Result<bool, kai_cluster::Error> {
+    /// Whether the API server still has the pod with this uid.
+    async fn still_exists(&self, pod: &kai_api::Metadata) -> Result<bool, kai_cluster::Error> {
         let target = Target::of::<Pod>(pod.namespace(), pod.plain_name());
         let present = self.client.get_metadata(target).await?;
         Ok(present.is_some_and(|present| present.uid == pod.uid))
     }
 
-    /// The pod's group, and what is said in vain about it; `None` for a pod whose owners want no group.
-    async fn plan(&self, pod: &Pod) -> Result<Option<(Plan, Vec<Ignored>)>, Failure> {
+    /// The desired pod group and the values that have no effect on it; `None` if an owner opts out of grouping.
+    async fn desired(&self, pod: &Pod) -> Result<Option<(DesiredPodGroup, Vec<IgnoredValue>)>, ReconcileError> {
         let owners = owners_of(&self.client, pod).await?;
         if owners.iter().any(Owner::opts_out) {
             return Ok(None);
         }
-        let rules = Rules {
+        let options = GroupingOptions {
             kind_defaults: self.lock().kind_defaults.clone().unwrap_or_default(),
-            ..self.settings.rules.clone()
+            ..self.settings.options.clone()
         };
         let mut objects: Objects = BTreeMap::new();
         loop {
@@ -236,13 +238,13 @@ impl Grouper {
                 pod,
                 owners: &owners,
                 objects: &objects,
-                view: &*self.informers,
-                rules: &rules,
+                cluster: &*self.informers,
+                options: &options,
             };
-            match group(&workload) {
-                Ok(plan) => return Ok(Some((plan, ignored_values(&workload)))),
-                Err(Stop::Refused(refusal)) => return Err(refusal.into()),
-                Err(Stop::Needs(reference)) => {
+            match desired_pod_group(&workload) {
+                Ok(desired) => return Ok(Some((desired, ignored_values(&workload)))),
+                Err(GroupingError::Refused(refusal)) => return Err(refusal.into()),
+                Err(GroupingError::NeedsObject(reference)) => {
                     assert!(objects.len() < READS_MAX, "a grouper asks for objects without end");
                     let object = self.read(pod, &reference).await?;
                     objects.insert(reference, object);
@@ -262,46 +264,50 @@ impl Grouper {
         self.client.get_value(target).await
     }
 
-    async fn write_group(&self, plan: &Plan) -> Result<(), kai_cluster::Error> {
-        let key = ObjectKey::new(&plan.namespace, &plan.name);
+    async fn write_group(&self, desired: &DesiredPodGroup) -> Result<(), kai_cluster::Error> {
+        let key = ObjectKey::new(&desired.namespace, &desired.name);
         let mut present = self.informers.pod_groups().get(&key);
         if present.is_none() {
             match self
                 .client
-                .create(&PodGroup::RESOURCE, &plan.namespace, apply::body(plan))
+                .create(
+                    &PodGroup::RESOURCE,
+                    &desired.namespace,
+                    patches::pod_group_body(desired),
+                )
                 .await
             {
                 Ok(_) => return Ok(()),
-                // Another pod of the group was faster; the watch has not told yet.
+                // The reconciliation of another pod created the group; the informer does not have it yet.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(error),
             }
-            present = self.client.get(&plan.namespace, &plan.name).await?.map(Arc::new);
+            present = self.client.get(&desired.namespace, &desired.name).await?.map(Arc::new);
         }
-        let change = present.and_then(|present| apply::change(plan, &present, &self.settings.rules));
+        let change = present.and_then(|present| patches::pod_group_patch(desired, &present, &self.settings.options));
         let Some(change) = change else { return Ok(()) };
-        let target = Target::of::<PodGroup>(&plan.namespace, &plan.name);
+        let target = Target::of::<PodGroup>(&desired.namespace, &desired.name);
         self.client.patch(target, Part::Object, Patch::Merge(change)).await?;
         Ok(())
     }
 
-    async fn warn(&self, pod: &Pod, error: &Failure) {
-        tracing::warn!(pod = pod.metadata.qualified_name(), %error, "a pod was not grouped");
+    async fn report_failure(&self, pod: &Pod, error: &ReconcileError) {
+        tracing::warn!(pod = pod.metadata.qualified_name(), %error, "grouping a pod failed");
         let namespace = pod.metadata.namespace();
         self.record(namespace, &Owner::of_pod(pod), error.to_string()).await;
     }
 
-    /// Once per object and text: the pods of a workload are many.
-    async fn tell_ignored(&self, namespace: &str, ignored: &Ignored) {
+    /// Reports each ignored value once per object: a workload has many pods.
+    async fn report_ignored_value(&self, namespace: &str, ignored: &IgnoredValue) {
         let text = ignored.problem.to_string();
-        let is_news = {
-            let told = &mut self.lock().told;
-            if told.len() >= TOLD_MAX {
-                told.clear();
+        let is_new = {
+            let reported = &mut self.lock().reported;
+            if reported.len() >= REPORTED_MAX {
+                reported.clear();
             }
-            told.insert((ignored.owner.uid.clone(), text.clone()))
+            reported.insert((ignored.owner.uid.clone(), text.clone()))
         };
-        if is_news {
+        if is_new {
             tracing::warn!("{text}");
             self.record(namespace, &ignored.owner, text).await;
         }

@@ -1,15 +1,15 @@
-//! What the groupers look at: a pod, its owners, objects read on the way, and a view of the cluster. Nothing here reads the API:
-//! what is missing is asked for with [`Stop::Needs`].
+//! The input of the grouping rules: a pod, its owners, objects read so far, and read access to the cluster. A rule never calls the API:
+//! it returns [`GroupingError::NeedsObject`], and the caller reads the object and tries again.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use kai_api::{Metadata, Pod, PodGroup, TextMap, keys};
+use kai_api::{Metadata, Pod, TextMap, keys};
 use serde_json::Value;
 
+use super::cluster_reader::ClusterReader;
 use super::kind_defaults::KindDefaults;
 
-/// One object above a pod, by its metadata alone.
+/// An owner of a pod, by its metadata only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// Group and version.
@@ -27,7 +27,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An owner of this metadata. What it is, its metadata does not say.
+    /// An owner with this metadata, which has neither API version nor kind.
     pub fn new(api_version: &str, kind: &str, metadata: &Metadata) -> Owner {
         let map = |map: &TextMap| {
             map.iter()
@@ -44,12 +44,12 @@ impl Owner {
         }
     }
 
-    /// A pod that nobody owns owns itself.
+    /// The pod as its own top owner, for bare pods.
     pub fn of_pod(pod: &Pod) -> Owner {
         Owner::new("v1", "Pod", &pod.metadata)
     }
 
-    /// An object that was read whole.
+    /// The owner from a complete object.
     pub fn of_object(object: &Value) -> Option<Owner> {
         let metadata: Metadata = serde_json::from_value(object.get("metadata")?.clone()).ok()?;
         Some(Owner::new(
@@ -59,7 +59,7 @@ impl Owner {
         ))
     }
 
-    /// API group; empty for the core.
+    /// API group; empty for the core group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
@@ -71,7 +71,7 @@ impl Owner {
             .map_or(&self.api_version, |(_, version)| version)
     }
 
-    /// Whether it keeps the grouper away.
+    /// Whether the owner's annotation turns grouping off.
     pub fn opts_out(&self) -> bool {
         self.annotations
             .get(keys::SKIP_POD_GROUPER)
@@ -87,7 +87,7 @@ impl Owner {
     }
 }
 
-/// An object beside the pod, in the pod's namespace.
+/// A reference to an object in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectRef {
     /// Group and version.
@@ -98,50 +98,38 @@ pub struct ObjectRef {
     pub name: String,
 }
 
-/// Objects that were read whole so far; `None` for those that are not there.
+/// Complete objects that were read so far; `None` for objects that do not exist.
 pub type Objects = BTreeMap<ObjectRef, Option<Value>>;
 
-/// Why there is no plan (yet).
+/// Why a rule returned no pod group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// This object has to be read first.
-    Needs(ObjectRef),
-    /// The workload can't be grouped as it is.
+pub enum GroupingError {
+    /// The rule needs this object. The caller reads it and calls the rule again.
+    NeedsObject(ObjectRef),
+    /// The workload is invalid.
     Refused(Refusal),
 }
 
-/// What is wrong with an object.
+/// An invalid field of the pod or of an owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: {reason}")]
 pub struct Refusal {
-    /// Which object.
+    /// Kind, namespace and name of the object.
     pub object: String,
-    /// Which field of it.
+    /// Path of the field.
     pub field: String,
-    /// What is wrong, and what to do.
+    /// The problem and the remedy.
     pub reason: String,
 }
 
-/// What the groupers may know of the rest of the cluster.
-pub trait View: Sync {
-    /// Whether there is such a priority class.
-    fn has_priority_class(&self, name: &str) -> bool;
-    /// A pod group.
-    fn pod_group(&self, namespace: &str, name: &str) -> Option<Arc<PodGroup>>;
-    /// Whether a pod group of the namespace has such a name and no subgroups: a shape of older versions.
-    fn has_flat_pod_group(&self, namespace: &str, name_is: &dyn Fn(&str) -> bool) -> bool;
-    /// The pods of the namespace that have this label, as far as they have not ended.
-    fn pods_labelled(&self, namespace: &str, label: &str, value: &str) -> Vec<Arc<Pod>>;
-}
-
-/// How to group, from the settings.
+/// Options of the grouping rules, from the flags.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct GroupingOptions {
     /// Label that names the queue.
     pub queue_label: String,
     /// Label that names the node pool; empty for none.
     pub node_pool_label: String,
-    /// Whether pod groups named as in older versions are kept.
+    /// Whether existing pod groups with names of older versions are kept.
     pub search_legacy: bool,
     /// Whether the pods of a Knative revision are a gang.
     pub knative_gang: bool,
@@ -149,9 +137,9 @@ pub struct Rules {
     pub kind_defaults: KindDefaults,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules {
+impl Default for GroupingOptions {
+    fn default() -> GroupingOptions {
+        GroupingOptions {
             queue_label: keys::QUEUE.to_owned(),
             node_pool_label: keys::NODE_POOL.to_owned(),
             search_legacy: true,
@@ -161,23 +149,23 @@ impl Default for Rules {
     }
 }
 
-/// All that a grouper looks at.
+/// The input of a grouping rule.
 #[derive(Clone, Copy)]
 pub struct Workload<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Its owners, the nearest first; none for a bare pod, or where nobody may be asked.
+    /// The pod's owners, the nearest first; none for a bare pod, or if RBAC does not let us read them.
     pub owners: &'a [Owner],
-    /// What was read whole so far.
+    /// Complete objects that were read so far.
     pub objects: &'a Objects,
-    /// The rest of the cluster.
-    pub view: &'a dyn View,
-    /// How to group.
-    pub rules: &'a Rules,
+    /// Read access to pod groups, pods and priority classes.
+    pub cluster: &'a dyn ClusterReader,
+    /// Options of the grouping rules.
+    pub options: &'a GroupingOptions,
 }
 
 impl<'a> Workload<'a> {
-    /// The namespace of all of it.
+    /// The namespace of the pod, its owners and its pod group.
     pub fn namespace(&self) -> &'a str {
         self.pod.metadata.namespace()
     }
@@ -197,12 +185,12 @@ impl<'a> Workload<'a> {
         self.pod.metadata.annotations.text(key)
     }
 
-    /// An object, whole.
-    pub fn object(&self, reference: ObjectRef) -> Result<&'a Value, Stop> {
+    /// A complete object, or the error that asks for it.
+    pub fn object(&self, reference: ObjectRef) -> Result<&'a Value, GroupingError> {
         match self.objects.get(&reference) {
-            None => Err(Stop::Needs(reference)),
+            None => Err(GroupingError::NeedsObject(reference)),
             Some(Some(object)) => Ok(object),
-            Some(None) => Err(Stop::Refused(Refusal {
+            Some(None) => Err(GroupingError::Refused(Refusal {
                 object: format!("Pod {}/{}", self.namespace(), self.pod_name()),
                 field: "metadata.ownerReferences".to_owned(),
                 reason: format!(
@@ -213,18 +201,18 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// The pod itself is wrong.
-    pub fn refuse_pod(&self, field: String, reason: impl Into<String>) -> Stop {
-        Stop::Refused(Refusal {
+    /// An invalid field of the pod.
+    pub fn refuse_pod(&self, field: String, reason: impl Into<String>) -> GroupingError {
+        GroupingError::Refused(Refusal {
             object: format!("Pod {}/{}", self.namespace(), self.pod_name()),
             field,
             reason: reason.into(),
         })
     }
 
-    /// An owner is wrong.
-    pub fn refuse_owner(&self, owner: &Owner, field: String, reason: impl Into<String>) -> Stop {
-        Stop::Refused(Refusal {
+    /// An invalid field of an owner.
+    pub fn refuse_owner(&self, owner: &Owner, field: String, reason: impl Into<String>) -> GroupingError {
+        GroupingError::Refused(Refusal {
             object: format!("{} {}/{}", owner.kind, self.namespace(), owner.name),
             field,
             reason: reason.into(),

@@ -1,7 +1,8 @@
-//! The status of pod groups and of queues: what their pods ask for and have. Both are computed from the present state of the watches
-//! each time, never by adding and subtracting events, so they can't drift. Nothing here decides anything.
+//! The status of pod groups and queues: the resources that their pods request and have. A pod group's status is computed from all its
+//! pods each time. A queue's sums are updated by subtracting a pod group's previous status and adding its current one, in exact
+//! integers, so they do not drift. Nothing here decides anything.
 
-mod amounts;
 pub mod pod_groups;
 mod queue_metrics;
 pub mod queues;
+mod resource_amounts;

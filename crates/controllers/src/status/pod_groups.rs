@@ -1,4 +1,4 @@
-//! The status of pod groups: what their pods ask for and have.
+//! The pod-group controller: writes the status of pod groups, which sums up the resources that their pods request and have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -7,37 +7,39 @@ use std::time::Duration;
 
 use kai_api::crd::{PodCounts, ResourcesStatus};
 use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PriorityClasses, keys};
-use kai_cluster::{Client, Context, Informers, Part, Patch, Target, WorkQueue, WorkResult};
+use kai_cluster::{Client, Context, Informers, WorkResult, Part, Patch, Target, WorkQueue};
 use kai_engine::model::GpuRequest;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::amounts::{Amounts, NANO};
+use super::resource_amounts::{NANO_PER_UNIT, ResourceAmounts};
 use crate::Error;
 use crate::merge_patch::difference;
 use crate::reconciles::Reconciles;
 
-/// The name of the part in health reports.
+/// The controller's name in health reports.
 const NAME: &str = "pod-group-controller";
-/// A new pod is grouped and bound within moments; one write tells of all that. It costs the API server as much as several bindings.
+/// Delay before a write. A new pod is grouped and bound within a moment, and one write covers all of that; a write costs the API server
+/// as much as several bindings.
 const COALESCE: Duration = Duration::from_secs(1);
-/// A write that takes longer than this finds the API server busy, with bindings mostly. Nobody waits for a status as for those.
-const BRISK: Duration = Duration::from_millis(20);
-/// For each second that it took beyond, a worker leaves the server alone for this many, within bounds.
-const RESTS: u32 = 8;
-const REST_MAX: Duration = Duration::from_secs(5);
-/// Nobody changed anything for this long: look at all groups again, since what a memory request means depends on its node.
-const QUIET: Duration = Duration::from_secs(30);
-/// Far more than a batch of changes takes to hand out.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// A slower write means that the API server is busy, mostly with bindings, which matter more than a status.
+const FAST_WRITE: Duration = Duration::from_millis(20);
+/// A worker pauses this many times the excess over `FAST_WRITE`, at most `PAUSE_MAX`.
+const PAUSE_FACTOR: u32 = 8;
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// After this time without a change, the controller recomputes all pod groups: the meaning of a GPU memory request depends on the
+/// node's GPUs.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
+/// The controller counts as dead after this time; enqueueing a batch of changes takes far less.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(120);
 
-/// What the controller does.
+/// The settings of the pod-group controller.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Only pods that ask for this scheduler count.
+    /// The controller counts pods whose `spec.schedulerName` is this name.
     pub scheduler_name: String,
-    /// Pod groups worked on at a time.
+    /// Pod groups reconciled at a time.
     pub workers_max: usize,
 }
 
@@ -50,17 +52,17 @@ impl Default for Settings {
     }
 }
 
-/// Which pods are in which group, by what they say. A group is in the namespace of its pods.
+/// The pods of each pod group, by the annotation of the pods. A pod group is in the namespace of its pods.
 #[derive(Debug, Default)]
-struct Members {
+struct GroupMembers {
     group_of: BTreeMap<ObjectKey, Arc<str>>,
-    /// Names, sorted. Most groups have few.
+    /// Names of the pods, sorted. Most groups have few pods.
     pods_of: BTreeMap<ObjectKey, Vec<Arc<str>>>,
 }
 
-impl Members {
-    /// Takes note of a pod; answers with the groups that this changes.
-    fn note(&mut self, pod: &ObjectKey, group: Option<Arc<str>>) -> Vec<ObjectKey> {
+impl GroupMembers {
+    /// Records a pod's group; returns the pod groups whose members change.
+    fn record(&mut self, pod: &ObjectKey, group: Option<Arc<str>>) -> Vec<ObjectKey> {
         let before = match &group {
             Some(group) => self.group_of.insert(pod.clone(), Arc::clone(group)),
             None => self.group_of.remove(pod),
@@ -105,13 +107,13 @@ struct Controller {
     informers: Arc<Informers>,
     reconciles: Reconciles,
     settings: Settings,
-    /// A plain lock: held for map operations only, never across an await.
-    members: Mutex<Members>,
+    /// Held for map operations only, never across an await.
+    members: Mutex<GroupMembers>,
 }
 
-/// Keeps the status of pod groups until it is dropped.
+/// Runs the pod-group controller until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    context.health.announce(NAME, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let informers = &context.informers;
     let wake = Arc::new(Notify::new());
     let pods = informers.pods().subscribe(&wake);
@@ -130,11 +132,11 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
         settings,
         members: Mutex::default(),
     });
-    let hand_out = async {
+    let enqueue_changes = async {
         loop {
             for (key, pod) in pods.take() {
                 let group = pod.and_then(|pod| controller.group_of(&pod));
-                let changed = controller.lock().note(&key, group);
+                let changed = controller.lock().record(&key, group);
                 changed.into_iter().for_each(|group| queue.add_after(group, COALESCE));
             }
             for (key, group) in groups.take() {
@@ -144,7 +146,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
             }
             let mut all = !classes.take().is_empty();
             context.health.alive(NAME);
-            let changed = tokio::time::timeout(QUIET, wake.notified()).await;
+            let changed = tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await;
             all |= changed.is_err();
             if all {
                 let all = context.informers.pod_groups().all();
@@ -161,7 +163,7 @@ pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Err
     };
     tokio::select! {
         biased;
-        never = hand_out => never,
+        never = enqueue_changes => never,
         () = work => Err(Error::Ended { part: NAME }),
     }
 }
@@ -177,10 +179,7 @@ impl Controller {
             return WorkResult::Done;
         };
         let members = self.lock().of(key);
-        let pods: Vec<Arc<Pod>> = members
-            .iter()
-            .filter_map(|key| self.informers.pods().get(key))
-            .collect();
+        let pods: Vec<Arc<Pod>> = members.iter().filter_map(|key| self.informers.pods().get(key)).collect();
         let (_, preemptible) = group.rank(&classes(&self.informers));
         let gpu_memory_mib = |node: &str| {
             self.informers
@@ -199,26 +198,26 @@ impl Controller {
         match self.client.patch(target, Part::Status, Patch::Merge(change)).await {
             Ok(_) => {
                 self.reconciles.count("changed");
-                tokio::time::sleep(rest_after(started.elapsed())).await;
+                tokio::time::sleep(pause_after(started.elapsed())).await;
                 WorkResult::Done
             }
             Err(error) if error.is_not_found() => WorkResult::Done,
             Err(error) => {
                 self.reconciles.count("failed");
-                tracing::warn!(%error, "the status of a pod group was not written");
+                tracing::warn!(%error, "writing the status of a pod group failed");
                 WorkResult::Retry
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Members> {
+    fn lock(&self) -> MutexGuard<'_, GroupMembers> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How long a worker lets the API server be after a write that took so long.
-fn rest_after(took: Duration) -> Duration {
-    REST_MAX.min(took.saturating_sub(BRISK) * RESTS)
+/// The pause after a write that took this long.
+fn pause_after(took: Duration) -> Duration {
+    PAUSE_MAX.min(took.saturating_sub(FAST_WRITE) * PAUSE_FACTOR)
 }
 
 fn classes(informers: &Informers) -> PriorityClasses {
@@ -250,28 +249,28 @@ fn change(group: &PodGroup, status: &ResourcesStatus, counts: &PodCounts) -> Opt
     Some(json!({ "status": status }))
 }
 
-/// A pod counts as running from the moment it has a node: then its resources are written anyway, and no write comes on top.
+/// A pod counts as running once it has a node: the resources change at the same moment, so no further write is needed.
 fn pod_counts(pods: &[Arc<Pod>]) -> PodCounts {
     let placed = pods.iter().filter(|pod| pod.node_name().is_some()).count();
     PodCounts::of(placed, pods.len() - placed)
 }
 
-/// What pods ask for and have. Pods that have ended don't count.
+/// The resources that pods request and have. Pods that have ended do not count.
 pub(crate) fn resources_status(
     pods: &[Arc<Pod>],
     gpu_memory_mib: impl Fn(&str) -> Option<i64>,
     preemptible: bool,
 ) -> ResourcesStatus {
-    let (mut requested, mut allocated) = (Amounts::default(), Amounts::default());
+    let (mut requested, mut allocated) = (ResourceAmounts::default(), ResourceAmounts::default());
     for pod in pods {
-        let mut own = Amounts::default();
+        let mut own = ResourceAmounts::default();
         for (name, quantities) in pod.container_requests() {
             quantities
                 .into_iter()
                 .for_each(|quantity| own.add_quantity(name, quantity));
         }
         requested.add(&own);
-        let share = Share::of(pod);
+        let share = GpuShare::of(pod);
         share.add_requested(&mut requested);
         if let Some(node) = pod.node_name() {
             allocated.add(&own);
@@ -290,49 +289,52 @@ pub(crate) fn resources_status(
     }
 }
 
-/// The part of GPUs that a pod asks for beside its containers' resources.
-enum Share {
+/// The GPU share that a pod requests by annotation, beside its containers' resources.
+enum GpuShare {
     None,
-    /// Billionths of each.
+    /// Billionths of each device.
     Fraction {
         billionths: i64,
         devices: i64,
     },
-    /// MiB of each.
+    /// MiB of each device.
     Memory {
         mib: i64,
         devices: i64,
     },
 }
 
-impl Share {
-    fn of(pod: &Pod) -> Share {
+impl GpuShare {
+    fn of(pod: &Pod) -> GpuShare {
         match pod.gpu_usage() {
-            GpuRequest::Fraction { billionths, devices } => Share::Fraction { billionths, devices },
-            GpuRequest::Memory { mib, devices } => Share::Memory { mib, devices },
-            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => Share::None,
+            GpuRequest::Fraction { billionths, devices } => GpuShare::Fraction { billionths, devices },
+            GpuRequest::Memory { mib, devices } => GpuShare::Memory { mib, devices },
+            GpuRequest::None | GpuRequest::Whole { .. } | GpuRequest::Mig { .. } => GpuShare::None,
         }
     }
 
-    fn add_requested(&self, amounts: &mut Amounts) {
+    fn add_requested(&self, amounts: &mut ResourceAmounts) {
         match *self {
-            Share::None => {}
-            Share::Fraction { billionths, devices } => {
+            GpuShare::None => {}
+            GpuShare::Fraction { billionths, devices } => {
                 amounts.add_nano(keys::RESOURCE_GPU, i128::from(billionths) * i128::from(devices));
             }
-            Share::Memory { mib, devices } => {
-                amounts.add_nano(keys::RESOURCE_GPU_MEMORY, i128::from(mib) * i128::from(devices) * NANO);
+            GpuShare::Memory { mib, devices } => {
+                amounts.add_nano(
+                    keys::RESOURCE_GPU_MEMORY,
+                    i128::from(mib) * i128::from(devices) * NANO_PER_UNIT,
+                );
             }
         }
     }
 
-    fn add_allocated(&self, amounts: &mut Amounts, gpu_memory_mib: impl FnOnce() -> Option<i64>) {
+    fn add_allocated(&self, amounts: &mut ResourceAmounts, gpu_memory_mib: impl FnOnce() -> Option<i64>) {
         match *self {
-            Share::None | Share::Fraction { .. } => self.add_requested(amounts),
-            Share::Memory { mib, devices } => {
-                // Of a GPU whose size is unknown nobody can say which part it is.
+            GpuShare::None | GpuShare::Fraction { .. } => self.add_requested(amounts),
+            GpuShare::Memory { mib, devices } => {
+                // Without the size of the GPU, the fraction is unknown and not counted.
                 if let Some(gpu) = gpu_memory_mib().filter(|gpu| *gpu > 0) {
-                    let nano = i128::from(mib) * i128::from(devices) * NANO / i128::from(gpu);
+                    let nano = i128::from(mib) * i128::from(devices) * NANO_PER_UNIT / i128::from(gpu);
                     amounts.add_nano(keys::RESOURCE_GPU, nano);
                 }
             }
@@ -349,8 +351,8 @@ mod tests {
     #[test]
     fn a_busy_server_is_left_alone_for_a_while() {
         let millis = Duration::from_millis;
-        let rests = [0, 20, 120, 60_000].map(|took| rest_after(millis(took)));
-        assert_eq!(rests, [millis(0), millis(0), millis(800), REST_MAX]);
+        let rests = [0, 20, 120, 60_000].map(|took| pause_after(millis(took)));
+        assert_eq!(rests, [millis(0), millis(0), millis(800), PAUSE_MAX]);
     }
 
     fn pod(annotations: Value, requests: Value, node: Option<&str>) -> Arc<Pod> {
@@ -446,16 +448,16 @@ mod tests {
 
     #[test]
     fn a_pod_that_moves_changes_both_groups() {
-        let mut members = Members::default();
+        let mut members = GroupMembers::default();
         let (pod, a, b) = (
             ObjectKey::new("n", "p"),
             ObjectKey::new("n", "a"),
             ObjectKey::new("n", "b"),
         );
-        assert_eq!(members.note(&pod, Some("a".into())), vec![a.clone()]);
-        assert_eq!(members.note(&pod, Some("b".into())), [a.clone(), b.clone()]);
+        assert_eq!(members.record(&pod, Some("a".into())), vec![a.clone()]);
+        assert_eq!(members.record(&pod, Some("b".into())), [a.clone(), b.clone()]);
         assert_eq!((members.of(&a), members.of(&b)), (vec![], vec![pod.clone()]));
-        assert_eq!(members.note(&pod, None), vec![b.clone()]);
+        assert_eq!(members.record(&pod, None), vec![b.clone()]);
         assert_eq!(members.of(&b), []);
     }
 }

@@ -1,4 +1,4 @@
-//! The metrics of queues: what they are promised and what they have. Series of queues that are gone are removed.
+//! The metrics of queues: quota and allocation. Series of deleted queues are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -9,27 +9,27 @@ use kai_cluster::Metrics;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-use super::queues::Sum;
+use super::queues::QueueTotals;
 
 const MILLI_PER_CORE: f64 = 1_000.0;
-/// Unit of a queue's memory.
+/// A queue's memory quota is in megabytes.
 const BYTES_PER_MEGABYTE: f64 = 1e6;
-/// Allocated amounts are shown with four decimals.
+/// Allocated amounts have four decimals.
 const DECIMALS: f64 = 1e4;
-/// How a queue writes that there is no bound.
+/// The value for an unlimited quota.
 const UNLIMITED: f64 = -1.0;
 
 type Labels = Vec<(String, String)>;
 type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
 
-/// Which labels of queues become labels of metrics.
+/// The mapping from labels of queues to labels of metrics.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Labelling {
+pub(super) struct MetricLabels {
     pub(super) labels: Vec<(String, String)>,
     pub(super) defaults: BTreeMap<String, String>,
 }
 
-impl Labelling {
+impl MetricLabels {
     fn of(&self, queue: &Queue) -> Labels {
         let name = queue.metadata.plain_name();
         let own = [
@@ -47,10 +47,10 @@ impl Labelling {
     }
 }
 
-/// One gauge per quantity. Dropping it removes all series.
+/// A gauge per quantity. Dropping the struct removes all series.
 #[derive(Debug, Default)]
 pub(super) struct QueueMetrics {
-    labelling: Labelling,
+    metric_labels: MetricLabels,
     info: Gauges,
     deserved_gpus: Gauges,
     quota_cpu_cores: Gauges,
@@ -58,8 +58,8 @@ pub(super) struct QueueMetrics {
     allocated_gpus: Gauges,
     allocated_cpu_cores: Gauges,
     allocated_memory_bytes: Gauges,
-    /// A plain lock: one writer only, held for set operations.
-    shown: Mutex<BTreeSet<Labels>>,
+    /// The label sets of the exported series. One writer; held for set operations only.
+    exported: Mutex<BTreeSet<Labels>>,
 }
 
 impl Drop for QueueMetrics {
@@ -69,9 +69,9 @@ impl Drop for QueueMetrics {
 }
 
 impl QueueMetrics {
-    pub(super) fn registered(metrics: &Metrics, namespace: &str, labelling: Labelling) -> QueueMetrics {
+    pub(super) fn registered(metrics: &Metrics, namespace: &str, metric_labels: MetricLabels) -> QueueMetrics {
         let mut queues = QueueMetrics::default();
-        queues.labelling = labelling;
+        queues.metric_labels = metric_labels;
         let mut registry = metrics.registry();
         for (name, help, gauges) in queues.gauges() {
             let name = match namespace {
@@ -83,23 +83,20 @@ impl QueueMetrics {
         queues
     }
 
-    /// Shows what queues are promised and have.
-    pub(super) fn show(&self, queues: &[Arc<Queue>], sums: &BTreeMap<String, Sum>) {
+    /// Exports quota and allocation of the queues.
+    pub(super) fn export(&self, queues: &[Arc<Queue>], totals: &BTreeMap<String, QueueTotals>) {
         let mut present = BTreeSet::new();
         for queue in queues {
-            let labels = self.labelling.of(queue);
-            let promised = queue.resources();
+            let labels = self.metric_labels.of(queue);
+            let quota = queue.resources();
             let set = |gauges: &Gauges, value: f64| {
                 gauges.get_or_create(&labels).set(value);
             };
             set(&self.info, 1.0);
-            set(&self.deserved_gpus, promised.gpu.quota);
-            set(&self.quota_cpu_cores, scaled(promised.cpu.quota, 1.0 / MILLI_PER_CORE));
-            set(
-                &self.quota_memory_bytes,
-                scaled(promised.memory.quota, BYTES_PER_MEGABYTE),
-            );
-            let allocated = sums.get(queue.metadata.plain_name()).map(Sum::allocated);
+            set(&self.deserved_gpus, quota.gpu.quota);
+            set(&self.quota_cpu_cores, scaled(quota.cpu.quota, 1.0 / MILLI_PER_CORE));
+            set(&self.quota_memory_bytes, scaled(quota.memory.quota, BYTES_PER_MEGABYTE));
+            let allocated = totals.get(queue.metadata.plain_name()).map(QueueTotals::allocated);
             let units = |name: &str| allocated.map_or(0.0, |allocated| rounded(allocated.units(name)));
             let gpu = allocated.and_then(|allocated| allocated.names().find(|name| name.ends_with("/gpu")));
             set(&self.allocated_gpus, units(gpu.unwrap_or(keys::RESOURCE_GPU)));
@@ -107,13 +104,13 @@ impl QueueMetrics {
             set(&self.allocated_memory_bytes, units(keys::RESOURCE_MEMORY));
             present.insert(labels);
         }
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        for gone in shown.difference(&present) {
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        for gone in exported.difference(&present) {
             for (_, _, gauges) in self.gauges() {
                 gauges.remove(gone);
             }
         }
-        *shown = present;
+        *exported = present;
     }
 
     fn gauges(&self) -> [(&'static str, &'static str, &Gauges); 7] {
@@ -121,32 +118,32 @@ impl QueueMetrics {
             ("queue_info", "1 for each queue", &self.info),
             (
                 "queue_deserved_gpus",
-                "GPUs that are the queue's own; -1 for no bound",
+                "GPU quota of the queue; -1 for unlimited",
                 &self.deserved_gpus,
             ),
             (
                 "queue_quota_cpu_cores",
-                "CPUs that are the queue's own; -1 for no bound",
+                "CPU quota of the queue; -1 for unlimited",
                 &self.quota_cpu_cores,
             ),
             (
                 "queue_quota_memory_bytes",
-                "Memory that is the queue's own; -1 for no bound",
+                "Memory quota of the queue; -1 for unlimited",
                 &self.quota_memory_bytes,
             ),
             (
                 "queue_allocated_gpus",
-                "GPUs that the queue's work has",
+                "GPUs allocated to the queue's pods",
                 &self.allocated_gpus,
             ),
             (
                 "queue_allocated_cpu_cores",
-                "CPUs that the queue's work has",
+                "CPUs allocated to the queue's pods",
                 &self.allocated_cpu_cores,
             ),
             (
                 "queue_allocated_memory_bytes",
-                "Memory that the queue's work has",
+                "Memory allocated to the queue's pods",
                 &self.allocated_memory_bytes,
             ),
         ]
@@ -170,17 +167,17 @@ mod tests {
     #[test]
     fn series_come_and_go_with_the_queue() {
         let metrics = Metrics::default();
-        let labelling = Labelling {
+        let metric_labels = MetricLabels {
             labels: vec![("team".to_owned(), "team_name".to_owned())],
             defaults: [("team".to_owned(), "none".to_owned())].into(),
         };
-        let queues = QueueMetrics::registered(&metrics, "kai", labelling);
+        let queues = QueueMetrics::registered(&metrics, "kai", metric_labels);
         let queue: Queue = serde_json::from_value(json!({
             "metadata": { "name": "q" },
             "spec": { "displayName": "Q", "resources": { "gpu": { "quota": 2.5 }, "cpu": { "quota": 1500 }, "memory": { "quota": -1 } } },
         }))
         .unwrap();
-        queues.show(&[Arc::new(queue)], &BTreeMap::new());
+        queues.export(&[Arc::new(queue)], &BTreeMap::new());
         let labels = r#"{queue_name="q",queue_metadata_name="q",queue_display_name="Q",team_name="none"}"#;
         let text = metrics.text();
         for line in [
@@ -192,9 +189,12 @@ mod tests {
             format!("kai_queue_allocated_cpu_cores{labels} 0.0"),
             format!("kai_queue_allocated_memory_bytes{labels} 0.0"),
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing in\n{text}");
+            assert!(
+                text.lines().any(|exported| exported == line),
+                "{line} is missing in\n{text}"
+            );
         }
-        queues.show(&[], &BTreeMap::new());
+        queues.export(&[], &BTreeMap::new());
         assert!(!metrics.text().contains("queue_name="));
     }
 }

@@ -1,4 +1,5 @@
-//! The status of queues: what the pod groups in them and in their children ask for and have, and the metrics of it.
+//! The queue controller: writes the status and the metrics of queues, which sum up the resources that the pod groups of a queue and its
+//! children request and have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -12,31 +13,31 @@ use kai_cluster::{Client, Context, Part, Patch, Target};
 use serde_json::json;
 use tokio::sync::Notify;
 
-use super::amounts::Amounts;
-use super::queue_metrics::{Labelling, QueueMetrics};
+use super::queue_metrics::{MetricLabels, QueueMetrics};
+use super::resource_amounts::ResourceAmounts;
 use crate::Error;
 use crate::merge_patch::difference;
 use crate::reconciles::Reconciles;
 
-/// The name of the part in health reports.
+/// The controller's name in health reports.
 const NAME: &str = "queue-controller";
-/// Changes come in bursts; one round of sums up the tree and of writes serves a whole burst.
+/// Delay after a round. Changes come in bursts, and one round of totals and writes covers a burst.
 const COALESCE: Duration = Duration::from_millis(500);
-/// Nobody changed anything for this long: say that all is well, and try again what failed.
-const QUIET: Duration = Duration::from_secs(15);
-/// Far more than all writes of a round take, unless the API does not answer.
-const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// Writes at a time.
+/// After this time without a change, the controller reports that it is alive and repeats failed writes.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
+/// The controller counts as dead after this time; the writes of a round take far less, unless the API server does not answer.
+const HEARTBEAT_MAX: Duration = Duration::from_secs(300);
+/// Concurrent writes.
 const WRITES_MAX: usize = 10;
 
-/// What the controller does.
+/// The settings of the queue controller.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the names of metrics begin.
+    /// Prefix of the metrics' names.
     pub metrics_namespace: String,
     /// Metric label by queue label.
     pub metric_labels: Vec<(String, String)>,
-    /// Value of the metric label, by queue label, where a queue does not have it.
+    /// Value of the metric label, by queue label, for queues without that label.
     pub metric_label_defaults: BTreeMap<String, String>,
 }
 
@@ -50,35 +51,35 @@ impl Default for Settings {
     }
 }
 
-/// Keeps the status of queues until it is dropped.
+/// Runs the queue controller until dropped.
 pub async fn run(context: Context, settings: Settings) -> Result<Infallible, Error> {
-    context.health.announce(NAME, SILENCE_MAX);
+    context.health.announce(NAME, HEARTBEAT_MAX);
     let wake = Arc::new(Notify::new());
     let queues = context.informers.queues().subscribe(&wake);
     let groups = context.informers.pod_groups().subscribe(&wake);
-    // A sum over half of the groups would be written, and be wrong.
+    // Sums over incomplete lists would be wrong.
     queues.informer().synced().await;
     groups.informer().synced().await;
 
     let reconciles = Reconciles::registered(&context.metrics, "queue_controller");
-    let labelling = Labelling {
+    let metric_labels = MetricLabels {
         labels: settings.metric_labels,
         defaults: settings.metric_label_defaults,
     };
-    let metrics = QueueMetrics::registered(&context.metrics, &settings.metrics_namespace, labelling);
-    let mut usage = GroupUsage::default();
+    let metrics = QueueMetrics::registered(&context.metrics, &settings.metrics_namespace, metric_labels);
+    let mut usage = UsageByQueue::default();
     loop {
         queues.take();
-        usage.note(groups.take());
+        usage.record(groups.take());
         let present = context.informers.queues().all();
-        let sums = usage.sums(&present);
-        metrics.show(&present, &sums);
-        let statuses = sums.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();
+        let totals = usage.totals(&present);
+        metrics.export(&present, &totals);
+        let statuses = totals.iter().map(|(name, sum)| (name.as_str(), sum.status())).collect();
         write(&context.client, &reconciles, &present, &statuses).await;
         context.health.alive(NAME);
         tokio::time::sleep(COALESCE).await;
-        // On time-out, what failed to be written is tried again.
-        let _ = tokio::time::timeout(QUIET, wake.notified()).await;
+        // On a time-out, the next round repeats failed writes.
+        let _ = tokio::time::timeout(RESYNC_INTERVAL, wake.notified()).await;
     }
 }
 
@@ -107,12 +108,12 @@ async fn write_one(client: &Client, reconciles: &Reconciles, name: String, chang
         Err(error) if error.is_not_found() => {}
         Err(error) => {
             reconciles.count("failed");
-            tracing::warn!(%error, "the status of a queue was not written");
+            tracing::warn!(%error, "writing the status of a queue failed");
         }
     }
 }
 
-/// Conditions and fair shares are not ours.
+/// The patch of a queue's status. Other components write conditions and fair shares.
 fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> {
     let now = QueueStatus {
         conditions: before.conditions.clone(),
@@ -123,45 +124,45 @@ fn change(before: &QueueStatus, now: &QueueStatus) -> Option<serde_json::Value> 
     Some(json!({ "status": change }))
 }
 
-/// What the pod groups of each queue use, kept up with each change of a group.
+/// The usage of each queue by its own pod groups, updated with each change of a pod group.
 #[derive(Debug, Default)]
-struct GroupUsage {
-    /// As they were counted; shared with the watch.
+struct UsageByQueue {
+    /// The pod groups as they were counted; the objects are shared with the informer.
     groups: BTreeMap<ObjectKey, Arc<PodGroup>>,
     by_queue: BTreeMap<String, Usage>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Usage {
-    allocated: Amounts,
-    allocated_non_preemptible: Amounts,
-    requested: Amounts,
+    allocated: ResourceAmounts,
+    allocated_non_preemptible: ResourceAmounts,
+    requested: ResourceAmounts,
 }
 
-/// What a queue and all below it use.
+/// The usage of a queue and its descendants.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sum {
+pub(super) struct QueueTotals {
     usage: Usage,
     children: BTreeSet<String>,
 }
 
-impl GroupUsage {
-    fn note(&mut self, changes: Vec<(ObjectKey, Option<Arc<PodGroup>>)>) {
+impl UsageByQueue {
+    fn record(&mut self, changes: Vec<(ObjectKey, Option<Arc<PodGroup>>)>) {
         for (key, group) in changes {
             let before = match &group {
                 Some(group) => self.groups.insert(key, Arc::clone(group)),
                 None => self.groups.remove(&key),
             };
             if let Some(before) = before {
-                self.count(&before, Amounts::subtract);
+                self.count(&before, ResourceAmounts::subtract);
             }
             if let Some(group) = group {
-                self.count(&group, Amounts::add);
+                self.count(&group, ResourceAmounts::add);
             }
         }
     }
 
-    fn count(&mut self, group: &PodGroup, change: fn(&mut Amounts, &Amounts)) {
+    fn count(&mut self, group: &PodGroup, change: fn(&mut ResourceAmounts, &ResourceAmounts)) {
         let Some(status) = group.resources_status() else { return };
         let queue = self.by_queue.entry(group.queue().to_owned()).or_default();
         queue.change(&Usage::of(&status), change);
@@ -170,19 +171,18 @@ impl GroupUsage {
         }
     }
 
-    /// Sums by queue. Each group counts once in its queue and once in each queue above, also where queues name each other as parents
-    /// in a circle.
-    fn sums(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, Sum> {
+    /// The totals by queue. Each pod group counts once in its queue and once in each ancestor, even if the parents form a cycle.
+    fn totals(&self, queues: &[Arc<Queue>]) -> BTreeMap<String, QueueTotals> {
         let named = queues
             .iter()
             .filter_map(|queue| Some((queue.metadata.name.as_deref()?, queue)));
         let parents: BTreeMap<&str, Option<&str>> = named.map(|(name, queue)| (name, queue.parent())).collect();
-        let mut sums: BTreeMap<String, Sum> = parents
+        let mut totals: BTreeMap<String, QueueTotals> = parents
             .keys()
-            .map(|name| ((*name).to_owned(), Sum::default()))
+            .map(|name| ((*name).to_owned(), QueueTotals::default()))
             .collect();
         for (name, parent) in &parents {
-            if let Some(sum) = parent.and_then(|parent| sums.get_mut(parent)) {
+            if let Some(sum) = parent.and_then(|parent| totals.get_mut(parent)) {
                 sum.children.insert((*name).to_owned());
             }
             let Some(usage) = self.by_queue.get(*name) else {
@@ -191,19 +191,19 @@ impl GroupUsage {
             let mut counted = BTreeSet::new();
             let mut next = Some(*name);
             while let Some(queue) = next.filter(|queue| counted.insert(*queue)) {
-                let Some(sum) = sums.get_mut(queue) else { break };
-                sum.usage.change(usage, Amounts::add);
+                let Some(sum) = totals.get_mut(queue) else { break };
+                sum.usage.change(usage, ResourceAmounts::add);
                 next = parents.get(queue).copied().flatten();
             }
         }
-        sums
+        totals
     }
 }
 
 impl Usage {
     fn of(status: &ResourcesStatus) -> Usage {
         let sum = |list| {
-            let mut amounts = Amounts::default();
+            let mut amounts = ResourceAmounts::default();
             amounts.add_list(list);
             amounts
         };
@@ -214,8 +214,8 @@ impl Usage {
         }
     }
 
-    /// What comes to nothing is not named: who named it before and is gone must not make a difference.
-    fn change(&mut self, other: &Usage, change: fn(&mut Amounts, &Amounts)) {
+    /// Drops zero amounts: a resource that only a deleted pod group named must not stay in the status.
+    fn change(&mut self, other: &Usage, change: fn(&mut ResourceAmounts, &ResourceAmounts)) {
         for (own, other) in [
             (&mut self.allocated, &other.allocated),
             (&mut self.allocated_non_preemptible, &other.allocated_non_preemptible),
@@ -229,12 +229,12 @@ impl Usage {
     fn is_empty(&self) -> bool {
         [&self.allocated, &self.allocated_non_preemptible, &self.requested]
             .into_iter()
-            .all(Amounts::is_empty)
+            .all(ResourceAmounts::is_empty)
     }
 }
 
-impl Sum {
-    pub(super) fn allocated(&self) -> &Amounts {
+impl QueueTotals {
+    pub(super) fn allocated(&self) -> &ResourceAmounts {
         &self.usage.allocated
     }
 
@@ -273,9 +273,10 @@ mod tests {
         )
     }
 
-    fn statuses(usage: &GroupUsage, queues: &[Arc<Queue>]) -> Value {
-        let sums = usage.sums(queues);
-        sums.into_iter()
+    fn statuses(usage: &UsageByQueue, queues: &[Arc<Queue>]) -> Value {
+        let totals = usage.totals(queues);
+        totals
+            .into_iter()
             .map(|(name, sum)| (name, json!(sum.status())))
             .collect::<serde_json::Map<String, Value>>()
             .into()
@@ -283,8 +284,8 @@ mod tests {
 
     #[test]
     fn sums_go_up_the_tree() {
-        let mut usage = GroupUsage::default();
-        usage.note(vec![
+        let mut usage = UsageByQueue::default();
+        usage.record(vec![
             group("x", "a", "1"),
             group("y", "b", "500m"),
             group("z", "nowhere", "9"),
@@ -301,7 +302,7 @@ mod tests {
         let expect = json!({ "a": gpus("1", "2"), "b": gpus("500m", "2"), "empty": {}, "root": root });
         assert_eq!(statuses(&usage, &queues), expect);
 
-        usage.note(vec![(ObjectKey::new("ns", "y"), None), group("x", "b", "3")]);
+        usage.record(vec![(ObjectKey::new("ns", "y"), None), group("x", "b", "3")]);
         let mut root = gpus("3", "2");
         root["childQueues"] = json!(["a", "b"]);
         let expect = json!({ "a": {}, "b": gpus("3", "2"), "empty": {}, "root": root });
@@ -311,24 +312,24 @@ mod tests {
     #[test]
     fn sums_do_not_depend_on_who_was_there_before() {
         let queues = [queue("a", "")];
-        let mut usage = GroupUsage::default();
-        usage.note(vec![group("none", "a", "0"), group("some", "a", "1")]);
-        usage.note(vec![(ObjectKey::new("ns", "some"), None)]);
-        let mut fresh = GroupUsage::default();
-        fresh.note(vec![group("none", "a", "0")]);
+        let mut usage = UsageByQueue::default();
+        usage.record(vec![group("none", "a", "0"), group("some", "a", "1")]);
+        usage.record(vec![(ObjectKey::new("ns", "some"), None)]);
+        let mut fresh = UsageByQueue::default();
+        fresh.record(vec![group("none", "a", "0")]);
         assert_eq!(statuses(&usage, &queues), statuses(&fresh, &queues));
-        usage.note(vec![(ObjectKey::new("ns", "none"), None)]);
+        usage.record(vec![(ObjectKey::new("ns", "none"), None)]);
         assert_eq!(statuses(&usage, &queues), json!({ "a": {} }));
         assert!(usage.by_queue.is_empty());
     }
 
     #[test]
     fn a_circle_of_parents_ends() {
-        let mut usage = GroupUsage::default();
-        usage.note(vec![group("x", "a", "1")]);
-        let sums = usage.sums(&[queue("a", "b"), queue("b", "a"), queue("self", "self")]);
-        assert_eq!(sums["a"].allocated().units("nvidia.com/gpu"), 1.0);
-        assert_eq!(sums["b"].allocated().units("nvidia.com/gpu"), 1.0);
+        let mut usage = UsageByQueue::default();
+        usage.record(vec![group("x", "a", "1")]);
+        let totals = usage.totals(&[queue("a", "b"), queue("b", "a"), queue("self", "self")]);
+        assert_eq!(totals["a"].allocated().units("nvidia.com/gpu"), 1.0);
+        assert_eq!(totals["b"].allocated().units("nvidia.com/gpu"), 1.0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A cluster in this process with the controllers at work in it, and nobody else: what schedulers and operators do, tests do by hand.
+//! A cluster in this process on which only the controllers run. Tests play the scheduler and the operators.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 const START: &str = "2026-01-01T00:00:00Z";
-/// Nothing in these tests takes longer, by the runtime's own clock.
-const WITHIN: Duration = Duration::from_secs(180);
+/// Time-out of `until`, by the runtime's clock.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) struct World {
     pub(crate) store: Door,
@@ -22,7 +22,7 @@ impl World {
         World::prepared(|_| {})
     }
 
-    /// A cluster in which something is there before the controllers start.
+    /// A cluster with objects that exist before the controllers start.
     pub(crate) fn prepared(prepare: impl FnOnce(&Door)) -> World {
         let start = START.parse().unwrap();
         let server = Server::new(Options {
@@ -46,7 +46,7 @@ impl World {
         World { store, context, task }
     }
 
-    /// A kind that somebody else's operator brings along.
+    /// Creates the CRD of another operator's kind.
     pub(crate) fn kind(&self, group: &str, version: &str, kind: &str, plural: &str) {
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -61,7 +61,7 @@ impl World {
         self.store.create(crd).unwrap();
     }
 
-    /// Creates an object in namespace `a`; answers with a reference to it for those it owns.
+    /// Creates an object in namespace `a`; returns an owner reference to it.
     pub(crate) fn owner(&self, api_version: &str, kind: &str, name: &str, rest: Value) -> Value {
         let mut object = json!({ "apiVersion": api_version, "kind": kind });
         for (key, value) in rest.as_object().into_iter().flatten() {
@@ -73,7 +73,7 @@ impl World {
         json!({ "apiVersion": api_version, "kind": kind, "name": name, "uid": created.uid(), "controller": true })
     }
 
-    /// A pod of ours that asks for one GPU.
+    /// Creates a pod of this scheduler that requests one GPU.
     pub(crate) fn pod(&self, name: &str, metadata: Value) {
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
@@ -86,7 +86,7 @@ impl World {
     }
 
     pub(crate) fn get(&self, resource: &str, namespace: &str, name: &str) -> Value {
-        let found = self.store.get(full(resource), namespace, name);
+        let found = self.store.get(qualified(resource), namespace, name);
         found.map_or(Value::Null, |object| object.to_value())
     }
 
@@ -98,24 +98,24 @@ impl World {
     }
 
     pub(crate) fn all(&self, resource: &str, namespace: &str) -> Vec<Value> {
-        let everything = self.store.selector(full(resource), "", "").unwrap();
-        let page = self.store.list(full(resource), namespace, &everything).unwrap();
+        let everything = self.store.selector(qualified(resource), "", "").unwrap();
+        let page = self.store.list(qualified(resource), namespace, &everything).unwrap();
         page.objects.iter().map(|object| object.to_value()).collect()
     }
 
     pub(crate) fn merge(&self, resource: &str, namespace: &str, name: &str, change: Value) {
         self.store
-            .patch(full(resource), namespace, name, &Patch::Merge(change))
+            .patch(qualified(resource), namespace, name, &Patch::Merge(change))
             .unwrap();
     }
 
     pub(crate) fn remove(&self, resource: &str, namespace: &str, name: &str) {
         self.store
-            .delete(full(resource), namespace, name, &DeleteOptions::now())
+            .delete(qualified(resource), namespace, name, &DeleteOptions::now())
             .unwrap();
     }
 
-    /// The pod's group, once it has one.
+    /// Waits until the pod has a pod group; returns the pod group.
     pub(crate) async fn group_of(&self, pod: &str) -> Value {
         let named = || {
             let pod = self.get("pods", "a", pod);
@@ -127,7 +127,7 @@ impl World {
         named().unwrap()
     }
 
-    /// Waits until it is so.
+    /// Waits until `holds` returns true; `what` describes the condition in the failure message.
     pub(crate) async fn until(&self, what: &str, mut holds: impl FnMut(&World) -> bool) {
         let waiting = async {
             while !holds(self) {
@@ -138,7 +138,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let done = tokio::time::timeout(WITHIN, waiting).await;
+        let done = tokio::time::timeout(TIMEOUT, waiting).await;
         let seen = || {
             (
                 self.all("pods", "a"),
@@ -150,8 +150,8 @@ impl World {
     }
 }
 
-/// The store wants the group, too.
-fn full(resource: &str) -> &str {
+/// The store's name of a resource, which includes the API group.
+fn qualified(resource: &str) -> &str {
     match resource {
         "podgroups" => "podgroups.scheduling.run.ai",
         "queues" => "queues.scheduling.run.ai",

@@ -50,7 +50,10 @@ fn webhooks_are_served_without_the_right_to_register_them() {
         webhooks.endpoint = Endpoint::Url(format!("https://{address}"));
         let bundle = STANDARD.encode(authority);
         let configurations = admission::webhook_configurations(&webhooks, &bundle);
-        for object in admission::policies(&webhooks).into_iter().chain(configurations) {
+        for object in admission::admission_policies(&webhooks)
+            .into_iter()
+            .chain(configurations)
+        {
             kube.apply(object).await;
         }
         let context = kube.context_of("admission").await;

@@ -1,18 +1,18 @@
 //! Azure ML jobs: all nodes of a job start together.
 
+use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::field::Field;
-use super::super::plan::Plan;
-use super::super::workload::{Owner, Stop, Workload};
-use super::begin;
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::default_group;
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let object = Field::of(workload.object(top.reference())?);
     let environment = object.at("spec").at("job").at("options").at("envs");
     let nodes = environment.at("AZUREML_NODE_COUNT");
     let min = nodes
         .count()?
         .ok_or_else(|| nodes.refuse("it is missing; write the number of nodes"))?;
-    let mut plan = begin(workload, top);
-    plan.min_member(min);
-    Ok(plan)
+    let mut desired = default_group(workload, top);
+    desired.min_member(min);
+    Ok(desired)
 }

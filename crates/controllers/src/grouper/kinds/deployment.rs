@@ -1,17 +1,17 @@
-//! Deployments: each pod serves on its own, so each is a group of its own that ends with the pod.
+//! Deployments: each pod serves requests independently, so each pod has its own pod group, which the pod owns.
 
 use kai_api::keys;
 
-use super::super::base;
-use super::super::plan::Plan;
+use super::super::default_rules;
+use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{Owner, Workload};
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Plan {
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
     let pod = Owner::of_pod(workload.pod);
     let owners = std::slice::from_ref(top);
-    Plan {
-        name: base::name_of(&pod),
-        owner: base::owned_by(&pod),
-        ..base::plan(workload, top, owners, keys::PRIORITY_INFERENCE)
+    DesiredPodGroup {
+        name: default_rules::name_of(&pod),
+        owner: default_rules::owned_by(&pod),
+        ..default_rules::desired(workload, top, owners, keys::PRIORITY_INFERENCE)
     }
 }

@@ -1,18 +1,18 @@
-//! Jobs and cron jobs: one group per Job. How many pods have to start together, an annotation says; a single one otherwise, since
-//! the pods of a Job need not run at the same time.
+//! Jobs and CronJobs: a pod group per Job. An annotation says how many pods start together; without it one, because the pods of a Job
+//! need not run at the same time.
 
 use kai_api::keys;
 
-use super::super::base;
-use super::super::plan::Plan;
-use super::super::workload::{Owner, Stop, Workload};
-use super::begin;
+use super::super::default_rules;
+use super::super::desired_pod_group::DesiredPodGroup;
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::default_group;
 
-pub(super) fn plan(workload: &Workload<'_>, job: &Owner) -> Result<Plan, Stop> {
-    let mut plan = begin(workload, job);
+pub(super) fn desired(workload: &Workload<'_>, job: &Owner) -> Result<DesiredPodGroup, GroupingError> {
+    let mut desired = default_group(workload, job);
     if let Some(legacy) = legacy_name(workload, job) {
-        plan.name = legacy;
-        return Ok(plan);
+        desired.name = legacy;
+        return Ok(desired);
     }
     if let Some(text) = job.annotations.get(keys::BATCH_MIN_MEMBER) {
         let field = || format!("metadata.annotations.{}", keys::BATCH_MIN_MEMBER);
@@ -20,27 +20,31 @@ pub(super) fn plan(workload: &Workload<'_>, job: &Owner) -> Result<Plan, Stop> {
             let reason = format!("{text:?} is not a number of pods; write a whole number of zero or more");
             workload.refuse_owner(job, field(), reason)
         })?;
-        plan.min_member(min);
+        desired.min_member(min);
     }
-    Ok(plan)
+    Ok(desired)
 }
 
-/// A group by each Job that the cron job starts, without the Job's own rules.
-pub(super) fn plan_of_cron_job(workload: &Workload<'_>, top: &Owner, owners: &[Owner]) -> Result<Plan, Stop> {
+/// A pod group per Job that the CronJob creates, without the Job rule's annotation.
+pub(super) fn desired_of_cron_job(
+    workload: &Workload<'_>,
+    top: &Owner,
+    owners: &[Owner],
+) -> Result<DesiredPodGroup, GroupingError> {
     let job = owners.iter().find(|owner| owner.kind == "Job").ok_or_else(|| {
         let field = "metadata.ownerReferences".to_owned();
         workload.refuse_pod(field, format!("no Job stands between it and CronJob {}", top.name))
     })?;
-    Ok(begin(workload, job))
+    Ok(default_group(workload, job))
 }
 
-/// Older versions made a group per pod. Where that exists it is kept, so that an upgrade moves no running pod.
+/// Older versions created a pod group per pod. An existing one is kept, so that an upgrade moves no running pod.
 fn legacy_name(workload: &Workload<'_>, job: &Owner) -> Option<String> {
     let of_pod = Owner {
         name: workload.pod_name().to_owned(),
         ..job.clone()
     };
-    let name = base::name_of(&of_pod);
-    let exists = || workload.view.pod_group(workload.namespace(), &name).is_some();
-    (workload.rules.search_legacy && name != base::name_of(job) && exists()).then_some(name)
+    let name = default_rules::name_of(&of_pod);
+    let exists = || workload.cluster.pod_group(workload.namespace(), &name).is_some();
+    (workload.options.search_legacy && name != default_rules::name_of(job) && exists()).then_some(name)
 }

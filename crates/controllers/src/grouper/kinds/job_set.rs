@@ -1,16 +1,16 @@
-//! Job sets: a subgroup per replicated job, and in it one per replica, whose pods start together. If the jobs start in order, one
-//! subgroup is enough to begin.
+//! JobSets: a subgroup per replicated job, and below it a subgroup per replica, whose pods start together. If the jobs start in order,
+//! one subgroup is enough to start.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
 
-use super::super::base;
+use super::super::default_rules;
+use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
-use super::super::plan::{Plan, constraint, leaf, parent};
-use super::super::workload::{Owner, Stop, Workload};
-use super::{SUB_GROUPS_MAX, begin, parse_count};
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::{SUB_GROUPS_MAX, default_group, parse_count};
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let set = Field::of(workload.object(top.reference())?);
     let in_order = set.at("spec").at("startupPolicy").at("startupPolicyOrder").text()? == Some("InOrder");
     let replicated = required_label(workload, keys::JOB_SET_REPLICATED_JOB)?;
@@ -23,38 +23,38 @@ pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
     if count == 0 {
         return Err(jobs.refuse("it is empty; add a job"));
     }
-    let mut plan = begin(workload, top);
-    plan.min_sub_group(match (min_member(workload, top)?, in_order) {
+    let mut desired = default_group(workload, top);
+    desired.min_sub_group(match (min_member(workload, top)?, in_order) {
         (Some(min), _) => min.min(count),
         (None, true) => 1,
         (None, false) => count,
     });
     for job in &items {
-        add_job(&mut plan, job)?;
+        add_job(&mut desired, job)?;
     }
     let leaf_name = replica_name(replicated, required_label(workload, keys::JOB_SET_JOB_INDEX)?);
-    if !plan.spec.sub_groups.iter().any(|group| group.name == leaf_name) {
+    if !desired.spec.sub_groups.iter().any(|group| group.name == leaf_name) {
         return Err(jobs.refuse(format!("no replica {leaf_name} is in it, of which the pod says to be")));
     }
-    plan.sub_group = Some(leaf_name);
-    Ok(plan)
+    desired.sub_group = Some(leaf_name);
+    Ok(desired)
 }
 
-fn add_job(plan: &mut Plan, job: &Field<'_>) -> Result<(), Stop> {
+fn add_job(desired: &mut DesiredPodGroup, job: &Field<'_>) -> Result<(), GroupingError> {
     let name = job.at("name");
     let name = name.text()?.ok_or_else(|| name.refuse("it is missing"))?;
     let replicas = job.at("replicas");
     let count = replicas.count()?.unwrap_or(1);
-    let so_far = i64::try_from(plan.spec.sub_groups.len()).unwrap_or(i64::MAX);
+    let so_far = i64::try_from(desired.spec.sub_groups.len()).unwrap_or(i64::MAX);
     if so_far.saturating_add(i64::from(count)) > SUB_GROUPS_MAX {
         return Err(replicas.refuse(format!("a job set may have {SUB_GROUPS_MAX} replicas in all")));
     }
     let template = job.at("template").at("metadata").at("annotations");
     let members = members(job, &template)?;
     let topology = topology(&template)?;
-    plan.spec.sub_groups.push(parent(name, count));
+    desired.spec.sub_groups.push(parent(name, count));
     for replica in 0..count {
-        plan.spec.sub_groups.push(SubGroup {
+        desired.spec.sub_groups.push(SubGroup {
             parent: Some(name.to_owned()),
             topology_constraint: topology.clone(),
             ..leaf(replica_name(name, &replica.to_string()), members)
@@ -63,7 +63,7 @@ fn add_job(plan: &mut Plan, job: &Field<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-fn members(job: &Field<'_>, template: &Field<'_>) -> Result<i32, Stop> {
+fn members(job: &Field<'_>, template: &Field<'_>) -> Result<i32, GroupingError> {
     let field = template.at(keys::BATCH_MIN_MEMBER);
     match field.text()? {
         None => Ok(job.at("template").at("spec").at("parallelism").count()?.unwrap_or(1)),
@@ -73,19 +73,19 @@ fn members(job: &Field<'_>, template: &Field<'_>) -> Result<i32, Stop> {
     }
 }
 
-fn topology(template: &Field<'_>) -> Result<Option<TopologyConstraint>, Stop> {
+fn topology(template: &Field<'_>) -> Result<Option<TopologyConstraint>, GroupingError> {
     let topology = template.at(keys::TOPOLOGY).text()?;
     let required = template.at(keys::TOPOLOGY_REQUIRED).text()?;
     let preferred = template.at(keys::TOPOLOGY_PREFERRED).text()?;
     let complete = topology.is_some() && (required.is_some() || preferred.is_some());
-    Ok(constraint(topology, required, preferred).filter(|_| complete))
+    Ok(topology_constraint(topology, required, preferred).filter(|_| complete))
 }
 
 fn replica_name(job: &str, index: &str) -> String {
     format!("{job}-replica-{index}")
 }
 
-fn min_member(workload: &Workload<'_>, top: &Owner) -> Result<Option<i32>, Stop> {
+fn min_member(workload: &Workload<'_>, top: &Owner) -> Result<Option<i32>, GroupingError> {
     let Some(text) = top.annotations.get(keys::BATCH_MIN_MEMBER) else {
         return Ok(None);
     };
@@ -97,7 +97,7 @@ fn min_member(workload: &Workload<'_>, top: &Owner) -> Result<Option<i32>, Stop>
     min.map(Some).ok_or_else(refuse)
 }
 
-fn required_label<'a>(workload: &Workload<'a>, key: &str) -> Result<&'a str, Stop> {
+fn required_label<'a>(workload: &Workload<'a>, key: &str) -> Result<&'a str, GroupingError> {
     let label = workload.label(key).filter(|text| !text.is_empty());
     label.ok_or_else(|| {
         workload.refuse_pod(
@@ -107,21 +107,26 @@ fn required_label<'a>(workload: &Workload<'a>, key: &str) -> Result<&'a str, Sto
     })
 }
 
-/// Older versions knew no subgroups. A set that has begun so goes on so.
+/// Older versions created no subgroups. A JobSet with such a pod group keeps it.
 fn is_flat(workload: &Workload<'_>, top: &Owner) -> bool {
-    let name = base::name_of(top);
+    let name = default_rules::name_of(top);
     let is_one = |group: &str| {
         let rest = group.strip_prefix(&name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
-    workload.view.has_flat_pod_group(workload.namespace(), &is_one)
+    workload.cluster.has_flat_pod_group(workload.namespace(), &is_one)
 }
 
-fn flat(workload: &Workload<'_>, top: &Owner, in_order: bool, replicated: &str) -> Result<Plan, Stop> {
-    let mut plan = begin(workload, top);
+fn flat(
+    workload: &Workload<'_>,
+    top: &Owner,
+    in_order: bool,
+    replicated: &str,
+) -> Result<DesiredPodGroup, GroupingError> {
+    let mut desired = default_group(workload, top);
     if in_order {
-        plan.name = format!("{}-{replicated}", plan.name);
+        desired.name = format!("{}-{replicated}", desired.name);
     }
-    plan.min_member(min_member(workload, top)?.unwrap_or(1));
-    Ok(plan)
+    desired.min_member(min_member(workload, top)?.unwrap_or(1));
+    Ok(desired)
 }

@@ -1,16 +1,16 @@
-//! Knative services: the pods that a revision always has are a gang, or each pod stands alone.
+//! Knative services: the pods of a revision's minimum scale are a gang, or each pod has its own pod group.
 
 use std::collections::BTreeSet;
 
 use kai_api::crd::PodGroupSpec;
 use kai_api::keys;
 
-use super::super::base;
-use super::super::plan::Plan;
-use super::super::workload::{ObjectRef, Owner, Stop, Workload};
+use super::super::default_rules;
+use super::super::desired_pod_group::DesiredPodGroup;
+use super::super::workload::{GroupingError, ObjectRef, Owner, Workload};
 use super::parse_count;
 
-pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>) -> Result<DesiredPodGroup, GroupingError> {
     let Some(name) = workload.label(keys::KNATIVE_REVISION) else {
         let field = format!("metadata.labels.{}", keys::KNATIVE_REVISION);
         return Err(workload.refuse_pod(field, "it is missing; Knative writes it"));
@@ -24,11 +24,11 @@ pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
     let Some(mut revision) = Owner::of_object(object) else {
         return Err(workload.refuse_pod("metadata.labels".to_owned(), format!("Revision {name} can't be read")));
     };
-    // Single objects of a list carry no kind.
+    // Objects from a list have no API version and kind.
     revision.api_version = "serving.knative.dev/v1".to_owned();
     revision.kind = "Revision".to_owned();
 
-    let gang = workload.rules.knative_gang && !has_groups_per_pod(workload, name);
+    let gang = workload.options.knative_gang && !has_groups_per_pod(workload, name);
     let owner = if gang {
         revision.clone()
     } else {
@@ -37,26 +37,30 @@ pub(super) fn plan(workload: &Workload<'_>) -> Result<Plan, Stop> {
     let min = revision.annotations.get(keys::KNATIVE_MIN_SCALE);
     let min = min.and_then(|text| parse_count(text)).unwrap_or(1);
     let priority_owners: &[Owner] = if gang { std::slice::from_ref(&revision) } else { &[] };
-    Ok(Plan {
+    Ok(DesiredPodGroup {
         namespace: workload.namespace().to_owned(),
-        name: base::name_of(&owner),
-        owner: base::owned_by(&owner),
-        labels: base::labels(workload, &revision),
-        annotations: base::annotations(workload, &revision),
+        name: default_rules::name_of(&owner),
+        owner: default_rules::owned_by(&owner),
+        labels: default_rules::labels(workload, &revision),
+        annotations: default_rules::annotations(workload, &revision),
         spec: PodGroupSpec {
             min_member: Some(if gang { min } else { 1 }),
-            queue: Some(base::queue(workload, &revision)),
-            priority_class_name: Some(base::priority(workload, priority_owners, keys::PRIORITY_INFERENCE)),
+            queue: Some(default_rules::queue(workload, &revision)),
+            priority_class_name: Some(default_rules::priority(
+                workload,
+                priority_owners,
+                keys::PRIORITY_INFERENCE,
+            )),
             ..PodGroupSpec::default()
         },
         sub_group: None,
     })
 }
 
-/// Whether pods of the revision were grouped one by one; then the others are, too.
+/// Whether pods of the revision have pod groups of their own; then the other pods get their own, too.
 fn has_groups_per_pod(workload: &Workload<'_>, revision: &str) -> bool {
     let pods = workload
-        .view
+        .cluster
         .pods_labelled(workload.namespace(), keys::KNATIVE_REVISION, revision);
     let names: Vec<&str> = pods.iter().filter_map(|pod| pod.pod_group()).collect();
     let different: BTreeSet<&str> = names.iter().copied().collect();
@@ -66,7 +70,7 @@ fn has_groups_per_pod(workload: &Workload<'_>, revision: &str) -> bool {
     match different.first() {
         Some(_) if different.len() > 1 => true,
         Some(only) => {
-            let group = workload.view.pod_group(workload.namespace(), only);
+            let group = workload.cluster.pod_group(workload.namespace(), only);
             group.is_some_and(|group| {
                 group
                     .metadata

@@ -1,11 +1,11 @@
 //! Kubeflow's training jobs: all replicas start together, or as many as the job's scheduling policy says.
 
+use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::field::Field;
-use super::super::plan::Plan;
-use super::super::workload::{Owner, Stop, Workload};
-use super::begin;
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::default_group;
 
-/// Where a kind lists its replicas, and which it can't do without.
+/// The field in which a kind lists its replicas, and the mandatory ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Replicas {
     pub(super) field: &'static str,
@@ -25,24 +25,28 @@ pub(super) const JAX: Replicas = Replicas {
     mandatory: &["Worker"],
 };
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner, replicas: &Replicas) -> Result<Plan, Stop> {
+pub(super) fn desired(
+    workload: &Workload<'_>,
+    top: &Owner,
+    replicas: &Replicas,
+) -> Result<DesiredPodGroup, GroupingError> {
     let job = Field::of(workload.object(top.reference())?);
-    let mut plan = begin(workload, top);
-    plan.min_member(match min_available(&job)? {
+    let mut desired = default_group(workload, top);
+    desired.min_member(match min_available(&job)? {
         Some(min) => min,
         None => total(&job, replicas)?,
     });
-    Ok(plan)
+    Ok(desired)
 }
 
-/// What the job's scheduling policy says.
-pub(super) fn min_available(job: &Field<'_>) -> Result<Option<i32>, Stop> {
+/// The minimum of the job's scheduling policy.
+pub(super) fn min_available(job: &Field<'_>) -> Result<Option<i32>, GroupingError> {
     let policy = job.at("spec").at("runPolicy").at("schedulingPolicy");
     policy.at("minAvailable").count()
 }
 
-/// All pods of the job.
-pub(super) fn total(job: &Field<'_>, replicas: &Replicas) -> Result<i32, Stop> {
+/// The number of all pods of the job.
+pub(super) fn total(job: &Field<'_>, replicas: &Replicas) -> Result<i32, GroupingError> {
     let specs = job.at("spec").at(replicas.field);
     for name in replicas.mandatory {
         if !specs.at(name).exists() {

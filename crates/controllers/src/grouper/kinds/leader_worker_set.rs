@@ -1,50 +1,50 @@
-//! Leader-worker sets: each replica of the set is a group of a leader and its workers, which may be cut into segments that each stay
-//! close together.
+//! LeaderWorkerSets: a pod group per replica of the set, with a leader and its workers. The pods may be divided into segments, each
+//! with a topology constraint.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
 
+use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
-use super::super::plan::{Plan, constraint, leaf, parent};
-use super::super::workload::{Owner, Stop, Workload};
-use super::{SUB_GROUPS_MAX, begin, parse_count};
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::{SUB_GROUPS_MAX, default_group, parse_count};
 
 const LEADER: &str = "leader";
 const WORKERS: &str = "workers";
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let set = Field::of(workload.object(top.reference())?);
     let template = set.at("spec").at("leaderWorkerTemplate");
     let field = template.at("size");
     let size = field.count()?.filter(|size| *size > 0);
     let size = size.ok_or_else(|| field.refuse("it has to be 1 or more"))?;
-    let place = Place::of(workload)?;
+    let role = Role::of(workload)?;
 
     let policy = set.at("spec").at("startupPolicy");
     let min = match policy.text()? {
         None | Some("LeaderCreated") => size,
-        Some("LeaderReady") => size_of_ready(workload, &place, size),
+        Some("LeaderReady") => size_when_leader_ready(workload, &role, size),
         Some(other) => return Err(policy.refuse(format!("{other:?} is neither LeaderCreated nor LeaderReady"))),
     };
-    let mut plan = begin(workload, top);
-    plan.min_member(min);
+    let mut desired = default_group(workload, top);
+    desired.min_member(min);
     if let Some(group) = workload.label(keys::LEADER_WORKER_GROUP_INDEX).and_then(parse_count) {
-        plan.name = format!("{}-group-{group}", plan.name);
+        desired.name = format!("{}-group-{group}", desired.name);
     }
     match segment_size(&template, top, min)? {
-        None => whole(&mut plan, &place, min),
+        None => add_leader_and_workers(&mut desired, &role, min),
         Some(segment) => {
             let topology = segment_topology(&template, workload, top)?;
-            Segments { size: min, segment }.add_to(&mut plan, &template, &place, topology)?;
+            Segments { size: min, segment }.add_to(&mut desired, &template, &role, topology)?;
         }
     }
-    Ok(plan)
+    Ok(desired)
 }
 
-/// Workers come only when the leader is ready, so until it has a node it is all there is.
-fn size_of_ready(workload: &Workload<'_>, place: &Place, size: i32) -> i32 {
-    match (place, workload.pod.node_name()) {
-        (Place::Leader, None) => 1,
+/// With `LeaderReady` the workers are created once the leader is ready, so a leader without a node is the whole group.
+fn size_when_leader_ready(workload: &Workload<'_>, role: &Role, size: i32) -> i32 {
+    match (role, workload.pod.node_name()) {
+        (Role::Leader, None) => 1,
         _ => workload
             .annotation(keys::LEADER_WORKER_SIZE)
             .and_then(parse_count)
@@ -53,22 +53,22 @@ fn size_of_ready(workload: &Workload<'_>, place: &Place, size: i32) -> i32 {
     }
 }
 
-/// Which pod of its group it is.
-enum Place {
+/// The pod's role in its replica.
+enum Role {
     Leader,
     Worker(i32),
-    /// Its label is missing.
+    /// The pod has no worker index.
     Unknown,
 }
 
-impl Place {
-    fn of(workload: &Workload<'_>) -> Result<Place, Stop> {
+impl Role {
+    fn of(workload: &Workload<'_>) -> Result<Role, GroupingError> {
         let Some(text) = workload.label(keys::LEADER_WORKER_INDEX) else {
-            return Ok(Place::Unknown);
+            return Ok(Role::Unknown);
         };
         match parse_count(text) {
-            Some(0) => Ok(Place::Leader),
-            Some(index) => Ok(Place::Worker(index)),
+            Some(0) => Ok(Role::Leader),
+            Some(index) => Ok(Role::Worker(index)),
             None => {
                 let field = format!("metadata.labels.{}", keys::LEADER_WORKER_INDEX);
                 Err(workload.refuse_pod(field, format!("{text:?} is not the number of a worker")))
@@ -77,19 +77,19 @@ impl Place {
     }
 }
 
-fn whole(plan: &mut Plan, place: &Place, size: i32) {
-    plan.spec.sub_groups.push(leaf(LEADER, 1));
+fn add_leader_and_workers(desired: &mut DesiredPodGroup, role: &Role, size: i32) {
+    desired.spec.sub_groups.push(leaf(LEADER, 1));
     if size > 1 {
-        plan.spec.sub_groups.push(leaf(WORKERS, size - 1));
+        desired.spec.sub_groups.push(leaf(WORKERS, size - 1));
     }
-    plan.sub_group = match place {
-        Place::Leader => Some(LEADER.to_owned()),
-        Place::Worker(_) | Place::Unknown => (size > 1).then(|| WORKERS.to_owned()),
+    desired.sub_group = match role {
+        Role::Leader => Some(LEADER.to_owned()),
+        Role::Worker(_) | Role::Unknown => (size > 1).then(|| WORKERS.to_owned()),
     };
 }
 
 struct Segments {
-    /// Pods of a group.
+    /// Pods of a replica.
     size: i32,
     /// Pods of a segment.
     segment: i32,
@@ -98,11 +98,11 @@ struct Segments {
 impl Segments {
     fn add_to(
         &self,
-        plan: &mut Plan,
+        desired: &mut DesiredPodGroup,
         template: &Field<'_>,
-        place: &Place,
+        role: &Role,
         topology: Option<TopologyConstraint>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), GroupingError> {
         let last = self.of_worker(self.size - 1);
         if i64::from(last) >= SUB_GROUPS_MAX {
             let reason = format!("more than {SUB_GROUPS_MAX} segments; make segments larger");
@@ -123,7 +123,7 @@ impl Segments {
             topology_constraint: topology.clone(),
             ..group
         };
-        let groups = &mut plan.spec.sub_groups;
+        let groups = &mut desired.spec.sub_groups;
         if leader_excluded {
             groups.push(leaf(LEADER, 1));
         }
@@ -142,10 +142,10 @@ impl Segments {
                 });
             }
         }
-        plan.sub_group = match place {
-            Place::Leader => Some(LEADER.to_owned()),
-            Place::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
-            Place::Worker(index) => match self.of_worker(*index).min(last) {
+        desired.sub_group = match role {
+            Role::Leader => Some(LEADER.to_owned()),
+            Role::Unknown => return Err(template.at("size").refuse("the pod does not say which worker it is")),
+            Role::Worker(index) => match self.of_worker(*index).min(last) {
                 0 if !leader_excluded => Some(WORKERS.to_owned()),
                 segment => Some(segment_name(segment)),
             },
@@ -153,7 +153,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Whether the workers alone fill the segments, so that the leader comes on top in the first one.
+    /// Whether the workers alone fill the segments, so that the first segment has the leader in addition.
     fn leader_is_extra(&self) -> bool {
         (self.size - 1) % self.segment == 0
     }
@@ -166,7 +166,7 @@ impl Segments {
         }
     }
 
-    /// Workers, without the leader, of a segment.
+    /// Workers of a segment, without the leader.
     fn workers_in(&self, segment: i32) -> i32 {
         let (first, end) = match self.leader_is_extra() {
             true => (segment * self.segment + 1, (segment + 1) * self.segment + 1),
@@ -180,7 +180,7 @@ fn segment_name(segment: i32) -> String {
     format!("segment-{segment}")
 }
 
-fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i32>, Stop> {
+fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i32>, GroupingError> {
     let in_policy = template.at("subGroupPolicy").at("subGroupSize");
     let on_template = template
         .at("workerTemplate")
@@ -199,7 +199,7 @@ fn segment_size(template: &Field<'_>, top: &Owner, size: i32) -> Result<Option<i
         },
         (None, None) => return Ok(None),
     };
-    // A leader that waits alone for its workers is not cut.
+    // A group of one leader has no segments.
     if size == 1 {
         return Ok(None);
     }
@@ -214,9 +214,9 @@ fn segment_topology(
     template: &Field<'_>,
     workload: &Workload<'_>,
     top: &Owner,
-) -> Result<Option<TopologyConstraint>, Stop> {
+) -> Result<Option<TopologyConstraint>, GroupingError> {
     let annotations = template.at("workerTemplate").at("metadata").at("annotations");
-    let said = |key: &str| -> Result<Option<String>, Stop> {
+    let said = |key: &str| -> Result<Option<String>, GroupingError> {
         let of_pod = workload.annotation(key).filter(|text| !text.is_empty());
         Ok(of_pod.or(annotations.at(key).text()?).map(str::to_owned))
     };
@@ -226,5 +226,5 @@ fn segment_topology(
         said(keys::SEGMENT_TOPOLOGY_PREFERRED)?,
     );
     let complete = topology.is_some() && (required.is_some() || preferred.is_some());
-    Ok(constraint(topology.as_deref(), required.as_deref(), preferred.as_deref()).filter(|_| complete))
+    Ok(topology_constraint(topology.as_deref(), required.as_deref(), preferred.as_deref()).filter(|_| complete))
 }

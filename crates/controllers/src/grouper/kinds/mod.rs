@@ -1,5 +1,5 @@
-//! Which rules a workload is grouped by. One file per family of kinds; what has no rules of its own is grouped by the base rules:
-//! one group per top owner, of which one pod has to start.
+//! The grouping rule of each kind of workload, a file per family of kinds. Kinds without a rule of their own use the default rules: one
+//! pod group per top owner, of which one pod has to start.
 
 mod azure;
 mod deployment;
@@ -13,23 +13,23 @@ mod pod;
 mod pytorch;
 mod ray;
 mod run_ai;
-mod skip;
+mod skip_top_owner;
 
 use kai_api::keys;
 
-use super::base;
-use super::plan::Plan;
-use super::workload::{Owner, Stop, Workload};
+use super::default_rules;
+use super::desired_pod_group::DesiredPodGroup;
+use super::workload::{GroupingError, Owner, Workload};
 
-/// Replicas or segments that get a subgroup each. The remaining subgroups that a pod group may have are for those above them.
+/// Replicas or segments that get a subgroup each. The rest of `kai_api::SUB_GROUPS_MAX` is for their parents.
 pub(super) const SUB_GROUPS_MAX: i64 = kai_api::SUB_GROUPS_MAX as i64 - 96;
 
-/// How a kind is grouped.
+/// The rule for a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Base,
-    /// Like the base, with another priority class where none is named.
-    BaseWithPriority(&'static str),
+enum GroupingRule {
+    Default,
+    /// The default rules with another default priority class.
+    DefaultWithPriority(&'static str),
     Pod,
     Deployment,
     Job,
@@ -45,32 +45,32 @@ enum Family {
     Knative,
     AmlJob,
     RunaiJob,
-    /// The next owner down decides.
+    /// The owner below the top owner selects the rule.
     SkipTop,
 }
 
-impl Family {
-    fn of(owner: &Owner) -> Family {
+impl GroupingRule {
+    fn of(owner: &Owner) -> GroupingRule {
         match (owner.group(), owner.version(), owner.kind.as_str()) {
-            ("", "v1", "Pod") => Family::Pod,
-            ("apps", "v1", "Deployment") => Family::Deployment,
-            ("batch", "v1", "Job") => Family::Job,
-            ("batch", "v1", "CronJob") => Family::CronJob,
-            ("jobset.x-k8s.io", "v1alpha2", "JobSet") => Family::JobSet,
-            ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet") => Family::LeaderWorkerSet,
-            ("kubeflow.org", "v1", "TFJob") => Family::Kubeflow(kubeflow::TENSORFLOW),
-            ("kubeflow.org", "v1", "XGBoostJob") => Family::Kubeflow(kubeflow::XGBOOST),
-            ("kubeflow.org", "v1", "JAXJob") => Family::Kubeflow(kubeflow::JAX),
-            ("kubeflow.org", "v1" | "v2beta1", "MPIJob") => Family::Mpi,
-            ("kubeflow.org", "v1", "PyTorchJob") => Family::PyTorch,
-            ("kubeflow.org", "v1" | "v1beta1", "Notebook") => Family::BaseWithPriority(keys::PRIORITY_BUILD),
-            ("ray.io", "v1" | "v1alpha1", "RayCluster") => Family::RayCluster,
-            ("ray.io", "v1" | "v1alpha1", "RayJob") => Family::RayJob,
-            ("ray.io", "v1" | "v1alpha1", "RayService") => Family::RayService,
-            ("serving.knative.dev", "v1", "Service") => Family::Knative,
-            ("amlarc.azureml.com", "v1alpha1", "AmlJob") => Family::AmlJob,
-            ("egx.nvidia.io", "v1", "SPOTRequest") => Family::BaseWithPriority(keys::PRIORITY_INFERENCE),
-            ("run.ai", "v1", "RunaiJob") => Family::RunaiJob,
+            ("", "v1", "Pod") => GroupingRule::Pod,
+            ("apps", "v1", "Deployment") => GroupingRule::Deployment,
+            ("batch", "v1", "Job") => GroupingRule::Job,
+            ("batch", "v1", "CronJob") => GroupingRule::CronJob,
+            ("jobset.x-k8s.io", "v1alpha2", "JobSet") => GroupingRule::JobSet,
+            ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet") => GroupingRule::LeaderWorkerSet,
+            ("kubeflow.org", "v1", "TFJob") => GroupingRule::Kubeflow(kubeflow::TENSORFLOW),
+            ("kubeflow.org", "v1", "XGBoostJob") => GroupingRule::Kubeflow(kubeflow::XGBOOST),
+            ("kubeflow.org", "v1", "JAXJob") => GroupingRule::Kubeflow(kubeflow::JAX),
+            ("kubeflow.org", "v1" | "v2beta1", "MPIJob") => GroupingRule::Mpi,
+            ("kubeflow.org", "v1", "PyTorchJob") => GroupingRule::PyTorch,
+            ("kubeflow.org", "v1" | "v1beta1", "Notebook") => GroupingRule::DefaultWithPriority(keys::PRIORITY_BUILD),
+            ("ray.io", "v1" | "v1alpha1", "RayCluster") => GroupingRule::RayCluster,
+            ("ray.io", "v1" | "v1alpha1", "RayJob") => GroupingRule::RayJob,
+            ("ray.io", "v1" | "v1alpha1", "RayService") => GroupingRule::RayService,
+            ("serving.knative.dev", "v1", "Service") => GroupingRule::Knative,
+            ("amlarc.azureml.com", "v1alpha1", "AmlJob") => GroupingRule::AmlJob,
+            ("egx.nvidia.io", "v1", "SPOTRequest") => GroupingRule::DefaultWithPriority(keys::PRIORITY_INFERENCE),
+            ("run.ai", "v1", "RunaiJob") => GroupingRule::RunaiJob,
             ("argoproj.io", "v1alpha1", "Workflow")
             | ("trainer.kubeflow.org", "v1alpha1", "TrainJob")
             | ("nvidia.com", _, "DynamoGraphDeployment")
@@ -82,56 +82,69 @@ impl Family {
                 | "DistributedWorkload"
                 | "InferenceWorkload"
                 | "DistributedInferenceWorkload",
-            ) => Family::SkipTop,
-            _ => Family::Base,
+            ) => GroupingRule::SkipTop,
+            _ => GroupingRule::Default,
         }
     }
 }
 
-/// The pod group of a pod, or what is needed to say.
-pub fn group(workload: &Workload<'_>) -> Result<Plan, Stop> {
-    let mut plan = match workload.owners.last() {
-        None => by(Family::Pod, workload, &Owner::of_pod(workload.pod), &[])?,
-        Some(top) => by(Family::of(top), workload, top, workload.owners)?,
+/// The desired pod group of a pod. The rule may need further objects; then the error says which.
+pub fn desired_pod_group(workload: &Workload<'_>) -> Result<DesiredPodGroup, GroupingError> {
+    let mut desired = match workload.owners.last() {
+        None => apply(GroupingRule::Pod, workload, &Owner::of_pod(workload.pod), &[])?,
+        Some(top) => apply(GroupingRule::of(top), workload, top, workload.owners)?,
     };
-    let pool_label = &workload.rules.node_pool_label;
+    let pool_label = &workload.options.node_pool_label;
     if let Some(pool) = workload.label(pool_label) {
-        plan.labels.entry(pool_label.clone()).or_insert_with(|| pool.to_owned());
+        desired
+            .labels
+            .entry(pool_label.clone())
+            .or_insert_with(|| pool.to_owned());
     }
-    Ok(plan)
+    Ok(desired)
 }
 
-fn by(family: Family, workload: &Workload<'_>, top: &Owner, owners: &[Owner]) -> Result<Plan, Stop> {
+fn apply(
+    rule: GroupingRule,
+    workload: &Workload<'_>,
+    top: &Owner,
+    owners: &[Owner],
+) -> Result<DesiredPodGroup, GroupingError> {
     let this = std::slice::from_ref(top);
     let owners = if owners.is_empty() { this } else { owners };
-    match family {
-        Family::Base => Ok(base::plan(workload, top, owners, keys::DEFAULT_PRIORITY_CLASS)),
-        Family::BaseWithPriority(class) => Ok(base::plan(workload, top, this, class)),
-        Family::Pod => Ok(pod::plan(workload, top)),
-        Family::Deployment => Ok(deployment::plan(workload, top)),
-        Family::Job => job::plan(workload, top),
-        Family::CronJob => job::plan_of_cron_job(workload, top, owners),
-        Family::JobSet => job_set::plan(workload, top),
-        Family::LeaderWorkerSet => leader_worker_set::plan(workload, top),
-        Family::Kubeflow(replicas) => kubeflow::plan(workload, top, &replicas),
-        Family::Mpi => mpi::plan(workload, top),
-        Family::PyTorch => pytorch::plan(workload, top),
-        Family::RayCluster => ray::plan(workload, top, &[]),
-        Family::RayJob => ray::plan(workload, top, ray::OF_JOB),
-        Family::RayService => ray::plan(workload, top, ray::OF_SERVICE),
-        Family::Knative => knative::plan(workload),
-        Family::AmlJob => azure::plan(workload, top),
-        Family::RunaiJob => Ok(run_ai::plan(workload, top)),
-        Family::SkipTop => skip::plan(workload, top, owners),
+    match rule {
+        GroupingRule::Default => Ok(default_rules::desired(
+            workload,
+            top,
+            owners,
+            keys::DEFAULT_PRIORITY_CLASS,
+        )),
+        GroupingRule::DefaultWithPriority(class) => Ok(default_rules::desired(workload, top, this, class)),
+        GroupingRule::Pod => Ok(pod::desired(workload, top)),
+        GroupingRule::Deployment => Ok(deployment::desired(workload, top)),
+        GroupingRule::Job => job::desired(workload, top),
+        GroupingRule::CronJob => job::desired_of_cron_job(workload, top, owners),
+        GroupingRule::JobSet => job_set::desired(workload, top),
+        GroupingRule::LeaderWorkerSet => leader_worker_set::desired(workload, top),
+        GroupingRule::Kubeflow(replicas) => kubeflow::desired(workload, top, &replicas),
+        GroupingRule::Mpi => mpi::desired(workload, top),
+        GroupingRule::PyTorch => pytorch::desired(workload, top),
+        GroupingRule::RayCluster => ray::desired(workload, top, &[]),
+        GroupingRule::RayJob => ray::desired(workload, top, ray::OF_JOB),
+        GroupingRule::RayService => ray::desired(workload, top, ray::OF_SERVICE),
+        GroupingRule::Knative => knative::desired(workload),
+        GroupingRule::AmlJob => azure::desired(workload, top),
+        GroupingRule::RunaiJob => Ok(run_ai::desired(workload, top)),
+        GroupingRule::SkipTop => skip_top_owner::desired(workload, top, owners),
     }
 }
 
-/// The base rules with this owner alone, as most kinds begin.
-fn begin(workload: &Workload<'_>, top: &Owner) -> Plan {
-    base::plan(workload, top, std::slice::from_ref(top), keys::DEFAULT_PRIORITY_CLASS)
+/// The default rules with this owner only, with which most kinds begin.
+fn default_group(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
+    default_rules::desired(workload, top, std::slice::from_ref(top), keys::DEFAULT_PRIORITY_CLASS)
 }
 
-/// A whole number in an annotation.
+/// Parses a count from a label or annotation.
 fn parse_count(text: &str) -> Option<i32> {
     text.parse().ok().filter(|count| *count >= 0)
 }

@@ -1,19 +1,19 @@
-//! Bare pods. The pods of a Spark application are bare too, and one group.
+//! Bare pods. The pods of a Spark application have no common owner and form one pod group.
 
 use kai_api::keys;
 
-use super::super::plan::Plan;
+use super::super::desired_pod_group::DesiredPodGroup;
 use super::super::workload::{Owner, Workload};
-use super::begin;
+use super::default_group;
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Plan {
-    let mut plan = begin(workload, top);
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> DesiredPodGroup {
+    let mut desired = default_group(workload, top);
     let (application, selector) = (
         workload.label(keys::SPARK_APP_NAME),
         workload.label(keys::SPARK_APP_SELECTOR),
     );
     if let (Some(_), Some(selector)) = (application, selector) {
-        plan.name = selector.to_owned();
+        desired.name = selector.to_owned();
     }
-    plan
+    desired
 }

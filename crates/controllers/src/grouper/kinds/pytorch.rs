@@ -1,14 +1,14 @@
-//! PyTorch jobs: a subgroup for the master and one for the workers, which may be cut into segments that each stay close together.
-//! An elastic job starts with its minimum.
+//! PyTorch jobs: a subgroup for the master and one for the workers. The workers may be divided into segments, each with a topology
+//! constraint. An elastic job starts with its minimum.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
 
+use super::super::desired_pod_group::{DesiredPodGroup, leaf, parent, topology_constraint};
 use super::super::field::Field;
-use super::super::plan::{Plan, constraint, leaf, parent};
-use super::super::workload::{Owner, Stop, Workload};
+use super::super::workload::{GroupingError, Owner, Workload};
 use super::kubeflow::{self, Replicas};
-use super::{SUB_GROUPS_MAX, begin};
+use super::{SUB_GROUPS_MAX, default_group};
 
 const REPLICAS: Replicas = Replicas {
     field: "pytorchReplicaSpecs",
@@ -17,7 +17,7 @@ const REPLICAS: Replicas = Replicas {
 const MASTER: &str = "master";
 const WORKER: &str = "worker";
 
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner) -> Result<DesiredPodGroup, GroupingError> {
     let job = Field::of(workload.object(top.reference())?);
     let elastic = job.at("spec").at("elasticPolicy").at("minReplicas").count()?;
     let min = match kubeflow::min_available(&job)? {
@@ -27,44 +27,47 @@ pub(super) fn plan(workload: &Workload<'_>, top: &Owner) -> Result<Plan, Stop> {
             elastic.unwrap_or(total)
         }
     };
-    let mut plan = begin(workload, top);
-    plan.min_member(min);
+    let mut desired = default_group(workload, top);
+    desired.min_member(min);
 
     let specs = job.at("spec").at(REPLICAS.field);
     let masters = specs.at("Master").at("replicas").count()?.unwrap_or(0);
     if masters > 0 {
-        plan.spec.sub_groups.push(leaf(MASTER, masters));
+        desired.spec.sub_groups.push(leaf(MASTER, masters));
     }
     let role = workload.label(keys::KUBEFLOW_REPLICA_TYPE);
     if role == Some(MASTER) && masters > 0 {
-        plan.sub_group = Some(MASTER.to_owned());
+        desired.sub_group = Some(MASTER.to_owned());
     }
     if specs.at("Worker").exists() {
         let workers = Workers {
             spec: specs.at("Worker"),
             min: (min - masters).max(0),
-            is_one: role == Some(WORKER),
+            pod_is_worker: role == Some(WORKER),
         };
-        workers.add_to(&mut plan, workload, top)?;
+        workers.add_to(&mut desired, workload, top)?;
     }
-    Ok(plan)
+    Ok(desired)
 }
 
 struct Workers<'a> {
     spec: Field<'a>,
-    /// How many have to start.
+    /// Workers that have to start together.
     min: i32,
-    /// Whether the pod is one of them.
-    is_one: bool,
+    /// Whether the pod is a worker.
+    pod_is_worker: bool,
 }
 
 impl Workers<'_> {
-    fn add_to(&self, plan: &mut Plan, workload: &Workload<'_>, top: &Owner) -> Result<(), Stop> {
+    fn add_to(&self, desired: &mut DesiredPodGroup, workload: &Workload<'_>, top: &Owner) -> Result<(), GroupingError> {
         let count = self.spec.at("replicas").count()?.unwrap_or(1);
         let size = self.segment_size(workload)?;
         let (Some(size), true) = (size, count > 0) else {
-            plan.spec.sub_groups.push(leaf(WORKER, self.min));
-            plan.sub_group = plan.sub_group.take().or(self.is_one.then(|| WORKER.to_owned()));
+            desired.spec.sub_groups.push(leaf(WORKER, self.min));
+            desired.sub_group = desired
+                .sub_group
+                .take()
+                .or(self.pod_is_worker.then(|| WORKER.to_owned()));
             return Ok(());
         };
         let segments = segments_of(count, size);
@@ -73,7 +76,7 @@ impl Workers<'_> {
             return Err(self.spec.at("replicas").refuse(reason));
         }
         let topology = self.topology(workload, top)?;
-        plan.spec.sub_groups.push(parent(WORKER, segments));
+        desired.spec.sub_groups.push(parent(WORKER, segments));
         let mandatory = segments_of(self.min, size);
         for segment in 0..segments {
             let members = match segment {
@@ -81,22 +84,22 @@ impl Workers<'_> {
                 _ if segment == segments - 1 => count - segment * size,
                 _ => size,
             };
-            plan.spec.sub_groups.push(SubGroup {
+            desired.spec.sub_groups.push(SubGroup {
                 parent: Some(WORKER.to_owned()),
                 topology_constraint: topology.clone(),
                 ..leaf(segment_name(segment), members)
             });
         }
-        if self.is_one {
-            // Workers that were scaled up beyond the count known here come with a new version of the job.
+        if self.pod_is_worker {
+            // A job that was scaled up has workers beyond the count read here; the next update of the job adds their segments.
             let segment = (index(workload)? / size).min(segments - 1);
-            plan.sub_group = Some(segment_name(segment));
+            desired.sub_group = Some(segment_name(segment));
         }
         Ok(())
     }
 
-    /// The pod's annotation comes before that of the template, which may have been edited since.
-    fn annotation<'w>(&'w self, workload: &Workload<'w>, key: &str) -> Result<Option<&'w str>, Stop> {
+    /// The pod's annotation overrides that of the template, which may have changed since the pod was created.
+    fn annotation<'w>(&'w self, workload: &Workload<'w>, key: &str) -> Result<Option<&'w str>, GroupingError> {
         let of_template = self
             .spec
             .at("template")
@@ -107,7 +110,7 @@ impl Workers<'_> {
         Ok(workload.annotation(key).filter(|text| !text.is_empty()).or(of_template))
     }
 
-    fn segment_size(&self, workload: &Workload<'_>) -> Result<Option<i32>, Stop> {
+    fn segment_size(&self, workload: &Workload<'_>) -> Result<Option<i32>, GroupingError> {
         let Some(text) = self.annotation(workload, keys::SEGMENT_SIZE)? else {
             return Ok(None);
         };
@@ -125,13 +128,13 @@ impl Workers<'_> {
         }
     }
 
-    fn topology(&self, workload: &Workload<'_>, top: &Owner) -> Result<Option<TopologyConstraint>, Stop> {
+    fn topology(&self, workload: &Workload<'_>, top: &Owner) -> Result<Option<TopologyConstraint>, GroupingError> {
         let of_job = top.annotations.get(keys::TOPOLOGY).map(String::as_str);
         let topology = self.annotation(workload, keys::TOPOLOGY)?.or(of_job);
         let required = self.annotation(workload, keys::SEGMENT_TOPOLOGY_REQUIRED)?;
         let preferred = self.annotation(workload, keys::SEGMENT_TOPOLOGY_PREFERRED)?;
         let complete = topology.is_some() && (required.is_some() || preferred.is_some());
-        Ok(constraint(topology, required, preferred).filter(|_| complete))
+        Ok(topology_constraint(topology, required, preferred).filter(|_| complete))
     }
 }
 
@@ -143,7 +146,7 @@ fn segment_name(segment: i32) -> String {
     format!("{WORKER}-{segment}")
 }
 
-fn index(workload: &Workload<'_>) -> Result<i32, Stop> {
+fn index(workload: &Workload<'_>) -> Result<i32, GroupingError> {
     let text = workload.label(keys::KUBEFLOW_REPLICA_INDEX).unwrap_or_default();
     super::parse_count(text).ok_or_else(|| {
         let field = format!("metadata.labels.{}", keys::KUBEFLOW_REPLICA_INDEX);

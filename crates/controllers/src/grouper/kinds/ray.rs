@@ -1,14 +1,14 @@
-//! Ray: a subgroup for the head and one per worker group. Jobs and services take the numbers from the cluster that they started.
+//! Ray: a subgroup for the head and one per worker group. RayJobs and RayServices use the numbers of their RayCluster.
 
 use kai_api::crd::{SubGroup, TopologyConstraint};
 use kai_api::keys;
 
+use super::super::desired_pod_group::{DesiredPodGroup, leaf, topology_constraint};
 use super::super::field::Field;
-use super::super::plan::{Plan, constraint, leaf};
-use super::super::workload::{ObjectRef, Owner, Stop, Workload};
-use super::begin;
+use super::super::workload::{GroupingError, ObjectRef, Owner, Workload};
+use super::default_group;
 
-/// Where the status of an owner names its cluster; the first that is there counts.
+/// Paths in the status of an owner that may name its RayCluster; the first that exists counts.
 type Paths = &'static [&'static [&'static str]];
 
 pub(super) const OF_JOB: Paths = &[&["status", "rayClusterName"]];
@@ -18,32 +18,32 @@ pub(super) const OF_SERVICE: Paths = &[
 ];
 const HEAD_GROUP: &str = "headgroup";
 
-/// `paths` is empty for a cluster itself.
-pub(super) fn plan(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<Plan, Stop> {
+/// `paths` is empty for a RayCluster.
+pub(super) fn desired(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<DesiredPodGroup, GroupingError> {
     let cluster = match paths {
         [] => workload.object(top.reference())?,
         paths => workload.object(cluster_of(workload, top, paths)?)?,
     };
-    let mut plan = begin(workload, top);
+    let mut desired = default_group(workload, top);
     if let Some(class) = top.labels.get(keys::RAY_PRIORITY_CLASS_NAME) {
-        plan.spec.priority_class_name = Some(class.clone());
+        desired.spec.priority_class_name = Some(class.clone());
     }
     let groups = groups(&Field::of(cluster))?;
     let total: i64 = groups.iter().filter_map(|group| group.min_member).map(i64::from).sum();
-    plan.min_member(i32::try_from(total).unwrap_or(i32::MAX));
-    // A group that older versions made goes on as it began.
-    let present = workload.view.pod_group(&plan.namespace, &plan.name);
+    desired.min_member(i32::try_from(total).unwrap_or(i32::MAX));
+    // A pod group of an older version stays without subgroups.
+    let present = workload.cluster.pod_group(&desired.namespace, &desired.name);
     if present.is_none_or(|present| !present.as_written().sub_groups.is_empty()) {
         let of_pod = workload.label(keys::RAY_GROUP);
-        plan.sub_group = of_pod
+        desired.sub_group = of_pod
             .filter(|name| groups.iter().any(|group| group.name == *name))
             .map(str::to_owned);
-        plan.spec.sub_groups = groups;
+        desired.spec.sub_groups = groups;
     }
-    Ok(plan)
+    Ok(desired)
 }
 
-fn cluster_of(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<ObjectRef, Stop> {
+fn cluster_of(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<ObjectRef, GroupingError> {
     let owner = Field::of(workload.object(top.reference())?);
     for path in paths {
         let field = path.iter().fold(owner.clone(), |field, key| field.at(key));
@@ -59,7 +59,7 @@ fn cluster_of(workload: &Workload<'_>, top: &Owner, paths: Paths) -> Result<Obje
     Err(workload.refuse_owner(top, paths[0].join("."), reason))
 }
 
-fn groups(cluster: &Field<'_>) -> Result<Vec<SubGroup>, Stop> {
+fn groups(cluster: &Field<'_>) -> Result<Vec<SubGroup>, GroupingError> {
     let spec = cluster.at("spec");
     let mut groups = vec![SubGroup {
         topology_constraint: topology(&spec.at("headGroupSpec"))?,
@@ -79,8 +79,8 @@ fn groups(cluster: &Field<'_>) -> Result<Vec<SubGroup>, Stop> {
     Ok(groups)
 }
 
-/// How many pods of a worker group have to start; `None` if it has none at present.
-fn pods_of(group: &Field<'_>) -> Result<Option<i32>, Stop> {
+/// Pods of a worker group that have to start together; `None` if the group has no pods now.
+fn pods_of(group: &Field<'_>) -> Result<Option<i32>, GroupingError> {
     if group.at("suspended").flag()? || group.at("suspend").flag()? {
         return Ok(None);
     }
@@ -100,7 +100,7 @@ fn pods_of(group: &Field<'_>) -> Result<Option<i32>, Stop> {
         .ok_or_else(|| hosts.refuse("so many pods are no cluster"))
 }
 
-fn topology(group: &Field<'_>) -> Result<Option<TopologyConstraint>, Stop> {
+fn topology(group: &Field<'_>) -> Result<Option<TopologyConstraint>, GroupingError> {
     let template = group.at("template").at("metadata").at("annotations");
     let field = template.at(keys::TOPOLOGY);
     let topology = field.text()?;
@@ -109,6 +109,6 @@ fn topology(group: &Field<'_>) -> Result<Option<TopologyConstraint>, Stop> {
     match (topology, required.or(preferred)) {
         (_, None) => Ok(None),
         (None, Some(_)) => Err(field.refuse("it is missing beside a placement annotation; name the topology")),
-        (Some(_), Some(_)) => Ok(constraint(topology, required, preferred)),
+        (Some(_), Some(_)) => Ok(topology_constraint(topology, required, preferred)),
     }
 }

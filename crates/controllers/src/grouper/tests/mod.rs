@@ -1,10 +1,10 @@
-//! Tables: owners and pod in, plan out. One file per family of kinds.
+//! Tables of cases: owners and pod in, desired pod group out. A file per family of kinds.
 
-// A list of one owner reads like a list of two.
+// A list of one owner is written like a list of two.
 #![allow(clippy::cloned_ref_to_slice_refs)]
 
-mod base;
 mod batch;
+mod default_rules;
 mod kubeflow;
 mod leader_worker_set;
 mod others;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use kai_api::{Pod, PodGroup};
 use serde_json::{Value, json};
 
-use super::{Objects, Owner, Rules, Stop, View, Workload, group};
+use super::{ClusterReader, GroupingError, GroupingOptions, Objects, Owner, Workload, desired_pod_group};
 
-/// A cluster of a few objects.
+/// A cluster in memory.
 #[derive(Default)]
 struct Fixture {
-    rules: Rules,
+    options: GroupingOptions,
     groups: Vec<Arc<PodGroup>>,
     pods: Vec<Arc<Pod>>,
-    /// Objects beside the owners.
+    /// Further objects that rules read.
     beside: Vec<Value>,
 }
 
-impl View for Fixture {
+impl ClusterReader for Fixture {
     fn has_priority_class(&self, name: &str) -> bool {
         ["train", "build", "inference", "high", "low"].contains(&name)
     }
@@ -68,40 +68,40 @@ impl Fixture {
         self
     }
 
-    fn plan(&self, owners: &[Value], pod: &Value) -> Result<super::Plan, String> {
-        self.looked_at(owners, pod, |workload| {
-            group(workload).map_err(|stop| match stop {
-                Stop::Refused(refusal) => refusal.to_string(),
-                Stop::Needs(reference) => format!("needs {} {}", reference.kind, reference.name),
+    fn desired(&self, owners: &[Value], pod: &Value) -> Result<super::DesiredPodGroup, String> {
+        self.with_workload(owners, pod, |workload| {
+            desired_pod_group(workload).map_err(|stop| match stop {
+                GroupingError::Refused(refusal) => refusal.to_string(),
+                GroupingError::NeedsObject(reference) => format!("needs {} {}", reference.kind, reference.name),
             })
         })
     }
 
-    fn ignored(&self, owners: &[Value], pod: &Value) -> Vec<super::Ignored> {
-        self.looked_at(owners, pod, super::ignored_values)
+    fn ignored(&self, owners: &[Value], pod: &Value) -> Vec<super::IgnoredValue> {
+        self.with_workload(owners, pod, super::ignored_values)
     }
 
-    fn looked_at<T>(&self, owners: &[Value], pod: &Value, look: impl FnOnce(&Workload<'_>) -> T) -> T {
+    fn with_workload<T>(&self, owners: &[Value], pod: &Value, apply: impl FnOnce(&Workload<'_>) -> T) -> T {
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
         let chain: Vec<Owner> = owners.iter().map(|object| Owner::of_object(object).unwrap()).collect();
         let all = owners.iter().chain(&self.beside);
         let objects: Objects = all
             .map(|object| (Owner::of_object(object).unwrap().reference(), Some(object.clone())))
             .collect();
-        look(&Workload {
+        apply(&Workload {
             pod: &pod,
             owners: &chain,
             objects: &objects,
-            view: self,
-            rules: &self.rules,
+            cluster: self,
+            options: &self.options,
         })
     }
 
-    /// The plan as one line, or why there is none.
+    /// Compares the desired pod group, as a line, or the error.
     fn check(&self, owners: &[Value], pod: &Value, expect: &str) {
         let line = self
-            .plan(owners, pod)
-            .map_or_else(|error| error, |plan| plan.to_string());
+            .desired(owners, pod)
+            .map_or_else(|error| error, |desired| desired.to_string());
         assert_eq!(line, expect);
     }
 }

@@ -48,7 +48,7 @@ fn knative() {
         .with_pod(serving("b", Some("y")));
     apart.check(&owners, &serving("p", None), alone);
     let mut no_gangs = fixture();
-    no_gangs.rules.knative_gang = false;
+    no_gangs.options.knative_gang = false;
     no_gangs.check(&owners, &serving("p", None), alone);
     check(
         &owners,
@@ -92,7 +92,7 @@ fn what_starts_workloads_is_skipped() {
     let node =
         labelled(json!({ "jobset.sigs.k8s.io/replicatedjob-name": "node", "jobset.sigs.k8s.io/job-index": "0" }));
     let mut fixture = Fixture::default();
-    fixture.rules.kind_defaults =
+    fixture.options.kind_defaults =
         KindDefaults::parse(r#"[{"typeName":"TrainJob","group":"trainer.kubeflow.org","priorityName":"high"}]"#)
             .unwrap();
     fixture.check(

@@ -1,37 +1,36 @@
-//! Pods that share GPUs: whether a pod is one, which of its containers gets the share, and how its ConfigMaps are called. The binder
-//! goes by the same names.
+//! Pods that share GPUs: which container gets the GPU share, and the names of the pod's ConfigMaps. The binder uses the same names.
 
 use kai_api::keys;
 use serde_json::Value;
 
-use super::review::Finding;
-use super::view::{self, CONTAINER_LISTS, Place};
+use super::review::FieldError;
+use super::unstructured::{self, CONTAINER_LISTS, MetadataMap};
 
-/// Kubernetes' limit for names of volumes, which are made from names of ConfigMaps.
+/// Kubernetes' limit for the name of a volume, which is derived from the name of a ConfigMap.
 const VOLUME_NAME_MAX: usize = 63;
 const VOLUME_SUFFIX: &str = "-vol";
-/// What the base of a name leaves room for: the token with its two hyphens and the volume's suffix.
+/// Characters beside the base of a name: the token, two hyphens and the volume's suffix.
 const EXTRA_CHARS: usize = TOKEN_CHARS + 6;
 /// Length of the random part of names.
 pub(crate) const TOKEN_CHARS: usize = 7;
-/// The characters of random parts. No vowels and nothing that looks like one, so that no words come out.
+/// The characters of tokens. No vowels and no digits that look like vowels, so that tokens form no words.
 const TOKEN_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Whether the pod asks for a part of a GPU. The key alone counts: a wrong value is refused, not ignored.
+/// Whether the pod requests a part of a GPU. The annotation's key decides: an invalid value is denied, not ignored.
 pub(crate) fn is_fractional(pod: &Value) -> bool {
-    let has = |key| view::entry(pod, Place::Annotations, key).is_some();
+    let has = |key| unstructured::entry(pod, MetadataMap::Annotations, key).is_some();
     has(keys::GPU_FRACTION) || has(keys::GPU_MEMORY)
 }
 
-/// A container, by its list and its place there.
+/// A container, by its list and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContainerAt {
+pub(crate) struct ContainerRef {
     pub(crate) list: &'static str,
     pub(crate) index: usize,
 }
 
-impl ContainerAt {
-    /// Where it is within the pod.
+impl ContainerRef {
+    /// The JSON pointer within the pod.
     pub(crate) fn pointer(self) -> String {
         format!("/spec/{}/{}", self.list, self.index)
     }
@@ -44,43 +43,44 @@ impl ContainerAt {
     }
 }
 
-/// The container of a fractional pod that gets the share; `None` if there is no container at all.
-pub(crate) fn container(pod: &Value) -> Result<Option<ContainerAt>, Finding> {
-    if view::list(pod, "/spec/containers").is_empty() {
+/// The container that gets the GPU share; `None` if the pod has no container.
+pub(crate) fn container(pod: &Value) -> Result<Option<ContainerRef>, FieldError> {
+    if unstructured::list(pod, "/spec/containers").is_empty() {
         return Ok(None);
     }
-    let Some(name) = view::entry(pod, Place::Annotations, keys::GPU_FRACTION_CONTAINER) else {
-        return Ok(Some(ContainerAt {
+    let Some(name) = unstructured::entry(pod, MetadataMap::Annotations, keys::GPU_FRACTION_CONTAINER) else {
+        return Ok(Some(ContainerRef {
             list: "containers",
             index: 0,
         }));
     };
     for list in ["initContainers", "containers"] {
-        let containers = view::list(pod, &format!("/spec/{list}"));
-        let named = |container: &Value| view::text(container, "/name") == Some(&name);
+        let containers = unstructured::list(pod, &format!("/spec/{list}"));
+        let named = |container: &Value| unstructured::text(container, "/name") == Some(&name);
         if let Some(index) = containers.iter().position(named) {
-            return Ok(Some(ContainerAt { list, index }));
+            return Ok(Some(ContainerRef { list, index }));
         }
     }
-    Err(Finding::invalid(
+    Err(FieldError::invalid(
         format!("metadata.annotations.{}", keys::GPU_FRACTION_CONTAINER),
         format!("the pod has no container {name:?}; name one of its containers or init containers"),
     ))
 }
 
-/// How many slots the container with the share requests.
-pub(crate) const SLOTS_OF_CONTAINER: &str = "1";
+/// Share devices that the container with the GPU share requests.
+pub(crate) const SHARE_DEVICES_PER_CONTAINER: &str = "1";
 
-/// Whether the container can be given its GPU through a slot: the kubelet does not tell which slots init containers hold that end.
-pub(crate) fn may_have_slot(at: ContainerAt, container: &Value) -> bool {
-    at.list != "initContainers" || view::text(container, "/restartPolicy") == Some("Always")
+/// Whether the container can get its GPU through a share device. The kubelet does not report the devices of init containers that end,
+/// so only sidecars among them can.
+pub(crate) fn may_request_share_device(at: ContainerRef, container: &Value) -> bool {
+    at.list != "initContainers" || unstructured::text(container, "/restartPolicy") == Some("Always")
 }
 
-/// Resources that the pod's containers ask for: where, in which list, name and amount.
-pub(crate) fn asked(pod: &Value) -> impl Iterator<Item = (ContainerAt, &'static str, &str, &Value)> {
+/// The resources that the pod's containers request: container, `requests` or `limits`, name, amount.
+pub(crate) fn resource_requests(pod: &Value) -> impl Iterator<Item = (ContainerRef, &'static str, &str, &Value)> {
     let containers = CONTAINER_LISTS.into_iter().flat_map(|list| {
-        let containers = view::list(pod, &format!("/spec/{list}")).iter().enumerate();
-        containers.map(move |(index, container)| (ContainerAt { list, index }, container))
+        let containers = unstructured::list(pod, &format!("/spec/{list}")).iter().enumerate();
+        containers.map(move |(index, container)| (ContainerRef { list, index }, container))
     });
     containers.flat_map(|(at, container)| {
         ["requests", "limits"].into_iter().flat_map(move |kind| {
@@ -93,39 +93,39 @@ pub(crate) fn asked(pod: &Value) -> impl Iterator<Item = (ContainerAt, &'static 
     })
 }
 
-/// What is wrong with a sharing pod's requests for slots. `container` is the one with the share.
-pub(crate) fn slots(pod: &Value, container: Option<ContainerAt>) -> Option<Finding> {
-    let mut slots = asked(pod).filter(|(_, _, name, _)| *name == keys::RESOURCE_GPU_SHARE);
-    let fits = |at: ContainerAt, amount: &Value| {
-        Some(at) == container && (amount == SLOTS_OF_CONTAINER || amount.as_i64() == Some(1))
+/// The error if the pod requests share devices by hand. `container` is the one that gets the GPU share.
+pub(crate) fn validate_share_devices(pod: &Value, container: Option<ContainerRef>) -> Option<FieldError> {
+    let mut requests = resource_requests(pod).filter(|(_, _, name, _)| *name == keys::RESOURCE_GPU_SHARE);
+    let fits = |at: ContainerRef, amount: &Value| {
+        Some(at) == container && (amount == SHARE_DEVICES_PER_CONTAINER || amount.as_i64() == Some(1))
     };
-    let (at, kind, name, _) = slots.find(|(at, _, _, amount)| !fits(*at, amount))?;
-    Some(Finding::invalid(
+    let (at, kind, name, _) = requests.find(|(at, _, _, amount)| !fits(*at, amount))?;
+    Some(FieldError::invalid(
         format!("spec.{}[{}].resources.{kind}.{name}", at.list, at.index),
-        SLOT_BY_HAND,
+        SHARE_DEVICE_BY_HAND,
     ))
 }
 
-/// What a tenant is told who asks for a slot.
-pub(crate) const SLOT_BY_HAND: &str = "the scheduler adds it to the container that gets a part of a GPU; remove it, and ask by \
+/// Denial of a share device that the user wrote.
+pub(crate) const SHARE_DEVICE_BY_HAND: &str = "the scheduler adds it to the container that gets a part of a GPU; remove it, and ask by \
                                        the annotation gpu-fraction or gpu-memory";
 
-/// The names of everything that a sharing pod refers to.
+/// The names of the objects that a pod with a GPU share refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Names {
-    /// What the annotation says.
+pub(crate) struct SharedGpuNames {
+    /// The value of the pod's annotation, from which the other names are derived.
     pub(crate) prefix: String,
-    /// The ConfigMap with the devices and the portion.
+    /// The ConfigMap with the devices and the fraction.
     pub(crate) capabilities: String,
-    /// The ConfigMap that is taken as a whole into the environment.
+    /// The ConfigMap whose keys all become environment variables.
     pub(crate) environment: String,
-    /// The volume of the first.
+    /// The volume of the first ConfigMap.
     pub(crate) volume: String,
 }
 
-/// The names for a pod: after its annotation, or new ones with this token as their random part.
-pub(crate) fn names(pod: &Value, container: ContainerAt, token: &str) -> Result<Names, Finding> {
-    let prefix = match view::entry(pod, Place::Annotations, keys::SHARED_GPU_CONFIG_MAP) {
+/// The names for a pod: from its annotation, or new ones with this token.
+pub(crate) fn names(pod: &Value, container: ContainerRef, token: &str) -> Result<SharedGpuNames, FieldError> {
+    let prefix = match unstructured::entry(pod, MetadataMap::Annotations, keys::SHARED_GPU_CONFIG_MAP) {
         Some(given) => given.into_owned(),
         None => new_prefix(pod, container, token),
     };
@@ -135,12 +135,12 @@ pub(crate) fn names(pod: &Value, container: ContainerAt, token: &str) -> Result<
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let valid = prefix.chars().all(character) && edge(prefix.chars().next()) && edge(prefix.chars().last());
     if !valid || volume.len() > VOLUME_NAME_MAX {
-        return Err(Finding::invalid(
+        return Err(FieldError::invalid(
             format!("metadata.annotations.{}", keys::SHARED_GPU_CONFIG_MAP),
             "it is no beginning for names of ConfigMaps and volumes; remove it, and the scheduler chooses one",
         ));
     }
-    Ok(Names {
+    Ok(SharedGpuNames {
         environment: format!("{capabilities}{}", keys::ENV_CONFIG_MAP_SUFFIX),
         volume,
         capabilities,
@@ -148,9 +148,9 @@ pub(crate) fn names(pod: &Value, container: ContainerAt, token: &str) -> Result<
     })
 }
 
-/// The random part of names, from a text that is random or at least differs from pod to pod.
+/// The random part of names, derived from a seed that differs from pod to pod.
 pub(crate) fn token(seed: &str) -> String {
-    // FNV-1a: nothing secret is at stake, only that two pods of one name rarely get one token.
+    // FNV-1a: the token is no secret; it only keeps names of different pods apart.
     let mut hash = seed.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
@@ -163,11 +163,11 @@ pub(crate) fn token(seed: &str) -> String {
     token
 }
 
-fn new_prefix(pod: &Value, container: ContainerAt, token: &str) -> String {
-    // A pod with a generated name has none yet.
-    let base = view::text(pod, "/metadata/ownerReferences/0/name")
-        .or_else(|| view::text(pod, "/metadata/name"))
-        .or_else(|| view::text(pod, "/metadata/generateName"))
+fn new_prefix(pod: &Value, container: ContainerRef, token: &str) -> String {
+    // A pod whose name the API server generates has no name yet.
+    let base = unstructured::text(pod, "/metadata/ownerReferences/0/name")
+        .or_else(|| unstructured::text(pod, "/metadata/name"))
+        .or_else(|| unstructured::text(pod, "/metadata/generateName"))
         .unwrap_or("pod");
     let index_chars = container.index.to_string().len() + 1;
     let suffix_chars = keys::SHARED_GPU_SUFFIX.len() - 1;
@@ -181,7 +181,7 @@ fn new_prefix(pod: &Value, container: ContainerAt, token: &str) -> String {
     format!("{base}-{token}{}", keys::SHARED_GPU_SUFFIX)
 }
 
-/// ConfigMaps have names with dots, volumes have not.
+/// Names of volumes are DNS labels, without the dots that names of ConfigMaps may have.
 fn volume_name(config_map: &str) -> String {
     let mut name = String::with_capacity(config_map.len() + VOLUME_SUFFIX.len());
     for c in config_map.chars().chain(VOLUME_SUFFIX.chars()) {
@@ -189,7 +189,7 @@ fn volume_name(config_map: &str) -> String {
         if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' {
             name.push(c);
         } else if !name.ends_with('\u{0}') {
-            // One hyphen for each run of characters that a label can't have.
+            // A hyphen for each run of characters that a DNS label can't have.
             name.push('\u{0}');
         }
     }
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    const FIRST: ContainerAt = ContainerAt {
+    const FIRST: ContainerRef = ContainerRef {
         list: "containers",
         index: 0,
     };
@@ -238,7 +238,7 @@ mod tests {
         let pod = json!({"metadata": {"annotations": {"runai/shared-gpu-configmap": "a.b"}}});
         let names = names(
             &pod,
-            ContainerAt {
+            ContainerRef {
                 list: "initContainers",
                 index: 2,
             },
@@ -266,7 +266,7 @@ mod tests {
                 "spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}, {"name": "a"}]},
             })
         };
-        let at = |list, index| Ok(Some(ContainerAt { list, index }));
+        let at = |list, index| Ok(Some(ContainerRef { list, index }));
         assert_eq!(container(&pod("b")), at("containers", 1));
         assert_eq!(container(&pod("a")), at("initContainers", 1));
         assert_eq!(container(&json!({"spec": {"containers": [{}]}})), at("containers", 0));

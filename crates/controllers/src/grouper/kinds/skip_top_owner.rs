@@ -1,14 +1,18 @@
-//! Owners that only start other workloads, such as Argo workflows: the owner below decides, with the labels and annotations of the
-//! skipped one where it has none.
+//! Top owners that only create other workloads, such as Argo workflows: the owner below selects the rule. The owner below inherits the
+//! labels and annotations of the skipped owner that it lacks.
 
 use kai_api::crd::Preemptibility;
 use kai_api::keys;
 
-use super::super::plan::Plan;
-use super::super::workload::{Owner, Stop, Workload};
-use super::{Family, by};
+use super::super::desired_pod_group::DesiredPodGroup;
+use super::super::workload::{GroupingError, Owner, Workload};
+use super::{GroupingRule, apply};
 
-pub(super) fn plan(workload: &Workload<'_>, skipped: &Owner, owners: &[Owner]) -> Result<Plan, Stop> {
+pub(super) fn desired(
+    workload: &Workload<'_>,
+    skipped: &Owner,
+    owners: &[Owner],
+) -> Result<DesiredPodGroup, GroupingError> {
     let below = &owners[..owners.len().saturating_sub(1)];
     let mut base = below.last().cloned().unwrap_or_else(|| Owner::of_pod(workload.pod));
     inherit(workload, &mut base, skipped);
@@ -16,18 +20,18 @@ pub(super) fn plan(workload: &Workload<'_>, skipped: &Owner, owners: &[Owner]) -
     if let Some(last) = chain.last_mut() {
         last.clone_from(&base);
     }
-    // One level is skipped, never two: what such an owner starts is the workload.
-    let family = match Family::of(&base) {
-        Family::SkipTop => Family::Base,
-        family => family,
+    // Only one level is skipped.
+    let rule = match GroupingRule::of(&base) {
+        GroupingRule::SkipTop => GroupingRule::Default,
+        rule => rule,
     };
-    by(family, workload, &base, &chain)
+    apply(rule, workload, &base, &chain)
 }
 
 fn inherit(workload: &Workload<'_>, base: &mut Owner, skipped: &Owner) {
-    let defaults = &workload.rules.kind_defaults;
+    let defaults = &workload.options.kind_defaults;
     let class = defaults.priority_class(&skipped.kind, skipped.group());
-    let class = class.filter(|class| workload.view.has_priority_class(class));
+    let class = class.filter(|class| workload.cluster.has_priority_class(class));
     let preemptibility = defaults
         .preemptibility(&skipped.kind, skipped.group())
         .map(|preemptibility| match preemptibility {

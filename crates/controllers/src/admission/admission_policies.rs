@@ -1,22 +1,22 @@
-//! The rules about the scheduler's own keys and objects as ValidatingAdmissionPolicies. The API server evaluates them by itself, for
-//! every pod of the cluster and whether or not anybody serves the webhooks. They are rendered from the same tables as the webhook's.
+//! The ValidatingAdmissionPolicies that protect the scheduler's keys and objects. The API server evaluates them itself, for every pod
+//! of the cluster, while the webhooks are up or down. They are rendered from the tables of `protected_keys`.
 //!
-//! The expressions keep to plain CEL (`has`, `all`, `in`), and every field is asked for before it is read: an expression that fails
-//! refuses the request, and these are about all pods of a cluster.
+//! The expressions use plain CEL (`has`, `all`, `in`) and check every field before they read it: an expression that fails denies the
+//! request, and these policies cover all pods of a cluster.
 
 use kai_api::keys;
 use serde_json::{Value, json};
 
 use super::args::Settings;
-use super::own_policies::{self, unchanged as unchanged_field};
-use super::owned::{self, Keys};
-use super::share;
-use super::trust::{COLLECTORS, KUBELETS};
-use super::view::Place;
+use super::gpu_share;
+use super::protected_keys::{self, ProtectedKeys};
+use super::service_account_policies::{self, unchanged as unchanged_field};
+use super::trusted_users::{GARBAGE_COLLECTORS, KUBELET_GROUP};
+use super::unstructured::MetadataMap;
 
-/// Group and version of policies.
+/// API version of policies and bindings.
 pub(crate) const API_VERSION: &str = "admissionregistration.k8s.io/v1";
-/// Names of the policies about everybody but our accounts.
+/// Names of the policies for users other than our service accounts.
 const NAMES: [&str; 5] = [
     "kai-pods",
     "kai-pod-bindings",
@@ -27,31 +27,36 @@ const NAMES: [&str; 5] = [
 
 /// Names of all policies; each has a binding of the same name.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    NAMES.into_iter().chain(own_policies::NAMES)
+    NAMES.into_iter().chain(service_account_policies::NAMES)
 }
 
 /// All policies, each followed by its binding.
-pub fn policies(settings: &Settings) -> Vec<Value> {
+pub fn admission_policies(settings: &Settings) -> Vec<Value> {
     let [pods, bindings, pod_groups, bind_requests, config_maps] = NAMES;
     let policies = [
-        policy(pods, &[pod_rule()], &[not_ours(settings)], &pod_validations(settings)),
+        policy(
+            pods,
+            &[pod_rule()],
+            &[not_trusted(settings)],
+            &pod_validations(settings),
+        ),
         policy(
             bindings,
             &[binding_rule()],
-            &[not_ours(settings)],
+            &[not_trusted(settings)],
             &binding_validations(),
         ),
         policy(
             pod_groups,
             &[pod_group_rule()],
-            &[not_ours(settings)],
+            &[not_trusted(settings)],
             &pod_group_validations(),
         ),
         policy(
             bind_requests,
             &[bind_request_rule()],
-            &[not_ours(settings), not_collected()],
-            &[refuse(
+            &[not_trusted(settings), not_garbage_collected()],
+            &[deny_unless(
                 "false",
                 "BindRequest: only the scheduler writes bind requests; leave them alone",
             )],
@@ -59,7 +64,11 @@ pub fn policies(settings: &Settings) -> Vec<Value> {
         policy(
             config_maps,
             &[config_map_rule()],
-            &[not_ours(settings), not_collected(), marked()],
+            &[
+                not_trusted(settings),
+                not_garbage_collected(),
+                is_shared_gpu_config_map(),
+            ],
             &config_map_validations(),
         ),
     ];
@@ -67,13 +76,13 @@ pub fn policies(settings: &Settings) -> Vec<Value> {
         let binding = binding(&policy);
         [policy, binding]
     };
-    let own = own_policies::policies(settings);
+    let own = service_account_policies::policies(settings);
     policies.into_iter().chain(own).flat_map(with_binding).collect()
 }
 
-/// Who of the users is one of ours, as CEL.
-pub(crate) fn ours(settings: &Settings) -> String {
-    let users: Vec<String> = settings.trusted.iter().map(super::Trusted::cel).collect();
+/// Whether the user is trusted, as a CEL expression.
+pub(crate) fn is_trusted(settings: &Settings) -> String {
+    let users: Vec<String> = settings.trusted_users.iter().map(super::UserMatcher::cel).collect();
     match users.is_empty() {
         true => "false".to_owned(),
         false => users.join(" || "),
@@ -117,12 +126,12 @@ fn namespaced(group: &str, resources: &[&str], operations: &[&str]) -> Value {
     rule(group, resources, operations, "Namespaced")
 }
 
-/// Labels and annotations can be changed through the status, too.
+/// A write to the status can change labels and annotations, too.
 fn pod_rule() -> Value {
     namespaced("", &["pods", "pods/status"], &["CREATE", "UPDATE"])
 }
 
-/// A binding's labels and annotations become the pod's.
+/// The API server copies the labels and annotations of a Binding to the pod.
 fn binding_rule() -> Value {
     namespaced("", &["pods/binding", "bindings"], &["CREATE"])
 }
@@ -151,13 +160,13 @@ pub(super) fn condition(name: &str, expression: String) -> Value {
     json!({"name": name, "expression": expression})
 }
 
-fn not_ours(settings: &Settings) -> Value {
-    condition("not-ours", format!("!({})", ours(settings)))
+fn not_trusted(settings: &Settings) -> Value {
+    condition("not-ours", format!("!({})", is_trusted(settings)))
 }
 
-/// What has lost its owner or its namespace must be able to go.
-fn not_collected() -> Value {
-    let names: Vec<String> = COLLECTORS.iter().map(|name| format!("'{name}'")).collect();
+/// The control plane may delete objects whose owner or namespace is gone.
+fn not_garbage_collected() -> Value {
+    let names: Vec<String> = GARBAGE_COLLECTORS.iter().map(|name| format!("'{name}'")).collect();
     let expression = format!(
         "!(request.operation == 'DELETE' && request.userInfo.username in [{}])",
         names.join(", ")
@@ -165,7 +174,7 @@ fn not_collected() -> Value {
     condition("not-collected", expression)
 }
 
-fn marked() -> Value {
+fn is_shared_gpu_config_map() -> Value {
     let has = |object: &str| {
         format!(
             "({object} != null && has({object}.metadata.labels) && '{}' in {object}.metadata.labels)",
@@ -175,31 +184,38 @@ fn marked() -> Value {
     condition("shared-gpu", format!("{} || {}", has("object"), has("oldObject")))
 }
 
-pub(super) fn refuse(unless: &str, message: &str) -> Value {
-    json!({"expression": unless, "message": message, "reason": "Forbidden"})
+pub(super) fn deny_unless(condition: &str, message: &str) -> Value {
+    json!({"expression": condition, "message": message, "reason": "Forbidden"})
 }
 
 fn pod_validations(settings: &Settings) -> Vec<Value> {
     let mut validations = Vec::new();
-    for table in [&owned::POD_LABELS, &owned::POD_ANNOTATIONS] {
-        validations.extend(owned_validations("Pod", table));
+    for table in [&protected_keys::POD_LABELS, &protected_keys::POD_ANNOTATIONS] {
+        validations.extend(protected_key_validations("Pod", table));
     }
-    let message = format!("Pod: metadata.labels.{}: {}", keys::APP, owned::HELPER);
-    validations.push(refuse(&helper(), &message));
-    let message = format!("Pod: spec.nodeName: {}", owned::NODE_CHOSEN);
-    validations.push(refuse(&node_chosen(&settings.scheduler_name), &message));
-    let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, share::SLOT_BY_HAND);
-    validations.push(refuse(&no_slot_by_hand(&settings.scheduler_name), &message));
-    let message = format!("Pod: status.phase: {}", owned::PHASE);
-    validations.push(refuse(&phase(&settings.scheduler_name), &message));
-    let fixed = &owned::FIXED_ANNOTATIONS;
+    let message = format!(
+        "Pod: metadata.labels.{}: {}",
+        keys::APP,
+        protected_keys::HELPER_APP_USED
+    );
+    validations.push(deny_unless(&no_helper_app(), &message));
+    let message = format!("Pod: spec.nodeName: {}", protected_keys::NODE_NAME_SET);
+    validations.push(deny_unless(&no_node_name(&settings.scheduler_name), &message));
+    let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, gpu_share::SHARE_DEVICE_BY_HAND);
+    validations.push(deny_unless(
+        &no_share_device_by_hand(&settings.scheduler_name),
+        &message,
+    ));
+    let message = format!("Pod: status.phase: {}", protected_keys::PHASE_WRITTEN);
+    validations.push(deny_unless(&phase_unchanged(&settings.scheduler_name), &message));
+    let fixed = &protected_keys::FIXED_ANNOTATIONS;
     let message = format!(
         "Pod: {}: {}: {}",
-        fixed.place.path(),
+        fixed.map.path(),
         fixed.exact.join(", "),
-        owned::FIXED
+        protected_keys::GPU_REQUEST_CHANGED
     );
-    validations.push(refuse(
+    validations.push(deny_unless(
         &format!("request.operation != 'UPDATE' || {}", unchanged(fixed)),
         &message,
     ));
@@ -207,31 +223,31 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
 }
 
 fn binding_validations() -> Vec<Value> {
-    let tables = [&owned::POD_LABELS, &owned::POD_ANNOTATIONS];
-    let validation = |table: &Keys| {
-        let map = format!("object.{}", table.place.path());
+    let tables = [&protected_keys::POD_LABELS, &protected_keys::POD_ANNOTATIONS];
+    let validation = |table: &ProtectedKeys| {
+        let map = format!("object.{}", table.map.path());
         let message = format!(
             "Binding: {}: {}: {}",
-            table.place.path(),
-            listed(table),
-            owned::WRITTEN_BY_US
+            table.map.path(),
+            key_list(table),
+            protected_keys::KEY_ADDED
         );
-        refuse(
-            &format!("!has({map}) || {map}.all(key, !({}))", is_owned(table)),
+        deny_unless(
+            &format!("!has({map}) || {map}.all(key, !({}))", is_protected(table)),
             &message,
         )
     };
-    let by_tenant = refuse(
-        &may_everywhere("binding", "create"),
-        &format!("Binding: {}", owned::BOUND_BY_TENANT),
+    let by_tenant = deny_unless(
+        &allowed_in_all_namespaces("binding", "create"),
+        &format!("Binding: {}", protected_keys::BINDING_FORBIDDEN),
     );
     tables.into_iter().map(validation).chain([by_tenant]).collect()
 }
 
 fn pod_group_validations() -> Vec<Value> {
-    let mut validations = owned_validations("PodGroup", &owned::POD_GROUP_ANNOTATIONS);
+    let mut validations = protected_key_validations("PodGroup", &protected_keys::POD_GROUP_ANNOTATIONS);
     let status = "PodGroup: status: only the scheduler writes it; leave it alone";
-    validations.push(refuse(
+    validations.push(deny_unless(
         "!has(request.subResource) || request.subResource != 'status'",
         status,
     ));
@@ -254,34 +270,34 @@ fn config_map_validations() -> Vec<Value> {
         "ConfigMap: it tells a pod which GPUs are its own (label {marker}); only the scheduler writes it. Leave it alone: it goes \
          with its pod"
     );
-    vec![refuse(&parts.join(" && "), &message)]
+    vec![deny_unless(&parts.join(" && "), &message)]
 }
 
-/// Owned keys of the new object are as in the old one, and none is gone.
-fn owned_validations(kind: &str, table: &Keys) -> Vec<Value> {
-    let path = table.place.path();
-    let is_owned = is_owned(table);
+/// No protected key is added, changed or removed.
+fn protected_key_validations(kind: &str, table: &ProtectedKeys) -> Vec<Value> {
+    let path = table.map.path();
+    let is_protected = is_protected(table);
     let (new, old) = (format!("object.{path}"), format!("oldObject.{path}"));
     let written = format!(
-        "!has({new}) || {new}.all(key, !({is_owned}) || (request.operation == 'UPDATE' && has({old}) && key in {old} && \
+        "!has({new}) || {new}.all(key, !({is_protected}) || (request.operation == 'UPDATE' && has({old}) && key in {old} && \
          {old}[key] == {new}[key]))"
     );
     let removed = format!(
-        "request.operation != 'UPDATE' || !has({old}) || {old}.all(key, !({is_owned}) || (has({new}) && key in {new}))"
+        "request.operation != 'UPDATE' || !has({old}) || {old}.all(key, !({is_protected}) || (has({new}) && key in {new}))"
     );
     vec![
-        refuse(
+        deny_unless(
             &written,
-            &format!("{kind}: {path}: {}: {}", listed(table), owned::WRITTEN_BY_US),
+            &format!("{kind}: {path}: {}: {}", key_list(table), protected_keys::KEY_ADDED),
         ),
-        refuse(
+        deny_unless(
             &removed,
-            &format!("{kind}: {path}: {}: {}", listed(table), owned::REMOVED_BY_US),
+            &format!("{kind}: {path}: {}: {}", key_list(table), protected_keys::KEY_CHANGED),
         ),
     ]
 }
 
-fn is_owned(table: &Keys) -> String {
+fn is_protected(table: &ProtectedKeys) -> String {
     let exact = table.exact.iter().map(|key| format!("key == '{key}'"));
     let prefixes = table
         .prefixes
@@ -290,14 +306,14 @@ fn is_owned(table: &Keys) -> String {
     exact.chain(prefixes).collect::<Vec<_>>().join(" || ")
 }
 
-fn listed(table: &Keys) -> String {
+fn key_list(table: &ProtectedKeys) -> String {
     let exact = table.exact.iter().map(|key| (*key).to_owned());
     let prefixes = table.prefixes.iter().map(|prefix| format!("{prefix}*"));
     exact.chain(prefixes).collect::<Vec<_>>().join(", ")
 }
 
-fn unchanged(table: &Keys) -> String {
-    let path = table.place.path();
+fn unchanged(table: &ProtectedKeys) -> String {
+    let path = table.map.path();
     let keys: Vec<String> = table.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
     let (new, old) = (there("object"), there("oldObject"));
@@ -307,10 +323,13 @@ fn unchanged(table: &Keys) -> String {
     )
 }
 
-fn helper() -> String {
-    let helpers: Vec<String> = owned::HELPERS.iter().map(|helper| format!("'{helper}'")).collect();
+fn no_helper_app() -> String {
+    let helpers: Vec<String> = protected_keys::HELPER_APPS
+        .iter()
+        .map(|helper| format!("'{helper}'"))
+        .collect();
     let app = keys::APP;
-    let path = Place::Labels.path();
+    let path = MetadataMap::Labels.path();
     let there = |object: &str| {
         format!(
             "(has({object}.{path}) && '{app}' in {object}.{path} && {object}.{path}['{app}'] in [{}])",
@@ -323,9 +342,9 @@ fn helper() -> String {
     )
 }
 
-/// Slots are for pods of ours that ask for a part of a GPU.
-fn no_slot_by_hand(scheduler_name: &str) -> String {
-    let path = Place::Annotations.path();
+/// Only pods of this scheduler that request a part of a GPU may have share devices.
+fn no_share_device_by_hand(scheduler_name: &str) -> String {
+    let path = MetadataMap::Annotations.path();
     let annotated = |key: &str| format!("'{key}' in object.{path}");
     let sharing = format!(
         "(has(object.spec.schedulerName) && object.spec.schedulerName == '{scheduler_name}' && has(object.{path}) && ({} || {}))",
@@ -333,8 +352,8 @@ fn no_slot_by_hand(scheduler_name: &str) -> String {
         annotated(keys::GPU_MEMORY)
     );
     let without = |list: &str| {
-        let slot = keys::RESOURCE_GPU_SHARE;
-        format!("(!has(c.resources.{list}) || !('{slot}' in c.resources.{list}))")
+        let share_device = keys::RESOURCE_GPU_SHARE;
+        format!("(!has(c.resources.{list}) || !('{share_device}' in c.resources.{list}))")
     };
     let none = |containers: &str| {
         format!(
@@ -350,17 +369,17 @@ fn no_slot_by_hand(scheduler_name: &str) -> String {
     )
 }
 
-fn node_chosen(scheduler_name: &str) -> String {
+fn no_node_name(scheduler_name: &str) -> String {
     format!(
         "request.operation != 'CREATE' || !has(object.spec.schedulerName) || object.spec.schedulerName != '{scheduler_name}' || \
          !has(object.spec.nodeName) || object.spec.nodeName == '' || {}",
-        of_kubelet()
+        is_kubelet()
     )
 }
 
-/// Kubelets and controllers may write the status of any pod; whoever may do so in a namespace only is a tenant. The scheduler counts all
-/// pods that have a node, whoever placed them: one that seems to have ended seems to have left its GPU.
-fn phase(scheduler_name: &str) -> String {
+/// Kubelets and controllers may patch the status of pods in all namespaces; a user who may do so in one namespace only is a tenant. The
+/// scheduler accounts for all pods that have a node, of any scheduler: a pod that seems to have ended seems to have freed its GPU.
+fn phase_unchanged(scheduler_name: &str) -> String {
     let phase =
         |object: &str| format!("(has({object}.status) && has({object}.status.phase) ? {object}.status.phase : '')");
     let counts = format!(
@@ -371,17 +390,17 @@ fn phase(scheduler_name: &str) -> String {
         "request.operation != 'UPDATE' || !{counts} || {} == {} || {} || {}",
         phase("object"),
         phase("oldObject"),
-        of_kubelet(),
-        may_everywhere("status", "patch")
+        is_kubelet(),
+        allowed_in_all_namespaces("status", "patch")
     )
 }
 
-/// Which pods a kubelet may write is for the API server to say.
-fn of_kubelet() -> String {
-    format!("(has(request.userInfo.groups) && '{KUBELETS}' in request.userInfo.groups)")
+/// The API server's NodeRestriction decides which pods a kubelet may write.
+fn is_kubelet() -> String {
+    format!("(has(request.userInfo.groups) && '{KUBELET_GROUP}' in request.userInfo.groups)")
 }
 
-/// Whether the user may do this to pods of all namespaces.
-fn may_everywhere(subresource: &str, verb: &str) -> String {
+/// Whether RBAC allows the verb on pods of all namespaces.
+fn allowed_in_all_namespaces(subresource: &str, verb: &str) -> String {
     format!("authorizer.group('').resource('pods').subresource('{subresource}').check('{verb}').allowed()")
 }

@@ -1,40 +1,41 @@
-//! Values of pods and pod groups that have no effect. KAI accepts them, and so do we; their author is warned. The rules are those of the
-//! scheduler and of `kai simulate`.
+//! Warnings about values of pods, pod groups and queues that have no effect. KAI admits such values, and so do we. The rules are in
+//! `kai_api`; the scheduler and `kai simulate` use them too.
 
 use kai_api::{Error, PriorityClasses, Problem};
 use kai_engine::model::Millis;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// What the author of a pod group is told.
+/// Warnings for the author of a pod group.
 pub(super) fn pod_group(object: &Value, classes: &PriorityClasses) -> Vec<String> {
     let group = kai_api::PodGroup::deserialize(object).ok();
     let read = group.and_then(|group| group.read(classes, Millis(0)).ok());
-    told(read.map(|read| read.problems).unwrap_or_default(), classes)
+    warnings(read.map(|read| read.problems).unwrap_or_default(), classes)
 }
 
-/// What the author of a pod is told.
+/// Warnings for the author of a pod.
 pub(super) fn pod(object: &Value, classes: &PriorityClasses) -> Vec<String> {
     let pod = kai_api::Pod::deserialize(object).ok();
     let problems = pod.map(|pod| {
         let values = pod.ignored_values(|class| classes.contains(class)).into_iter();
         values.chain(pod.ignored_task_priority()).collect()
     });
-    told(problems.unwrap_or_default(), classes)
+    warnings(problems.unwrap_or_default(), classes)
 }
 
-/// What the author of a queue is told.
+/// Warnings for the author of a queue.
 pub(super) fn queue(object: &Value) -> Vec<String> {
     let queue = kai_api::Queue::deserialize(object).ok();
     let read = queue.and_then(|queue| queue.read(Millis(0)).ok());
-    told(
+    warnings(
         read.map(|read| read.problems).unwrap_or_default(),
         &PriorityClasses::default(),
     )
 }
 
-/// The API server names the object itself. While no class has been seen, none is said to be missing.
-fn told(problems: Vec<Problem>, classes: &PriorityClasses) -> Vec<String> {
+/// One line per problem, without the object's name, which the API server adds. Before the first priority class is known, no class
+/// counts as missing.
+fn warnings(problems: Vec<Problem>, classes: &PriorityClasses) -> Vec<String> {
     let known = |problem: &Problem| !(classes.is_empty() && matches!(problem.error, Error::NoPriorityClass(_)));
     let line = |problem: Problem| format!("{}: {} ({})", problem.field, problem.error, problem.effect);
     problems.into_iter().filter(known).map(line).collect()

@@ -1,52 +1,57 @@
-//! From a plan to the writes that bring it about. Pure: who writes is the shell.
+//! The writes that turn the desired state of a pod group into the actual one. Pure: `reconcile` sends them.
 
 use kai_api::{Pod, PodGroup, keys};
 use serde_json::{Map, Value, json};
 
-use super::plan::{OwnedBy, Plan};
-use super::workload::Rules;
+use super::desired_pod_group::{DesiredPodGroup, OwnerRef};
+use super::workload::GroupingOptions;
 use crate::merge_patch::difference;
 
 /// The body of a new pod group.
-pub fn body(plan: &Plan) -> Value {
+pub fn pod_group_body(desired: &DesiredPodGroup) -> Value {
     json!({
         "metadata": {
-            "name": plan.name,
-            "labels": plan.labels,
-            "annotations": plan.annotations,
-            "ownerReferences": [reference(&plan.owner)],
+            "name": desired.name,
+            "labels": desired.labels,
+            "annotations": desired.annotations,
+            "ownerReferences": [reference(&desired.owner)],
         },
-        "spec": plan.spec,
+        "spec": desired.spec,
     })
 }
 
-/// What has to change about a pod group that is there; `None` if nothing. Queue, node pool and how it is tried belong to others once
-/// the group exists, and so do all labels and annotations that the plan does not name.
-pub(super) fn change(plan: &Plan, present: &PodGroup, rules: &Rules) -> Option<Value> {
+/// The merge patch for an existing pod group; `None` if nothing changes. Queue, node pool, `markUnschedulable` and `schedulingBackoff`
+/// belong to other components once the group exists, and so do all labels and annotations that the desired state does not name.
+pub(super) fn pod_group_patch(
+    desired: &DesiredPodGroup,
+    present: &PodGroup,
+    options: &GroupingOptions,
+) -> Option<Value> {
     let mut change = Map::new();
     let mut metadata = Map::new();
     let labels = &present.metadata.labels;
-    let kept = |key: &str| key == rules.node_pool_label || (key == rules.queue_label && labels.get(key).is_some());
-    let new_labels = plan
+    let is_kept =
+        |key: &str| key == options.node_pool_label || (key == options.queue_label && labels.get(key).is_some());
+    let new_labels = desired
         .labels
         .iter()
-        .filter(|(key, value)| !kept(key) && labels.text(key) != Some(value.as_str()));
+        .filter(|(key, value)| !is_kept(key) && labels.text(key) != Some(value.as_str()));
     set(&mut metadata, "labels", new_labels);
     let annotations = &present.metadata.annotations;
-    let new_annotations = plan
+    let new_annotations = desired
         .annotations
         .iter()
         .filter(|(key, value)| annotations.text(key) != Some(value.as_str()));
     set(&mut metadata, "annotations", new_annotations);
-    if !is_owned_by(present, &plan.owner) {
-        metadata.insert("ownerReferences".to_owned(), json!([reference(&plan.owner)]));
+    if !is_owned_by(present, &desired.owner) {
+        metadata.insert("ownerReferences".to_owned(), json!([reference(&desired.owner)]));
     }
     if !metadata.is_empty() {
         change.insert("metadata".to_owned(), Value::Object(metadata));
     }
 
     let before = present.as_written();
-    let mut spec = plan.spec.clone();
+    let mut spec = desired.spec.clone();
     spec.queue.clone_from(&before.queue);
     spec.mark_unschedulable = before.mark_unschedulable;
     spec.scheduling_backoff = before.scheduling_backoff;
@@ -63,20 +68,20 @@ pub(super) fn change(plan: &Plan, present: &PodGroup, rules: &Rules) -> Option<V
     (!change.is_empty()).then_some(Value::Object(change))
 }
 
-/// What has to change about the pod; `None` if nothing.
-pub fn pod_change(plan: &Plan, pod: &Pod) -> Option<Value> {
+/// The merge patch for the pod; `None` if nothing changes.
+pub fn pod_patch(desired: &DesiredPodGroup, pod: &Pod) -> Option<Value> {
     let labels = &pod.metadata.labels;
-    let sub_group = plan
+    let sub_group = desired
         .sub_group
         .as_deref()
         .filter(|name| labels.text(keys::SUB_GROUP_NAME) != Some(name));
-    if pod.pod_group() == Some(&plan.name) && sub_group.is_none() {
+    if pod.pod_group() == Some(&desired.name) && sub_group.is_none() {
         return None;
     }
-    // With the uid a successor of the same name is not changed by mistake.
+    // The uid keeps the patch from changing a new pod of the same name.
     let mut metadata = json!({
         "uid": pod.metadata.uid.as_deref(),
-        "annotations": { keys::POD_GROUP_NAME: plan.name },
+        "annotations": { keys::POD_GROUP_NAME: desired.name },
     });
     if let Some(name) = sub_group {
         metadata["labels"] = json!({ keys::SUB_GROUP_NAME: name });
@@ -93,11 +98,11 @@ fn set<'a>(metadata: &mut Map<String, Value>, key: &str, entries: impl Iterator<
     }
 }
 
-fn reference(owner: &OwnedBy) -> Value {
+fn reference(owner: &OwnerRef) -> Value {
     json!({ "apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid })
 }
 
-fn is_owned_by(group: &PodGroup, owner: &OwnedBy) -> bool {
+fn is_owned_by(group: &PodGroup, owner: &OwnerRef) -> bool {
     match group.metadata.owner_references.as_slice() {
         [only] => {
             *only.api_version == owner.api_version
@@ -115,11 +120,11 @@ mod tests {
 
     use super::*;
 
-    fn plan() -> Plan {
-        Plan {
+    fn desired() -> DesiredPodGroup {
+        DesiredPodGroup {
             namespace: "ns".to_owned(),
             name: "pg".to_owned(),
-            owner: OwnedBy {
+            owner: OwnerRef {
                 api_version: "batch/v1".to_owned(),
                 kind: "Job".to_owned(),
                 name: "j".to_owned(),
@@ -145,12 +150,12 @@ mod tests {
 
     fn change_of(present: Value) -> Option<Value> {
         let present: PodGroup = serde_json::from_value(present).unwrap();
-        change(&plan(), &present, &Rules::default())
+        pod_group_patch(&desired(), &present, &GroupingOptions::default())
     }
 
     #[test]
     fn a_group_as_planned_stays_untouched() {
-        let mut present = body(&plan());
+        let mut present = pod_group_body(&desired());
         assert_eq!(change_of(present.clone()), None);
         present["metadata"]["annotations"]["kai.scheduler/last-start-timestamp"] = "2026-01-01T00:00:00Z".into();
         present["spec"]["topologyConstraint"] = json!({});
@@ -191,33 +196,36 @@ mod tests {
 
     #[test]
     fn a_named_topology_wins_over_the_present_one() {
-        let mut plan = plan();
-        plan.spec.topology_constraint = Some(TopologyConstraint {
+        let mut desired = desired();
+        desired.spec.topology_constraint = Some(TopologyConstraint {
             topology: Some("new".to_owned()),
             ..TopologyConstraint::default()
         });
-        let mut present = body(&plan);
+        let mut present = pod_group_body(&desired);
         present["spec"]["topologyConstraint"] = json!({ "topology": "t", "requiredTopologyLevel": "rack" });
         let present: PodGroup = serde_json::from_value(present).unwrap();
         let expect = json!({ "spec": { "topologyConstraint": { "topology": "new", "requiredTopologyLevel": null } } });
-        assert_eq!(change(&plan, &present, &Rules::default()), Some(expect));
+        assert_eq!(
+            pod_group_patch(&desired, &present, &GroupingOptions::default()),
+            Some(expect)
+        );
     }
 
     #[test]
     fn a_pod_is_written_once() {
         let pod = |metadata: Value| -> Pod { serde_json::from_value(json!({ "metadata": metadata })).unwrap() };
-        let mut plan = plan();
-        plan.sub_group = Some("worker".to_owned());
+        let mut desired = desired();
+        desired.sub_group = Some("worker".to_owned());
         let expect = json!({ "metadata": {
             "uid": "u",
             "annotations": { "pod-group-name": "pg" },
             "labels": { "kai.scheduler/subgroup-name": "worker" },
         }});
-        assert_eq!(pod_change(&plan, &pod(json!({ "uid": "u" }))), Some(expect));
+        assert_eq!(pod_patch(&desired, &pod(json!({ "uid": "u" }))), Some(expect));
         let done =
             json!({ "annotations": { "pod-group-name": "pg" }, "labels": { "kai.scheduler/subgroup-name": "worker" } });
-        assert_eq!(pod_change(&plan, &pod(done.clone())), None);
-        plan.sub_group = None;
-        assert_eq!(pod_change(&plan, &pod(done)), None);
+        assert_eq!(pod_patch(&desired, &pod(done.clone())), None);
+        desired.sub_group = None;
+        assert_eq!(pod_patch(&desired, &pod(done)), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Sums of resources by name, exact to a billionth, and their text.
+//! Sums of resource amounts by name, exact to a billionth, and their text form.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use kai_api::{Quantity, QuantityText, keys};
 
 const NANO_PER_MILLI: i128 = 1_000_000;
 /// Billionths in one unit.
-pub(super) const NANO: i128 = 1_000_000_000;
+pub(super) const NANO_PER_UNIT: i128 = 1_000_000_000;
 
-/// Amounts in billionths by resource name.
+/// ResourceAmounts in billionths by resource name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Amounts {
+pub(super) struct ResourceAmounts {
     nano: BTreeMap<String, i128>,
 }
 
-impl Amounts {
+impl ResourceAmounts {
     pub(super) fn add_nano(&mut self, name: &str, nano: i128) {
         match self.nano.get_mut(name) {
             Some(sum) => *sum = sum.saturating_add(nano),
@@ -27,16 +27,16 @@ impl Amounts {
         self.add_nano(name, i128::from(quantity.milli()) * NANO_PER_MILLI);
     }
 
-    pub(super) fn add(&mut self, other: &Amounts) {
+    pub(super) fn add(&mut self, other: &ResourceAmounts) {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, *nano));
     }
 
-    /// Takes away what was added before.
-    pub(super) fn subtract(&mut self, other: &Amounts) {
+    /// Subtracts amounts that were added before.
+    pub(super) fn subtract(&mut self, other: &ResourceAmounts) {
         other.nano.iter().for_each(|(name, nano)| self.add_nano(name, -*nano));
     }
 
-    /// Forgets the names of what comes to nothing.
+    /// Removes names with a zero amount.
     pub(super) fn drop_zeros(&mut self) {
         self.nano.retain(|_, nano| *nano != 0);
     }
@@ -45,7 +45,7 @@ impl Amounts {
         self.nano.is_empty()
     }
 
-    /// Adds a list as an object has it. What can't be read counts for nothing.
+    /// Adds the resource list of an object. Quantities that can't be parsed are ignored.
     pub(super) fn add_list(&mut self, list: &ResourceList) {
         for (name, text) in list {
             if let Some(nano) = parse_nano(text.as_str()) {
@@ -54,7 +54,7 @@ impl Amounts {
         }
     }
 
-    /// As objects have it.
+    /// The resource list for an object.
     pub(super) fn to_list(&self) -> ResourceList {
         self.nano
             .iter()
@@ -62,19 +62,22 @@ impl Amounts {
             .collect()
     }
 
-    /// In units.
+    /// The amount in units.
     pub(super) fn units(&self, name: &str) -> f64 {
-        self.nano.get(name).map_or(0.0, |nano| *nano as f64 / NANO as f64)
+        self.nano
+            .get(name)
+            .map_or(0.0, |nano| *nano as f64 / NANO_PER_UNIT as f64)
     }
 
-    /// Names, sorted.
+    /// The names of the resources, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.nano.keys().map(String::as_str)
     }
 }
 
-/// Quantities are read to a thousandth, rounded up. The finer texts that are written here are read exactly, or a hundred pods with a
-/// third of a GPU would add up to more than they have. Neither is near what a sum can hold, so that what was added can be taken away.
+/// `Quantity` is precise to a thousandth and rounds up. The suffixes `n` and `u`, which this file writes, are parsed exactly: a hundred
+/// pods with a third of a GPU must not add up to more than they have. An amount is far below the bound of a sum, so subtraction is
+/// exact.
 fn parse_nano(text: &str) -> Option<i128> {
     let fine = |suffix: char, nano: i128| {
         let digits = text.strip_suffix(suffix)?;
@@ -85,11 +88,11 @@ fn parse_nano(text: &str) -> Option<i128> {
         .or_else(|| Some(i128::from(Quantity::parse(text).ok()?.milli()) * NANO_PER_MILLI))
 }
 
-/// Bytes in powers of 1024 where they come out even, all else in whole units or thousandths. Finer parts are rounded; what is not
-/// nothing is not written as nothing.
+/// Writes bytes with a binary suffix if it is exact, other resources in units or thousandths. Finer parts are rounded; an amount above
+/// zero is never written as zero.
 fn text(name: &str, nano: i128) -> String {
     if is_bytes(name) {
-        let mut amount = rounded(nano, NANO);
+        let mut amount = rounded(nano, NANO_PER_UNIT);
         let mut suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi"].into_iter();
         let mut suffix = suffixes.next().unwrap_or_default();
         while amount != 0 && amount % 1024 == 0 {
@@ -101,7 +104,7 @@ fn text(name: &str, nano: i128) -> String {
     QuantityText::of_milli(rounded(nano, NANO_PER_MILLI)).to_string()
 }
 
-/// The nearest number of units, and at least one of what is more than nothing.
+/// Rounds to the nearest number of units, and up to one for an amount above zero.
 fn rounded(nano: i128, unit: i128) -> i128 {
     match (nano + unit / 2).div_euclid(unit) {
         0 if nano > 0 => 1,
@@ -118,7 +121,7 @@ mod tests {
     use super::*;
 
     fn check(name: &str, terms: &[&str], expect: &str) {
-        let mut amounts = Amounts::default();
+        let mut amounts = ResourceAmounts::default();
         for term in terms {
             amounts.add_list(&ResourceList::from([(name.to_owned(), QuantityText::from(*term))]));
         }

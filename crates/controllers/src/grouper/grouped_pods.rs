@@ -1,62 +1,62 @@
-//! What the grouper remembers of a pod, so that changes which can't matter (a phase, a condition) cost no calls.
+//! The grouper's cache of grouped pods. A pod update that changes no input of the grouping rules (a phase, a condition) costs no API
+//! call.
 
 use std::hash::{Hash, Hasher};
 
 use kai_api::{Pod, keys};
 use rustc_hash::FxHasher;
 
-use super::plan::Plan;
+use super::desired_pod_group::DesiredPodGroup;
 
-/// How a pod was grouped. There is one for every pod, hence digests instead of texts.
+/// The last result for one pod. The cache has an entry for every pod of the cluster, so an entry holds digests instead of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Grouped {
-    /// It was left alone.
-    Left { looks: u64 },
-    /// It was put here.
-    Put { looks: u64, place: u64 },
+pub(super) enum GroupedPod {
+    /// The grouper skipped the pod.
+    Skipped { inputs: u64 },
+    /// The grouper wrote the pod's group and subgroup.
+    Assigned { inputs: u64, assignment: u64 },
 }
 
-impl Grouped {
-    pub(super) fn left(pod: &Pod) -> Grouped {
-        Grouped::Left { looks: looks(pod) }
-    }
-
-    pub(super) fn put(pod: &Pod, plan: &Plan) -> Grouped {
-        Grouped::Put {
-            looks: looks(pod),
-            place: place(&plan.name, plan.sub_group.as_deref()),
+impl GroupedPod {
+    pub(super) fn skipped(pod: &Pod) -> GroupedPod {
+        GroupedPod::Skipped {
+            inputs: digest_of_inputs(pod),
         }
     }
 
-    /// Whether the pod has nothing new to say, and still says what was written.
+    pub(super) fn assigned(pod: &Pod, desired: &DesiredPodGroup) -> GroupedPod {
+        GroupedPod::Assigned {
+            inputs: digest_of_inputs(pod),
+            assignment: digest_of_assignment(&desired.name, desired.sub_group.as_deref()),
+        }
+    }
+
+    /// Whether the pod's inputs are unchanged and the pod still has the assignment that the grouper wrote.
     pub(super) fn holds_for(&self, pod: &Pod) -> bool {
         match self {
-            Grouped::Left { looks: before } => *before == looks(pod),
-            Grouped::Put {
-                looks: before,
-                place: put,
-            } => {
+            GroupedPod::Skipped { inputs } => *inputs == digest_of_inputs(pod),
+            GroupedPod::Assigned { inputs, assignment } => {
                 let sub_group = pod.metadata.labels.text(keys::SUB_GROUP_NAME);
-                // A pod that was put into no subgroup may name one of its own.
-                let is_there = |group| {
+                // A pod that the grouper assigned to no subgroup may carry a subgroup label of its own.
+                let is_assigned = |group| {
                     [None, sub_group]
                         .iter()
-                        .any(|sub_group| place(group, *sub_group) == *put)
+                        .any(|sub_group| digest_of_assignment(group, *sub_group) == *assignment)
                 };
-                *before == looks(pod) && pod.pod_group().is_some_and(is_there)
+                *inputs == digest_of_inputs(pod) && pod.pod_group().is_some_and(is_assigned)
             }
         }
     }
 }
 
-fn place(group: &str, sub_group: Option<&str>) -> u64 {
+fn digest_of_assignment(group: &str, sub_group: Option<&str>) -> u64 {
     let mut hasher = FxHasher::default();
     (group, sub_group).hash(&mut hasher);
     hasher.finish()
 }
 
-/// All that grouping reads of a pod, but what it writes itself and what the scheduler does.
-fn looks(pod: &Pod) -> u64 {
+/// Covers every field of the pod that the grouping rules read, except the keys that the grouper and the scheduler write.
+fn digest_of_inputs(pod: &Pod) -> u64 {
     let mut hasher = FxHasher::default();
     let metadata = &pod.metadata;
     metadata.uid.hash(&mut hasher);
@@ -70,7 +70,7 @@ fn looks(pod: &Pod) -> u64 {
     for owner in &metadata.owner_references {
         owner.uid.hash(&mut hasher);
     }
-    // Which node does not matter; that a leader has one does.
+    // The LeaderWorkerSet rule asks whether a leader has a node; no rule asks which node.
     pod.node_name().is_some().hash(&mut hasher);
     pod.is_terminating().hash(&mut hasher);
     hasher.finish()
@@ -93,10 +93,10 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn put(pod: &Pod, group: &str, sub_group: Option<&str>) -> Grouped {
-        Grouped::Put {
-            looks: looks(pod),
-            place: place(group, sub_group),
+    fn put(pod: &Pod, group: &str, sub_group: Option<&str>) -> GroupedPod {
+        GroupedPod::Assigned {
+            inputs: digest_of_inputs(pod),
+            assignment: digest_of_assignment(group, sub_group),
         }
     }
 

@@ -1,15 +1,16 @@
-//! The rules that all kinds begin with: names, owner, labels, queue, priority. A kind's own file says what differs.
+//! The default rules, with which the rules of all kinds begin: name, owner, labels, queue, priority. The file of a kind changes the
+//! result.
 
 use std::collections::BTreeMap;
 
 use kai_api::crd::{PodGroupSpec, Preemptibility};
 use kai_api::keys;
 
+use super::desired_pod_group::{DesiredPodGroup, OwnerRef, topology_constraint};
 use super::kind_defaults::parse_preemptibility;
-use super::plan::{OwnedBy, Plan, constraint};
 use super::workload::{Owner, Workload};
 
-/// Annotations of owners that mean something else on a pod group: what the scheduler writes there, and what `kubectl apply` keeps.
+/// Annotations that a pod group does not inherit: the scheduler writes them on the pod group, or `kubectl apply` needs them.
 const NOT_INHERITED: [&str; 4] = [
     keys::LAST_START,
     keys::LAST_EVICTION,
@@ -17,10 +18,11 @@ const NOT_INHERITED: [&str; 4] = [
     "kubectl.kubernetes.io/last-applied-configuration",
 ];
 
-/// The plan of a workload without rules of its own. `owners` are asked for priority and the like, the nearest first.
-pub(super) fn plan(workload: &Workload<'_>, base: &Owner, owners: &[Owner], priority_class: &str) -> Plan {
+/// The desired pod group of a workload without rules of its own. The labels and annotations of `owners` are read in order, the nearest
+/// owner first.
+pub(super) fn desired(workload: &Workload<'_>, base: &Owner, owners: &[Owner], default_class: &str) -> DesiredPodGroup {
     let annotated = |key: &str| base.annotations.get(key).map(String::as_str);
-    Plan {
+    DesiredPodGroup {
         namespace: workload.namespace().to_owned(),
         name: name_of(base),
         owner: owned_by(base),
@@ -29,9 +31,9 @@ pub(super) fn plan(workload: &Workload<'_>, base: &Owner, owners: &[Owner], prio
         spec: PodGroupSpec {
             min_member: Some(1),
             queue: Some(queue(workload, base)),
-            priority_class_name: Some(priority(workload, owners, priority_class)),
+            priority_class_name: Some(priority(workload, owners, default_class)),
             preemptibility: preemptibility(workload, owners),
-            topology_constraint: constraint(
+            topology_constraint: topology_constraint(
                 annotated(keys::TOPOLOGY),
                 annotated(keys::TOPOLOGY_REQUIRED),
                 annotated(keys::TOPOLOGY_PREFERRED),
@@ -49,9 +51,9 @@ pub(super) fn name_of(owner: &Owner) -> String {
     format!("{}-{}-{}", keys::POD_GROUP_PREFIX, owner.name, owner.uid)
 }
 
-/// The reference that ties a pod group to this owner.
-pub(super) fn owned_by(owner: &Owner) -> OwnedBy {
-    OwnedBy {
+/// The owner reference from a pod group to this owner.
+pub(super) fn owned_by(owner: &Owner) -> OwnerRef {
+    OwnerRef {
         api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),
@@ -59,61 +61,61 @@ pub(super) fn owned_by(owner: &Owner) -> OwnedBy {
     }
 }
 
-/// The owner's label, the pod's, the old project label, or the default queue.
+/// The queue: from the owner's label, the pod's label, the legacy project label, or the default queue.
 pub(super) fn queue(workload: &Workload<'_>, base: &Owner) -> String {
     let label = |key: &str| {
         let own = base.labels.get(key).map(String::as_str);
         own.or_else(|| workload.label(key)).filter(|text| !text.is_empty())
     };
-    if let Some(queue) = label(&workload.rules.queue_label) {
+    if let Some(queue) = label(&workload.options.queue_label) {
         return queue.to_owned();
     }
-    match (label(keys::PROJECT), workload.label(&workload.rules.node_pool_label)) {
+    match (label(keys::PROJECT), workload.label(&workload.options.node_pool_label)) {
         (Some(project), Some(pool)) => format!("{project}-{pool}"),
         (Some(project), None) => project.to_owned(),
         (None, _) => keys::DEFAULT_QUEUE.to_owned(),
     }
 }
 
-/// The first class that exists: what owners and pod say, then what the administrator says of their kinds.
-pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], otherwise: &str) -> String {
-    let exists = |name: &&str| workload.view.has_priority_class(name);
+/// The first priority class that exists: named by the owners and the pod, then by the administrator's kind defaults.
+pub(super) fn priority(workload: &Workload<'_>, owners: &[Owner], default_class: &str) -> String {
+    let exists = |name: &&str| workload.cluster.has_priority_class(name);
     let of_pod = workload
         .label(keys::PRIORITY_CLASS_NAME)
         .or_else(|| workload.pod.priority_class_name());
-    let said = owners.iter().filter_map(|owner| {
+    let candidates = owners.iter().filter_map(|owner| {
         let label = owner.labels.get(keys::PRIORITY_CLASS_NAME).map(String::as_str);
         label.or(of_pod)
     });
-    let defaults = &workload.rules.kind_defaults;
+    let defaults = &workload.options.kind_defaults;
     let by_kind = owners
         .iter()
         .filter_map(|owner| defaults.priority_class(&owner.kind, owner.group()));
-    let found = said.chain(by_kind).find(exists);
-    found.unwrap_or(otherwise).to_owned()
+    let found = candidates.chain(by_kind).find(exists);
+    found.unwrap_or(default_class).to_owned()
 }
 
 fn preemptibility(workload: &Workload<'_>, owners: &[Owner]) -> Option<Preemptibility> {
     let of_owners = owners
         .iter()
         .filter_map(|owner| owner.labels.get(keys::PREEMPTIBILITY).map(String::as_str));
-    let said = of_owners.chain(workload.label(keys::PREEMPTIBILITY));
+    let candidates = of_owners.chain(workload.label(keys::PREEMPTIBILITY));
     let by_kind = || {
-        let defaults = &workload.rules.kind_defaults;
+        let defaults = &workload.options.kind_defaults;
         let mut all = owners.iter();
         all.find_map(|owner| defaults.preemptibility(&owner.kind, owner.group()))
     };
-    said.into_iter().find_map(parse_preemptibility).or_else(by_kind)
+    candidates.into_iter().find_map(parse_preemptibility).or_else(by_kind)
 }
 
-/// The first duration that can be read and is allowed, as it was written.
+/// The first valid duration, as it was written.
 fn duration(workload: &Workload<'_>, owners: &[Owner], key: &str, allowed: impl Fn(i64) -> bool) -> Option<String> {
     let of_owners = owners
         .iter()
         .filter_map(|owner| owner.annotations.get(key).map(String::as_str));
-    let mut said = of_owners.chain(workload.annotation(key));
+    let mut candidates = of_owners.chain(workload.annotation(key));
     let valid = |text: &&str| kai_api::parse_duration(text).is_ok_and(|duration| allowed(duration.0));
-    said.find(valid).map(str::to_owned)
+    candidates.find(valid).map(str::to_owned)
 }
 
 pub(super) fn labels(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, String> {
@@ -124,7 +126,7 @@ pub(super) fn labels(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, 
     labels
 }
 
-/// What the owner says wins over what is derived.
+/// The annotations of the pod group. The owner's annotations override the derived ones.
 pub(super) fn annotations(workload: &Workload<'_>, base: &Owner) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::new();
     if let Some(user) = workload.annotation(keys::USER) {
@@ -139,7 +141,7 @@ pub(super) fn annotations(workload: &Workload<'_>, base: &Owner) -> BTreeMap<Str
     annotations
 }
 
-/// JSON strings are YAML strings, so that a name such as `true` or `1e3` stays a name.
+/// Values are written as JSON strings, so that YAML reads a name such as `true` or `1e3` as a string.
 fn owner_yaml(owner: &Owner) -> String {
     let parts = [
         ("name", owner.name.as_str()),

@@ -1,24 +1,25 @@
-//! Which GPUs a container may name by itself: none. A container that asked for a GPU is told its devices by the device plugin or the
-//! binder, so a value of its own is taken away with a warning: the kubelet would let it win. For all others `NVIDIA_VISIBLE_DEVICES` is
-//! `void`, because an image may bring a value along that shows every GPU of the node; a pod that names GPUs there is refused, as by KAI.
+//! The variable `NVIDIA_VISIBLE_DEVICES`: no container may choose its GPUs with it. A container that requests a GPU gets its devices
+//! from the device plugin or the binder, so admission removes a value of the pod's own with a warning; the kubelet would prefer it. For
+//! all other containers admission sets the variable to `void`, because an image may carry a value that shows every GPU of the node. A
+//! pod that names GPUs there is denied, as by KAI.
 
 use std::collections::BTreeSet;
 
 use kai_api::keys;
 use serde_json::{Value, json};
 
+use super::gpu_share::ContainerRef;
 use super::pod_mutate::list_mut;
-use super::review::Finding;
-use super::share::ContainerAt;
-use super::view::{self, CONTAINER_LISTS};
+use super::review::FieldError;
+use super::unstructured::{self, CONTAINER_LISTS};
 
 const HIDDEN: &str = "void";
-/// Values that show no GPU.
-const HARMLESS: [&str; 2] = [HIDDEN, "none"];
+/// Values that show no GPU to the container.
+const HIDING_VALUES: [&str; 2] = [HIDDEN, "none"];
 
-/// Hides GPUs from all containers that did not ask for one and that can still be changed. Answers with what the user is told.
-pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) -> Vec<String> {
-    let old = Old::of(old);
+/// Hides GPUs from all containers that request none and can still be changed. Returns warnings.
+pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerRef>) -> Vec<String> {
+    let old = StoredPod::of(old);
     let mut warnings = Vec::new();
     for at in containers(pod, share) {
         let Some(container) = pod.pointer_mut(&at.pointer()).filter(|container| container.is_object()) else {
@@ -27,8 +28,8 @@ pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) -> 
         if old.has(at.list, container) {
             continue;
         }
-        if asks_for_gpu(container) {
-            warnings.extend(take_away(container, at));
+        if requests_gpu(container) {
+            warnings.extend(remove_own_value(container, at));
         } else {
             hide_from(container);
         }
@@ -36,8 +37,8 @@ pub(crate) fn hide(pod: &mut Value, old: &Value, share: Option<ContainerAt>) -> 
     warnings
 }
 
-/// Removes a value of the container's own.
-fn take_away(container: &mut Value, at: ContainerAt) -> Option<String> {
+/// Removes the container's own value.
+fn remove_own_value(container: &mut Value, at: ContainerRef) -> Option<String> {
     let env = container.get_mut("env")?.as_array_mut()?;
     let before = env.len();
     env.retain(|variable| variable["name"] != keys::ENV_VISIBLE_DEVICES);
@@ -49,14 +50,14 @@ fn take_away(container: &mut Value, at: ContainerAt) -> Option<String> {
     })
 }
 
-/// A value that is there already is for validation to judge: it refuses with better words than the API server has.
+/// An existing value stays: validation denies it with a better message than the API server has.
 fn hide_from(container: &mut Value) {
     let env = list_mut(container, "env");
     let mut visible = env
         .iter_mut()
         .filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
     match visible.next() {
-        Some(variable) if variable["valueFrom"].is_null() && view::text(variable, "/value").is_none() => {
+        Some(variable) if variable["valueFrom"].is_null() && unstructured::text(variable, "/value").is_none() => {
             variable["value"] = HIDDEN.into();
         }
         Some(_) => {}
@@ -64,71 +65,71 @@ fn hide_from(container: &mut Value) {
     }
 }
 
-fn field(container: &Value, at: ContainerAt) -> String {
-    let name = view::text(container, "/name").unwrap_or("(no name)");
+fn field(container: &Value, at: ContainerRef) -> String {
+    let name = unstructured::text(container, "/name").unwrap_or("(no name)");
     format!("spec.{}[{name}].env.{}", at.list, keys::ENV_VISIBLE_DEVICES)
 }
 
-/// Containers that did not ask for a GPU and name some.
-pub(crate) fn check(pod: &Value, share: Option<ContainerAt>) -> Option<Finding> {
+/// The error if a container that requests no GPU names some.
+pub(crate) fn validate(pod: &Value, share: Option<ContainerRef>) -> Option<FieldError> {
     containers(pod, share).into_iter().find_map(|at| {
         let container = pod
             .pointer(&at.pointer())
-            .filter(|container| !asks_for_gpu(container))?;
-        let variables = view::list(container, "/env").iter();
+            .filter(|container| !requests_gpu(container))?;
+        let variables = unstructured::list(container, "/env").iter();
         let mut visible = variables.filter(|variable| variable["name"] == keys::ENV_VISIBLE_DEVICES);
-        let wrong = visible.find_map(|variable| match view::text(variable, "/value") {
-            Some(value) if HARMLESS.contains(&value) && variable["valueFrom"].is_null() => None,
+        let wrong = visible.find_map(|variable| match unstructured::text(variable, "/value") {
+            Some(value) if HIDING_VALUES.contains(&value) && variable["valueFrom"].is_null() => None,
             None if variable["valueFrom"].is_null() => None,
             Some(value) => Some(format!("{value:?} shows GPUs to a container that asked for none")),
             None => Some("a reference may show GPUs to a container that asked for none".to_owned()),
         })?;
-        Some(Finding::invalid(
+        Some(FieldError::invalid(
             field(container, at),
             format!("{wrong}; remove it, write void or none, or request a GPU"),
         ))
     })
 }
 
-/// All containers but the one that gets a share.
-fn containers(pod: &Value, share: Option<ContainerAt>) -> Vec<ContainerAt> {
+/// All containers except the one that gets the GPU share.
+fn containers(pod: &Value, share: Option<ContainerRef>) -> Vec<ContainerRef> {
     let of = |list: &'static str| {
-        let count = view::list(pod, &format!("/spec/{list}")).len();
-        (0..count).map(move |index| ContainerAt { list, index })
+        let count = unstructured::list(pod, &format!("/spec/{list}")).len();
+        (0..count).map(move |index| ContainerRef { list, index })
     };
     let all = CONTAINER_LISTS.into_iter().flat_map(of);
     all.filter(|at| Some(*at) != share).collect()
 }
 
-/// The pod as it was before the request. A container of a running pod can't be changed any more; only ephemeral ones join later.
-enum Old<'o> {
-    /// The pod is new.
+/// The stored pod. Containers of a running pod can't be changed; only ephemeral ones are added later.
+enum StoredPod<'o> {
+    /// The pod is being created.
     None,
-    /// It had ephemeral containers of these names.
+    /// The names of the pod's ephemeral containers.
     Pod(BTreeSet<Option<&'o str>>),
 }
 
-impl<'o> Old<'o> {
-    fn of(pod: &'o Value) -> Old<'o> {
+impl<'o> StoredPod<'o> {
+    fn of(pod: &'o Value) -> StoredPod<'o> {
         if pod.is_null() {
-            return Old::None;
+            return StoredPod::None;
         }
-        let ephemeral = view::list(pod, "/spec/ephemeralContainers").iter();
-        Old::Pod(ephemeral.map(|container| container["name"].as_str()).collect())
+        let ephemeral = unstructured::list(pod, "/spec/ephemeralContainers").iter();
+        StoredPod::Pod(ephemeral.map(|container| container["name"].as_str()).collect())
     }
 
     fn has(&self, list: &str, container: &Value) -> bool {
         match self {
-            Old::None => false,
-            Old::Pod(ephemeral) => {
+            StoredPod::None => false,
+            StoredPod::Pod(ephemeral) => {
                 list != "ephemeralContainers" || ephemeral.contains(&container.get("name").and_then(Value::as_str))
             }
         }
     }
 }
 
-/// The API server copies limits of extended resources to requests, but only after this has run.
-fn asks_for_gpu(container: &Value) -> bool {
+/// Reads limits too: the API server copies limits of extended resources to requests after the mutating webhooks.
+fn requests_gpu(container: &Value) -> bool {
     ["requests", "limits"].into_iter().any(|kind| {
         let resources = container
             .pointer(&format!("/resources/{kind}"))
@@ -217,17 +218,17 @@ mod tests {
     fn a_forbidden_value_is_kept_for_validation_to_refuse() {
         let mut named = pod(json!({"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}));
         hide(&mut named, &Value::Null, None);
-        let finding = check(&named, None).unwrap();
-        assert_eq!(finding.field, "spec.containers[c].env.NVIDIA_VISIBLE_DEVICES");
+        let error = validate(&named, None).unwrap();
+        assert_eq!(error.field, "spec.containers[c].env.NVIDIA_VISIBLE_DEVICES");
         assert_eq!(
-            finding.text,
+            error.text,
             "\"all\" shows GPUs to a container that asked for none; remove it, write void or none, or request a GPU"
         );
     }
 
     #[test]
     fn names_of_gpus_are_refused() {
-        let refused = |env: Value| check(&pod(json!({"name": "c", "env": env})), None).is_some();
+        let refused = |env: Value| validate(&pod(json!({"name": "c", "env": env})), None).is_some();
         assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])));
         assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}])));
         assert!(!refused(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}])));
@@ -239,16 +240,16 @@ mod tests {
         assert!(refused(
             json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}])
         ));
-        let shared = ContainerAt {
+        let shared = ContainerRef {
             list: "containers",
             index: 0,
         };
         let pod = pod(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {}}]}));
-        assert_eq!(check(&pod, Some(shared)), None);
+        assert_eq!(validate(&pod, Some(shared)), None);
         let ephemeral = json!({"spec": {"ephemeralContainers": [
             {"name": "debug", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}});
         assert_eq!(
-            check(&ephemeral, None).unwrap().field,
+            validate(&ephemeral, None).unwrap().field,
             "spec.ephemeralContainers[debug].env.NVIDIA_VISIBLE_DEVICES"
         );
     }

@@ -1,4 +1,4 @@
-//! Rules that all kinds begin with.
+//! The default rules.
 
 use serde_json::json;
 
@@ -44,8 +44,8 @@ fn the_queue_comes_from_owner_then_pod_then_project() {
             "s",
             json!({ "metadata": { "labels": owner } }),
         );
-        let plan = Fixture::default().plan(&[owner], &labelled(pod_labels)).unwrap();
-        plan.spec.queue.unwrap()
+        let desired = Fixture::default().desired(&[owner], &labelled(pod_labels)).unwrap();
+        desired.spec.queue.unwrap()
     };
     let queue = |name: &str| json!({ "kai.scheduler/queue": name });
     assert_eq!(of(queue("a"), queue("b")), "a");
@@ -69,14 +69,14 @@ fn the_first_priority_class_that_exists_counts() {
             object("example.com/v1", kind, "o", json!({ "metadata": { "labels": labels } }))
         };
         let mut fixture = Fixture::default();
-        fixture.rules.kind_defaults = KindDefaults::parse(
+        fixture.options.kind_defaults = KindDefaults::parse(
             r#"[{"typeName":"Near","group":"example.com","priorityName":"low","preemptibility":"non-preemptible"}]"#,
         )
         .unwrap();
-        let plan = fixture
-            .plan(&[owner("Near", nearest), owner("Far", farthest)], &pod)
+        let desired = fixture
+            .desired(&[owner("Near", nearest), owner("Far", farthest)], &pod)
             .unwrap();
-        plan.spec.priority_class_name.unwrap()
+        desired.spec.priority_class_name.unwrap()
     };
     assert_eq!(of("high", "build", pod(json!({}))), "high");
     assert_eq!(of("unknown", "build", pod(json!({}))), "build");
@@ -108,16 +108,16 @@ fn preemptibility_delays_and_topology() {
         "labels": { "kai.scheduler/preemptibility": "non-preemptible" },
         "annotations": { "kai.scheduler/preemption-delay": "10m" },
     } }));
-    let plan = Fixture::default().plan(&[owner], &pod).unwrap();
-    assert_eq!(json!(plan.spec.preemptibility), "non-preemptible");
+    let desired = Fixture::default().desired(&[owner], &pod).unwrap();
+    assert_eq!(json!(desired.spec.preemptibility), "non-preemptible");
     assert_eq!(
-        plan.spec.preemption_delay.as_deref(),
+        desired.spec.preemption_delay.as_deref(),
         Some("10m"),
         "a negative delay is none"
     );
-    assert_eq!(plan.spec.staleness_grace_period.as_deref(), Some("-1s"));
+    assert_eq!(desired.spec.staleness_grace_period.as_deref(), Some("-1s"));
     assert_eq!(
-        plan.to_string(),
+        desired.to_string(),
         "pg-s-u-s of StatefulSet/s queue=default-queue priority=train min=1 dc(rack/)"
     );
 }
@@ -141,14 +141,14 @@ fn labels_and_annotations_are_inherited_but_for_those_of_the_scheduler() {
         "labels": { "user": "pod", "kai.scheduler/node-pool": "fast" },
         "annotations": { "user": "pod" },
     } }));
-    let plan = Fixture::default().plan(&[owner], &pod).unwrap();
+    let desired = Fixture::default().desired(&[owner], &pod).unwrap();
     assert_eq!(
-        json!(plan.labels),
+        json!(desired.labels),
         json!({ "team": "x", "user": "owner", "kai.scheduler/node-pool": "fast" })
     );
     let metadata = "name: \"s\"\nuid: \"u-s\"\ngroup: \"apps\"\nversion: \"v1\"\nkind: \"StatefulSet\"\n";
     assert_eq!(
-        json!(plan.annotations),
+        json!(desired.annotations),
         json!({ "note": "n", "user": "pod", "kai.scheduler/top-owner-metadata": metadata })
     );
 }

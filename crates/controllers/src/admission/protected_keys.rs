@@ -1,32 +1,32 @@
-//! The labels and annotations that only the scheduler writes, and the pods that only it makes. One table serves both the webhook and
-//! the policies that hold while the webhook is away. Architecture invariant: what stands here decides where a pod runs and what it may
-//! use, so no tenant writes it; a change of somebody else's object that leaves these keys alone is none of our business.
+//! The labels and annotations that only the scheduler writes, and the pods that only the scheduler creates. The tables serve the
+//! webhook and the ValidatingAdmissionPolicies, which hold while the webhook is down. Architecture invariant: these keys decide where a
+//! pod runs and which GPU it may use, so no tenant writes them. A change that leaves these keys alone is admitted.
 
 use kai_api::keys;
 use serde_json::Value;
 
-use super::review::{Finding, Operation, Request};
-use super::share;
-use super::trust::KUBELETS;
-use super::view::{self, Place};
+use super::gpu_share;
+use super::review::{FieldError, Operation, Request};
+use super::trusted_users::KUBELET_GROUP;
+use super::unstructured::{self, MetadataMap};
 
-/// Keys, by name or by how they begin.
+/// A set of protected keys, by name or by prefix.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    pub(crate) place: Place,
+pub(crate) struct ProtectedKeys {
+    pub(crate) map: MetadataMap,
     pub(crate) exact: &'static [&'static str],
     pub(crate) prefixes: &'static [&'static str],
 }
 
-/// Labels of pods.
-pub(crate) const POD_LABELS: Keys = Keys {
-    place: Place::Labels,
+/// Protected labels of pods.
+pub(crate) const POD_LABELS: ProtectedKeys = ProtectedKeys {
+    map: MetadataMap::Labels,
     exact: &[keys::GPU_GROUP],
     prefixes: &[keys::GPU_GROUP_PREFIX],
 };
-/// Annotations of pods.
-pub(crate) const POD_ANNOTATIONS: Keys = Keys {
-    place: Place::Annotations,
+/// Protected annotations of pods.
+pub(crate) const POD_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
+    map: MetadataMap::Annotations,
     exact: &[
         keys::RECEIVED_RESOURCE_TYPE,
         keys::RECEIVED_GPUS,
@@ -35,16 +35,16 @@ pub(crate) const POD_ANNOTATIONS: Keys = Keys {
     ],
     prefixes: &[keys::NUMA_PREFIX],
 };
-/// Annotations of pod groups.
-pub(crate) const POD_GROUP_ANNOTATIONS: Keys = Keys {
-    place: Place::Annotations,
+/// Protected annotations of pod groups.
+pub(crate) const POD_GROUP_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
+    map: MetadataMap::Annotations,
     exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
     prefixes: &[],
 };
-/// Annotations of pods that their user writes at creation and nobody changes after: the scheduler counts by them, as by the rest of a
-/// pod's spec, which Kubernetes does not let change either.
-pub(crate) const FIXED_ANNOTATIONS: Keys = Keys {
-    place: Place::Annotations,
+/// The annotations of a GPU request. The user writes them at creation; nobody may change them later, because the scheduler accounts by
+/// them. Kubernetes fixes the rest of a pod's resource requests the same way.
+pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
+    map: MetadataMap::Annotations,
     exact: &[
         keys::GPU_FRACTION,
         keys::GPU_MEMORY,
@@ -54,111 +54,113 @@ pub(crate) const FIXED_ANNOTATIONS: Keys = Keys {
     ],
     prefixes: &[],
 };
-/// Values of the label `app` by which helper pods of the scheduler are known.
-pub(crate) const HELPERS: [&str; 2] = [keys::RESERVATION, keys::SCALING_POD];
+/// Values of the label `app` that mark helper pods of the scheduler.
+pub(crate) const HELPER_APPS: [&str; 2] = [keys::RESERVATION, keys::SCALING_POD];
 
-/// What a tenant is told of a key that is not its own.
-pub(crate) const WRITTEN_BY_US: &str = "only the scheduler writes this; remove it from the manifest, or from the template that \
+/// Denial of a protected key that a tenant adds.
+pub(crate) const KEY_ADDED: &str = "only the scheduler writes this; remove it from the manifest, or from the template that \
                                         it was copied into";
-/// What a tenant is told who takes such a key away.
-pub(crate) const REMOVED_BY_US: &str = "only the scheduler changes or removes this; keep it as it is";
-/// What a tenant is told who changes what is fixed.
-pub(crate) const FIXED: &str =
+/// Denial of a change or removal of a protected key.
+pub(crate) const KEY_CHANGED: &str = "only the scheduler changes or removes this; keep it as it is";
+/// Denial of a changed GPU request.
+pub(crate) const GPU_REQUEST_CHANGED: &str =
     "a pod's GPU request can't change after the pod was created; delete the pod and create it anew";
-/// What a tenant is told whose pod looks like one of ours.
-pub(crate) const HELPER: &str = "this value marks helper pods of the scheduler; choose another";
-/// What a tenant is told who says how its pod is doing.
-pub(crate) const PHASE: &str =
+/// Denial of a tenant's pod that is labelled as a helper pod.
+pub(crate) const HELPER_APP_USED: &str = "this value marks helper pods of the scheduler; choose another";
+/// Denial of a tenant's write to the phase of a pod.
+pub(crate) const PHASE_WRITTEN: &str =
     "only the pod's node says how the pod is doing, and the scheduler counts by it; leave it alone";
-/// What a tenant is told who binds pods.
-pub(crate) const BOUND_BY_TENANT: &str = "only schedulers of the whole cluster bind pods; it takes the right to create \
+/// Denial of a tenant's binding.
+pub(crate) const BINDING_FORBIDDEN: &str = "only schedulers of the whole cluster bind pods; it takes the right to create \
                                           pods/binding in all namespaces";
-/// What a tenant is told who chooses a node.
-pub(crate) const NODE_CHOSEN: &str = "the scheduler chooses the node; remove it, and use nodeSelector or affinity to say which \
+/// Denial of a pod with a node name.
+pub(crate) const NODE_NAME_SET: &str = "the scheduler chooses the node; remove it, and use nodeSelector or affinity to say which \
                                       nodes will do";
 
-impl Keys {
+impl ProtectedKeys {
     pub(crate) fn contains(&self, key: &str) -> bool {
         self.exact.contains(&key) || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Keys that were added or given another value, and keys that were taken away.
+    /// The protected keys that were added or changed, and those that were removed.
     fn differences<'a>(&self, old: &'a Value, new: &'a Value) -> (Vec<&'a str>, Vec<&'a str>) {
-        let of = |object: &'a Value| view::entries(object, self.place).filter(|(key, _)| self.contains(key));
-        let changed = of(new).filter(|(key, value)| view::entry(old, self.place, key).as_ref() != Some(value));
-        let removed = of(old).filter(|(key, _)| view::entry(new, self.place, key).is_none());
+        let of = |object: &'a Value| unstructured::entries(object, self.map).filter(|(key, _)| self.contains(key));
+        let changed = of(new).filter(|(key, value)| unstructured::entry(old, self.map, key).as_ref() != Some(value));
+        let removed = of(old).filter(|(key, _)| unstructured::entry(new, self.map, key).is_none());
         (
             changed.map(|(key, _)| key).collect(),
             removed.map(|(key, _)| key).collect(),
         )
     }
 
-    fn findings(&self, old: &Value, new: &Value) -> Vec<Finding> {
+    fn errors(&self, old: &Value, new: &Value) -> Vec<FieldError> {
         let (changed, removed) = self.differences(old, new);
-        let finding = |key: &str, text: &str| Finding::forbidden(format!("{}.{key}", self.place.path()), text);
-        let changed = changed.into_iter().map(|key| match view::entry(old, self.place, key) {
-            None => finding(key, WRITTEN_BY_US),
-            Some(_) => finding(key, REMOVED_BY_US),
-        });
-        let removed = removed.into_iter().map(|key| finding(key, REMOVED_BY_US));
+        let error = |key: &str, text: &str| FieldError::forbidden(format!("{}.{key}", self.map.path()), text);
+        let changed = changed
+            .into_iter()
+            .map(|key| match unstructured::entry(old, self.map, key) {
+                None => error(key, KEY_ADDED),
+                Some(_) => error(key, KEY_CHANGED),
+            });
+        let removed = removed.into_iter().map(|key| error(key, KEY_CHANGED));
         changed.chain(removed).collect()
     }
 }
 
-/// What a user that is not one of ours may not do to a pod.
-pub(crate) fn pod(request: &Request, scheduler_name: &str) -> Vec<Finding> {
+/// Reviews a pod write of an untrusted user.
+pub(crate) fn validate_pod(request: &Request, scheduler_name: &str) -> Vec<FieldError> {
     let (old, new) = (&request.old_object, &request.object);
-    let mut findings = POD_LABELS.findings(old, new);
-    findings.extend(POD_ANNOTATIONS.findings(old, new));
-    findings.extend(helper(old, new));
+    let mut errors = POD_LABELS.errors(old, new);
+    errors.extend(POD_ANNOTATIONS.errors(old, new));
+    errors.extend(helper_app_used(old, new));
     match request.operation {
         Operation::Create => {
-            findings.extend(node_chosen(request, scheduler_name));
-            findings.extend(slot(new, scheduler_name));
+            errors.extend(node_name_set(request, scheduler_name));
+            errors.extend(share_device_without_share(new, scheduler_name));
         }
         Operation::Update => {
             let (mut keys, removed) = FIXED_ANNOTATIONS.differences(old, new);
             keys.extend(removed);
-            let path = FIXED_ANNOTATIONS.place.path();
-            findings.extend(
+            let path = FIXED_ANNOTATIONS.map.path();
+            errors.extend(
                 keys.iter()
-                    .map(|key| Finding::forbidden(format!("{path}.{key}"), FIXED)),
+                    .map(|key| FieldError::forbidden(format!("{path}.{key}"), GPU_REQUEST_CHANGED)),
             );
         }
         Operation::Delete | Operation::Connect => {}
     }
-    findings
+    errors
 }
 
-/// What a user that is not one of ours may not do to a pod group.
-pub(crate) fn pod_group(request: &Request) -> Vec<Finding> {
-    POD_GROUP_ANNOTATIONS.findings(&request.old_object, &request.object)
+/// Reviews a pod group write of an untrusted user.
+pub(crate) fn validate_pod_group(request: &Request) -> Vec<FieldError> {
+    POD_GROUP_ANNOTATIONS.errors(&request.old_object, &request.object)
 }
 
-fn helper(old: &Value, new: &Value) -> Option<Finding> {
-    let app = |object| view::entry(object, Place::Labels, keys::APP);
+fn helper_app_used(old: &Value, new: &Value) -> Option<FieldError> {
+    let app = |object| unstructured::entry(object, MetadataMap::Labels, keys::APP);
     let (old, new) = (app(old), app(new));
-    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| HELPERS.contains(&app));
+    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| HELPER_APPS.contains(&app));
     (old != new && (ours(&old) || ours(&new)))
-        .then(|| Finding::forbidden(format!("metadata.labels.{}", keys::APP), HELPER))
+        .then(|| FieldError::forbidden(format!("metadata.labels.{}", keys::APP), HELPER_APP_USED))
 }
 
-/// A slot without a share would only keep others from theirs: no container starts with it.
-fn slot(pod: &Value, scheduler_name: &str) -> Option<Finding> {
-    let ours = view::text(pod, "/spec/schedulerName") == Some(scheduler_name);
-    match ours && share::is_fractional(pod) {
-        // Which container may have it is looked at with the rest of the pod.
+/// A share device without a GPU share is useless: no container starts with it, and it is missing for other pods.
+fn share_device_without_share(pod: &Value, scheduler_name: &str) -> Option<FieldError> {
+    let ours = unstructured::text(pod, "/spec/schedulerName") == Some(scheduler_name);
+    match ours && gpu_share::is_fractional(pod) {
+        // `pod_validate` checks which container requests the share device.
         true => None,
-        false => share::slots(pod, None),
+        false => gpu_share::validate_share_devices(pod, None),
     }
 }
 
-/// A kubelet tells the API server of its static pods, which of course have its node.
-fn node_chosen(request: &Request, scheduler_name: &str) -> Option<Finding> {
-    let of_kubelet = request.user_info.groups.iter().any(|group| group == KUBELETS);
-    let ours = view::text(&request.object, "/spec/schedulerName") == Some(scheduler_name);
-    let chosen = view::text(&request.object, "/spec/nodeName").is_some();
-    (ours && chosen && !of_kubelet).then(|| Finding::forbidden("spec.nodeName", NODE_CHOSEN))
+/// Kubelets may create pods with a node name: the mirror pods of their static pods.
+fn node_name_set(request: &Request, scheduler_name: &str) -> Option<FieldError> {
+    let of_kubelet = request.user_info.groups.iter().any(|group| group == KUBELET_GROUP);
+    let ours = unstructured::text(&request.object, "/spec/schedulerName") == Some(scheduler_name);
+    let chosen = unstructured::text(&request.object, "/spec/nodeName").is_some();
+    (ours && chosen && !of_kubelet).then(|| FieldError::forbidden("spec.nodeName", NODE_NAME_SET))
 }
 
 #[cfg(test)]
@@ -178,9 +180,9 @@ mod tests {
             old_object: old,
             ..Request::default()
         };
-        let fields: Vec<String> = pod(&request, "kai-scheduler")
+        let fields: Vec<String> = validate_pod(&request, "kai-scheduler")
             .into_iter()
-            .map(|finding| finding.field)
+            .map(|error| error.field)
             .collect();
         assert_eq!(fields, expect, "{request:?}");
     }
@@ -222,7 +224,7 @@ mod tests {
         ] {
             create(json!({}), json!({key: "x"}), &[&format!("metadata.annotations.{key}")]);
         }
-        // The mutating webhook writes it, and it may have been written before.
+        // The mutating webhook writes the annotation before validation, and may run twice.
         create(json!({}), json!({"runai/shared-gpu-configmap": "x"}), &[]);
     }
 
@@ -236,11 +238,11 @@ mod tests {
             object: pod("kai-scheduler"),
             user_info: super::super::review::User {
                 username: "system:node:n".into(),
-                groups: vec![KUBELETS.into()],
+                groups: vec![KUBELET_GROUP.into()],
             },
             ..Request::default()
         };
-        assert!(super::pod(&static_pod, "kai-scheduler").is_empty());
+        assert!(super::validate_pod(&static_pod, "kai-scheduler").is_empty());
     }
 
     #[test]
@@ -286,14 +288,14 @@ mod tests {
             object: json!({"metadata": {"annotations": annotations}}),
             ..Request::default()
         };
-        assert!(pod_group(&request(json!({"kai.scheduler/last-start-timestamp": "t", "a": "b"}))).is_empty());
+        assert!(validate_pod_group(&request(json!({"kai.scheduler/last-start-timestamp": "t", "a": "b"}))).is_empty());
         assert_eq!(
-            pod_group(&request(json!({"kai.scheduler/last-start-timestamp": "u"}))).len(),
+            validate_pod_group(&request(json!({"kai.scheduler/last-start-timestamp": "u"}))).len(),
             1
         );
-        assert_eq!(pod_group(&request(json!({}))).len(), 1);
+        assert_eq!(validate_pod_group(&request(json!({}))).len(), 1);
         assert_eq!(
-            pod_group(&request(json!({
+            validate_pod_group(&request(json!({
                 "kai.scheduler/last-start-timestamp": "t",
                 "kai.scheduler/last-eviction-timestamp": "t",
                 "kai.scheduler/stale-podgroup-timestamp": "t"

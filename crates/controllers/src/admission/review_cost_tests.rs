@@ -1,4 +1,4 @@
-//! The work that reviews of the largest objects take, in steps.
+//! Tests: the steps of work that reviews of the largest objects take.
 
 #![cfg(debug_assertions)]
 
@@ -6,7 +6,7 @@ use kai_embedded::large_objects::{List, check_growth, lengths};
 
 use super::args::{Feature, Settings};
 use super::review::{Operation, Request};
-use super::server::{Rule, State};
+use super::server::{State, Webhook};
 
 fn state() -> State {
     let settings = Settings {
@@ -17,13 +17,13 @@ fn state() -> State {
     State::new(settings, Vec::new(), |_| true, &kai_cluster::Metrics::default())
 }
 
-/// The steps of all reviews of the object.
+/// The steps that all reviews of the object take.
 fn steps(state: &State, list: List, length: usize) -> u64 {
     let object = list.object(length);
-    let rules: &[Rule] = match object["kind"].as_str() {
-        Some("Pod") => &[Rule::MutatePod, Rule::ValidatePod],
-        Some("PodGroup") => &[Rule::ValidatePodGroup],
-        Some("Topology") => &[Rule::ValidateTopology],
+    let webhooks: &[Webhook] = match object["kind"].as_str() {
+        Some("Pod") => &[Webhook::MutatePod, Webhook::ValidatePod],
+        Some("PodGroup") => &[Webhook::ValidatePodGroup],
+        Some("Topology") => &[Webhook::ValidateTopology],
         other => panic!("{other:?} is reviewed by nobody"),
     };
     let of = |operation, old_object| Request {
@@ -38,9 +38,9 @@ fn steps(state: &State, list: List, length: usize) -> u64 {
         of(Operation::Update, object.clone()),
     ];
     let ((), steps) = kai_engine::steps::of(|| {
-        for rule in rules {
+        for webhook in webhooks {
             for request in &requests {
-                state.decide(*rule, request);
+                state.review(*webhook, request);
             }
         }
     });
@@ -62,7 +62,7 @@ fn reviews_of_the_largest_objects_take_steps_by_their_length() {
 fn a_review_that_compares_entries_in_pairs_would_be_found() {
     let in_pairs = |length: usize| {
         let object = List::Tolerations.object(length);
-        let list = || super::view::list(&object, "/spec/tolerations");
+        let list = || super::unstructured::list(&object, "/spec/tolerations");
         let ((), steps) = kai_engine::steps::of(|| {
             for one in list() {
                 let same = |other: &serde_json::Value| other["key"] == one["key"];

@@ -1,53 +1,62 @@
-//! The bundle of authorities in a webhook configuration. Every replica has an authority of its own and adds it to what the others
-//! wrote, so that no key ever leaves the process that made it. Text in and text out.
+//! The CA bundle of a webhook configuration. Every replica generates its own certificate authority and adds its certificate to the
+//! certificates of the other replicas, so that no private key leaves its process. Text in, text out.
 //!
-//! Before each certificate stands a line that says whose it is and how long it is good. PEM readers skip such lines.
+//! A header line before each certificate names its replica and its expiry. PEM readers skip such lines.
 
 use jiff::Timestamp;
 
-/// More replicas than anybody runs. Restarts leave entries behind until they expire, and the newest matter most.
-const ENTRIES_MAX: usize = 32;
-const MARK: &str = "# kai-admission";
+/// More replicas than an installation has. Restarted replicas leave certificates behind until they expire; the newest are kept.
+const CERTIFICATES_MAX: usize = 32;
+const HEADER_PREFIX: &str = "# kai-admission";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// One authority.
+/// The certificate of one replica's certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// The replica.
+pub(crate) struct CaCertificate {
+    /// Name of the replica.
     pub(crate) identity: String,
-    /// Until when it is good.
+    /// End of the certificate's validity.
     pub(crate) expires: Timestamp,
-    /// The certificate.
+    /// The certificate in PEM.
     pub(crate) pem: String,
 }
 
-/// A bundle with this replica's entries, and of the others' those that are still good. What has no mark is not ours and is left out.
-pub(crate) fn merge(bundle: &str, own: &[Entry], now: Timestamp) -> String {
-    let is_own = |entry: &Entry| own.iter().any(|own| own.identity == entry.identity);
+/// The bundle with this replica's certificates and the unexpired ones of other replicas. Certificates without our header line are
+/// dropped.
+pub(crate) fn merge(bundle: &str, own: &[CaCertificate], now: Timestamp) -> String {
+    let is_own = |entry: &CaCertificate| own.iter().any(|own| own.identity == entry.identity);
     let others = parse(bundle)
         .into_iter()
         .filter(|entry| entry.expires > now && !is_own(entry));
-    let mut entries: Vec<Entry> = own.to_vec();
+    let mut entries: Vec<CaCertificate> = own.to_vec();
     entries.extend(others);
-    // Own entries first, whatever their age: this replica serves.
+    // This replica serves requests now, so the bound never drops its own certificates.
     entries[own.len()..].sort_by(|a, b| b.expires.cmp(&a.expires).then_with(|| a.identity.cmp(&b.identity)));
-    entries.truncate(ENTRIES_MAX.max(own.len()));
-    // In an order that does not depend on who wrote last, or replicas would overwrite each other for ever.
+    entries.truncate(CERTIFICATES_MAX.max(own.len()));
+    // The order must not depend on the last writer; otherwise replicas would overwrite each other for ever.
     entries.sort_by(|a, b| (&a.identity, a.expires, &a.pem).cmp(&(&b.identity, b.expires, &b.pem)));
     entries.dedup();
     entries.iter().map(render).collect()
 }
 
-fn render(entry: &Entry) -> String {
-    format!("{MARK} {} {}\n{}\n", entry.expires, entry.identity, entry.pem.trim())
+fn render(entry: &CaCertificate) -> String {
+    format!(
+        "{HEADER_PREFIX} {} {}\n{}\n",
+        entry.expires,
+        entry.identity,
+        entry.pem.trim()
+    )
 }
 
-fn parse(bundle: &str) -> Vec<Entry> {
+fn parse(bundle: &str) -> Vec<CaCertificate> {
     let mut entries = Vec::new();
     let mut lines = bundle.lines();
     while let Some(line) = lines.next() {
-        let Some((expires, identity)) = line.strip_prefix(MARK).and_then(|rest| rest.trim().split_once(' ')) else {
+        let Some((expires, identity)) = line
+            .strip_prefix(HEADER_PREFIX)
+            .and_then(|rest| rest.trim().split_once(' '))
+        else {
             continue;
         };
         let mut pem = String::new();
@@ -59,7 +68,7 @@ fn parse(bundle: &str) -> Vec<Entry> {
             }
         }
         if let (Ok(expires), true) = (expires.parse(), pem.starts_with(BEGIN)) {
-            entries.push(Entry {
+            entries.push(CaCertificate {
                 identity: identity.to_owned(),
                 expires,
                 pem,
@@ -77,8 +86,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn entry(identity: &str, expires: i64) -> Entry {
-        Entry {
+    fn entry(identity: &str, expires: i64) -> CaCertificate {
+        CaCertificate {
             identity: identity.to_owned(),
             expires: at(expires),
             pem: format!("{BEGIN}\n{identity}{expires}\n{END}\n"),
@@ -115,7 +124,7 @@ mod tests {
             "garbage",
             "# kai-admission x",
             "# kai-admission 1970-01-01T01:00:00Z a\nno certificate",
-            MARK,
+            HEADER_PREFIX,
         ] {
             assert_eq!(identities(&merge(text, &[entry("a", 100)], at(0))), ["a@100"], "{text}");
         }
@@ -126,7 +135,7 @@ mod tests {
         let left = identities(&bundle);
         assert_eq!(
             (left.len(), left.last().map(String::as_str)),
-            (ENTRIES_MAX, Some("r099@1099"))
+            (CERTIFICATES_MAX, Some("r099@1099"))
         );
     }
 }

@@ -1,19 +1,20 @@
-//! Which priority classes pods and pod groups may name. The rules are those of the scheduler, see `kai_api::PriorityClaim`; here they are
-//! answered at once, with the field that has to change.
+//! Validation of the priority classes that pods and pod groups name. The rules are the scheduler's (`kai_api::PriorityClaim`);
+//! admission applies them at creation and names the field.
 
 use kai_api::{PriorityClaim, keys};
 use serde_json::Value;
 
-use super::directory::Directory;
-use super::review::{Finding, Request};
-use super::view::{self, Place};
+use super::queue_lister::QueueLister;
+use super::review::{FieldError, Request};
+use super::unstructured::{self, MetadataMap};
 
-/// Why a pod group may not have its priority in its queue. Whoever made it: the pod grouper passes on what a tenant wrote.
-pub(super) fn pod_group(request: &Request, queues: &dyn Directory) -> Option<Finding> {
+/// The error if the pod group may not have its priority in its queue. Applies to trusted users too: the pod grouper copies the class
+/// that a tenant wrote.
+pub(super) fn validate_pod_group(request: &Request, queues: &dyn QueueLister) -> Option<FieldError> {
     let named = |object| {
         (
-            view::text(object, "/spec/queue"),
-            view::text(object, "/spec/priorityClassName"),
+            unstructured::text(object, "/spec/queue"),
+            unstructured::text(object, "/spec/priorityClassName"),
         )
     };
     let (queue, class) = named(&request.object);
@@ -25,13 +26,13 @@ pub(super) fn pod_group(request: &Request, queues: &dyn Directory) -> Option<Fin
         queue: queue.unwrap_or_default(),
         class,
     };
-    let ceiling = |name: &str| queues.named(name).map(|queue| queue.priority_ceiling());
+    let ceiling = |name: &str| queues.get(name).map(|queue| queue.priority_ceiling());
     let refusal = claim.refusal(&queues.priority_classes(), ceiling)?;
-    Some(Finding::forbidden("spec.priorityClassName", refusal.to_string()))
+    Some(FieldError::forbidden("spec.priorityClassName", refusal.to_string()))
 }
 
-/// Why a pod may not name its class. The workload above the pod may name another one, so the queue's ceiling is not looked at.
-pub(super) fn pod(request: &Request) -> Option<Finding> {
+/// The error if the pod may not name its class. The pod's workload may name another class, so the queue's ceiling is not checked here.
+pub(super) fn validate_pod(request: &Request) -> Option<FieldError> {
     let (field, class) = class_of(&request.object)?;
     if class_of(&request.old_object).is_some_and(|(_, before)| before == class) {
         return None;
@@ -41,19 +42,20 @@ pub(super) fn pod(request: &Request) -> Option<Finding> {
         queue: "",
         class: Some(&class),
     };
-    Some(Finding::forbidden(field, claim.system_class()?.to_string()))
+    Some(FieldError::forbidden(field, claim.system_class()?.to_string()))
 }
 
-/// The class that a pod names, as the pod grouper looks for it.
+/// The field and the class that a pod names, in the order in which the pod grouper reads them.
 fn class_of(pod: &Value) -> Option<(String, String)> {
-    let label = view::entry(pod, Place::Labels, keys::PRIORITY_CLASS_NAME).filter(|class| !class.is_empty());
+    let label =
+        unstructured::entry(pod, MetadataMap::Labels, keys::PRIORITY_CLASS_NAME).filter(|class| !class.is_empty());
     match label {
         Some(class) => Some((
             format!("metadata.labels.{}", keys::PRIORITY_CLASS_NAME),
             class.into_owned(),
         )),
         None => {
-            let class = view::text(pod, "/spec/priorityClassName")?;
+            let class = unstructured::text(pod, "/spec/priorityClassName")?;
             Some(("spec.priorityClassName".to_owned(), class.to_owned()))
         }
     }
@@ -91,13 +93,13 @@ mod tests {
 
     #[test]
     fn a_pod_group_names_no_system_class_and_none_above_the_ceiling_of_its_queues() {
-        let refused = |new, old| pod_group(&request(new, old), &queues()).map(|finding| finding.text);
+        let refused = |new, old| validate_pod_group(&request(new, old), &queues()).map(|error| error.text);
         assert_eq!(refused(group("leaf", "train"), Value::Null), None);
         let text = refused(group("leaf", "build"), Value::Null).unwrap();
         assert!(text.contains("queue top allows 75 at most"), "{text}");
         let text = refused(group("none", "system-node-critical"), Value::Null).unwrap();
         assert!(text.contains("for the system's own namespaces"), "{text}");
-        // Nobody is refused for what was there before.
+        // An update is not denied for a class that was there before.
         assert_eq!(refused(group("leaf", "build"), group("leaf", "build")), None);
         assert!(refused(group("leaf", "build"), group("other", "build")).is_some());
         assert!(refused(group("leaf", "build"), group("leaf", "train")).is_some());
@@ -105,12 +107,12 @@ mod tests {
 
     #[test]
     fn a_pod_names_no_system_class_by_label_or_spec() {
-        let refused = |pod: Value| super::pod(&request(pod, Value::Null)).map(|finding| finding.field);
+        let refused = |pod: Value| super::validate_pod(&request(pod, Value::Null)).map(|error| error.field);
         let in_spec = json!({"spec": {"priorityClassName": "system-cluster-critical"}});
         assert_eq!(refused(in_spec.clone()).as_deref(), Some("spec.priorityClassName"));
         let by_label = json!({"metadata": {"labels": {"priorityClassName": "system-node-critical"}}});
         assert_eq!(refused(by_label).as_deref(), Some("metadata.labels.priorityClassName"));
         assert_eq!(refused(json!({"spec": {"priorityClassName": "high"}})), None);
-        assert_eq!(super::pod(&request(in_spec.clone(), in_spec)), None);
+        assert_eq!(super::validate_pod(&request(in_spec.clone(), in_spec)), None);
     }
 }

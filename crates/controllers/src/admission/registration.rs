@@ -1,5 +1,5 @@
-//! Tells the API server of our webhooks and policies, and takes them back. Each write says all that we want of an object, so doing
-//! it again changes nothing.
+//! Registers the webhook configurations and admission policies with the API server, and removes them. Every write is a server-side
+//! apply of the complete object, so repeating it changes nothing.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use kai_cluster::{Client, Deletion, Part, Patch, Target};
 use serde_json::{Value, json};
 
 use super::args::Settings;
-use super::bundle::{self, Entry};
-use super::{policies, webhooks};
+use super::ca_bundle::{self, CaCertificate};
+use super::{admission_policies, webhook_configurations};
 
-const MANAGER: &str = "kai-admission";
-/// A replica loses against another one each time that one writes; this many in a row are a matter for the next round.
+const FIELD_MANAGER: &str = "kai-admission";
+/// Attempts to write one configuration. After as many conflicts with other replicas, the next round tries again.
 const CONFLICTS_MAX: usize = 5;
 
 static POLICY: Resource = Resource::new(
@@ -39,32 +39,33 @@ const CLUSTER_ROLE: Resource = Resource::new(
     "clusterroles",
     Scope::Cluster,
 );
-/// Every installation has it, and whoever uninstalls deletes it. What we register belongs to it and goes with it, even when our own
-/// way of uninstalling was not taken.
-const OWNER: &str = "kai-admission";
+/// The ClusterRole that owns the registered objects. Every installation has it and every uninstallation deletes it; the garbage
+/// collector then deletes the webhooks and policies, even if `kai uninstall` did not run.
+const OWNING_CLUSTER_ROLE: &str = "kai-admission";
 
-/// The authorities that the API server shall know.
+/// The CA certificates that the API server shall trust for the webhooks.
 #[derive(Clone, Debug)]
-pub(crate) enum Authorities {
-    /// Exactly these, for all replicas.
-    Given(String),
-    /// This replica's, beside those of the others.
-    Own(Vec<Entry>),
+pub(crate) enum CaSource {
+    /// This bundle for all replicas, as an operator gave it.
+    Fixed(String),
+    /// This replica's certificates, merged into the bundle that the replicas share.
+    Replica(Vec<CaCertificate>),
 }
 
-/// Whether objects that look right already are written all the same.
+/// Whether a webhook configuration is applied although its CA bundle is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thoroughness {
-    /// Written in any case: rules may differ from ours.
-    All,
-    /// Only where the authorities are not as they should be.
-    Authorities,
+pub(crate) enum ApplyMode {
+    /// Always: other fields of the object may differ from ours.
+    Always,
+    /// Only if the CA bundle differs.
+    IfCaBundleDiffers,
 }
 
-/// Applies all policies with their bindings. On API servers without such policies that is an error with `is_not_found`.
+/// Applies all policies and their bindings. An API server without ValidatingAdmissionPolicies answers with an error for which
+/// `is_not_found` holds.
 pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Result<(), kai_cluster::Error> {
     let owner = owner(client).await;
-    for policy in policies::policies(settings) {
+    for policy in admission_policies::admission_policies(settings) {
         let resource = match policy["kind"].as_str() {
             Some("ValidatingAdmissionPolicy") => &POLICY,
             _ => &POLICY_BINDING,
@@ -81,24 +82,24 @@ pub(crate) async fn apply_policies(client: &Client, settings: &Settings) -> Resu
 pub(crate) async fn apply_webhooks(
     client: &Client,
     settings: &Settings,
-    authorities: &Authorities,
-    thoroughness: Thoroughness,
+    ca: &CaSource,
+    mode: ApplyMode,
     now: Timestamp,
 ) -> Result<(), kai_cluster::Error> {
     let owner = owner(client).await;
-    for (at, (resource, name)) in webhooks::ALL.into_iter().enumerate() {
+    for (at, (resource, name)) in webhook_configurations::ALL.into_iter().enumerate() {
         for attempt in 1..=CONFLICTS_MAX {
             let present = client.get_value(target(resource, name)).await?;
-            let bundle = STANDARD.encode(merged(authorities, present.as_ref(), now));
-            if thoroughness == Thoroughness::Authorities
-                && present.as_ref().is_some_and(|present| has(present, &bundle))
+            let bundle = STANDARD.encode(merged(ca, present.as_ref(), now));
+            if mode == ApplyMode::IfCaBundleDiffers
+                && present.as_ref().is_some_and(|present| has_bundle(present, &bundle))
             {
                 break;
             }
-            let mut configurations = webhooks::webhook_configurations(settings, &bundle);
+            let mut configurations = webhook_configurations::webhook_configurations(settings, &bundle);
             let mut fields = configurations[at].take();
             set_owner(&mut fields, owner.as_ref());
-            // Another replica may add its authority between our look and our write.
+            // With the resource version, a CA certificate that another replica adds between our read and our write is not lost.
             if let Some(version) = present
                 .as_ref()
                 .and_then(|present| present["metadata"]["resourceVersion"].as_str())
@@ -115,11 +116,11 @@ pub(crate) async fn apply_webhooks(
     Ok(())
 }
 
-/// Deletes all that was registered. From then on nothing of ours stands in anybody's way.
+/// Deletes all webhook configurations, policies and bindings. Afterwards the API server admits requests without KAI.
 pub async fn uninstall(client: &Client) -> Result<(), kai_cluster::Error> {
-    let configurations = webhooks::ALL.into_iter();
-    let bindings = policies::names().map(|name| (&POLICY_BINDING, name));
-    let policies = policies::names().map(|name| (&POLICY, name));
+    let configurations = webhook_configurations::ALL.into_iter();
+    let bindings = admission_policies::names().map(|name| (&POLICY_BINDING, name));
+    let policies = admission_policies::names().map(|name| (&POLICY, name));
     for (resource, name) in configurations.chain(bindings).chain(policies) {
         client.delete(target(resource, name), &Deletion::default()).await?;
     }
@@ -136,7 +137,7 @@ fn target<'a>(resource: &'a Resource, name: &'a str) -> Target<'a> {
 
 async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) -> Result<(), kai_cluster::Error> {
     let patch = Patch::Apply {
-        manager: MANAGER,
+        manager: FIELD_MANAGER,
         fields,
     };
     client
@@ -145,11 +146,16 @@ async fn apply(client: &Client, resource: &Resource, name: &str, fields: Value) 
         .map(|_| ())
 }
 
-/// The reference to our cluster role; none if there is none or it can't be read, which only costs the automatic clean-up.
+/// The owner reference to the ClusterRole. Without it (not found or not readable) only the automatic clean-up is lost.
 async fn owner(client: &Client) -> Option<Value> {
-    let role = client.get_value(target(&CLUSTER_ROLE, OWNER)).await.ok()??;
+    let role = client
+        .get_value(target(&CLUSTER_ROLE, OWNING_CLUSTER_ROLE))
+        .await
+        .ok()??;
     let uid = role["metadata"]["uid"].as_str()?;
-    Some(json!({"apiVersion": CLUSTER_ROLE.api_version(), "kind": CLUSTER_ROLE.kind, "name": OWNER, "uid": uid}))
+    Some(
+        json!({"apiVersion": CLUSTER_ROLE.api_version(), "kind": CLUSTER_ROLE.kind, "name": OWNING_CLUSTER_ROLE, "uid": uid}),
+    )
 }
 
 fn set_owner(fields: &mut Value, owner: Option<&Value>) {
@@ -158,26 +164,26 @@ fn set_owner(fields: &mut Value, owner: Option<&Value>) {
     }
 }
 
-fn merged(authorities: &Authorities, present: Option<&Value>, now: Timestamp) -> String {
-    match authorities {
-        Authorities::Given(bundle) => bundle.clone(),
-        Authorities::Own(own) => {
+fn merged(ca: &CaSource, present: Option<&Value>, now: Timestamp) -> String {
+    match ca {
+        CaSource::Fixed(bundle) => bundle.clone(),
+        CaSource::Replica(own) => {
             let bundles = present.map(bundles).unwrap_or_default();
             let text = bundles.iter().next().copied().unwrap_or_default();
             let decoded = STANDARD.decode(text).unwrap_or_default();
-            bundle::merge(&String::from_utf8_lossy(&decoded), own, now)
+            ca_bundle::merge(&String::from_utf8_lossy(&decoded), own, now)
         }
     }
 }
 
 fn bundles(configuration: &Value) -> BTreeSet<&str> {
-    let hooks = super::view::list(configuration, "/webhooks").iter();
+    let hooks = super::unstructured::list(configuration, "/webhooks").iter();
     hooks
-        .map(|hook| super::view::text(hook, "/clientConfig/caBundle").unwrap_or_default())
+        .map(|hook| super::unstructured::text(hook, "/clientConfig/caBundle").unwrap_or_default())
         .collect()
 }
 
 /// Whether all webhooks of a configuration have this bundle.
-fn has(configuration: &Value, bundle: &str) -> bool {
+fn has_bundle(configuration: &Value, bundle: &str) -> bool {
     bundles(configuration) == BTreeSet::from([bundle])
 }

@@ -1,13 +1,13 @@
-//! The webhook configurations: which requests the API server asks us about. Rendering only.
+//! The webhook configurations: the requests that the API server sends to the webhooks. Rendering only.
 //!
-//! Pods of other schedulers are never asked about, so they come and go while nobody serves. Our own roles are not asked about when they
-//! change pods and pod groups, so that running workloads are looked after in that time, too.
+//! The API server sends no pods of other schedulers, so those are created and deleted while no webhook server runs. It sends no pod and
+//! pod group writes of our own roles either, so that the roles work in that time.
 
 use kai_api::{Resource, Scope};
 use serde_json::{Value, json};
 
+use super::admission_policies::is_trusted;
 use super::args::{Endpoint, Feature, Settings};
-use super::policies::ours;
 
 /// MutatingWebhookConfigurations.
 pub(crate) const MUTATING: Resource = Resource::new(
@@ -26,21 +26,21 @@ pub(crate) const VALIDATING: Resource = Resource::new(
     Scope::Cluster,
 );
 
-/// Where pods are changed.
+/// Path of the webhook that mutates pods.
 pub const MUTATE_POD: &str = "/mutate--v1-pod";
-/// Where pods are looked at.
+/// Path of the webhook that validates pods.
 pub const VALIDATE_POD: &str = "/validate--v1-pod";
-/// Where queues are looked at.
+/// Path of the webhook that validates queues.
 pub const VALIDATE_QUEUE: &str = "/validate-scheduling-run-ai-v2-queue";
-/// Where pod groups are looked at.
+/// Path of the webhook that validates pod groups.
 pub const VALIDATE_POD_GROUP: &str = "/validate-scheduling-run-ai-v2alpha2-podgroup";
-/// Where topologies are looked at.
+/// Path of the webhook that validates topologies.
 pub const VALIDATE_TOPOLOGY: &str = "/validate-kai-scheduler-v1alpha1-topology";
 
-/// The API server waits this long. Answers take microseconds; the rest is for the network.
+/// The API server's time-out. An answer takes microseconds; the rest is for the network.
 const TIMEOUT_SECONDS: u32 = 5;
 
-/// Resource and name of every configuration.
+/// Resource and name of every webhook configuration.
 pub(crate) const ALL: [(&Resource, &str); 4] = [
     (&MUTATING, "mutating-kai-admission"),
     (&VALIDATING, "validating-kai-admission"),
@@ -48,13 +48,16 @@ pub(crate) const ALL: [(&Resource, &str); 4] = [
     (&VALIDATING, "kai-podgroup-validation-v2alpha2"),
 ];
 
-/// Every configuration, in the order of `ALL`. The bundle is base64 of PEM; if it is empty, the API server goes by the authorities of
-/// its system, or by what another writes there.
+/// Every webhook configuration, in the order of `ALL`. `bundle` is base64 of PEM. If it is empty, the API server trusts the CAs of its
+/// system or a CA bundle that another component injects.
 pub fn webhook_configurations(settings: &Settings, bundle: &str) -> [Value; 4] {
     let webhooks = [
         json!([mutate_pod(settings, bundle)]),
         json!([validate_pod(settings, bundle), validate_topology(settings, bundle)]),
-        json!([validate_queue(settings, bundle), keep_queue(settings, bundle)]),
+        json!([
+            validate_queue(settings, bundle),
+            validate_queue_deletion(settings, bundle)
+        ]),
         json!([validate_pod_group(settings, bundle)]),
     ];
     let mut at = 0;
@@ -75,7 +78,7 @@ fn mutate_pod(settings: &Settings, bundle: &str) -> Value {
     if settings.block_visible_devices == Feature::On {
         rules.push(pods(&["UPDATE"], "pods/ephemeralcontainers"));
     }
-    let mut hook = webhook(settings, bundle, &host(settings), MUTATE_POD, &rules);
+    let mut hook = webhook(settings, bundle, &webhook_name(settings), MUTATE_POD, &rules);
     hook["reinvocationPolicy"] = "IfNeeded".into();
     restrict_to_our_pods(&mut hook, settings);
     hook
@@ -86,7 +89,7 @@ fn validate_pod(settings: &Settings, bundle: &str) -> Value {
     if settings.block_visible_devices == Feature::On {
         rules.push(pods(&["UPDATE"], "pods/ephemeralcontainers"));
     }
-    let mut hook = webhook(settings, bundle, &host(settings), VALIDATE_POD, &rules);
+    let mut hook = webhook(settings, bundle, &webhook_name(settings), VALIDATE_POD, &rules);
     restrict_to_our_pods(&mut hook, settings);
     let differs = |field: &str| {
         format!(
@@ -99,7 +102,7 @@ fn validate_pod(settings: &Settings, bundle: &str) -> Value {
         differs("metadata.annotations")
     );
     let conditions = hook["matchConditions"].as_array_mut().expect("written as a list");
-    conditions.push(json!({"name": "not-ours", "expression": format!("!({})", ours(settings))}));
+    conditions.push(json!({"name": "not-ours", "expression": format!("!({})", is_trusted(settings))}));
     conditions.push(json!({"name": "something-changed", "expression": relevant}));
     hook
 }
@@ -115,7 +118,7 @@ fn validate_topology(settings: &Settings, bundle: &str) -> Value {
     webhook(
         settings,
         bundle,
-        &format!("topology.{}", host(settings)),
+        &format!("topology.{}", webhook_name(settings)),
         VALIDATE_TOPOLOGY,
         &rules,
     )
@@ -138,8 +141,8 @@ fn validate_queue(settings: &Settings, bundle: &str) -> Value {
     )
 }
 
-/// It guards against mistakes only, and an uninstallation must get through while nobody serves.
-fn keep_queue(settings: &Settings, bundle: &str) -> Value {
+/// Fails open: the webhook guards against mistakes only, and an uninstallation must succeed while no webhook server runs.
+fn validate_queue_deletion(settings: &Settings, bundle: &str) -> Value {
     let rules = [rule("scheduling.run.ai", "v2", "queues", &["DELETE"], "Cluster")];
     let mut hook = webhook(settings, bundle, "queue-deletion.kai.scheduler", VALIDATE_QUEUE, &rules);
     hook["failurePolicy"] = "Ignore".into();
@@ -164,7 +167,7 @@ fn validate_pod_group(settings: &Settings, bundle: &str) -> Value {
     let relevant = format!(
         "request.operation == 'CREATE' || !({}) || has(object.spec) != has(oldObject.spec) || \
          (has(object.spec) && object.spec != oldObject.spec)",
-        ours(settings)
+        is_trusted(settings)
     );
     hook["matchConditions"] = json!([{"name": "not-ours-or-specified-anew", "expression": relevant}]);
     hook
@@ -229,8 +232,8 @@ fn pods(operations: &[&str], resource: &str) -> Value {
     rule("", "v1", resource, operations, "Namespaced")
 }
 
-/// The name of the webhooks for pods, which must look like a domain.
-fn host(settings: &Settings) -> String {
+/// The name of the pod webhooks, which must be a domain name.
+fn webhook_name(settings: &Settings) -> String {
     match &settings.endpoint {
         Endpoint::Service { name, .. } => format!("{name}.{}.svc", settings.system_namespace),
         Endpoint::Url(_) => format!("admission.{}.svc", settings.system_namespace),

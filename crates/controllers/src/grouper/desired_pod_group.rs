@@ -1,32 +1,32 @@
-//! What a pod group should look like and where in it a pod belongs. Plans are values: nothing here writes them.
+//! The desired state of a pod's pod group, and the pod's subgroup. A value: `reconcile` writes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use kai_api::crd::{PodGroupSpec, SubGroup, TopologyConstraint};
 
-/// A pod group for a pod.
+/// The pod group that a pod should have.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// Namespace of both.
+pub struct DesiredPodGroup {
+    /// Namespace of the pod and of the pod group.
     pub namespace: String,
     /// Name of the pod group.
     pub name: String,
-    /// Whose end is the pod group's end.
-    pub owner: OwnedBy,
+    /// The owner of the pod group; the garbage collector deletes the pod group with it.
+    pub owner: OwnerRef,
     /// Labels of the pod group.
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pod group.
     pub annotations: BTreeMap<String, String>,
     /// Spec of the pod group.
     pub spec: PodGroupSpec,
-    /// The subgroup that the pod is of.
+    /// The pod's subgroup, if the pod group has subgroups.
     pub sub_group: Option<String>,
 }
 
-/// An owner reference.
+/// The owner reference of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnedBy {
+pub struct OwnerRef {
     /// Group and version.
     pub api_version: String,
     /// Kind.
@@ -37,21 +37,21 @@ pub struct OwnedBy {
     pub uid: String,
 }
 
-impl Plan {
-    /// So many pods start together.
+impl DesiredPodGroup {
+    /// Sets the number of pods that start together.
     pub(super) fn min_member(&mut self, min: i32) {
         self.spec.min_member = Some(min);
         self.spec.min_sub_group = None;
     }
 
-    /// So many subgroups start together.
+    /// Sets the number of subgroups that start together.
     pub(super) fn min_sub_group(&mut self, min: i32) {
         self.spec.min_sub_group = Some(min);
         self.spec.min_member = None;
     }
 }
 
-/// A subgroup that pods are in.
+/// A subgroup with pods.
 pub(super) fn leaf(name: impl Into<String>, min_member: i32) -> SubGroup {
     SubGroup {
         name: name.into(),
@@ -69,8 +69,8 @@ pub(super) fn parent(name: impl Into<String>, min_sub_group: i32) -> SubGroup {
     }
 }
 
-/// A constraint, if there is something to constrain.
-pub(super) fn constraint(
+/// The topology constraint; `None` if no part of it is given.
+pub(super) fn topology_constraint(
     topology: Option<&str>,
     required: Option<&str>,
     preferred: Option<&str>,
@@ -84,8 +84,8 @@ pub(super) fn constraint(
     (constraint != TopologyConstraint::default()).then_some(constraint)
 }
 
-/// One line, for logs and tests.
-impl fmt::Display for Plan {
+/// A line for logs and tests.
+impl fmt::Display for DesiredPodGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let spec = &self.spec;
         let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
@@ -103,7 +103,7 @@ impl fmt::Display for Plan {
             write!(f, " minSubGroup={min}")?;
         }
         if let Some(topology) = &spec.topology_constraint {
-            write!(f, " {}", Shown(topology))?;
+            write!(f, " {}", ConstraintText(topology))?;
         }
         if !spec.sub_groups.is_empty() {
             let groups: Vec<String> = spec.sub_groups.iter().map(sub_group_text).collect();
@@ -116,9 +116,9 @@ impl fmt::Display for Plan {
     }
 }
 
-struct Shown<'a>(&'a TopologyConstraint);
+struct ConstraintText<'a>(&'a TopologyConstraint);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ConstraintText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (required, preferred) = (&self.0.required_topology_level, &self.0.preferred_topology_level);
@@ -138,7 +138,7 @@ fn sub_group_text(group: &SubGroup) -> String {
         text += &format!("={min}");
     }
     if let Some(topology) = &group.topology_constraint {
-        text += &format!(" {}", Shown(topology));
+        text += &format!(" {}", ConstraintText(topology));
     }
     text
 }

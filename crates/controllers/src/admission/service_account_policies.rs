@@ -1,12 +1,12 @@
-//! What our own accounts may not do, as ValidatingAdmissionPolicies: RBAC can't say "only its own node", "only its own pod" or "not the
-//! spec". A token that a kubelet mounted into a pod names the pod and its node (Kubernetes 1.30 and later, as are these policies). An
-//! account of a node is refused when its token does not say where it is: such a token was not made for a pod of ours.
+//! The ValidatingAdmissionPolicies that restrict our own service accounts. RBAC can't express "only its own node", "only its own pod"
+//! or "not the spec". A token that a kubelet mounts into a pod names the pod and its node (Kubernetes 1.30 and later, like these
+//! policies). A node's account is denied if its token has no such claims: no kubelet mounted that token into one of our pods.
 
 use kai_api::keys;
 use serde_json::Value;
 
+use super::admission_policies::{condition, deny_unless, policy, rule};
 use super::args::Settings;
-use super::policies::{condition, policy, refuse, rule};
 
 /// Names of the policies of this file.
 pub(super) const NAMES: [&str; 5] = [
@@ -17,20 +17,20 @@ pub(super) const NAMES: [&str; 5] = [
     "kai-reservation-pods",
 ];
 
-/// Accounts of the system's namespace that `deploy/rbac.yaml` has.
+/// Service accounts of the system namespace, as `deploy/rbac.yaml` creates them.
 const NODE_AGENT: &str = "kai-node-agent";
 const CONTROLLERS: [&str; 2] = ["controllers", "kai-all"];
 const ROLES: [&str; 5] = ["scheduler", "binder", "controllers", "admission", "kai-all"];
-/// The account of reservation pods, in their namespace.
+/// The service account of reservation pods, in the reservation namespace.
 const RESERVATION_ACCOUNT: &str = keys::RESERVATION;
 
-/// Claims of a token that the kubelet asked for, as the API server passes them on.
+/// Claims of a mounted token, as the API server passes them on.
 const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
 const POD_NAME_CLAIM: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID_CLAIM: &str = "authentication.kubernetes.io/pod-uid";
 
-/// Fields of a pod's status that its kubelet writes. Ours write conditions.
-const KUBELETS_STATUS: [&str; 11] = [
+/// Fields of a pod's status that only its kubelet writes. Our accounts write conditions.
+const KUBELET_STATUS_FIELDS: [&str; 11] = [
     "phase",
     "reason",
     "message",
@@ -44,10 +44,11 @@ const KUBELETS_STATUS: [&str; 11] = [
     "ephemeralContainerStatuses",
 ];
 
-const SPEC: &str = "spec: no account of the scheduler's changes it; whoever wants to uses an account of their own";
-const METADATA: &str = "metadata: no account of the scheduler's changes owner references or finalizers of pods and nodes; whoever wants \
+const SPEC_CHANGED: &str =
+    "spec: no account of the scheduler's changes it; whoever wants to uses an account of their own";
+const METADATA_CHANGED: &str = "metadata: no account of the scheduler's changes owner references or finalizers of pods and nodes; whoever wants \
                         to uses an account of their own";
-const STATUS: &str =
+const STATUS_CHANGED: &str =
     "Pod: status: the scheduler's accounts write conditions, and the pod's kubelet writes the rest; leave it alone";
 const OTHER_NODE: &str = "Node: the account of the node agents writes the node that its token names (claim \
                           authentication.kubernetes.io/node-name) and no other; use the token that the kubelet mounts into the agent's pod";
@@ -71,19 +72,22 @@ pub(super) fn policies(settings: &Settings) -> Vec<Value> {
             status,
             &[rule("", &["pods/status"], &["UPDATE"], "Namespaced")],
             &of_all,
-            &[refuse(&unchanged_fields("status", &KUBELETS_STATUS), STATUS)],
+            &[deny_unless(
+                &unchanged_fields("status", &KUBELET_STATUS_FIELDS),
+                STATUS_CHANGED,
+            )],
         ),
         policy(
             agent_nodes,
             &[rule("", &["nodes", "nodes/status"], &["UPDATE"], "Cluster")],
             &of_agents,
-            &[refuse(&claims(NODE_CLAIM, "object.metadata.name"), OTHER_NODE)],
+            &[deny_unless(&claims(NODE_CLAIM, "object.metadata.name"), OTHER_NODE)],
         ),
         policy(
             agent_pods,
             &pods,
             &of_agents,
-            &[refuse(
+            &[deny_unless(
                 &format!(
                     "has(oldObject.spec.nodeName) && {}",
                     claims(NODE_CLAIM, "oldObject.spec.nodeName")
@@ -95,7 +99,7 @@ pub(super) fn policies(settings: &Settings) -> Vec<Value> {
             reservation_pods,
             &pods,
             &of_reservations,
-            &[refuse(
+            &[deny_unless(
                 &format!(
                     "{} && {}",
                     claims(POD_NAME_CLAIM, "object.metadata.name"),
@@ -146,7 +150,7 @@ fn spec_rules() -> [Value; 3] {
     ]
 }
 
-/// The controllers make pod groups of workloads and keep them so.
+/// The controllers may write the spec of pod groups; no account may write any other spec.
 fn spec_validations(settings: &Settings) -> Vec<Value> {
     let controllers = CONTROLLERS.map(|role| account(&settings.system_namespace, role));
     let by_controllers = format!(
@@ -154,19 +158,19 @@ fn spec_validations(settings: &Settings) -> Vec<Value> {
         is_one_of(&controllers)
     );
     vec![
-        refuse(&format!("{by_controllers} || ({})", unchanged("spec")), SPEC),
-        refuse(
+        deny_unless(&format!("{by_controllers} || ({})", unchanged("spec")), SPEC_CHANGED),
+        deny_unless(
             &format!(
                 "request.resource.resource == 'podgroups' || ({} && {})",
                 unchanged("metadata.ownerReferences"),
                 unchanged("metadata.finalizers")
             ),
-            METADATA,
+            METADATA_CHANGED,
         ),
     ]
 }
 
-/// Whether a field is as it was.
+/// Whether the field is unchanged, as a CEL expression.
 pub(super) fn unchanged(field: &str) -> String {
     format!(
         "has(object.{field}) == has(oldObject.{field}) && (!has(object.{field}) || object.{field} == oldObject.{field})"
@@ -182,7 +186,7 @@ fn unchanged_fields(parent: &str, fields: &[&str]) -> String {
     format!("{present} && (!has(object.{parent}) || ({}))", fields.join(" && "))
 }
 
-/// Whether the user's token has a claim with this value.
+/// Whether the user's token has a claim with this value, as a CEL expression.
 fn claims(claim: &str, value: &str) -> String {
     format!(
         "has(request.userInfo.extra) && '{claim}' in request.userInfo.extra && {value} in request.userInfo.extra['{claim}']"

@@ -1,21 +1,21 @@
-//! Values of a pod and of the workload above it that have no effect on the pod group. Telling only; the rules are `api`'s.
+//! Labels and annotations of a pod and its owners that have no effect on the pod group. The rules are in `kai_api`.
 
 use kai_api::Problem;
 
 use super::workload::{Owner, Workload};
 
-/// A value without effect, and the object that has it.
+/// A value without effect, and its object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ignored {
-    /// The object.
+pub struct IgnoredValue {
+    /// The object that has the value.
     pub owner: Owner,
-    /// What is wrong with it.
+    /// The problem, as users read it.
     pub problem: Problem,
 }
 
-/// All of them: those of the owners, then the pod's own.
-pub fn ignored_values(workload: &Workload<'_>) -> Vec<Ignored> {
-    let has_class = |class: &str| workload.view.has_priority_class(class);
+/// The ignored values of the owners, then those of the pod.
+pub fn ignored_values(workload: &Workload<'_>) -> Vec<IgnoredValue> {
+    let has_class = |class: &str| workload.cluster.has_priority_class(class);
     let mut found = Vec::new();
     for owner in workload.owners {
         let (labels, annotations) = (&owner.labels, &owner.annotations);
@@ -26,13 +26,13 @@ pub fn ignored_values(workload: &Workload<'_>) -> Vec<Ignored> {
             |key| annotations.get(key).map(String::as_str),
             has_class,
         );
-        found.extend(problems.into_iter().map(|problem| Ignored {
+        found.extend(problems.into_iter().map(|problem| IgnoredValue {
             owner: owner.clone(),
             problem,
         }));
     }
     let own = workload.pod.ignored_values(has_class).into_iter();
-    found.extend(own.map(|problem| Ignored {
+    found.extend(own.map(|problem| IgnoredValue {
         owner: Owner::of_pod(workload.pod),
         problem,
     }));
