@@ -11,7 +11,7 @@ use super::{Snapshot, Violation};
 /// A queue's numbers may differ from ours by this part: GPU memory is rounded on the way to the scheduler.
 const ROUNDING: f64 = 0.01;
 
-pub(super) fn judge(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+pub(super) fn check(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     gangs_are_whole(snapshot, state, found);
     waiting_pods_know_why(snapshot, found);
     reservations_have_users(snapshot, state, found);
@@ -48,7 +48,7 @@ fn units(text: &str) -> f64 {
 /// A gang runs with at least its minimum, or not at all.
 fn gangs_are_whole(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut active: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for pod in state.bound().filter(|pod| !pod.leaves) {
+    for pod in state.bound().filter(|pod| !pod.terminating) {
         if let Some(gang) = &pod.spec.gang {
             *active.entry((&gang.namespace, &gang.name)).or_default() += 1;
         }
@@ -98,7 +98,7 @@ fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 /// Each group that pods share is held by one reservation pod, and each reservation pod is there for somebody.
 fn reservations_have_users(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for pod in state.bound().filter(|pod| pod.is_reservation && !pod.leaves) {
+    for pod in state.bound().filter(|pod| pod.is_reservation && !pod.terminating) {
         if let Some(group) = &pod.group {
             *held.entry((&pod.node, group)).or_default() += 1;
         }
@@ -127,7 +127,7 @@ fn reservations_have_users(snapshot: &Snapshot, state: &State, found: &mut Vec<V
             )));
         }
     }
-    let users = state.bound().filter(|pod| !pod.is_reservation && !pod.leaves);
+    let users = state.bound().filter(|pod| !pod.is_reservation && !pod.terminating);
     for pod in users {
         for group in &pod.spec.gpu_groups {
             if !held.contains_key(&(&*pod.node, group)) {

@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 
 use crate::kubelet::Kubelets;
 
-use super::physical::Physical;
+use super::gpu_assignments::GpuAssignments;
 use super::state::State;
 use super::{Snapshot, Violation};
 
@@ -21,7 +21,7 @@ pub struct Watcher {
     /// A plain lock: held to add and to read only.
     found: Arc<Mutex<BTreeSet<Violation>>>,
     /// A plain lock: held to judge by it.
-    physical: Arc<Mutex<Physical>>,
+    assignments: Arc<Mutex<GpuAssignments>>,
     task: AbortHandle,
 }
 
@@ -29,19 +29,19 @@ impl Watcher {
     /// Starts to judge what the API and these kubelets say. Must be called within a runtime.
     pub fn start(context: &Context, kubelets: &Kubelets) -> Watcher {
         let feeds = Arc::clone(&context.feeds);
-        let (found, physical) = (Arc::default(), Arc::default());
-        let judging = judge(
+        let (found, assignments) = (Arc::default(), Arc::default());
+        let checking = check(
             Arc::clone(&feeds),
             kubelets.clone(),
             Arc::clone(&found),
-            Arc::clone(&physical),
+            Arc::clone(&assignments),
         );
-        let task = tokio::spawn(judging);
+        let task = tokio::spawn(checking);
         Watcher {
             feeds,
             kubelets: kubelets.clone(),
             found,
-            physical,
+            assignments,
             task: task.abort_handle(),
         }
     }
@@ -58,11 +58,11 @@ impl Watcher {
         let snapshot = Snapshot::of(&self.feeds);
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
-        let mut physical = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
-        physical.saw(self.kubelets.holdings(), &state);
+        let mut assignments = self.assignments.lock().unwrap_or_else(PoisonError::into_inner);
+        assignments.update(self.kubelets.pod_gpus(), &state);
         let mut found = Vec::new();
-        physical.judge(&state, &mut found);
-        physical.judge_settled(&state, &mut found);
+        assignments.check(&state, &mut found);
+        assignments.check_settled(&state, &mut found);
         all.extend(found);
         all.into_iter().collect()
     }
@@ -74,11 +74,11 @@ impl Drop for Watcher {
     }
 }
 
-async fn judge(
+async fn check(
     feeds: Arc<Feeds>,
     kubelets: Kubelets,
     found: Arc<Mutex<BTreeSet<Violation>>>,
-    physical: Arc<Mutex<Physical>>,
+    assignments: Arc<Mutex<GpuAssignments>>,
 ) {
     let wake = Arc::new(Notify::new());
     let pods = feeds.pods().subscribe(&wake);
@@ -89,16 +89,16 @@ async fn judge(
     loop {
         wake.notified().await;
         for (key, queue) in queues.take() {
-            state.saw_queue(key, queue.as_ref());
+            state.apply_queue(key, queue.as_ref());
         }
         for (key, group) in groups.take() {
-            state.saw_group(key, group.as_ref());
+            state.apply_pod_group(key, group.as_ref());
         }
         for (key, node) in nodes.take() {
-            state.saw_node(key, node.as_ref());
+            state.apply_node(key, node.as_ref());
         }
         for (key, pod) in pods.take() {
-            state.saw_pod(key, pod.as_ref());
+            state.apply_pod(key, pod.as_ref());
         }
         // Before all lists are there, pods may seem to be on nodes that are not.
         if !feeds.are_synced() {
@@ -106,9 +106,9 @@ async fn judge(
         }
         let mut violations = state.violations();
         {
-            let mut physical = physical.lock().unwrap_or_else(PoisonError::into_inner);
-            physical.saw(kubelets.holdings(), &state);
-            physical.judge(&state, &mut violations);
+            let mut assignments = assignments.lock().unwrap_or_else(PoisonError::into_inner);
+            assignments.update(kubelets.pod_gpus(), &state);
+            assignments.check(&state, &mut violations);
         }
         found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
     }

@@ -4,13 +4,13 @@
 //!
 //! It never schedules and never looks at what kai decided.
 
-mod holdings;
-mod lifecycle;
-mod machine;
+mod eviction;
+mod node;
+mod node_template;
 mod nodes_file;
-mod pressure;
-mod status;
-mod template;
+mod pod_gpus;
+mod pod_lifecycle;
+mod pod_status;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub use holdings::Holding;
-use machine::Machine;
-pub use template::{Delays, NodeTemplate, NodesFile};
+use node::SimulatedNode;
+pub use node_template::{Delays, NodeTemplate, NodesFile};
+pub use pod_gpus::PodGpus;
 
 /// Annotation on pods: end by itself after this many seconds.
 pub const RUN_SECONDS: &str = "sim.kai.scheduler/run-seconds";
@@ -52,15 +52,15 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    machines: BTreeMap<String, Machine>,
-    pods: FxHashMap<ObjectKey, Life>,
+    nodes: BTreeMap<String, SimulatedNode>,
+    pods: FxHashMap<ObjectKey, PodRecord>,
     /// Numbers pods' addresses.
     addresses: u32,
 }
 
 /// A pod on one of our nodes.
 #[derive(Clone, Debug)]
-struct Life {
+struct PodRecord {
     uid: String,
     node: String,
     object: Arc<Value>,
@@ -90,7 +90,7 @@ impl Kubelets {
                 context: context.clone(),
                 delays,
                 queue: WorkQueue::new(quick),
-                identity: any_pod(),
+                identity: pod_identity(),
                 state: Mutex::default(),
             }),
         }
@@ -99,12 +99,12 @@ impl Kubelets {
     /// Adds the nodes of a template to the cluster.
     pub async fn add(&self, template: &NodeTemplate) -> Result<(), String> {
         for name in template.names() {
-            self.add_one(template, &name).await?;
+            self.add_node(template, &name).await?;
         }
         Ok(())
     }
 
-    async fn add_one(&self, template: &NodeTemplate, name: &str) -> Result<(), String> {
+    async fn add_node(&self, template: &NodeTemplate, name: &str) -> Result<(), String> {
         let gpus = template.gpus(name)?;
         let mut object = template.object(name, gpus.as_ref());
         let (_, allocatable) = template.resources(gpus.as_ref());
@@ -113,32 +113,32 @@ impl Kubelets {
             serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "allocatable": allocatable } }))
                 .map_err(|error| format!("node {name}: {error}"))?;
         let spec = read.read().map_err(|problem| format!("node {name}: {problem}"))?.value;
-        let machine = Machine::new(template, name, (spec.cpu_milli, spec.memory_bytes))?;
+        let node = SimulatedNode::new(template, name, (spec.cpu_milli, spec.memory_bytes))?;
         object["metadata"]["name"] = name.into();
-        self.lock().machines.insert(name.to_owned(), machine);
+        self.lock().nodes.insert(name.to_owned(), node);
         let client = &self.inner.context.client;
         match client.create(&kai_api::Node::RESOURCE, "", object).await {
             Ok(_) => {}
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error.to_string()),
         }
-        self.report(name).await
+        self.write_node_status(name).await
     }
 
     /// Writes the node's status: resources, readiness, the state of its GPUs.
-    async fn report(&self, name: &str) -> Result<(), String> {
+    async fn write_node_status(&self, name: &str) -> Result<(), String> {
         let now = self.inner.context.clock.now_text();
         let status = {
             let state = self.lock();
-            let machine = state
-                .machines
+            let node = state
+                .nodes
                 .get(name)
                 .ok_or_else(|| format!("there is no node {name}"))?;
-            let gpus = machine.gpus.as_ref();
-            let (capacity, allocatable) = machine.template.resources(gpus);
-            let ready = if machine.ready { "True" } else { "Unknown" };
+            let gpus = node.gpus.as_ref();
+            let (capacity, allocatable) = node.template.resources(gpus);
+            let ready = if node.ready { "True" } else { "Unknown" };
             let mut conditions = vec![json!({
-                "type": "Ready", "status": ready, "reason": if machine.ready { "KubeletReady" } else { "NodeStatusUnknown" },
+                "type": "Ready", "status": ready, "reason": if node.ready { "KubeletReady" } else { "NodeStatusUnknown" },
                 "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now,
             })];
             if let Some((status, reason, message)) = gpus.and_then(|gpus| gpus.condition()) {
@@ -168,7 +168,7 @@ impl Kubelets {
 
     /// Takes a node out of the cluster, with its pods.
     pub async fn remove(&self, name: &str) -> Result<(), String> {
-        self.lock().machines.remove(name);
+        self.lock().nodes.remove(name);
         let client = &self.inner.context.client;
         let failed = |error: kai_cluster::Error| error.to_string();
         let target = Target::of::<kai_api::Node>("", name);
@@ -187,16 +187,16 @@ impl Kubelets {
 
     /// The node stops or goes on to answer.
     pub async fn set_ready(&self, name: &str, ready: bool) -> Result<(), String> {
-        if let Some(machine) = self.lock().machines.get_mut(name) {
-            machine.ready = ready;
+        if let Some(node) = self.lock().nodes.get_mut(name) {
+            node.ready = ready;
         }
-        self.report(name).await
+        self.write_node_status(name).await
     }
 
     /// The node's kubelet rejects so many of the pods that come next; with 0 it rejects none any more.
     pub fn reject_next(&self, name: &str, count: u32) {
-        if let Some(machine) = self.lock().machines.get_mut(name) {
-            machine.rejections = count;
+        if let Some(node) = self.lock().nodes.get_mut(name) {
+            node.rejections = count;
         }
     }
 
@@ -204,14 +204,11 @@ impl Kubelets {
     pub async fn set_gpu_health(&self, name: &str, index: usize, healthy: bool) -> Result<String, String> {
         let uuid = {
             let mut state = self.lock();
-            let machine = state
-                .machines
+            let node = state
+                .nodes
                 .get_mut(name)
                 .ok_or_else(|| format!("there is no node {name}"))?;
-            let gpus = machine
-                .gpus
-                .as_mut()
-                .ok_or_else(|| format!("node {name} has no GPUs"))?;
+            let gpus = node.gpus.as_mut().ok_or_else(|| format!("node {name} has no GPUs"))?;
             let device = gpus.inventory().devices.get(index).map(|device| device.uuid.clone());
             let uuid = device.ok_or_else(|| format!("node {name} has no GPU {index}"))?;
             match healthy {
@@ -220,17 +217,17 @@ impl Kubelets {
             };
             uuid
         };
-        self.report(name).await?;
+        self.write_node_status(name).await?;
         Ok(uuid)
     }
 
     /// A running pod ends with this exit code.
     pub async fn end_pod(&self, namespace: &str, name: &str, exit_code: i64) -> Result<(), String> {
         let key = ObjectKey::new(namespace, name);
-        let life = self.lock().pods.get(&key).cloned();
-        let life = life.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
+        let record = self.lock().pods.get(&key).cloned();
+        let record = record.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
         self.inner
-            .exit(&key, &life, exit_code)
+            .exit(&key, &record, exit_code)
             .await
             .map_err(|error| error.to_string())
     }
@@ -238,7 +235,7 @@ impl Kubelets {
     /// UUIDs and MiB of the GPUs of a node.
     pub fn gpus_on(&self, node: &str) -> Vec<(String, i64)> {
         let state = self.lock();
-        let gpus = state.machines.get(node).and_then(|machine| machine.gpus.as_ref());
+        let gpus = state.nodes.get(node).and_then(|node| node.gpus.as_ref());
         let devices = gpus.into_iter().flat_map(|gpus| &gpus.inventory().devices);
         devices
             .map(|device| {
@@ -293,7 +290,7 @@ impl Inner {
 }
 
 /// A kubelet knows no reservations: to it every pod is charged for what it asks for.
-pub(crate) fn any_pod() -> PodIdentity {
+pub(crate) fn pod_identity() -> PodIdentity {
     PodIdentity {
         reservation_namespace: String::new(),
         ..PodIdentity::default()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::template::{NodeTemplate, NodesFile};
+use super::node_template::{NodeTemplate, NodesFile};
 
 /// Nodes of a file, all in all. As many as kai is measured with.
 const NODES_MAX: u64 = 10_000;

@@ -96,8 +96,8 @@ impl Kind {
         self.group == group && self.plural == plural
     }
 
-    pub(crate) fn about<'a>(&'a self, name: &'a str) -> super::refusal::About<'a> {
-        super::refusal::About {
+    pub(crate) fn object_ref<'a>(&'a self, name: &'a str) -> super::status_error::ObjectRef<'a> {
+        super::status_error::ObjectRef {
             group: &self.group,
             resource: &self.plural,
             name,

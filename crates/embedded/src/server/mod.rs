@@ -9,7 +9,6 @@
 
 mod admission;
 mod clock;
-mod door;
 mod expressions;
 mod faults;
 mod http;
@@ -17,10 +16,11 @@ mod kinds;
 mod object;
 mod patch;
 mod random;
-mod refusal;
 mod rules;
 mod selector;
+mod status_error;
 mod store;
+mod store_handle;
 mod types;
 
 use std::collections::HashMap;
@@ -29,15 +29,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub use admission::Backend;
 pub use clock::Clock;
-pub use door::{Door, Watch};
 pub use faults::{Fault, Faults, NoFaults, RequestInfo, WatchFault};
 pub use http::{Body, ConnectionLost, Listening, Service};
 pub use kinds::{Kind, Scope};
 pub use object::{Key, Object};
 pub use patch::Patch;
-pub use refusal::{Cause, Refusal};
 pub use selector::Selector;
-pub use store::{DeleteOptions, EventType, Page, Position, Propagation, WatchEvent};
+pub use status_error::{Cause, StatusError};
+pub use store::{ContinueToken, DeleteOptions, EventType, Page, Propagation, WatchEvent};
+pub use store_handle::{StoreHandle, Watch};
 
 use store::Store;
 
@@ -119,8 +119,8 @@ impl Server {
     }
 
     /// The store without HTTP, for kubelets and tests.
-    pub fn store(&self) -> Door {
-        Door::new(self.clone())
+    pub fn store(&self) -> StoreHandle {
+        StoreHandle::new(self.clone())
     }
 
     /// Its time.
@@ -146,8 +146,8 @@ impl Server {
     }
 
     /// Forgets the history: every watch ends with 410 Gone, as after a compaction.
-    pub fn forget_history(&self) {
-        self.lock().forget_history();
+    pub fn compact_history(&self) {
+        self.lock().compact_history();
     }
 
     fn faults(&self) -> Arc<dyn Faults> {

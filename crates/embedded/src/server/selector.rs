@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::kinds::Kind;
 use super::object::{Object, meta_text};
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
 /// What a list or watch is narrowed to.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -45,7 +45,7 @@ impl Selector {
     }
 
     /// From the texts of `labelSelector` and `fieldSelector`.
-    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Refusal> {
+    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(labels)?,
             fields: parse_fields(kind, fields)?,
@@ -53,7 +53,7 @@ impl Selector {
     }
 
     /// From the text of a label selector alone.
-    pub fn labels(text: &str) -> Result<Self, Refusal> {
+    pub fn labels(text: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(text)?,
             fields: Vec::new(),
@@ -132,7 +132,7 @@ impl Test {
     }
 }
 
-fn parse_labels(text: &str) -> Result<Vec<Requirement>, Refusal> {
+fn parse_labels(text: &str) -> Result<Vec<Requirement>, StatusError> {
     let parts = split_outside_parentheses(text);
     parts.into_iter().map(|part| parse_requirement(part.trim())).collect()
 }
@@ -155,8 +155,8 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
     parts
 }
 
-fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
-    let bad = || Refusal::bad_request(format!("unable to parse requirement: {text:?}"));
+fn parse_requirement(text: &str) -> Result<Requirement, StatusError> {
+    let bad = || StatusError::bad_request(format!("unable to parse requirement: {text:?}"));
     let made = |key: &str, test| {
         let key = key.trim();
         if key.is_empty() || key.contains(char::is_whitespace) {
@@ -171,11 +171,11 @@ fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
         let value = value.trim();
         if value.starts_with('=') {
             let message = "unable to parse requirement: found '=', expected: identifier";
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         if let Some((_, rest)) = value.split_once(char::is_whitespace) {
             let message = format!("found '{}', expected: ',' or 'end of string'", rest.trim());
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         Ok(BTreeSet::from([value.to_owned()]))
     };
@@ -210,7 +210,7 @@ fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
     }
 }
 
-fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, StatusError> {
     let mut fields = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
@@ -218,7 +218,7 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusa
         } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
             (path, value, true)
         } else {
-            return Err(Refusal::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "invalid selector: '{part}'; can't understand '{part}'"
             )));
         };
@@ -230,7 +230,7 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusa
             } else {
                 format!("{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
             };
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         fields.push(FieldRequirement {
             path: path.to_owned(),

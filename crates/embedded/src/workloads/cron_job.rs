@@ -28,12 +28,12 @@ pub(super) struct Plan {
     /// Reason and message of an event for the user.
     pub(super) warning: Option<(&'static str, String)>,
     /// When the next time of the schedule comes.
-    pub(super) again_in: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 pub(super) fn plan(cron_job: &Workload, jobs: &[Workload], now: Timestamp) -> Plan {
     let mut plan = Plan {
-        delete: forgotten(cron_job, jobs),
+        delete: surplus_history(cron_job, jobs),
         ..Plan::default()
     };
     let active: Vec<&Workload> = jobs.iter().filter(|job| !job::is_over(job)).collect();
@@ -42,7 +42,7 @@ pub(super) fn plan(cron_job: &Workload, jobs: &[Workload], now: Timestamp) -> Pl
         Err(warning) => plan.warning = Some(warning),
         Ok(_) if cron_job.spec["suspend"] == true => {}
         Ok(times) => {
-            plan.again_in = times.next.map(|next| wait(now, next));
+            plan.requeue_after = times.next.map(|next| wait(now, next));
             if let Some(due) = times.due.filter(|due| is_in_time(cron_job, *due, now)) {
                 let policy = cron_job.spec["concurrencyPolicy"].as_str().unwrap_or("Allow");
                 match policy {
@@ -137,7 +137,7 @@ fn job_name(cron_job: &Workload, due: Timestamp) -> String {
 }
 
 /// Finished jobs beyond the number that is kept, the oldest first.
-fn forgotten(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
+fn surplus_history(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
     let of = |kind: &str, limit: &Value, usual: u64| {
         let mut ended: Vec<&Workload> = jobs.iter().filter(|job| conditions::holds(&job.status, kind)).collect();
         ended.sort_by_key(|job| (job.created(), job.name()));
@@ -150,9 +150,9 @@ fn forgotten(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
             .collect::<Vec<_>>()
     };
     let spec = &cron_job.spec;
-    let mut forgotten = of("Complete", &spec["successfulJobsHistoryLimit"], SUCCESSFUL_KEPT);
-    forgotten.extend(of("Failed", &spec["failedJobsHistoryLimit"], FAILED_KEPT));
-    forgotten
+    let mut surplus_history = of("Complete", &spec["successfulJobsHistoryLimit"], SUCCESSFUL_KEPT);
+    surplus_history.extend(of("Failed", &spec["failedJobsHistoryLimit"], FAILED_KEPT));
+    surplus_history
 }
 
 fn status(cron_job: &Workload, jobs: &[Workload], plan: &Plan, started: Option<Timestamp>) -> Value {
@@ -214,7 +214,7 @@ mod tests {
         let check = |last: Value, now: &str, expect: Option<&str>| {
             let plan = plan(&cron_job(json!({}), last), &[], at(now));
             assert_eq!(started(&plan), expect, "{now}");
-            plan.again_in
+            plan.requeue_after
         };
         let wait = check(Value::Null, "2026-01-01T00:01:00Z", None);
         assert_eq!(wait, Some(Duration::from_secs(240)));

@@ -5,20 +5,20 @@ use serde_json::Value;
 
 pub use super::objects::Workload;
 use super::objects::{DaemonSet, StatefulSet, short_hash};
-use super::pods::Owned;
+use super::pods::OwnedPod;
 use super::{daemon_set, deployment, job, replica_set, revisions, stateful_set};
 
 /// How the uids begin that no API server gave.
-const MADE_UP: &str = "made-up-";
+const SYNTHETIC_UID_PREFIX: &str = "made-up-";
 
 /// A uid for an object that was never in a cluster, from its name.
-pub fn made_up_uid(name: &str) -> String {
-    format!("{MADE_UP}{}", short_hash(name))
+pub fn synthetic_uid(name: &str) -> String {
+    format!("{SYNTHETIC_UID_PREFIX}{}", short_hash(name))
 }
 
 /// Whether no API server gave this uid.
-pub fn is_made_up(uid: &str) -> bool {
-    uid.starts_with(MADE_UP)
+pub fn is_synthetic_uid(uid: &str) -> bool {
+    uid.starts_with(SYNTHETIC_UID_PREFIX)
 }
 
 impl Workload {
@@ -39,7 +39,12 @@ pub fn wanted_pods(kind: &str, workload: &Workload) -> i64 {
 }
 
 /// The objects that the workload lacks, and their kind. `owned` are those that it has, `nodes` are all nodes.
-pub fn missing(kind: &str, workload: &Workload, owned: &[&Value], nodes: &[Value]) -> (&'static str, Vec<Value>) {
+pub fn missing_objects(
+    kind: &str,
+    workload: &Workload,
+    owned: &[&Value],
+    nodes: &[Value],
+) -> (&'static str, Vec<Value>) {
     // No clock enters a simulation; times are of no importance for how many pods there are.
     let now = Timestamp::UNIX_EPOCH;
     let (kind, objects) = match kind {
@@ -48,15 +53,15 @@ pub fn missing(kind: &str, workload: &Workload, owned: &[&Value], nodes: &[Value
             ("ReplicaSet", set.into_iter().collect())
         }
         "ReplicaSet" => ("Pod", replica_set::plan(workload, &pods(owned), now).create),
-        "StatefulSet" => ("Pod", missing_members(workload, &pods(owned), now)),
+        "StatefulSet" => ("Pod", missing_pods(workload, &pods(owned), now)),
         "DaemonSet" => {
             let revisions = revisions::plan(workload, &<DaemonSet as kai_api::Object>::RESOURCE, &[], &[]);
             let plan = daemon_set::plan(workload, nodes, &pods(owned), &revisions, now);
             ("Pod", plan.create)
         }
         "Job" => match job::plan(workload, &pods(owned), now) {
-            job::Step::Work(plan) => ("Pod", plan.create),
-            job::Step::Expire | job::Step::Rest(_) => ("Pod", Vec::new()),
+            job::Step::Apply(plan) => ("Pod", plan.create),
+            job::Step::Delete | job::Step::Wait(_) => ("Pod", Vec::new()),
         },
         _ => ("Pod", Vec::new()),
     };
@@ -65,15 +70,15 @@ pub fn missing(kind: &str, workload: &Workload, owned: &[&Value], nodes: &[Value
 }
 
 /// The pods that a stateful set has once all of them run: here nobody waits for one of them to be ready before the next is made.
-fn missing_members(set: &Workload, owned: &[Owned], now: Timestamp) -> Vec<Value> {
+fn missing_pods(set: &Workload, owned: &[OwnedPod], now: Timestamp) -> Vec<Value> {
     let mut set = set.clone();
     set.spec["podManagementPolicy"] = "Parallel".into();
     let revisions = revisions::plan(&set, &<StatefulSet as kai_api::Object>::RESOURCE, &[], &[]);
     stateful_set::plan(&set, owned, &revisions, now).create
 }
 
-fn pods(owned: &[&Value]) -> Vec<Owned> {
-    owned.iter().map(|pod| Owned::of(pod)).collect()
+fn pods(owned: &[&Value]) -> Vec<OwnedPod> {
+    owned.iter().map(|pod| OwnedPod::of(pod)).collect()
 }
 
 /// Fills in what an API server would.
@@ -94,7 +99,7 @@ fn complete(mut object: Value, kind: &str, workload: &Workload, number: usize) -
         // A pod of a cluster has one; a replica set is found by it.
         if kind != "Pod" {
             let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
-            let uid = made_up_uid(&format!("{kind} {}/{name}", workload.metadata.namespace()));
+            let uid = synthetic_uid(&format!("{kind} {}/{name}", workload.metadata.namespace()));
             fields.insert("uid".to_owned(), uid.into());
         }
     }
@@ -127,17 +132,17 @@ mod tests {
 
     #[test]
     fn each_kind_makes_what_it_lacks() {
-        let (kind, sets) = missing("Deployment", &workload(json!({ "replicas": 2 })), &[], &[]);
+        let (kind, sets) = missing_objects("Deployment", &workload(json!({ "replicas": 2 })), &[], &[]);
         assert_eq!((kind, sets.len()), ("ReplicaSet", 1));
         assert_eq!(sets[0]["spec"]["replicas"], 2);
         // The set of the deployment is there: it makes the pods.
         assert!(
-            missing("Deployment", &workload(json!({})), &[&sets[0]], &[])
+            missing_objects("Deployment", &workload(json!({})), &[&sets[0]], &[])
                 .1
                 .is_empty()
         );
 
-        let (_, pods) = missing("ReplicaSet", &workload(json!({ "replicas": 2 })), &[], &[]);
+        let (_, pods) = missing_objects("ReplicaSet", &workload(json!({ "replicas": 2 })), &[], &[]);
         assert_eq!(names(&pods), ["web-0", "web-1"]);
         let metadata = &pods[0]["metadata"];
         assert_eq!(metadata["ownerReferences"][0]["uid"], "u");
@@ -148,16 +153,19 @@ mod tests {
         assert_eq!(metadata.get("annotations"), None);
 
         let running = json!({ "metadata": { "name": "web-0" }, "status": { "phase": "Running" } });
-        let (_, pods) = missing("StatefulSet", &workload(json!({ "replicas": 3 })), &[&running], &[]);
+        let (_, pods) = missing_objects("StatefulSet", &workload(json!({ "replicas": 3 })), &[&running], &[]);
         assert_eq!(names(&pods), ["web-1", "web-2"]);
 
-        let (_, pods) = missing("Job", &workload(json!({ "parallelism": 2 })), &[], &[]);
+        let (_, pods) = missing_objects("Job", &workload(json!({ "parallelism": 2 })), &[], &[]);
         assert_eq!(names(&pods), ["web-0", "web-1"]);
         let nodes = ["a", "b"].map(|name| json!({ "metadata": { "name": name } }));
-        assert_eq!(missing("DaemonSet", &workload(json!({})), &[], &nodes).1.len(), 2);
+        assert_eq!(
+            missing_objects("DaemonSet", &workload(json!({})), &[], &nodes).1.len(),
+            2
+        );
         let done = json!({ "metadata": { "name": "x" }, "status": { "phase": "Succeeded" } });
         assert_eq!(
-            missing(
+            missing_objects(
                 "Job",
                 &workload(json!({ "parallelism": 2, "completions": 2 })),
                 &[&done],

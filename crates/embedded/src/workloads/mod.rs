@@ -8,17 +8,17 @@
 mod conditions;
 mod cron_job;
 mod daemon_set;
+mod deleted_nodes;
 mod deployment;
 pub mod expansion;
 mod job;
-mod lost_nodes;
-mod nodes;
+mod node_matching;
 mod objects;
 mod other_schedulers;
 mod pods;
+mod reconcile;
 mod replica_set;
 mod revisions;
-mod shell;
 mod stateful_set;
 mod volumes;
 
@@ -50,7 +50,7 @@ enum Kind {
     Volume,
     Namespace,
     /// A node that pods are on and that is not there.
-    LostNode,
+    DeletedNode,
 }
 
 impl Kind {
@@ -162,50 +162,52 @@ impl Inner {
         let namespaces = self.namespaces.subscribe(&wake);
         loop {
             wake.notified().await;
-            self.take(&deployments, Kind::Deployment);
-            self.take(&replica_sets, Kind::ReplicaSet);
-            self.take(&stateful_sets, Kind::StatefulSet);
-            self.take(&daemon_sets, Kind::DaemonSet);
-            self.take(&jobs, Kind::Job);
-            self.take(&cron_jobs, Kind::CronJob);
-            self.take(&claims, Kind::Claim);
-            self.take(&namespaces, Kind::Namespace);
+            self.enqueue_changed(&deployments, Kind::Deployment);
+            self.enqueue_changed(&replica_sets, Kind::ReplicaSet);
+            self.enqueue_changed(&stateful_sets, Kind::StatefulSet);
+            self.enqueue_changed(&daemon_sets, Kind::DaemonSet);
+            self.enqueue_changed(&jobs, Kind::Job);
+            self.enqueue_changed(&cron_jobs, Kind::CronJob);
+            self.enqueue_changed(&claims, Kind::Claim);
+            self.enqueue_changed(&namespaces, Kind::Namespace);
             for (key, pod) in pods.take() {
-                self.tell_owner(&key, pod.as_deref());
+                self.enqueue_owner(&key, pod.as_deref());
                 if let Some(node) = pod.as_deref().and_then(kai_api::Pod::node_name) {
-                    self.look_for_node(node);
+                    self.enqueue_if_node_is_missing(node);
                 }
             }
             if !nodes.take().is_empty() {
-                self.add_all(&self.daemon_sets, Kind::DaemonSet);
+                self.enqueue_all(&self.daemon_sets, Kind::DaemonSet);
                 for pod in self.context.feeds.pods().all() {
-                    pod.node_name().into_iter().for_each(|node| self.look_for_node(node));
+                    pod.node_name()
+                        .into_iter()
+                        .for_each(|node| self.enqueue_if_node_is_missing(node));
                 }
             }
-            if self.take(&volumes, Kind::Volume) | !classes.take().is_empty() {
-                self.add_all(&self.claims, Kind::Claim);
+            if self.enqueue_changed(&volumes, Kind::Volume) | !classes.take().is_empty() {
+                self.enqueue_all(&self.claims, Kind::Claim);
             }
         }
     }
 
     /// Adds what changed, and its owners. Answers whether there was any.
-    fn take<T: Object>(&self, changed: &Subscription<T>, kind: Kind) -> bool {
+    fn enqueue_changed<T: Object>(&self, changed: &Subscription<T>, kind: Kind) -> bool {
         let changed = changed.take();
         for (key, object) in &changed {
-            self.tell_owner(key, object.as_deref());
+            self.enqueue_owner(key, object.as_deref());
             self.queue.add((kind, key.clone()));
         }
         !changed.is_empty()
     }
 
-    fn add_all<T: Object>(&self, feed: &Feed<T>, kind: Kind) {
+    fn enqueue_all<T: Object>(&self, feed: &Feed<T>, kind: Kind) {
         for object in feed.all() {
             self.queue.add((kind, ObjectKey::of(&*object)));
         }
     }
 
     /// An owned object changed: its owner has to look.
-    fn tell_owner<T: Object>(&self, key: &ObjectKey, owned: Option<&T>) {
+    fn enqueue_owner<T: Object>(&self, key: &ObjectKey, owned: Option<&T>) {
         let plural = match &T::RESOURCE.plural {
             std::borrow::Cow::Borrowed(plural) => *plural,
             std::borrow::Cow::Owned(_) => return,

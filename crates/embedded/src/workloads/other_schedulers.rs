@@ -27,15 +27,15 @@ impl OtherSchedulers {
     /// Works until dropped.
     pub async fn run(&self) {
         let pods = self.context.feeds.pods().subscribe(&Arc::default());
-        let mut told = rustc_hash::FxHashSet::default();
+        let mut reported = rustc_hash::FxHashSet::default();
         loop {
             for (key, pod) in pods.changed().await {
                 let Some(pod) = pod else {
-                    told.remove(&key);
+                    reported.remove(&key);
                     continue;
                 };
                 let Some(message) = self.problem(&pod) else { continue };
-                if !told.insert(key) {
+                if !reported.insert(key) {
                     continue;
                 }
                 let note = Note {

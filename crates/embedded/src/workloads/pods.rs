@@ -9,13 +9,13 @@ use super::objects::Workload;
 
 /// A pod that a workload owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owned {
+pub(super) struct OwnedPod {
     pub(super) name: String,
     pub(super) phase: Phase,
     /// Since when it is ready.
     pub(super) ready_since: Option<Timestamp>,
     /// Whether its deletion was asked for.
-    pub(super) leaves: bool,
+    pub(super) terminating: bool,
     pub(super) node: Option<String>,
     /// The value of its label `controller-revision-hash`.
     pub(super) revision: String,
@@ -38,9 +38,9 @@ pub(super) enum Phase {
     Failed,
 }
 
-impl Owned {
+impl OwnedPod {
     /// Reads a pod from a list.
-    pub(super) fn of(pod: &Value) -> Owned {
+    pub(super) fn of(pod: &Value) -> OwnedPod {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (metadata, status) = (&pod["metadata"], &pod["status"]);
         let mut conditions = status["conditions"].as_array().into_iter().flatten();
@@ -48,7 +48,7 @@ impl Owned {
         let since = ready.map(|condition| condition["lastTransitionTime"].as_str().unwrap_or_default());
         let number = |value: &Value| value.as_str().and_then(|text| text.parse::<i64>().ok());
         let cost = &metadata["annotations"]["controller.kubernetes.io/pod-deletion-cost"];
-        Owned {
+        OwnedPod {
             name: text(&metadata["name"]),
             phase: match status["phase"].as_str() {
                 Some("Running") => Phase::Running,
@@ -57,7 +57,7 @@ impl Owned {
                 _ => Phase::Pending,
             },
             ready_since: since.map(|text| text.parse().unwrap_or(Timestamp::MIN)),
-            leaves: !metadata["deletionTimestamp"].is_null(),
+            terminating: !metadata["deletionTimestamp"].is_null(),
             node: target_node(pod).map(str::to_owned),
             revision: text(&metadata["labels"]["controller-revision-hash"]),
             created: text(&metadata["creationTimestamp"]),
@@ -68,7 +68,7 @@ impl Owned {
 
     /// Whether it runs or may still run.
     pub(super) fn is_active(&self) -> bool {
-        !self.leaves && !self.has_ended()
+        !self.terminating && !self.has_ended()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -108,7 +108,7 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Counts the active ones of these pods.
-    pub(super) fn of<'a>(workload: &Workload, pods: impl IntoIterator<Item = &'a Owned>, now: Timestamp) -> Counts {
+    pub(super) fn of<'a>(workload: &Workload, pods: impl IntoIterator<Item = &'a OwnedPod>, now: Timestamp) -> Counts {
         let mut counts = Counts::default();
         for pod in pods.into_iter().filter(|pod| pod.is_active()) {
             counts.active += 1;
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_ready_pod_is_available_after_min_ready_seconds() {
-        let pod = Owned::of(
+        let pod = OwnedPod::of(
             &json!({ "metadata": { "name": "a" }, "status": { "phase": "Running", "conditions": [
             { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" },
         ] } }),
@@ -145,6 +145,6 @@ mod tests {
             Some(Duration::from_secs(6))
         );
         assert_eq!(pod.available_in(10, at("2026-01-01T00:00:10Z")), Some(Duration::ZERO));
-        assert_eq!(Owned::default().available_in(0, at("2026-01-01T00:00:00Z")), None);
+        assert_eq!(OwnedPod::default().available_in(0, at("2026-01-01T00:00:00Z")), None);
     }
 }

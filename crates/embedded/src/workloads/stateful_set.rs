@@ -5,11 +5,11 @@ use kai_api::Object;
 use serde_json::{Value, json};
 
 use super::objects::{StatefulSet, Workload};
-use super::pods::{Counts, Owned};
+use super::pods::{Counts, OwnedPod};
 use super::replica_set::Plan;
 use super::revisions::{HASH, Revisions};
 
-pub(super) fn plan(set: &Workload, owned: &[Owned], revisions: &Revisions, now: Timestamp) -> Plan {
+pub(super) fn plan(set: &Workload, owned: &[OwnedPod], revisions: &Revisions, now: Timestamp) -> Plan {
     let ordered = set.spec["podManagementPolicy"] != "Parallel";
     let wanted = numbers(set);
     let name = |number: i64| format!("{}-{number}", set.name());
@@ -21,7 +21,7 @@ pub(super) fn plan(set: &Workload, owned: &[Owned], revisions: &Revisions, now: 
         let pod = find(number);
         match pod {
             None => plan.create.push(new_pod(set, revisions, number)),
-            Some(pod) if pod.has_ended() && !pod.leaves => plan.delete.push(pod.name.clone()),
+            Some(pod) if pod.has_ended() && !pod.terminating => plan.delete.push(pod.name.clone()),
             Some(_) => {}
         }
         complete &= pod.is_some_and(|pod| pod.is_active() && pod.is_ready());
@@ -38,12 +38,15 @@ pub(super) fn plan(set: &Workload, owned: &[Owned], revisions: &Revisions, now: 
         } else {
             &surplus[..]
         };
-        let names = leaving.iter().filter(|pod| !pod.leaves).map(|pod| pod.name.clone());
+        let names = leaving
+            .iter()
+            .filter(|pod| !pod.terminating)
+            .map(|pod| pod.name.clone());
         plan.delete.extend(names);
     } else if complete {
         plan.delete.extend(outdated(set, owned, revisions));
     }
-    (plan.status, plan.again_in) = status(set, owned, revisions, now);
+    (plan.status, plan.requeue_after) = status(set, owned, revisions, now);
     plan
 }
 
@@ -53,15 +56,15 @@ fn numbers(set: &Workload) -> std::ops::Range<i64> {
     start..start.saturating_add(set.replicas())
 }
 
-fn number_of(set: &Workload, pod: &Owned) -> Option<i64> {
+fn number_of(set: &Workload, pod: &OwnedPod) -> Option<i64> {
     pod.name.strip_prefix(set.name())?.strip_prefix('-')?.parse().ok()
 }
 
 /// Pods beyond the wanted numbers, the highest last.
-fn surplus<'a>(set: &Workload, owned: &'a [Owned]) -> Vec<&'a Owned> {
+fn surplus<'a>(set: &Workload, owned: &'a [OwnedPod]) -> Vec<&'a OwnedPod> {
     let wanted = numbers(set);
     let numbered = owned.iter().filter_map(|pod| Some((number_of(set, pod)?, pod)));
-    let mut surplus: Vec<(i64, &Owned)> = numbered.filter(|(number, _)| !wanted.contains(number)).collect();
+    let mut surplus: Vec<(i64, &OwnedPod)> = numbered.filter(|(number, _)| !wanted.contains(number)).collect();
     surplus.sort_by_key(|(number, _)| *number);
     surplus.into_iter().map(|(_, pod)| pod).collect()
 }
@@ -73,13 +76,13 @@ fn partition(set: &Workload) -> i64 {
 }
 
 /// The highest pod of an old template; the next one goes when this one is back and ready.
-fn outdated(set: &Workload, owned: &[Owned], revisions: &Revisions) -> Option<String> {
+fn outdated(set: &Workload, owned: &[OwnedPod], revisions: &Revisions) -> Option<String> {
     if set.spec["updateStrategy"]["type"] == "OnDelete" {
         return None;
     }
     let old = owned
         .iter()
-        .filter(|pod| pod.revision != revisions.update && !pod.leaves);
+        .filter(|pod| pod.revision != revisions.update && !pod.terminating);
     let numbered = old.filter_map(|pod| Some((number_of(set, pod)?, pod)));
     let updated = numbered.filter(|(number, _)| *number >= partition(set));
     updated
@@ -139,7 +142,7 @@ pub(super) fn claims(set: &Workload, pod: &str) -> Vec<Value> {
 
 fn status(
     set: &Workload,
-    owned: &[Owned],
+    owned: &[OwnedPod],
     revisions: &Revisions,
     now: Timestamp,
 ) -> (Value, Option<std::time::Duration>) {
@@ -184,17 +187,17 @@ mod tests {
         Workload::of(set).unwrap()
     }
 
-    fn pod(name: &str, revision: &str, ready: bool) -> Owned {
-        Owned {
+    fn pod(name: &str, revision: &str, ready: bool) -> OwnedPod {
+        OwnedPod {
             name: name.to_owned(),
             phase: Phase::Running,
             revision: revision.to_owned(),
             ready_since: ready.then_some(Timestamp::UNIX_EPOCH),
-            ..Owned::default()
+            ..OwnedPod::default()
         }
     }
 
-    fn check(spec: Value, owned: &[Owned], created: &[&str], deleted: &[&str]) {
+    fn check(spec: Value, owned: &[OwnedPod], created: &[&str], deleted: &[&str]) {
         let revisions = Revisions {
             update: "new".to_owned(),
             current: "old".to_owned(),

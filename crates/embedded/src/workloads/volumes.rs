@@ -6,7 +6,7 @@ use kai_cluster::{Error, Part, Patch, Selection, Severity, Target};
 use serde_json::{Value, json};
 
 use super::objects::{Claim, Volume, Workload};
-use super::shell::{Again, ignore_conflict};
+use super::reconcile::{RequeueAfter, ignore_conflict};
 use super::{Inner, Kind};
 
 /// The provisioner of classes whose volumes are simulated.
@@ -17,10 +17,10 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 impl Inner {
-    pub(super) async fn claim(&self, key: &ObjectKey) -> Result<Again, Error> {
+    pub(super) async fn claim(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let Some(claim) = self.claims.get(key) else {
             // Its volume finds out that it is nobody's any more.
-            self.add_all(&self.volumes, Kind::Volume);
+            self.enqueue_all(&self.volumes, Kind::Volume);
             return Ok(None);
         };
         let claim = &claim.0;
@@ -88,7 +88,7 @@ impl Inner {
         let waits = class.volume_binding() == VolumeBinding::WaitForFirstConsumer;
         if waits && claim.metadata.annotations.text(SELECTED_NODE).is_none() {
             let message = "waiting for first consumer to be created before binding";
-            self.tell(claim, &Claim::RESOURCE, "WaitForFirstConsumer", message.to_owned())
+            self.emit(claim, &Claim::RESOURCE, "WaitForFirstConsumer", message.to_owned())
                 .await;
             return Ok(());
         }
@@ -120,12 +120,12 @@ impl Inner {
         );
         ignore_conflict(client.create(&Volume::RESOURCE, "", volume).await)?;
         // The volume's own change has the claim looked at again.
-        self.tell(claim, &Claim::RESOURCE, "ProvisioningSucceeded", message)
+        self.emit(claim, &Claim::RESOURCE, "ProvisioningSucceeded", message)
             .await;
         Ok(())
     }
 
-    pub(super) async fn volume(&self, key: &ObjectKey) -> Result<Again, Error> {
+    pub(super) async fn volume(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let Some(volume) = self.volumes.get(key) else {
             // Claims that were bound to it look for themselves.
             return Ok(None);

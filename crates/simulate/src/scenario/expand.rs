@@ -49,7 +49,7 @@ pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
             }
             let uid = document.object.pointer("/metadata/uid").and_then(Value::as_str);
             let owned = uid.and_then(|uid| owned.get(uid)).map_or(&[][..], Vec::as_slice);
-            let (kind, objects) = expansion::missing(kind, &workload, owned, &nodes);
+            let (kind, objects) = expansion::missing_objects(kind, &workload, owned, &nodes);
             made.extend(objects.into_iter().map(|object| document.made(kind, object)));
         }
         documents.append(&mut made);
@@ -58,7 +58,7 @@ pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
 
 /// Owners are found by uid, which objects that were never in a cluster lack.
 fn give_identity(document: &mut Document) {
-    let uid = super::made_up_uid(&document.name());
+    let uid = super::synthetic_uid(&document.name());
     let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };

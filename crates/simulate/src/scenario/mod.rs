@@ -23,7 +23,7 @@ pub use files::{File, Source, discover};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
 pub use warnings::Warnings;
 
-pub use kai_embedded::workloads::expansion::{is_made_up, made_up_uid};
+pub use kai_embedded::workloads::expansion::{is_synthetic_uid, synthetic_uid};
 
 use crate::Error;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::reviews::REVIEWS;
-use super::simulated::{INTO_CONTAINERS, METRICS_GROUP, METRICS_VERSION};
+use super::unsupported::{CONTAINER_SUBRESOURCES, METRICS_GROUP, METRICS_VERSION};
 use crate::server::kinds::{Kind, Kinds, api_version};
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
 /// The Kubernetes version that we speak.
 const MINOR: u32 = 35;
@@ -75,7 +75,7 @@ pub(super) fn group(kinds: &Kinds, name: &str) -> Option<Value> {
     Some(group)
 }
 
-pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, Refusal> {
+pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, StatusError> {
     let mut list = Vec::new();
     for kind in kinds.iter().filter(|k| k.group == group && k.version == version) {
         add_resources(&mut list, kind);
@@ -86,7 +86,7 @@ pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Val
         }));
     }
     if list.is_empty() {
-        return Err(Refusal::no_such_path());
+        return Err(StatusError::no_such_path());
     }
     let group_version = api_version(group, version);
     Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
@@ -182,7 +182,7 @@ fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
         sub("binding", "Binding", None, &["create"]);
         sub("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
         sub("log", "Pod", None, &["get"]);
-        for (name, options) in INTO_CONTAINERS {
+        for (name, options) in CONTAINER_SUBRESOURCES {
             sub(name, options, None, &["create", "get"]);
         }
         list.push(json!({

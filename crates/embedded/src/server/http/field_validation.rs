@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::request::ApiRequest;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
 /// What a request wants done about such fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(super) enum FieldValidation {
 }
 
 impl FieldValidation {
-    pub(super) fn of(request: &ApiRequest) -> Result<Self, Refusal> {
+    pub(super) fn of(request: &ApiRequest) -> Result<Self, StatusError> {
         match request.query.text("fieldValidation") {
             "Ignore" => Ok(Self::Ignore),
             "" | "Warn" => Ok(Self::Warn),
@@ -28,7 +28,7 @@ impl FieldValidation {
     }
 
     /// Warns about the problems, or says that the request is refused because of them.
-    pub(super) fn judge(self, problems: &[String], warnings: &mut Vec<String>) -> Result<(), String> {
+    pub(super) fn apply(self, problems: &[String], warnings: &mut Vec<String>) -> Result<(), String> {
         match self {
             Self::Ignore => Ok(()),
             Self::Warn => {

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::table;
 use crate::server::kinds::Kind;
 use crate::server::object::Object;
-use crate::server::refusal::Refusal;
 use crate::server::rules::events;
+use crate::server::status_error::StatusError;
 use crate::server::store::Page;
 
 /// The form of an answer.
@@ -25,7 +25,7 @@ pub(super) enum Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rows {
     /// Whether it has its columns.
-    pub(super) headed: bool,
+    pub(super) with_columns: bool,
     pub(super) object: RowObject,
 }
 
@@ -41,14 +41,14 @@ pub(super) enum RowObject {
 }
 
 impl Rows {
-    pub(super) fn headed(self, headed: bool) -> Self {
-        Self { headed, ..self }
+    pub(super) fn with_columns(self, with_columns: bool) -> Self {
+        Self { with_columns, ..self }
     }
 }
 
 impl Format {
     /// The first form of an `Accept` header that we can make.
-    pub(super) fn of_request(accept: &str, include_object: &str) -> Result<Self, Refusal> {
+    pub(super) fn of_request(accept: &str, include_object: &str) -> Result<Self, StatusError> {
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or("");
@@ -67,21 +67,24 @@ impl Format {
         }
         let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
                        application/vnd.kubernetes.protobuf";
-        Err(Refusal::of_code(406, message).with_empty_details())
+        Err(StatusError::of_code(406, message).with_empty_details())
     }
 
     fn table(object: RowObject) -> Self {
-        Self::Table(Rows { headed: true, object })
+        Self::Table(Rows {
+            with_columns: true,
+            object,
+        })
     }
 }
 
 impl RowObject {
-    fn of_query(include_object: &str) -> Result<Self, Refusal> {
+    fn of_query(include_object: &str) -> Result<Self, StatusError> {
         match include_object {
             "None" => Ok(Self::None),
             "" | "Metadata" => Ok(Self::Metadata),
             "Object" => Ok(Self::Whole),
-            other => Err(Refusal::bad_request(format!(
+            other => Err(StatusError::bad_request(format!(
                 "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
                  'Object', 'None', or empty"
             ))),
@@ -154,7 +157,7 @@ fn list_metadata(page: &Page) -> Value {
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".to_owned(), json!(page.revision.to_string()));
     if let Some(next) = &page.next {
-        metadata.insert("continue".to_owned(), json!(super::resources::continue_text(next)));
+        metadata.insert("continue".to_owned(), json!(super::resources::encode_continue(next)));
         metadata.insert("remainingItemCount".to_owned(), json!(page.remaining));
     }
     Value::Object(metadata)

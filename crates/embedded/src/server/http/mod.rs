@@ -16,9 +16,9 @@ mod route;
 mod scale;
 mod schemas;
 mod service;
-mod simulated;
 mod table;
-mod watching;
+mod unsupported;
+mod watch;
 mod writes;
 
 pub use listen::Listening;
@@ -33,7 +33,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use serde_json::Value;
 
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
 /// The body of an answer.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -42,7 +42,7 @@ fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-fn json_answer(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
+fn json_response(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(body(bytes));
     *response.status_mut() = code;
     response
@@ -51,8 +51,8 @@ fn json_answer(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn value_answer(value: &Value) -> Response<Body> {
-    json_answer(StatusCode::OK, value.to_string())
+fn value_response(value: &Value) -> Response<Body> {
+    json_response(StatusCode::OK, value.to_string())
 }
 
 /// An answer that there is nothing to add to.
@@ -60,10 +60,10 @@ fn success(code: StatusCode) -> Response<Body> {
     let status = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16()
     });
-    json_answer(code, status.to_string())
+    json_response(code, status.to_string())
 }
 
-fn text_answer(text: impl Into<Bytes>) -> Response<Body> {
+fn text_response(text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(body(text));
     response.headers_mut().insert(
         header::CONTENT_TYPE,
@@ -72,10 +72,10 @@ fn text_answer(text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn refusal_answer(refusal: &Refusal) -> Response<Body> {
-    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json_answer(code, refusal.status().to_string());
-    if refusal.code == 429 || refusal.code == 503 {
+fn error_response(error: &StatusError) -> Response<Body> {
+    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json_response(code, error.status().to_string());
+    if error.code == 429 || error.code == 503 {
         response
             .headers_mut()
             .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

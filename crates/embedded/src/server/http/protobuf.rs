@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 use crate::server::types::{Form, is_empty, types};
 
 /// Four bytes before every message.
@@ -21,8 +21,9 @@ enum Wire<'a> {
 }
 
 /// The object in a request body.
-pub(super) fn decode(body: &[u8]) -> Result<Value, Refusal> {
-    let bad = || Refusal::bad_request("the body of the request is not a protobuf message that this server can read");
+pub(super) fn decode(body: &[u8]) -> Result<Value, StatusError> {
+    let bad =
+        || StatusError::bad_request("the body of the request is not a protobuf message that this server can read");
     let envelope = body.strip_prefix(MAGIC).ok_or_else(bad)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for (number, wire) in fields(envelope).ok_or_else(bad)? {
@@ -40,7 +41,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, Refusal> {
         }
     }
     let unknown = || {
-        Refusal::of_code(
+        StatusError::of_code(
             415,
             format!("this server reads {api_version} {kind} as JSON and YAML only"),
         )

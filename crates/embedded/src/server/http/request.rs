@@ -14,7 +14,7 @@ use super::query::Query;
 use super::route::{Route, Target};
 use crate::server::faults::RequestInfo;
 use crate::server::patch::apply::MANAGER_LEN_MAX;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -58,14 +58,14 @@ impl User {
 const SHOWN_BYTES: usize = 30;
 
 /// The refusal of a body that is no JSON.
-fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> Refusal {
+fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> StatusError {
     let problem = if problem.is_eof() {
         "unexpected end of JSON input".to_owned()
     } else {
         problem.to_string()
     };
     let shown = shown(body);
-    Refusal::bad_request(format!(
+    StatusError::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: \
          {problem} ({shown})"
     ))
@@ -121,7 +121,7 @@ impl ApiRequest {
     }
 
     /// The form of the answer that the request asks for.
-    pub(super) fn format(&self) -> Result<Format, Refusal> {
+    pub(super) fn format(&self) -> Result<Format, StatusError> {
         Format::of_request(&self.accept, self.query.text("includeObject"))
     }
 
@@ -164,17 +164,17 @@ impl ApiRequest {
     }
 
     /// The body as JSON.
-    pub(super) fn value(&self) -> Result<Value, Refusal> {
+    pub(super) fn value(&self) -> Result<Value, StatusError> {
         self.parsed().map(|parsed| parsed.value)
     }
 
     /// The body as JSON, with the fields that it has twice. YAML is read if the content type says so.
-    pub(super) fn parsed(&self) -> Result<Parsed, Refusal> {
+    pub(super) fn parsed(&self) -> Result<Parsed, StatusError> {
         self.parsed_as("Status")
     }
 
     /// The same, for a body that has to be an object of this kind.
-    pub(super) fn parsed_as(&self, kind: &str) -> Result<Parsed, Refusal> {
+    pub(super) fn parsed_as(&self, kind: &str) -> Result<Parsed, StatusError> {
         let once = |value| Parsed {
             value,
             duplicates: Vec::new(),
@@ -189,7 +189,7 @@ impl ApiRequest {
         if !self.content_type.contains("yaml") {
             return Err(unrecognized(kind, &self.body, &problem));
         }
-        let text = std::str::from_utf8(&self.body).map_err(|e| Refusal::bad_request(e.to_string()))?;
+        let text = std::str::from_utf8(&self.body).map_err(|e| StatusError::bad_request(e.to_string()))?;
         // The first line of the reader's message says what is wrong, the rest is for programmers.
         let first_line = |e: serde_saphyr::Error| {
             let message = e.to_string();
@@ -202,7 +202,7 @@ impl ApiRequest {
         };
         serde_saphyr::from_str(text)
             .map(once)
-            .map_err(|e| Refusal::bad_request(format!("error decoding YAML: {}", first_line(e))))
+            .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {}", first_line(e))))
     }
 
     /// The name under which a write is booked.
@@ -219,7 +219,7 @@ impl ApiRequest {
         }
     }
 
-    pub(super) fn dry_run(&self) -> Result<bool, Refusal> {
+    pub(super) fn dry_run(&self) -> Result<bool, StatusError> {
         match self.query.text("dryRun") {
             "" => Ok(false),
             "All" => Ok(true),
@@ -228,7 +228,7 @@ impl ApiRequest {
     }
 
     /// The refusal of an option of this request.
-    pub(super) fn bad_option(&self, cause: Cause) -> Refusal {
+    pub(super) fn bad_option(&self, cause: Cause) -> StatusError {
         let options = match self.method {
             Method::POST => "CreateOptions",
             Method::PUT => "UpdateOptions",
@@ -236,11 +236,11 @@ impl ApiRequest {
             Method::DELETE => "DeleteOptions",
             _ => "ListOptions",
         };
-        Refusal::invalid_options(options, cause)
+        StatusError::invalid_options(options, cause)
     }
 
     /// Refuses options of a write that contradict its kind.
-    pub(super) fn check_write_options(&self) -> Result<(), Refusal> {
+    pub(super) fn check_write_options(&self) -> Result<(), StatusError> {
         let applies = self.content_type.starts_with("application/apply-patch");
         let manager = self.query.text("fieldManager");
         let cause = if manager.len() > MANAGER_LEN_MAX {

@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::request::ApiRequest;
 use super::route::Target;
-use super::{Body, json_answer};
+use super::{Body, json_response};
 use crate::server::object::metadata_mut;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
 /// The resources answered here, for discovery: group, plural, kind, namespaced.
 pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
@@ -45,7 +45,7 @@ pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
 ];
 
 /// The answer, if the request is such a question.
-pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, Refusal> {
+pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, StatusError> {
     let known = REVIEWS
         .iter()
         .any(|(group, plural, ..)| *group == target.group && *plural == target.plural);
@@ -53,7 +53,7 @@ pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Res
         return Ok(None);
     }
     if request.method != Method::POST {
-        return Err(Refusal::no_such_method());
+        return Err(StatusError::no_such_method());
     }
     let mut review = request.value()?;
     metadata_mut(&mut review);
@@ -72,5 +72,5 @@ pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Res
         }
         _ => json!({"allowed": true}),
     };
-    Ok(Some(json_answer(StatusCode::CREATED, review.to_string())))
+    Ok(Some(json_response(StatusCode::CREATED, review.to_string())))
 }

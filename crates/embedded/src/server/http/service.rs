@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::request::{ApiRequest, User};
-use super::{Body, refusal_answer, resources};
+use super::{Body, error_response, resources};
 use crate::server::faults::Fault;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 use crate::server::{ADMIN, Server};
 
 /// Longest body read, as in Kubernetes.
@@ -64,17 +64,17 @@ impl Service {
         let (parts, body) = request.into_parts();
         let user = match self.authenticate(&parts.headers) {
             Ok(user) => user,
-            Err(refusal) => return Ok(refusal_answer(&refusal)),
+            Err(error) => return Ok(error_response(&error)),
         };
         let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
                 let message = format!("Request entity too large: limit is {BODY_BYTES_MAX}");
-                return Ok(refusal_answer(&Refusal::of_code(413, message)));
+                return Ok(error_response(&StatusError::of_code(413, message)));
             }
             Err(error) => {
                 let message = format!("reading the body: {error}");
-                return Ok(refusal_answer(&Refusal::bad_request(message)));
+                return Ok(error_response(&StatusError::bad_request(message)));
             }
         };
         let request = ApiRequest::new(&parts, user, body);
@@ -82,14 +82,19 @@ impl Service {
         match fault {
             Fault::Pass | Fault::DropAnswer => {}
             Fault::Delay(time) => tokio::time::sleep(time).await,
-            Fault::Fail(code) => return Ok(refusal_answer(&Refusal::of_code(code, "a fault that was asked for"))),
+            Fault::Fail(code) => {
+                return Ok(error_response(&StatusError::of_code(
+                    code,
+                    "a fault that was asked for",
+                )));
+            }
         }
         let mut warnings = Vec::new();
         let answer = resources::answer(&self.server, &request, &mut warnings).await;
         if fault == Fault::DropAnswer {
             return Err(ConnectionLost);
         }
-        let mut response = answer.unwrap_or_else(|refusal| refusal_answer(&refusal));
+        let mut response = answer.unwrap_or_else(|error| error_response(&error));
         for warning in warnings {
             let escaped = warning.replace('\n', " ").replace('\\', "\\\\").replace('"', "\\\"");
             let quoted = format!("299 - \"{escaped}\"");
@@ -100,7 +105,7 @@ impl Service {
         Ok(response)
     }
 
-    fn authenticate(&self, headers: &HeaderMap) -> Result<User, Refusal> {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<User, StatusError> {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
         let name = match &self.user {
             Some(user) => user.clone(),
@@ -123,13 +128,13 @@ impl Service {
         Ok(user)
     }
 
-    fn name_of_token(&self, authorization: &str) -> Result<String, Refusal> {
+    fn name_of_token(&self, authorization: &str) -> Result<String, StatusError> {
         let token = authorization.strip_prefix("Bearer ").unwrap_or("");
         match &self.server.shared.token {
             None if token.starts_with("system:") => Ok(token.to_owned()),
             None => Ok(ADMIN.to_owned()),
             Some(expect) if expect == token => Ok(ADMIN.to_owned()),
-            Some(_) => Err(Refusal::of_code(401, "Unauthorized")),
+            Some(_) => Err(StatusError::of_code(401, "Unauthorized")),
         }
     }
 }

@@ -21,7 +21,11 @@ pub(super) fn table(kind: &Kind, objects: &[Object], metadata: Value, rows: Rows
         json!({"cells": cells, "object": shown})
     };
     let made: Vec<Value> = objects.iter().map(row).collect();
-    let definitions: Vec<Value> = columns.iter().filter(|_| rows.headed).map(Column::definition).collect();
+    let definitions: Vec<Value> = columns
+        .iter()
+        .filter(|_| rows.with_columns)
+        .map(Column::definition)
+        .collect();
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -473,8 +477,8 @@ fn job_status(job: &Value) -> &'static str {
 }
 
 fn event_object(event: &Value) -> String {
-    let about = &event["involvedObject"];
-    format!("{}/{}", shown(&about["kind"]).to_lowercase(), shown(&about["name"]))
+    let object = &event["involvedObject"];
+    format!("{}/{}", shown(&object["kind"]).to_lowercase(), shown(&object["name"]))
 }
 
 fn last_seen(event: &Value) -> &Value {
@@ -618,7 +622,7 @@ mod tests {
         });
         let now = "2026-01-01T00:00:05Z".parse().unwrap();
         let rows = Rows {
-            headed: true,
+            with_columns: true,
             object: RowObject::Metadata,
         };
         let table = table(&pods, &[Object::new(pod)], json!({}), rows, now);

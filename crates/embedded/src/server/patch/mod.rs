@@ -9,7 +9,7 @@ pub(crate) mod strategic;
 
 use serde_json::Value;
 
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 use shape::Shape;
 
 /// A patch as it came, by its content type.
@@ -31,7 +31,7 @@ pub enum Patch {
 }
 
 /// The object after a patch of one of the three kinds that know no owners.
-pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Value, Refusal> {
+pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Value, StatusError> {
     let mut new = old.clone();
     match patch {
         Patch::Json(operations) => {
@@ -39,7 +39,7 @@ pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Va
         }
         Patch::Merge(merge) if merge.is_object() => json_patch::merge(&mut new, merge),
         Patch::Merge(_) => {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
             ));
         }

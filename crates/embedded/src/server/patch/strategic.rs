@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::shape::{ListShape, Shape};
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -11,9 +11,9 @@ const ORDER_PREFIX: &str = "$setElementOrder/";
 const DELETE_PREFIX: &str = "$deleteFromPrimitiveList/";
 
 /// Changes `target` as the patch says.
-pub(crate) fn merge(target: &mut Value, patch: &Value, shape: Shape<'_>) -> Result<(), Refusal> {
+pub(crate) fn merge(target: &mut Value, patch: &Value, shape: Shape<'_>) -> Result<(), StatusError> {
     let Value::Object(patch) = patch else {
-        return Err(Refusal::bad_request("a strategic merge patch must be an object"));
+        return Err(StatusError::bad_request("a strategic merge patch must be an object"));
     };
     if patch.get(DIRECTIVE).and_then(Value::as_str) == Some("replace") {
         let kept = patch
@@ -46,7 +46,12 @@ pub(crate) fn merge(target: &mut Value, patch: &Value, shape: Shape<'_>) -> Resu
     Ok(())
 }
 
-fn merge_field(fields: &mut Map<String, Value>, name: &str, value: &Value, shape: Shape<'_>) -> Result<(), Refusal> {
+fn merge_field(
+    fields: &mut Map<String, Value>,
+    name: &str,
+    value: &Value,
+    shape: Shape<'_>,
+) -> Result<(), StatusError> {
     match value {
         Value::Null => {
             fields.remove(name);
@@ -63,7 +68,7 @@ fn merge_field(fields: &mut Map<String, Value>, name: &str, value: &Value, shape
     Ok(())
 }
 
-fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(), Refusal> {
+fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(), StatusError> {
     let replaces = |item: &Value| item[DIRECTIVE] == "replace" && item.as_object().is_some_and(|o| o.len() == 1);
     let list_shape = shape.list();
     if list_shape == ListShape::Atomic || items.iter().any(replaces) || !target.is_array() {
@@ -82,7 +87,7 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
                 let key = keys.first().copied().unwrap_or_default();
                 if item[key].is_null() {
                     let message = format!("map: {item} does not contain declared merge key: {key}");
-                    return Err(Refusal::unexplained(500, message));
+                    return Err(StatusError::unexplained(500, message));
                 }
                 list.iter().position(|old| old[key] == item[key])
             }

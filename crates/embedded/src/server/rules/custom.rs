@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::server::kinds::{Custom, Kind, Scale, Scope};
 use crate::server::object::{field_mut, meta_text};
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
 pub(super) fn default_definition(definition: &mut Value) {
     let names = &mut definition["spec"]["names"];

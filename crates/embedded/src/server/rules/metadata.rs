@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::names;
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
 /// So many bytes of annotations an object may have, as in Kubernetes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;

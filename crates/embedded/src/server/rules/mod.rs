@@ -1,8 +1,8 @@
 //! What the server knows about particular kinds: defaults, checks, and what a new object gets. One file per subject.
 
-mod checks;
 mod containers;
 pub(crate) mod custom;
+mod defaults;
 pub(crate) mod events;
 mod metadata;
 pub(crate) mod names;
@@ -10,14 +10,14 @@ mod pod_spec;
 mod pods;
 mod references;
 mod schema;
-mod various;
+mod validation;
 mod workloads;
 
 use serde_json::Value;
 
 use super::kinds::Kind;
 use super::object::{Object, map_mut, meta_text};
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 use super::store::Store;
 use super::types::{self, Decoded};
 
@@ -54,7 +54,7 @@ pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "pods") => pods::default_pod(object),
         ("apps" | "batch", _) => workloads::default_object(kind, object),
-        _ => various::default_object(kind, object),
+        _ => defaults::default_object(kind, object),
     }
     if let Some(of_type) = types::types().of_kind(&kind.stored_api_version(), &kind.kind) {
         types::complete(of_type, object);
@@ -62,7 +62,7 @@ pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
 }
 
 /// Built-in admission of a new object.
-pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     if kind.is("", "pods") {
         pods::set_priority(store, kind, object)?;
         pods::tolerate_lost_nodes(&mut object["spec"]);
@@ -72,7 +72,7 @@ pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Re
 }
 
 /// Built-in admission of a new object as webhooks left it.
-pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Result<(), Refusal> {
+pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Result<(), StatusError> {
     references::check(store, kind, object)
 }
 
@@ -80,14 +80,14 @@ pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Res
 pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("batch", "jobs") => workloads::own_pods(object),
-        ("", "services") => various::give_address(store, object),
+        ("", "services") => defaults::give_address(store, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => custom::establish(object, &store.clock.now_text()),
         _ => {}
     }
 }
 
 /// Whether an object may be stored.
-pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), Refusal> {
+pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), StatusError> {
     let mut causes = metadata::check(&new["metadata"]);
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
@@ -96,12 +96,12 @@ pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<()
     } else if kind.is("", "pods") {
         causes.extend(pods::check(old.map(|o| &**o), new));
     } else {
-        causes.extend(checks::check(kind, old.map(|o| &**o), new));
+        causes.extend(validation::check(kind, old.map(|o| &**o), new));
     }
     if causes.is_empty() {
         return Ok(());
     }
-    Err(Refusal::invalid(
+    Err(StatusError::invalid(
         &kind.kind,
         &kind.group,
         meta_text(new, "name"),

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::server::kinds::Kind;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
 const SUBDOMAIN_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
@@ -27,7 +27,7 @@ const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric charac
                           'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
 /// Refuses a name that this kind may not have.
-pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), Refusal> {
+pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), StatusError> {
     let problems = match (kind.group.as_str(), kind.plural.as_str()) {
         // Names of roles and the like only have to fit a path.
         ("rbac.authorization.k8s.io", _) => {
@@ -46,7 +46,7 @@ pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), Refusal> {
         .iter()
         .map(|why| Cause::invalid("metadata.name", &json!(name), why))
         .collect();
-    Err(Refusal::invalid(&kind.kind, &kind.group, name, &causes))
+    Err(StatusError::invalid(&kind.kind, &kind.group, name, &causes))
 }
 
 /// What is wrong with a name that has to be a DNS subdomain.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::pod_spec;
 use crate::server::kinds::Kind;
 use crate::server::object::{field_mut, items_mut, map_mut, meta_text};
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 use crate::server::store::Store;
 
 /// How long a pod stays on a node that is lost, unless it says otherwise.
@@ -158,12 +158,12 @@ fn quality_of_service(spec: &Value) -> &'static str {
 }
 
 /// Sets the priority from the pod's class.
-pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
+pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), StatusError> {
     let name = pod["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
     let class = store.priority_class(&name);
     if class.is_none() && !name.is_empty() {
         let why = format!("no PriorityClass with name {name} was found");
-        return Err(Refusal::forbidden(kind.about(meta_text(pod, "name")), why));
+        return Err(StatusError::forbidden(kind.object_ref(meta_text(pod, "name")), why));
     }
     let priority = class.as_ref().map_or(0, |c| c["value"].as_i64().unwrap_or(0));
     let spec = field_mut(pod, "spec");
@@ -173,7 +173,7 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
             "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller \
              computed {priority} from the given PriorityClass name"
         );
-        return Err(Refusal::forbidden(kind.about(meta_text(pod, "name")), why));
+        return Err(StatusError::forbidden(kind.object_ref(meta_text(pod, "name")), why));
     }
     spec.insert("priority".to_owned(), json!(priority));
     let policy = class

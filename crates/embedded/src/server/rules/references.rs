@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, field_mut, map_mut, meta_text};
-use crate::server::refusal::Refusal;
 use crate::server::selector::Selector;
+use crate::server::status_error::StatusError;
 use crate::server::store::Store;
 
 /// The annotation of the storage class that claims without a class get.
 const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Completes a new object with what it names, or refuses it.
-pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "pods") => take_over_runtime_class(store, kind, object),
         ("", "persistentvolumeclaims") => {
@@ -26,7 +26,7 @@ pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<()
 }
 
 /// Looks once more at what webhooks made of a new object.
-pub(super) fn check(store: &Store, kind: &Kind, object: &Value) -> Result<(), Refusal> {
+pub(super) fn check(store: &Store, kind: &Kind, object: &Value) -> Result<(), StatusError> {
     if kind.is("", "pods") {
         runtime_class(store, kind, object)?;
     }
@@ -34,7 +34,7 @@ pub(super) fn check(store: &Store, kind: &Kind, object: &Value) -> Result<(), Re
 }
 
 /// The runtime class that the pod names.
-fn runtime_class(store: &Store, kind: &Kind, pod: &Value) -> Result<Option<Object>, Refusal> {
+fn runtime_class(store: &Store, kind: &Kind, pod: &Value) -> Result<Option<Object>, StatusError> {
     let Some(name) = pod["spec"]["runtimeClassName"].as_str().filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
@@ -52,12 +52,12 @@ fn runtime_class(store: &Store, kind: &Kind, pod: &Value) -> Result<Option<Objec
     }
 }
 
-fn refuse(kind: &Kind, object: &Value, why: &str) -> Refusal {
-    Refusal::forbidden(kind.about(meta_text(object, "name")), why)
+fn refuse(kind: &Kind, object: &Value, why: &str) -> StatusError {
+    StatusError::forbidden(kind.object_ref(meta_text(object, "name")), why)
 }
 
 /// A pod gets the overhead, node selector and tolerations of its runtime class.
-fn take_over_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
+fn take_over_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), StatusError> {
     let class = runtime_class(store, kind, pod)?;
     let class: &Value = class.as_deref().unwrap_or(&Value::Null);
     let overhead = &class["overhead"]["podFixed"];
@@ -133,7 +133,7 @@ fn default_storage_class(store: &Store, claim: &mut Value) {
 }
 
 /// One priority class of all is the default.
-fn check_default(store: &Store, kind: &Kind, class: &Value) -> Result<(), Refusal> {
+fn check_default(store: &Store, kind: &Kind, class: &Value) -> Result<(), StatusError> {
     match store.priority_class("") {
         Some(default) if class["globalDefault"] == true && default.name() != meta_text(class, "name") => {
             let why = format!(

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::server::expressions;
 use crate::server::object::map_mut;
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
 /// Drops what the schema does not know, and adds its paths to `pruned`. Identity and metadata of the object itself are
 /// always known.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{DeleteOptions, Deleted, Store, Writing};
+use super::{DeleteOptions, Deleted, Store, WriteOptions};
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, field_mut, map_mut, metadata_mut};
-use crate::server::refusal::{About, Cause, Refusal};
 use crate::server::selector::Selector;
+use crate::server::status_error::{Cause, ObjectRef, StatusError};
 
 impl Store {
     /// Binds a pod to the node that a `Binding` names.
@@ -18,21 +18,24 @@ impl Store {
         pod: &str,
         binding: &Value,
         dry_run: bool,
-    ) -> Result<Object, Refusal> {
+    ) -> Result<Object, StatusError> {
         let kind = self.kinds.get("", "v1", "pods").expect("a built-in kind");
         let old = self.get(&kind, &Key::new(namespace, pod))?;
-        let about = About {
+        let object = ObjectRef {
             resource: "pods/binding",
-            ..kind.about(pod)
+            ..kind.object_ref(pod)
         };
         let target = binding["target"]["name"].as_str().unwrap_or("");
         let of_kind = binding["target"]["kind"].as_str().unwrap_or("");
         if !matches!(of_kind, "" | "Node") {
             let cause = Cause::unsupported("target.kind", &json!(of_kind), &["Node", "<empty>"]);
-            return Err(Refusal::unexplained(500, format!("{}: {}", cause.field, cause.message)));
+            return Err(StatusError::unexplained(
+                500,
+                format!("{}: {}", cause.field, cause.message),
+            ));
         }
         if target.is_empty() {
-            return Err(Refusal::unexplained(500, "target.name: Required value"));
+            return Err(StatusError::unexplained(500, "target.name: Required value"));
         }
         let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
         if !uid.is_empty() && uid != old.uid() {
@@ -40,7 +43,7 @@ impl Store {
                 "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
                 old.uid()
             );
-            return Err(Refusal::conflict(about, why));
+            return Err(StatusError::conflict(object, why));
         }
         let version = binding["metadata"]["resourceVersion"].as_str().unwrap_or("");
         if !version.is_empty() && version != old.revision().to_string() {
@@ -48,18 +51,18 @@ impl Store {
                 "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
                 old.revision()
             );
-            return Err(Refusal::conflict(about, why));
+            return Err(StatusError::conflict(object, why));
         }
         if !old["metadata"]["deletionTimestamp"].is_null() {
-            return Err(Refusal::conflict(
-                about,
+            return Err(StatusError::conflict(
+                object,
                 format!("pod {pod} is being deleted, cannot be assigned to a host"),
             ));
         }
         let bound_to = old["spec"]["nodeName"].as_str().unwrap_or("");
         if !bound_to.is_empty() {
-            return Err(Refusal::conflict(
-                about,
+            return Err(StatusError::conflict(
+                object,
                 format!("pod {pod} is already assigned to node {bound_to:?}"),
             ));
         }
@@ -67,8 +70,8 @@ impl Store {
             .as_array()
             .is_some_and(|gates| !gates.is_empty())
         {
-            return Err(Refusal::conflict(
-                about,
+            return Err(StatusError::conflict(
+                object,
                 format!("pod {pod} has non-empty .spec.schedulingGates"),
             ));
         }
@@ -77,16 +80,21 @@ impl Store {
             return Ok(Object::new(new));
         }
         let mut new = new;
-        let writing = Writing {
+        let options = WriteOptions {
             subresource: "binding",
-            ..Writing::by("kube-scheduler")
+            ..WriteOptions::by("kube-scheduler")
         };
-        self.book(&kind, &old, &mut new, &writing);
+        self.track_managed_fields(&kind, &old, &mut new, &options);
         Ok(self.put(&kind, new))
     }
 
     /// Deletes a pod unless a disruption budget forbids it.
-    pub(crate) fn evict(&mut self, namespace: &str, pod: &str, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+    pub(crate) fn evict(
+        &mut self,
+        namespace: &str,
+        pod: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, StatusError> {
         let kind = self.kinds.get("", "v1", "pods").expect("a built-in kind");
         let key = Key::new(namespace, pod);
         let old = self.get(&kind, &key)?;
@@ -111,12 +119,12 @@ impl Store {
             "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": self.clock.now_text(),
         });
         set_condition(&mut new, condition);
-        let writing = Writing::by("kube-apiserver").of_status();
-        self.book(kind, pod, &mut new, &writing);
+        let options = WriteOptions::by("kube-apiserver").of_status();
+        self.track_managed_fields(kind, pod, &mut new, &options);
         self.put(kind, new);
     }
 
-    fn check_budgets(&self, namespace: &str, pod: &Object) -> Result<(), Refusal> {
+    fn check_budgets(&self, namespace: &str, pod: &Object) -> Result<(), StatusError> {
         let kind = self
             .kinds
             .get("policy", "v1", "poddisruptionbudgets")
@@ -140,7 +148,7 @@ impl Store {
             field: String::new(),
         };
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-        Err(Refusal::too_many_requests(message, &[cause]))
+        Err(StatusError::too_many_requests(message, &[cause]))
     }
 }
 
@@ -164,7 +172,7 @@ fn set_condition(pod: &mut Value, condition: Value) {
     let conditions = field_mut(pod, "status").entry("conditions").or_insert(json!([]));
     let Some(list) = conditions.as_array_mut() else { return };
     match list.iter_mut().find(|c| c["type"] == condition["type"]) {
-        Some(place) => *place = condition,
+        Some(location) => *location = condition,
         None => list.push(condition),
     }
 }

@@ -6,12 +6,12 @@ use std::ops::Bound;
 use super::Store;
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object};
-use crate::server::refusal::Refusal;
 use crate::server::selector::Selector;
+use crate::server::status_error::StatusError;
 
 /// Where a list goes on after a page.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Position {
+pub struct ContinueToken {
     /// The revision of the whole list.
     pub revision: u64,
     /// The last object of the page before.
@@ -26,24 +26,24 @@ pub struct Page {
     /// The state of the store that it shows.
     pub revision: u64,
     /// Where the next page begins, if there is one.
-    pub next: Option<Position>,
+    pub next: Option<ContinueToken>,
     /// How many objects are after this page.
     pub remaining: usize,
 }
 
 /// Which page of a list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Paging {
+pub(crate) struct ListOptions {
     pub(crate) limit: Option<usize>,
-    pub(crate) from: Option<Position>,
+    pub(crate) from: Option<ContinueToken>,
     /// The list as it was at this revision.
     pub(crate) exactly_at: Option<u64>,
 }
 
 impl Store {
-    pub(crate) fn get(&self, kind: &Kind, key: &Key) -> Result<Object, Refusal> {
+    pub(crate) fn get(&self, kind: &Kind, key: &Key) -> Result<Object, StatusError> {
         let found = self.tables[kind.table].objects.get(key).cloned();
-        found.ok_or_else(|| Refusal::not_found(kind.about(&key.name)))
+        found.ok_or_else(|| StatusError::not_found(kind.object_ref(&key.name)))
     }
 
     /// A list of a namespace, or of all if it is empty.
@@ -64,8 +64,8 @@ impl Store {
         kind: &Kind,
         namespace: &str,
         selector: &Selector,
-        paging: &Paging,
-    ) -> Result<Page, Refusal> {
+        paging: &ListOptions,
+    ) -> Result<Page, StatusError> {
         let revision = paging
             .from
             .as_ref()
@@ -77,7 +77,10 @@ impl Store {
         }
         let table = &self.tables[kind.table];
         let earlier;
-        let newest = table.history.back().map_or(table.forgotten, |change| change.revision);
+        let newest = table
+            .history
+            .back()
+            .map_or(table.compacted_revision, |change| change.revision);
         let objects = if newest <= revision {
             &table.objects
         } else {
@@ -90,7 +93,9 @@ impl Store {
         let page: Vec<Object> = found.by_ref().take(limit).cloned().collect();
         let remaining = found.count();
         let last = page.last().map(|o| Key::of(o));
-        let next = last.filter(|_| remaining > 0).map(|after| Position { revision, after });
+        let next = last
+            .filter(|_| remaining > 0)
+            .map(|after| ContinueToken { revision, after });
         Ok(Page {
             objects: page,
             revision,
@@ -99,10 +104,10 @@ impl Store {
         })
     }
 
-    fn as_of(&self, table: usize, revision: u64) -> Result<BTreeMap<Key, Object>, Refusal> {
+    fn as_of(&self, table: usize, revision: u64) -> Result<BTreeMap<Key, Object>, StatusError> {
         let table = &self.tables[table];
-        if revision < table.forgotten {
-            return Err(Refusal::expired(format!(
+        if revision < table.compacted_revision {
+            return Err(StatusError::expired(format!(
                 "The provided continue parameter is too old to display a consistent list result: revision {revision} \
                  has been compacted"
             )));
@@ -119,12 +124,12 @@ impl Store {
     }
 }
 
-pub(crate) fn too_large(asked: u64, current: u64) -> Refusal {
-    let mut refusal = Refusal::of_code(504, format!("Too large resource version: {asked}, current: {current}"));
-    *refusal.details = serde_json::json!({
+pub(crate) fn too_large(asked: u64, current: u64) -> StatusError {
+    let mut error = StatusError::of_code(504, format!("Too large resource version: {asked}, current: {current}"));
+    *error.details = serde_json::json!({
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1
     });
-    refusal
+    error
 }
 
 fn matching<'a>(

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::{Change, Store};
 use crate::server::kinds::Kind;
 use crate::server::object::{Object, metadata_mut};
-use crate::server::refusal::Refusal;
 use crate::server::selector::Selector;
+use crate::server::status_error::StatusError;
 
 /// Changes handed to a watcher at a time: bounds how long the lock is held.
 const BATCH_LEN_MAX: usize = 500;
@@ -77,13 +77,13 @@ impl Store {
     }
 
     /// What a watcher has not seen yet.
-    pub(crate) fn batch(&self, cursor: &Cursor) -> Result<Batch, Refusal> {
+    pub(crate) fn batch(&self, cursor: &Cursor) -> Result<Batch, StatusError> {
         let table = &self.tables[cursor.table];
-        if cursor.seen < table.forgotten {
-            return Err(Refusal::expired(format!(
+        if cursor.seen < table.compacted_revision {
+            return Err(StatusError::expired(format!(
                 "too old resource version: {} ({})",
                 cursor.seen,
-                table.forgotten + 1
+                table.compacted_revision + 1
             )));
         }
         let first = table.history.partition_point(|c| c.revision <= cursor.seen);
@@ -95,13 +95,13 @@ impl Store {
             changes.clone().next_back().map_or(self.revision, |c| c.revision)
         };
         Ok(Batch {
-            events: changes.filter_map(|c| seen_as(c, cursor)).collect(),
+            events: changes.filter_map(|c| event_for(c, cursor)).collect(),
             seen,
         })
     }
 }
 
-fn seen_as(change: &Arc<Change>, cursor: &Cursor) -> Option<WatchEvent> {
+fn event_for(change: &Arc<Change>, cursor: &Cursor) -> Option<WatchEvent> {
     let object = &change.object;
     if !cursor.namespace.is_empty() && object.namespace() != cursor.namespace {
         return None;

@@ -1,7 +1,7 @@
 //! Deployments: the replica set of the present template grows while those of old templates shrink, within the bounds of the update
 //! strategy. Pure; the parent carries the plan out.
 
-mod report;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub(super) annotations: Map<String, Value>,
     pub(super) status: Value,
     /// When time alone changes the status.
-    pub(super) again_in: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 /// A change of a replica set.
@@ -68,14 +68,14 @@ pub(super) fn plan(deployment: &Workload, sets: &[Workload], now: Timestamp) -> 
         if number != *annotation(deployment, REVISION) {
             plan.annotations.insert(REVISION.to_owned(), number);
         }
-        plan.delete = rollout.forgotten();
+        plan.delete = rollout.surplus_history();
     }
     match (paused, deployment.spec["strategy"]["type"] == "Recreate") {
         (true, _) => rollout.scale_while_paused(&mut plan),
         (false, true) => rollout.recreate(&mut plan, revision),
         (false, false) => rollout.roll(&mut plan, revision),
     }
-    rollout.report(&mut plan, now);
+    rollout.set_status(&mut plan, now);
     plan
 }
 
@@ -219,7 +219,7 @@ impl<'a> Rollout<'a> {
     }
 
     /// Old replica sets without pods, beyond the number that is kept for `kubectl rollout undo`.
-    fn forgotten(&self) -> Vec<String> {
+    fn surplus_history(&self) -> Vec<String> {
         let idle = |set: &&&Workload| {
             set.replicas() == 0 && set.counter("replicas") == 0 && set.counter("observedGeneration") >= set.generation
         };

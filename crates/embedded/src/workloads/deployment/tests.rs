@@ -170,7 +170,7 @@ fn an_update_that_does_not_become_ready_keeps_old_pods() {
     assert_eq!((cluster.replicas_of("a"), cluster.replicas_of("b")), (3, 2));
     assert_eq!(cluster.reason("Progressing"), "ReplicaSetUpdated");
     let plan = cluster.step("2026-01-01T00:15:00Z");
-    assert_eq!(plan.again_in, Some(Duration::from_secs(300)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(300)));
     cluster.step("2026-01-01T00:20:00Z");
     assert_eq!(cluster.reason("Progressing"), "ProgressDeadlineExceeded");
 }

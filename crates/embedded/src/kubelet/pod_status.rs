@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::machine::Rejection;
+use super::node::Rejection;
 
 /// The pod runs.
 pub(super) fn running(pod: &Value, now: &str, address: &str) -> Value {

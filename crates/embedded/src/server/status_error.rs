@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// A refused request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct StatusError {
     /// HTTP status code.
     pub code: u16,
     /// Kubernetes' word for it, e.g. `NotFound`.
@@ -142,13 +142,13 @@ impl Cause {
 
 /// The resource a refusal is about, for `details`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct About<'a> {
+pub(crate) struct ObjectRef<'a> {
     pub(crate) group: &'a str,
     pub(crate) resource: &'a str,
     pub(crate) name: &'a str,
 }
 
-impl About<'_> {
+impl ObjectRef<'_> {
     fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.resource.to_owned()
@@ -162,7 +162,7 @@ impl About<'_> {
     }
 }
 
-impl Refusal {
+impl StatusError {
     /// A refusal without details.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -188,10 +188,10 @@ impl Refusal {
         Self::of_code(400, message)
     }
 
-    pub(crate) fn not_found(about: About<'_>) -> Self {
-        let message = format!("{} \"{}\" not found", about.qualified(), about.name);
+    pub(crate) fn not_found(object: ObjectRef<'_>) -> Self {
+        let message = format!("{} \"{}\" not found", object.qualified(), object.name);
         Self {
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
             ..Self::of_code(404, message)
         }
     }
@@ -222,46 +222,46 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn already_exists(about: About<'_>) -> Self {
-        let message = format!("{} \"{}\" already exists", about.qualified(), about.name);
+    pub(crate) fn already_exists(object: ObjectRef<'_>) -> Self {
+        let message = format!("{} \"{}\" already exists", object.qualified(), object.name);
         Self {
             code: 409,
             reason: "AlreadyExists",
             message,
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
         }
     }
 
-    pub(crate) fn conflict(about: About<'_>, why: impl AsRef<str>) -> Self {
+    pub(crate) fn conflict(object: ObjectRef<'_>, why: impl AsRef<str>) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{}\": {}",
-            about.qualified(),
-            about.name,
+            object.qualified(),
+            object.name,
             why.as_ref()
         );
         Self {
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
             ..Self::of_code(409, message)
         }
     }
 
     /// The conflict of a write that was made from an outdated object.
-    pub(crate) fn outdated(about: About<'_>) -> Self {
+    pub(crate) fn outdated(object: ObjectRef<'_>) -> Self {
         Self::conflict(
-            about,
+            object,
             "the object has been modified; please apply your changes to the latest version and try again",
         )
     }
 
-    pub(crate) fn forbidden(about: About<'_>, why: impl AsRef<str>) -> Self {
+    pub(crate) fn forbidden(object: ObjectRef<'_>, why: impl AsRef<str>) -> Self {
         let message = format!(
             "{} \"{}\" is forbidden: {}",
-            about.qualified(),
-            about.name,
+            object.qualified(),
+            object.name,
             why.as_ref()
         );
         Self {
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
             ..Self::of_code(403, message)
         }
     }

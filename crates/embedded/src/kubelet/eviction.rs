@@ -3,19 +3,19 @@
 use kai_api::ObjectKey;
 use serde_json::Value;
 
-use super::{Kubelets, Stage, status};
+use super::{Kubelets, Stage, pod_status};
 
 impl Kubelets {
     /// The node is short of memory: its kubelet ends the pod that comes first in its order. Answers with that pod.
-    pub async fn press(&self, node: &str) -> Result<Option<ObjectKey>, String> {
+    pub async fn evict_for_memory_pressure(&self, node: &str) -> Result<Option<ObjectKey>, String> {
         let victim = {
             let state = self.lock();
             let on_node = state
                 .pods
                 .iter()
-                .filter(|(_, life)| life.node == node && life.stage != Stage::Ended && life.stopping.is_none());
+                .filter(|(_, record)| record.node == node && record.stage != Stage::Ended && record.stopping.is_none());
             on_node
-                .min_by_key(|(key, life)| (rank(&life.object), (*key).clone()))
+                .min_by_key(|(key, record)| (rank(&record.object), (*key).clone()))
                 .map(|(key, _)| key.clone())
         };
         if let Some(victim) = &victim {
@@ -27,14 +27,14 @@ impl Kubelets {
     /// The pod's kubelet ends it for want of memory, whatever comes first in its order.
     pub async fn evict(&self, namespace: &str, name: &str) -> Result<(), String> {
         let key = ObjectKey::new(namespace, name);
-        let life = self
+        let record = self
             .lock()
             .pods
             .get(&key)
-            .filter(|life| life.stage != Stage::Ended)
+            .filter(|record| record.stage != Stage::Ended)
             .cloned();
-        let life = life.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
-        let ended = self.inner.end(&key, &life, status::evicted()).await;
+        let record = record.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
+        let ended = self.inner.end(&key, &record, pod_status::evicted()).await;
         ended.map_err(|error| error.to_string())
     }
 }

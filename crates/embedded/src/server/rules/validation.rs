@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::names;
-use super::pod_spec::{self, Place, check_word, items, text};
+use super::pod_spec::{self, FieldPath, check_word, items, text};
 use crate::server::kinds::Kind;
 use crate::server::object::meta_text;
-use crate::server::refusal::Cause;
 use crate::server::selector::Selector;
+use crate::server::status_error::Cause;
 
 /// The highest priority that a class of users may have.
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;
@@ -195,16 +195,16 @@ fn check_service(new: &Value) -> Vec<Cause> {
     let needless = spec["clusterIP"] == "None" || spec["type"] == "ExternalName";
     let mut causes = cause_if(ports == 0 && !needless, || Cause::required("spec.ports", ""));
     for (at, port) in items(&spec["ports"]).enumerate() {
-        let place = Place::new(format!("spec.ports[{at}]"));
+        let path = FieldPath::new(format!("spec.ports[{at}]"));
         causes.extend(cause_if(ports > 1 && text(&port["name"]).is_empty(), || {
-            Cause::required(place.at("name"), "")
+            Cause::required(path.at("name"), "")
         }));
         let number = port["port"].as_i64().unwrap_or(0);
-        causes.extend(pod_spec::in_range(number, 1, 65_535, place.at("port")));
-        causes.extend(check_word(port, &place, "protocol", &["SCTP", "TCP", "UDP"]));
+        causes.extend(pod_spec::in_range(number, 1, 65_535, path.at("port")));
+        causes.extend(check_word(port, &path, "protocol", &["SCTP", "TCP", "UDP"]));
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    causes.extend(check_word(spec, &Place::new("spec"), "type", &kinds));
+    causes.extend(check_word(spec, &FieldPath::new("spec"), "type", &kinds));
     causes
 }
 

@@ -6,58 +6,59 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kubelet::Holding;
+use crate::kubelet::PodGpus;
 
+use super::Violation;
+use super::bound_pod::BoundPod;
 use super::state::State;
-use super::{Bound, Violation};
 
 /// The GPUs of pods, and the nodes that the laws are not about.
 #[derive(Debug, Default)]
-pub(super) struct Physical {
-    pub(super) holdings: Vec<Holding>,
+pub(super) struct GpuAssignments {
+    pub(super) pod_gpus: Vec<PodGpus>,
     /// Nodes on which another scheduler's pods had GPUs at some time.
     foreign: BTreeSet<String>,
 }
 
 /// The pods on one GPU.
 #[derive(Debug, Default)]
-struct Users<'a> {
+struct GpuUsers<'a> {
     /// Those that a kubelet gave it.
-    owners: Vec<&'a Bound>,
+    owners: Vec<&'a BoundPod>,
     /// Those that were told that they have a part of it.
-    sharers: Vec<&'a Bound>,
+    sharers: Vec<&'a BoundPod>,
 }
 
-impl Physical {
+impl GpuAssignments {
     /// The GPUs as they are now.
-    pub(super) fn saw(&mut self, holdings: Vec<Holding>, state: &State) {
+    pub(super) fn update(&mut self, pod_gpus: Vec<PodGpus>, state: &State) {
         let foreign = state.bound().filter(|pod| pod.is_foreign() && pod.whole_gpus() > 0);
         self.foreign.extend(foreign.map(|pod| pod.node.clone()));
-        self.holdings = holdings;
+        self.pod_gpus = pod_gpus;
     }
 
-    fn judged(&self) -> impl Iterator<Item = &Holding> {
-        self.holdings
+    fn checked(&self) -> impl Iterator<Item = &PodGpus> {
+        self.pod_gpus
             .iter()
-            .filter(|holding| !self.foreign.contains(&holding.node))
+            .filter(|pod_gpus| !self.foreign.contains(&pod_gpus.node))
     }
 
     /// No GPU is both a pod's own and shared by others, and none is shared beyond its memory.
-    pub(super) fn judge(&self, state: &State, found: &mut Vec<Violation>) {
-        let mut by_gpu: BTreeMap<(&str, &str), Users<'_>> = BTreeMap::new();
-        for holding in self.judged() {
-            let Some(pod) = state.pod(&holding.pod, &holding.uid) else {
+    pub(super) fn check(&self, state: &State, found: &mut Vec<Violation>) {
+        let mut by_gpu: BTreeMap<(&str, &str), GpuUsers<'_>> = BTreeMap::new();
+        for pod_gpus in self.checked() {
+            let Some(pod) = state.pod(&pod_gpus.pod, &pod_gpus.uid) else {
                 continue;
             };
-            for gpu in holding.gpus.iter().filter(|_| !pod.is_reservation) {
-                by_gpu.entry((&holding.node, gpu)).or_default().owners.push(pod);
+            for gpu in pod_gpus.allocated.iter().filter(|_| !pod.is_reservation) {
+                by_gpu.entry((&pod_gpus.node, gpu)).or_default().owners.push(pod);
             }
-            for gpu in &holding.shared {
-                by_gpu.entry((&holding.node, gpu)).or_default().sharers.push(pod);
+            for gpu in &pod_gpus.shared {
+                by_gpu.entry((&pod_gpus.node, gpu)).or_default().sharers.push(pod);
             }
         }
-        let names = |pods: &[&Bound]| pods.iter().map(|pod| pod.name()).collect::<Vec<_>>().join(", ");
-        for ((node, gpu), Users { owners, sharers }) in &by_gpu {
+        let names = |pods: &[&BoundPod]| pods.iter().map(|pod| pod.name()).collect::<Vec<_>>().join(", ");
+        for ((node, gpu), GpuUsers { owners, sharers }) in &by_gpu {
             if !owners.is_empty() && !sharers.is_empty() {
                 found.push(Violation(format!(
                     "GPU {gpu} of node {node} was given to {} and is shared by {}",
@@ -78,27 +79,27 @@ impl Physical {
     }
 
     /// In a cluster that has settled, each GPU that pods share is held for them by their group's reservation pod.
-    pub(super) fn judge_settled(&self, state: &State, found: &mut Vec<Violation>) {
+    pub(super) fn check_settled(&self, state: &State, found: &mut Vec<Violation>) {
         let mut held: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
-        for holding in self.judged() {
-            let pod = state.pod(&holding.pod, &holding.uid);
+        for pod_gpus in self.checked() {
+            let pod = state.pod(&pod_gpus.pod, &pod_gpus.uid);
             let group = pod
                 .filter(|pod| pod.is_reservation)
                 .and_then(|pod| pod.group.as_deref());
             let Some(group) = group else { continue };
-            held.extend(holding.gpus.iter().map(|gpu| (&*holding.node, &**gpu, group)));
+            held.extend(pod_gpus.allocated.iter().map(|gpu| (&*pod_gpus.node, &**gpu, group)));
         }
-        for holding in self.judged() {
-            let Some(pod) = state.pod(&holding.pod, &holding.uid) else {
+        for pod_gpus in self.checked() {
+            let Some(pod) = state.pod(&pod_gpus.pod, &pod_gpus.uid) else {
                 continue;
             };
-            for gpu in &holding.shared {
+            for gpu in &pod_gpus.shared {
                 let mut groups = pod.spec.gpu_groups.iter();
-                if !pod.leaves && !groups.any(|group| held.contains(&(&*holding.node, &**gpu, &**group))) {
+                if !pod.terminating && !groups.any(|group| held.contains(&(&*pod_gpus.node, &**gpu, &**group))) {
                     found.push(Violation(format!(
                         "pod {} shares GPU {gpu} of node {}, which no reservation pod of its group has",
                         pod.name(),
-                        holding.node
+                        pod_gpus.node
                     )));
                 }
             }

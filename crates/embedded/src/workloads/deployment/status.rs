@@ -9,7 +9,7 @@ use super::{Plan, Rollout};
 use crate::workloads::conditions::{self, Condition};
 
 impl Rollout<'_> {
-    pub(super) fn report(&self, plan: &mut Plan, now: Timestamp) {
+    pub(super) fn set_status(&self, plan: &mut Plan, now: Timestamp) {
         let sum = |field: &str| self.all().map(|set| set.counter(field)).sum::<i64>();
         let available = sum("availableReplicas");
         let mut status = json!({
@@ -21,13 +21,13 @@ impl Rollout<'_> {
             "unavailableReplicas": (self.wanted_in_all() - available).max(0),
         });
         let mut list = vec![self.availability(available)];
-        let (progress, again_in) = self.progress(plan, &status, now);
+        let (progress, requeue_after) = self.progress(plan, &status, now);
         list.extend(progress);
         list.extend(self.failure());
         let now_text = kai_cluster::whole_seconds(now);
         status["conditions"] = conditions::list_with_update_times(&self.deployment.status, &list, &now_text);
         plan.status = status;
-        plan.again_in = again_in;
+        plan.requeue_after = requeue_after;
     }
 
     fn availability(&self, available: i64) -> Condition {
@@ -113,8 +113,8 @@ impl Rollout<'_> {
                 } else {
                     rest.unwrap_or(deadline)
                 };
-                let again_in = Duration::from_secs(u64::try_from(rest).unwrap_or(0));
-                (of("True", "ReplicaSetUpdated", counted), Some(again_in))
+                let requeue_after = Duration::from_secs(u64::try_from(rest).unwrap_or(0));
+                (of("True", "ReplicaSetUpdated", counted), Some(requeue_after))
             }
         }
     }
