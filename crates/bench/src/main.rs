@@ -1,12 +1,12 @@
 //! The whole system in numbers: `.ci/bench` with a real API server, or `cargo build --release && cargo run --release -p kai-bench -- cold`
 //! for what needs none. `kai` runs as a process of its own, as it is released. What the figures have to be is in docs/performance.md.
 
+mod api_server;
 mod bind;
-mod canned;
-mod cold;
+mod canned_server;
+mod cold_start;
 mod idle;
-mod kai;
-mod kube;
+mod process;
 mod soak;
 mod table;
 
@@ -43,7 +43,7 @@ fn main() -> anyhow::Result<()> {
     let wanted = |part: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|name| name == part);
     runtime.block_on(async {
         if wanted("cold") {
-            cold::run(arguments.pods, &mut table).await?;
+            cold_start::run(arguments.pods, &mut table).await?;
         }
         let Some(kubeconfig) = std::env::var_os("KAI_E2E_KUBECONFIG") else {
             if !arguments.parts.iter().all(|part| part == "cold") {
@@ -51,15 +51,15 @@ fn main() -> anyhow::Result<()> {
             }
             return Ok(());
         };
-        let kube = kube::Kube::install(kubeconfig.into()).await?;
+        let server = api_server::ApiServer::install(kubeconfig.into()).await?;
         if wanted("idle") {
-            idle::run(&kube, &mut table).await?;
+            idle::run(&server, &mut table).await?;
         }
         if wanted("bind") {
-            bind::run(&kube, arguments.nodes, &mut table).await?;
+            bind::run(&server, arguments.nodes, &mut table).await?;
         }
         if wanted("soak") {
-            soak::run(&kube, arguments.soak, &mut table).await?;
+            soak::run(&server, arguments.soak, &mut table).await?;
         }
         Ok(())
     })?;

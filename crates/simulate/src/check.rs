@@ -7,35 +7,35 @@ use kai_engine::report::Status;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::outcome::PodOutcome;
-use crate::run::Facts;
+use crate::run::CycleResult;
 use crate::scenario::{Expectation, ExpectedNode, ExpectedTotals, Scenario};
 
 /// Each difference as a line, without the name of the case.
-pub(crate) fn differences(facts: &Facts, scenario: &Scenario) -> Vec<String> {
+pub(crate) fn differences(result: &CycleResult, scenario: &Scenario) -> Vec<String> {
     let Some(expectation) = &scenario.expectation else {
         return Vec::new();
     };
     let mut found = Vec::new();
-    check_pods(facts, expectation, &mut found);
+    check_pods(result, expectation, &mut found);
     for (name, expected) in &expectation.nodes {
-        check_node(facts, name, expected, &mut found);
+        check_node(result, name, expected, &mut found);
     }
-    check_totals(facts, &expectation.totals, &mut found);
+    check_totals(result, &expectation.totals, &mut found);
     if expectation.totals.gang_atomic == Some(true) {
-        check_gangs(facts, &scenario.gang_minimums, &mut found);
+        check_gangs(result, &scenario.gang_minimums, &mut found);
     }
     found
 }
 
-fn check_pods(facts: &Facts, expectation: &Expectation, found: &mut Vec<String>) {
+fn check_pods(result: &CycleResult, expectation: &Expectation, found: &mut Vec<String>) {
     let mut by_name: FxHashMap<&str, &PodOutcome> = FxHashMap::default();
     if !expectation.pods.is_empty() {
-        by_name = facts.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
+        by_name = result.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
     }
     for (name, expected) in &expectation.pods {
         let qualified = || {
             let (namespace, name) = name.split_once('/')?;
-            facts
+            result
                 .pods
                 .iter()
                 .find(|pod| pod.namespace == namespace && pod.name == name)
@@ -84,8 +84,8 @@ struct WholeGpus {
     groups: BTreeMap<String, bool>,
 }
 
-fn check_node(facts: &Facts, name: &str, expected: &ExpectedNode, found: &mut Vec<String>) {
-    let Some(node) = facts.nodes.iter().find(|node| node.name == name) else {
+fn check_node(result: &CycleResult, name: &str, expected: &ExpectedNode, found: &mut Vec<String>) {
+    let Some(node) = result.nodes.iter().find(|node| node.name == name) else {
         found.push(format!("node {name}: there is no such node"));
         return;
     };
@@ -93,12 +93,14 @@ fn check_node(facts: &Facts, name: &str, expected: &ExpectedNode, found: &mut Ve
         idle: node.gpus,
         ..WholeGpus::default()
     };
-    for view in &facts.views {
-        let Some(pod) = facts.world.pod(view.uid) else { continue };
+    for view in &result.views {
+        let Some(pod) = result.simulated.pod(view.uid) else {
+            continue;
+        };
         if pod.kind == PodKind::Reservation {
             continue;
         }
-        let moved = view.status == Status::Pipelined && facts.evicted.contains(view.uid);
+        let moved = view.status == Status::Pipelined && result.evicted.contains(view.uid);
         if moved && pod.node.as_deref() == Some(name) {
             whole.take(&pod.requests.gpu, &pod.gpu_groups, Status::Releasing);
         }
@@ -150,8 +152,8 @@ impl WholeGpus {
     }
 }
 
-fn check_totals(facts: &Facts, expected: &ExpectedTotals, found: &mut Vec<String>) {
-    let totals = &facts.totals;
+fn check_totals(result: &CycleResult, expected: &ExpectedTotals, found: &mut Vec<String>) {
+    let totals = &result.totals;
     let exact = [
         ("bound", expected.bound, totals.bound),
         ("pipelined", expected.pipelined, totals.pipelined),
@@ -193,9 +195,9 @@ pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
     (gang.key.clone(), minimum)
 }
 
-fn check_gangs(facts: &Facts, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
+fn check_gangs(result: &CycleResult, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
     let mut placed: FxHashMap<&GangKey, u32> = FxHashMap::default();
-    for view in &facts.views {
+    for view in &result.views {
         let has_place = matches!(
             view.status,
             Status::Binding | Status::Bound | Status::Running | Status::Pipelined

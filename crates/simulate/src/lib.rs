@@ -10,6 +10,6 @@ pub mod memory;
 pub mod outcome;
 pub mod run;
 pub mod scenario;
-mod world;
+mod simulated_cluster;
 
 pub use error::Error;

@@ -15,7 +15,7 @@ use crate::check;
 use crate::memory::peak_rss_mib;
 use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, Timing, Totals};
 use crate::scenario::{Objects, Scenario, View, Warnings};
-use crate::world::{Fate, World, evicted_pods};
+use crate::simulated_cluster::{SimulatedCluster, Transition, evicted_pods};
 
 /// Time between two cycles.
 const CYCLE_PERIOD: Millis = Millis::seconds(1);
@@ -46,7 +46,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
     runner.timing.load_ms = milliseconds(scenario.load_time + started.elapsed());
     scenario
         .warnings
-        .extend_about(&scenario.origin, runner.overfull_nodes());
+        .extend_about(&scenario.origin, runner.overcommitted_nodes());
     let mut differences = Vec::new();
     for cycle in 0..cycles + settle {
         let now = Millis(
@@ -63,7 +63,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
                 1 => " (after 1 more cycle)".to_owned(),
                 settled => format!(" (after {settled} more cycles)"),
             };
-            let found = check::differences(&runner.facts(&scenario, &report), &scenario);
+            let found = check::differences(&runner.result(&scenario, &report), &scenario);
             differences.extend(found.into_iter().map(|difference| format!("{difference}{when}")));
         }
         if cycle == 0 {
@@ -77,7 +77,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
         if last {
             runner.finish(&scenario, &report);
         } else {
-            runner.world.step(&mut runner.cluster, &report, now);
+            runner.simulated.apply_decisions(&mut runner.cluster, &report, now);
         }
     }
     let mut outcome = runner.outcome;
@@ -116,20 +116,20 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 /// The state after a cycle that a check looks at.
-pub(crate) struct Facts<'f> {
+pub(crate) struct CycleResult<'f> {
     /// Pods with the status that the scenario's view is about.
     pub(crate) pods: Vec<PodOutcome>,
     /// The same pods, in the same order, as the engine sees them after its decisions.
     pub(crate) views: Vec<PodView<'f>>,
     pub(crate) evicted: FxHashSet<&'f str>,
     pub(crate) nodes: Vec<NodeView<'f>>,
-    pub(crate) world: &'f World,
+    pub(crate) simulated: &'f SimulatedCluster,
     pub(crate) totals: Totals,
 }
 
 struct Runner {
     cluster: Cluster,
-    world: World,
+    simulated: SimulatedCluster,
     timing: Timing,
     totals: Totals,
     outcome: Outcome,
@@ -138,7 +138,7 @@ struct Runner {
 impl Runner {
     /// Tells the engine all objects. The world keeps a copy only where there is a next cycle or a check that needs it.
     fn new(scenario: &mut Scenario, remember: bool) -> Runner {
-        let mut world = World::new(&scenario.hold_releasing);
+        let mut simulated = SimulatedCluster::new(&scenario.hold_releasing);
         let remember = remember
             || scenario
                 .expectation
@@ -153,8 +153,8 @@ impl Runner {
             usage,
         } = std::mem::take(&mut scenario.objects);
         if remember {
-            gangs.iter().for_each(|gang| world.remember_gang(gang));
-            pods.iter().for_each(|pod| world.remember_pod(pod));
+            gangs.iter().for_each(|gang| simulated.add_gang(gang));
+            pods.iter().for_each(|pod| simulated.add_pod(pod));
         }
         let notes = rounded_memory(&scenario.origin, &nodes, &pods);
         // Only a check of all gangs needs them.
@@ -173,7 +173,7 @@ impl Runner {
         events.for_each(|event| cluster.apply(event));
         Runner {
             cluster,
-            world,
+            simulated,
             timing: Timing::default(),
             totals: Totals::default(),
             outcome: Outcome {
@@ -184,7 +184,7 @@ impl Runner {
     }
 
     /// Nodes whose pods hold more GPUs than they have, as the files say.
-    fn overfull_nodes(&self) -> Warnings {
+    fn overcommitted_nodes(&self) -> Warnings {
         let mut warnings = Warnings::default();
         for node in self.cluster.nodes() {
             if node.idle_gpus < Gpus::ZERO {
@@ -200,18 +200,18 @@ impl Runner {
     }
 
     fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
-        let mut marks: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
+        let mut action_starts: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
         let started = Instant::now();
         let report = self.cluster.cycle_observed(now, &scenario.config, &mut |moment| {
             if let Moment::Action(action) = moment {
-                marks.push((action, Instant::now()));
+                action_starts.push((action, Instant::now()));
             }
         });
         let ended = Instant::now();
         self.timing.cycle_ms.push(milliseconds(ended - started));
-        let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended]);
+        let ends = action_starts.iter().skip(1).map(|(_, at)| *at).chain([ended]);
         let mut per_action: BTreeMap<&'static str, Duration> = BTreeMap::new();
-        for ((action, from), until) in marks.iter().zip(ends) {
+        for ((action, from), until) in action_starts.iter().zip(ends) {
             *per_action.entry(action.name()).or_default() += until - *from;
         }
         for (action, time) in per_action {
@@ -234,27 +234,27 @@ impl Runner {
         }
     }
 
-    fn facts<'f>(&'f self, scenario: &Scenario, report: &'f Report) -> Facts<'f> {
+    fn result<'f>(&'f self, scenario: &Scenario, report: &'f Report) -> CycleResult<'f> {
         let evicted = evicted_pods(report);
         let views = self.cluster.pods();
         let pods = views.iter().map(|view| {
-            let fate = self.world.fate(view, evicted.contains(view.uid));
-            pod_outcome(view, scenario.view, &fate)
+            let transition = self.simulated.transition(view, evicted.contains(view.uid));
+            pod_outcome(view, scenario.view, &transition)
         });
         let pods = pods.collect();
-        Facts {
+        CycleResult {
             pods,
             views,
             evicted,
             nodes: self.cluster.nodes(),
-            world: &self.world,
+            simulated: &self.simulated,
             totals: self.totals,
         }
     }
 
     fn finish(&mut self, scenario: &Scenario, report: &Report) {
-        let facts = self.facts(scenario, report);
-        let (pods, nodes) = (facts.pods, facts.nodes.iter().map(node_outcome).collect());
+        let result = self.result(scenario, report);
+        let (pods, nodes) = (result.pods, result.nodes.iter().map(node_outcome).collect());
         self.totals.pending = pods.iter().filter(|pod| pod.status == Status::Pending).count() as u64;
         self.outcome.queues = self.cluster.queues().iter().map(queue_outcome).collect();
         self.outcome.pods = pods;
@@ -299,7 +299,7 @@ fn empty_outcome() -> Outcome {
     }
 }
 
-fn pod_outcome(view: &PodView<'_>, moment: View, fate: &Fate) -> PodOutcome {
+fn pod_outcome(view: &PodView<'_>, moment: View, transition: &Transition) -> PodOutcome {
     let as_decided = PodOutcome {
         namespace: view.namespace.to_owned(),
         name: view.name.to_owned(),
@@ -311,25 +311,25 @@ fn pod_outcome(view: &PodView<'_>, moment: View, fate: &Fate) -> PodOutcome {
     if moment == View::Decisions {
         return as_decided;
     }
-    match fate {
-        Fate::Stays if view.status == Status::Pipelined => PodOutcome {
+    match transition {
+        Transition::Unchanged if view.status == Status::Pipelined => PodOutcome {
             status: Status::Pending,
             node: None,
             gpu_groups: Vec::new(),
             ..as_decided
         },
-        Fate::Stays => as_decided,
-        Fate::Runs => PodOutcome {
+        Transition::Unchanged => as_decided,
+        Transition::Starts => PodOutcome {
             status: Status::Running,
             ..as_decided
         },
-        Fate::Returns => PodOutcome {
+        Transition::Recreated => PodOutcome {
             status: Status::Pending,
             node: None,
             gpu_groups: Vec::new(),
             ..as_decided
         },
-        Fate::Lingers => PodOutcome {
+        Transition::StaysTerminating => PodOutcome {
             status: Status::Releasing,
             ..as_decided
         },

@@ -10,11 +10,11 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::expectation::{ExpectedTotals, RawExpect};
-use super::files::{Format, format_of_text};
-use super::objects::{Collector, kind_of_list};
+use super::objects::{ObjectCollector, kind_of_list};
 use super::params::Params;
-use super::tree::{documents, typed};
-use super::{Expectation, Scenario, View, Warnings, display, fields};
+use super::parse::{documents, typed};
+use super::sources::{Format, format_of_text};
+use super::{Expectation, Scenario, View, Warnings, display, unknown_fields};
 use crate::Error;
 
 /// The clock of a case that states none.
@@ -36,7 +36,7 @@ struct Case {
     #[serde(default)]
     params: Params,
     hold_releasing: Option<Vec<Text>>,
-    objects: Option<Collector>,
+    objects: Option<ObjectCollector>,
     expect: Option<RawExpect>,
     expect_totals: Option<ExpectedTotals>,
     /// For people.
@@ -82,7 +82,7 @@ fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) {
     for (list, objects) in lists.into_iter().flatten() {
         let Some(kind) = kind_of_list(list) else { continue };
         for object in objects.as_array().into_iter().flatten() {
-            fields::check(kind, object, &mut told);
+            unknown_fields::check(kind, object, &mut told);
         }
     }
     warnings.extend_about(path, told);

@@ -8,9 +8,9 @@ use kai_engine::model::{Config, Millis};
 use serde_json::Value;
 
 use super::installation::{Author, Document, Installation, Manifests};
-use super::objects::{Collector, KINDS};
-use super::tree::{documents, typed};
-use super::{Scenario, View, Warnings, expand, fields};
+use super::objects::{KINDS, ObjectCollector};
+use super::parse::{documents, typed};
+use super::{Scenario, View, Warnings, unknown_fields, workloads};
 use crate::Error;
 
 /// The clock of manifests without any time in them: 2026-01-01T00:00:00Z. Any fixed time does; the real one would make
@@ -25,22 +25,22 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         .any(|document| group_of(&document.kind).is_some())
     {
         let path = files.first().map(|(path, _)| path.to_path_buf()).unwrap_or_default();
-        let (known, expanded) = (KINDS, expand::KINDS);
+        let (known, expanded) = (KINDS, workloads::KINDS);
         return Err(Error::NothingKnown { path, known, expanded });
     }
-    expand::expand(&mut manifests.documents, &mut manifests.warnings);
+    workloads::expand(&mut manifests.documents, &mut manifests.warnings);
     installation.prepare(&mut manifests);
     let Manifests {
         documents,
         mut warnings,
         refused_pods,
     } = manifests;
-    let mut collector = Collector::of_manifests();
+    let mut collector = ObjectCollector::of_manifests();
     for document in &documents {
         collect(&mut collector, document)?;
         warnings.extend_about(&document.file, std::mem::take(&mut collector.warnings));
     }
-    let now = collector.youngest().unwrap_or(NOW_DEFAULT);
+    let now = collector.latest_creation().unwrap_or(NOW_DEFAULT);
     let (objects, told) = collector.finish(now);
     // What is wrong between objects is nobody's own file, once there are several.
     let origin = match files {
@@ -78,7 +78,7 @@ fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
     }
     for document in &manifests.documents {
         let mut told = Warnings::default();
-        fields::check(&document.kind, &document.object, &mut told);
+        unknown_fields::check(&document.kind, &document.object, &mut told);
         manifests.warnings.extend_about(&document.file, told);
     }
     Ok(manifests)
@@ -147,7 +147,7 @@ fn qualified(kind: String, object: &Value) -> String {
     }
 }
 
-fn collect(collector: &mut Collector, document: &Document) -> Result<(), Error> {
+fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), Error> {
     let object = &document.object;
     let read = match document.kind.as_str() {
         "Node" => typed(object).map(|node| collector.node(node)),
@@ -157,12 +157,12 @@ fn collect(collector: &mut Collector, document: &Document) -> Result<(), Error> 
         "PriorityClass" => typed(object).map(|class| collector.priority_class(class)),
         "BindRequest" => typed(object).map(|request| collector.bind_request(request)),
         "Topology" => typed(object).map(|topology| collector.topology(topology)),
-        workload if expand::is_workload(workload) => Ok(()),
+        workload if workloads::is_workload(workload) => Ok(()),
         other => {
             collector.warnings.push(format_args!(
                 "{}: kind: kai simulate does not read {other:?} (it is skipped); it reads {KINDS}, and makes the pods of {}",
                 document.name(),
-                expand::KINDS
+                workloads::KINDS
             ));
             Ok(())
         }

@@ -1,17 +1,17 @@
 //! A scenario: a cluster, how to run it, and what must come out of it.
 
 mod case;
-mod expand;
 mod expectation;
-mod fields;
-mod files;
 mod installation;
 mod manifest;
-mod nearest;
 mod objects;
 mod params;
-mod tree;
+mod parse;
+mod sources;
+mod suggestion;
+mod unknown_fields;
 mod warnings;
+mod workloads;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use kai_engine::model::{Config, GangKey, GangSpec, Millis, NodeSpec, PodSpec, QueueSpec, TopologySpec, Usage};
 
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
-pub use files::{File, Source, discover};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
+pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
 
 pub use kai_embedded::workloads::expansion::{is_synthetic_uid, synthetic_uid};

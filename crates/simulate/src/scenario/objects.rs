@@ -49,86 +49,86 @@ const UNKNOWN_TIME: Millis = Millis(i64::MIN);
 
 /// Who wrote the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Written {
+enum Origin {
     /// Whoever wrote a case: what is odd about it is meant.
     #[default]
-    ForATest,
+    Case,
     /// A user, for a cluster.
-    ForACluster,
+    Manifests,
 }
 
 /// Objects on their way into a scenario.
 #[derive(Debug, Default)]
-pub(super) struct Collector {
+pub(super) struct ObjectCollector {
     pub(super) warnings: Warnings,
     classes: PriorityClasses,
-    written: Written,
+    origin: Origin,
     identity: PodIdentity,
     objects: Objects,
     groups: Vec<PodGroup>,
     /// Pod groups that no user wrote, by namespace and name.
-    made_groups: FxHashSet<(String, String)>,
+    generated_groups: FxHashSet<(String, String)>,
     /// Bounds on priorities, by queue.
     ceilings: FxHashMap<String, QueueCeiling>,
     bind_requests: Vec<BindRequest>,
 }
 
-impl Collector {
+impl ObjectCollector {
     /// Manifests are written by hand: the priority classes of an installation are added.
-    pub(super) fn of_manifests() -> Collector {
-        Collector {
+    pub(super) fn of_manifests() -> ObjectCollector {
+        ObjectCollector {
             classes: PriorityClasses::installed(),
-            written: Written::ForACluster,
-            ..Collector::default()
+            origin: Origin::Manifests,
+            ..ObjectCollector::default()
         }
     }
 
     pub(super) fn node(&mut self, node: Node) {
-        if !self.takes("Node", &node.kind, &node.metadata, Scope::Cluster) {
+        if !self.accepts("Node", &node.kind, &node.metadata, Scope::Cluster) {
             return;
         }
-        if let Some(spec) = self.keep(node.read().map(|read| (read.value, read.problems))) {
+        if let Some(spec) = self.keep_readable(node.read().map(|read| (read.value, read.problems))) {
             self.objects.nodes.push(spec);
         }
     }
 
     pub(super) fn queue(&mut self, queue: Queue) {
-        if !self.takes("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
+        if !self.accepts("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
             return;
         }
         let name = queue.metadata.plain_name().to_owned();
         self.ceilings.insert(name, queue.priority_ceiling());
-        if let Some(spec) = self.keep(queue.read(UNKNOWN_TIME).map(|read| (read.value, read.problems))) {
+        if let Some(spec) = self.keep_readable(queue.read(UNKNOWN_TIME).map(|read| (read.value, read.problems))) {
             self.objects.queues.push(spec);
         }
     }
 
     pub(super) fn topology(&mut self, topology: Topology) {
-        if !self.takes("Topology", &topology.kind, &topology.metadata, Scope::Cluster) {
+        if !self.accepts("Topology", &topology.kind, &topology.metadata, Scope::Cluster) {
             return;
         }
-        if let Some(spec) = self.keep(topology.read().map(|read| (read.value, read.problems))) {
+        if let Some(spec) = self.keep_readable(topology.read().map(|read| (read.value, read.problems))) {
             self.objects.topologies.push(spec);
         }
     }
 
     pub(super) fn priority_class(&mut self, class: PriorityClass) {
-        if self.takes("PriorityClass", &class.kind, &class.metadata, Scope::Cluster) {
+        if self.accepts("PriorityClass", &class.kind, &class.metadata, Scope::Cluster) {
             self.classes.insert(&class);
         }
     }
 
     pub(super) fn bind_request(&mut self, request: BindRequest) {
-        if self.takes("BindRequest", &request.kind, &request.metadata, Scope::Namespace) {
+        if self.accepts("BindRequest", &request.kind, &request.metadata, Scope::Namespace) {
             self.bind_requests.push(request);
         }
     }
 
     pub(super) fn pod_group(&mut self, group: PodGroup, author: Author) {
-        if self.takes("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
+        if self.accepts("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
             if author == Author::Controller {
                 let metadata = &group.metadata;
-                self.made_groups
+                self.generated_groups
                     .insert((metadata.namespace().to_owned(), metadata.plain_name().to_owned()));
             }
             self.groups.push(group);
@@ -136,15 +136,15 @@ impl Collector {
     }
 
     pub(super) fn pod(&mut self, pod: Pod) {
-        if !self.takes("Pod", &pod.kind, &pod.metadata, Scope::Namespace) {
+        if !self.accepts("Pod", &pod.kind, &pod.metadata, Scope::Namespace) {
             return;
         }
         let read = pod
             .read(&self.identity, UNKNOWN_TIME)
             .map(|read| (read.value, read.problems));
-        let Some(spec) = self.keep(read) else { return };
+        let Some(spec) = self.keep_readable(read) else { return };
         let waits = spec.node.is_none() && spec.phase == PodPhase::Pending;
-        if self.written == Written::ForACluster && spec.kind == PodKind::Foreign && waits {
+        if self.origin == Origin::Manifests && spec.kind == PodKind::Foreign && waits {
             let (name, scheduler) = (pod.metadata.qualified_name(), pod.scheduler_name());
             let remedy = format!("set it to {} to have the pod scheduled", self.identity.scheduler_name);
             self.warnings.push(format!(
@@ -155,7 +155,7 @@ impl Collector {
     }
 
     /// Whether the object is what its place says, and in the partition that is run here.
-    fn takes(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
+    fn accepts(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
         let name = || match scope {
             Scope::Cluster => metadata.plain_name().to_owned(),
             Scope::Namespace => metadata.qualified_name(),
@@ -182,7 +182,7 @@ impl Collector {
         true
     }
 
-    fn keep<T>(&mut self, read: Result<(T, Vec<Problem>), Problem>) -> Option<T> {
+    fn keep_readable<T>(&mut self, read: Result<(T, Vec<Problem>), Problem>) -> Option<T> {
         match read {
             Ok((value, problems)) => {
                 problems.iter().for_each(|problem| self.warnings.push(problem));
@@ -195,8 +195,8 @@ impl Collector {
         }
     }
 
-    /// The youngest creation time of anything: the best guess at the clock of a cluster that was written to files.
-    pub(super) fn youngest(&self) -> Option<Millis> {
+    /// The latest_creation creation time of anything: the best guess at the clock of a cluster that was written to files.
+    pub(super) fn latest_creation(&self) -> Option<Millis> {
         let groups = self
             .groups
             .iter()
@@ -219,12 +219,12 @@ impl Collector {
                 group.metadata.plain_name().to_owned(),
             );
             // What is wrong with a group that was made is told of the workload that it was made for.
-            let is_made = self.made_groups.contains(&name);
-            let read = group.read(&self.classes, now).map(|read| match is_made {
+            let is_generated = self.generated_groups.contains(&name);
+            let read = group.read(&self.classes, now).map(|read| match is_generated {
                 true => (read.value, Vec::new()),
                 false => (read.value, read.problems),
             });
-            if let Some(mut gang) = self.keep(read) {
+            if let Some(mut gang) = self.keep_readable(read) {
                 group.bound_priority(&mut gang, &self.classes, |queue| self.ceilings.get(queue).cloned());
                 self.objects.gangs.push(gang);
             }
@@ -310,7 +310,7 @@ impl Collector {
         {
             // The user wrote a workload; whoever made the group of it tells about the queue.
             if self
-                .made_groups
+                .generated_groups
                 .contains(&(gang.key.namespace.clone(), gang.key.name.clone()))
             {
                 continue;
@@ -398,23 +398,23 @@ enum Scope {
 }
 
 /// The lists of `objects` in a case.
-impl<'de> Deserialize<'de> for Collector {
+impl<'de> Deserialize<'de> for ObjectCollector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(CollectorVisitor)
+        deserializer.deserialize_map(ObjectCollectorVisitor)
     }
 }
 
-struct CollectorVisitor;
+struct ObjectCollectorVisitor;
 
-impl<'de> Visitor<'de> for CollectorVisitor {
-    type Value = Collector;
+impl<'de> Visitor<'de> for ObjectCollectorVisitor {
+    type Value = ObjectCollector;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("lists of objects by kind")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Collector, A::Error> {
-        let mut all = Collector::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectCollector, A::Error> {
+        let mut all = ObjectCollector::default();
         while let Some(list) = map.next_key::<Text>()? {
             match &*list {
                 "nodes" => map.next_value_seed(Each::new(|node| all.node(node)))?,

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Warnings;
-use super::nearest::suggestion;
-use super::tree::typed;
+use super::parse::typed;
+use super::suggestion::suggestion;
 
 /// `params` of a case; read leniently so that each wrong one can be named.
 #[derive(Debug, Default, Deserialize)]

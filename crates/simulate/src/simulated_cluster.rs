@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Objects as the API server would have them.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct SimulatedCluster {
     pods: FxHashMap<String, PodSpec>,
     gangs: FxHashMap<GangKey, GangSpec>,
     hold_releasing: FxHashSet<String>,
@@ -18,30 +18,30 @@ pub(crate) struct World {
 
 /// What becomes of a pod when the world moves on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Transition {
     /// Nothing changes.
-    Stays,
+    Unchanged,
     /// It runs where it was bound.
-    Runs,
+    Starts,
     /// It was re-created.
-    Returns,
+    Recreated,
     /// It is told to go and does not.
-    Lingers,
+    StaysTerminating,
 }
 
-impl World {
-    pub(crate) fn new(hold_releasing: &[String]) -> World {
-        World {
+impl SimulatedCluster {
+    pub(crate) fn new(hold_releasing: &[String]) -> SimulatedCluster {
+        SimulatedCluster {
             hold_releasing: hold_releasing.iter().cloned().collect(),
-            ..World::default()
+            ..SimulatedCluster::default()
         }
     }
 
-    pub(crate) fn remember_pod(&mut self, pod: &PodSpec) {
+    pub(crate) fn add_pod(&mut self, pod: &PodSpec) {
         self.pods.insert(pod.uid.clone(), pod.clone());
     }
 
-    pub(crate) fn remember_gang(&mut self, gang: &GangSpec) {
+    pub(crate) fn add_gang(&mut self, gang: &GangSpec) {
         self.gangs.insert(gang.key.clone(), gang.clone());
     }
 
@@ -50,15 +50,15 @@ impl World {
     }
 
     /// What becomes of the pod; `evicted` = by a decision of this cycle.
-    pub(crate) fn fate(&self, pod: &PodView<'_>, evicted: bool) -> Fate {
+    pub(crate) fn transition(&self, pod: &PodView<'_>, evicted: bool) -> Transition {
         let held = pod.gang.is_some_and(|gang| self.hold_releasing.contains(&gang.name));
         match pod.status {
-            Status::Binding | Status::Bound => Fate::Runs,
-            Status::Releasing if held => Fate::Lingers,
-            Status::Releasing => Fate::Returns,
+            Status::Binding | Status::Bound => Transition::Starts,
+            Status::Releasing if held => Transition::StaysTerminating,
+            Status::Releasing => Transition::Recreated,
             // Evicted with a new place in view: it leaves the old one all the same.
-            Status::Pipelined if evicted && held => Fate::Lingers,
-            Status::Pipelined if evicted => Fate::Returns,
+            Status::Pipelined if evicted && held => Transition::StaysTerminating,
+            Status::Pipelined if evicted => Transition::Recreated,
             Status::Pipelined
             | Status::Pending
             | Status::Gated
@@ -66,25 +66,25 @@ impl World {
             | Status::StuckInReleasing
             | Status::Succeeded
             | Status::Failed
-            | Status::Unknown => Fate::Stays,
+            | Status::Unknown => Transition::Unchanged,
         }
     }
 
     /// Carries out the decisions of a cycle and tells the engine.
-    pub(crate) fn step(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
+    pub(crate) fn apply_decisions(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
         let evicted = evicted_pods(report);
         let mut changed = Vec::new();
         for view in cluster.pods() {
-            let fate = self.fate(&view, evicted.contains(view.uid));
+            let transition = self.transition(&view, evicted.contains(view.uid));
             let Some(pod) = self.pods.get_mut(view.uid) else {
                 continue;
             };
-            match fate {
-                Fate::Stays => continue,
-                Fate::Runs => run(pod, &view),
-                Fate::Returns => recreate(pod),
-                Fate::Lingers if pod.deletion.is_some() => continue,
-                Fate::Lingers => pod.deletion = Some(now),
+            match transition {
+                Transition::Unchanged => continue,
+                Transition::Starts => run(pod, &view),
+                Transition::Recreated => recreate(pod),
+                Transition::StaysTerminating if pod.deletion.is_some() => continue,
+                Transition::StaysTerminating => pod.deletion = Some(now),
             }
             changed.push(Event::Pod(pod.clone()));
         }

@@ -20,13 +20,13 @@ pub(crate) const PODS_PER_NODE: usize = 35;
 /// So many of them have a GPU each.
 const GPUS_PER_NODE: usize = 8;
 /// Pods of a pod group.
-const GANG: usize = 4;
+const PODS_PER_GROUP: usize = 4;
 const QUEUES: usize = 20;
 /// Bursts of changes that a slow reader may be behind.
-const BURSTS_MAX: usize = 16;
+const BURSTS_BUFFERED_MAX: usize = 16;
 
 /// The running server; it ends with the value.
-pub(crate) struct Canned {
+pub(crate) struct CannedServer {
     pub(crate) address: SocketAddr,
     cluster: Arc<Cluster>,
     task: AbortHandle,
@@ -44,9 +44,9 @@ struct Cluster {
     bursts: broadcast::Sender<Bytes>,
 }
 
-impl Canned {
+impl CannedServer {
     /// Serves a cluster of so many pods.
-    pub(crate) async fn serve(pods: usize) -> anyhow::Result<Canned> {
+    pub(crate) async fn serve(pods: usize) -> anyhow::Result<CannedServer> {
         let cluster = Arc::new(Cluster {
             pods,
             pod: Template::new(&pod()),
@@ -55,13 +55,13 @@ impl Canned {
             version: AtomicU64::new(1),
             writes: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            bursts: broadcast::Sender::new(BURSTS_MAX),
+            bursts: broadcast::Sender::new(BURSTS_BUFFERED_MAX),
         });
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let router = axum::Router::new().fallback(answer).with_state(Arc::clone(&cluster));
         let task = tokio::spawn(async move { axum::serve(listener, router).await });
-        Ok(Canned {
+        Ok(CannedServer {
             address,
             cluster,
             task: task.abort_handle(),
@@ -92,7 +92,7 @@ impl Canned {
     }
 }
 
-impl Drop for Canned {
+impl Drop for CannedServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -159,7 +159,7 @@ impl Cluster {
         let count = match plural {
             "pods" => self.pods,
             "nodes" => self.nodes(),
-            "podgroups" => self.pods.div_ceil(GANG),
+            "podgroups" => self.pods.div_ceil(PODS_PER_GROUP),
             "queues" => QUEUES + 1,
             "priorityclasses" => 1,
             _ if plural.ends_with('s') => 0,
@@ -199,8 +199,8 @@ impl Cluster {
             ("POD", at),
             ("UID", at),
             ("NODE", at % self.nodes()),
-            ("GROUP", at / GANG),
-            ("QUEUE", at / GANG % QUEUES),
+            ("GROUP", at / PODS_PER_GROUP),
+            ("QUEUE", at / PODS_PER_GROUP % QUEUES),
             ("VERSION", version),
             ("GPUS", gpus),
             ("PHASE", version),
@@ -209,17 +209,17 @@ impl Cluster {
     }
 
     fn write_group(&self, text: &mut String, at: usize) {
-        let members = GANG.min(self.pods - at * GANG);
+        let members = PODS_PER_GROUP.min(self.pods - at * PODS_PER_GROUP);
         let gpus = (0..members)
-            .filter(|member| has_gpu((at * GANG + member) / self.nodes()))
+            .filter(|member| has_gpu((at * PODS_PER_GROUP + member) / self.nodes()))
             .count();
         let numbers = [("GROUP", at), ("UID", at), ("QUEUE", at % QUEUES), ("GPUS", gpus)];
         self.group.write(text, &numbers);
     }
 }
 
-fn has_gpu(slot: usize) -> bool {
-    slot < GPUS_PER_NODE
+fn has_gpu(pod_of_node: usize) -> bool {
+    pod_of_node < GPUS_PER_NODE
 }
 
 /// JSON text with places for numbers, which are written `%NAME%`.
@@ -292,9 +292,9 @@ fn group() -> Value {
             "annotations": { "kai.scheduler/last-start-timestamp": "2026-01-01T00:00:05Z" },
             "managedFields": managed_fields(&["metadata", "labels", "annotations", "spec", "queue", "minMember"]),
         },
-        "spec": { "minMember": GANG, "queue": "queue-%QUEUE%", "priorityClassName": "train" },
+        "spec": { "minMember": PODS_PER_GROUP, "queue": "queue-%QUEUE%", "priorityClassName": "train" },
         "status": {
-            "phase": "Running", "running": GANG, "pending": 0,
+            "phase": "Running", "running": PODS_PER_GROUP, "pending": 0,
             "resourcesStatus": { "allocated": amounts, "requested": amounts },
         },
     })

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::nearest::suggestion;
+use super::suggestion::suggestion;
 use super::{Warnings, display};
 
 /// The schema of a kind.

@@ -10,16 +10,16 @@ use anyhow::{Context as _, bail};
 use tokio::time::Instant;
 
 /// A process that is not ready by then hangs.
-const READY_MAX: Duration = Duration::from_secs(300);
+const READY_WAIT_MAX: Duration = Duration::from_secs(300);
 /// How often readiness is looked at.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// An answer over the loopback interface takes no longer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Ticks of /proc per second, on every Linux there is.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A running `kai`.
-pub(crate) struct Kai {
+pub(crate) struct KaiProcess {
     process: Child,
     address: SocketAddr,
     started: Instant,
@@ -27,7 +27,7 @@ pub(crate) struct Kai {
 
 /// What a process takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weight {
+pub(crate) struct ProcessUsage {
     /// Resident memory now.
     pub(crate) rss_mib: f64,
     /// Resident memory at its most.
@@ -36,9 +36,9 @@ pub(crate) struct Weight {
     pub(crate) cpu_seconds: f64,
 }
 
-impl Kai {
+impl KaiProcess {
     /// Starts a role.
-    pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<Kai> {
+    pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let address = free_address()?;
         // Built beside this program.
         let program = std::env::current_exe()?.with_file_name("kai");
@@ -52,7 +52,7 @@ impl Kai {
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("starting {}", program.display()))?;
-        Ok(Kai {
+        Ok(KaiProcess {
             process,
             address,
             started: Instant::now(),
@@ -60,12 +60,12 @@ impl Kai {
     }
 
     /// `kai all` with its webhooks, which the API server reaches by address.
-    pub(crate) fn all(kubeconfig: &Path, more: &[&str]) -> anyhow::Result<Kai> {
+    pub(crate) fn all(kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let webhooks = free_address()?;
         let url = format!("--role=admission=--webhook-url=https://{webhooks}");
         let port = format!("--role=admission=--webhook-addr={}", webhooks.port());
         let own = ["--plugin-server-port=0", &url, &port];
-        Kai::start("all", kubeconfig, &[&own, more].concat())
+        KaiProcess::start("all", kubeconfig, &[&own, more].concat())
     }
 
     /// Waits until it is ready; answers how long that took from the start.
@@ -77,10 +77,10 @@ impl Kai {
             if let Some(status) = self.process.try_wait()? {
                 bail!("kai ended: {status}");
             }
-            if self.started.elapsed() > READY_MAX {
+            if self.started.elapsed() > READY_WAIT_MAX {
                 bail!("kai does not get ready: {:?}", self.get("/readyz"));
             }
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(self.started.elapsed())
     }
@@ -97,7 +97,7 @@ impl Kai {
     }
 
     /// What it takes.
-    pub(crate) fn weight(&self) -> anyhow::Result<Weight> {
+    pub(crate) fn usage(&self) -> anyhow::Result<ProcessUsage> {
         let root = format!("/proc/{}", self.process.id());
         let status = std::fs::read_to_string(format!("{root}/status"))?;
         let mib = |key: &str| -> Option<f64> {
@@ -110,7 +110,7 @@ impl Kai {
         let after = stat.rsplit(')').next().unwrap_or_default();
         let ticks = after.split_whitespace().skip(11).take(2);
         let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
-        Ok(Weight {
+        Ok(ProcessUsage {
             rss_mib: mib("VmRSS:").context("VmRSS")?,
             peak_mib: mib("VmHWM:").context("VmHWM")?,
             cpu_seconds: ticks / TICKS_PER_SECOND,
@@ -118,8 +118,8 @@ impl Kai {
     }
 
     fn get(&self, path: &str) -> anyhow::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_MAX)?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        let mut stream = TcpStream::connect_timeout(&self.address, RESPONSE_WAIT_MAX)?;
+        stream.set_read_timeout(Some(RESPONSE_WAIT_MAX))?;
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -127,7 +127,7 @@ impl Kai {
     }
 }
 
-impl Drop for Kai {
+impl Drop for KaiProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.process.kill();

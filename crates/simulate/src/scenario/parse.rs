@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::files::{Format, format_of_text};
-use super::nearest::nearest;
+use super::sources::{Format, format_of_text};
+use super::suggestion::nearest;
 use crate::Error;
 
 /// Characters of a file that a message shows.
