@@ -421,7 +421,7 @@ impl Faults for Flaky {
         match (request.resource.as_str(), request.verb.as_str()) {
             ("nodes", "list") => Fault::Fail(503),
             ("namespaces", "get") => Fault::Delay(Duration::from_secs(5)),
-            ("configmaps", "create") if self.writes.fetch_add(1, Ordering::Relaxed) % 2 == 1 => Fault::DropAnswer,
+            ("configmaps", "create") if self.writes.fetch_add(1, Ordering::Relaxed) % 2 == 1 => Fault::DropResponse,
             _ => Fault::Pass,
         }
     }

@@ -191,7 +191,7 @@ impl Faults for LossyReservations {
     fn request(&self, request: &RequestInfo) -> Fault {
         let reserves = request.verb == "create" && request.resource == "pods" && request.namespace == RESERVATIONS;
         match reserves && self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-            true => Fault::DropAnswer,
+            true => Fault::DropResponse,
             false => Fault::Pass,
         }
     }
@@ -261,7 +261,7 @@ impl Faults for LossyStatuses {
             return Fault::Pass;
         }
         match self.0.fetch_add(1, Ordering::Relaxed) % 3 {
-            0 => Fault::DropAnswer,
+            0 => Fault::DropResponse,
             1 => Fault::Fail(500),
             _ => Fault::Pass,
         }

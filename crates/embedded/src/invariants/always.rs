@@ -9,7 +9,7 @@ use super::Violation;
 use super::bound_pod::BoundPod;
 use super::state::NodeState;
 
-/// What is asked for on a node stays within what it has: cores, memory, pods, devices.
+/// The requests on a node are within its CPU, memory, GPUs and MIG slices.
 pub(super) fn check_node_capacity(node_state: &NodeState, pods: &[&BoundPod], found: &mut Vec<Violation>) {
     let Some((cpu_milli, memory_bytes)) = node_state.allocatable else {
         return;
@@ -25,17 +25,16 @@ pub(super) fn check_node_capacity(node_state: &NodeState, pods: &[&BoundPod], fo
     };
     check("milli-cores", sum(&|pod| pod.requests.cpu_milli), cpu_milli);
     check("bytes of memory", sum(&|pod| pod.requests.memory_bytes), memory_bytes);
-    // A GPU that fails leaves more pods on a node than it now has devices for: judge by what it had.
+    // Capacity instead of allocatable: after a GPU fails, its pods are still there.
     let devices = node.capacity(keys::RESOURCE_GPU).unwrap_or(0);
-    // A reservation pod that was told no GPU yet is a question to the kubelet; nothing was promised to anybody on its account. Nor is what
-    // another scheduler promised our doing, as long as the kubelet has not taken the pod in.
+    // A reservation pod without a GPU has no users yet. A pod of another scheduler counts once the kubelet has admitted it.
     let promised = pods.iter().filter(|pod| match (pod.is_reservation, pod.is_foreign()) {
         (true, _) => pod.reserved.is_some(),
         (false, true) => pod.runs,
         (false, false) => true,
     });
     let whole: i64 = promised.map(|pod| pod.whole_gpus()).sum();
-    // Two schedulers may promise one GPU at a time; the kubelet then refuses one of the pods.
+    // Two schedulers may place pods on the same GPU at the same time; the kubelet then rejects one of them.
     let with_gpus = || pods.iter().filter(|pod| pod.whole_gpus() > 0);
     let is_race = with_gpus().any(|pod| pod.is_foreign()) && with_gpus().any(|pod| !pod.runs);
     check("GPUs", if is_race { 0 } else { whole }, devices);
@@ -52,7 +51,7 @@ pub(super) fn check_node_capacity(node_state: &NodeState, pods: &[&BoundPod], fo
     }
 }
 
-/// Shares of one GPU add up to no more than its memory, and no two groups hold the same GPU.
+/// The GPU shares of one GPU group are within the GPU's memory, and no two reservation pods hold the same GPU.
 pub(super) fn check_shared_gpus(node_state: &NodeState, pods: &[&BoundPod], found: &mut Vec<Violation>) {
     let (node, name) = (&node_state.node, node_state.node.metadata.plain_name());
     let Some(memory) = node_state.gpu_memory_mib else {
@@ -95,7 +94,7 @@ pub(super) fn check_shared_gpus(node_state: &NodeState, pods: &[&BoundPod], foun
     }
 }
 
-/// Replicas of one GPU are one memory: groups that hold replicas of the same GPU share it.
+/// GPU groups on replicas of the same GPU share its memory.
 fn check_replicated_gpus(
     node: &str,
     memory: i64,

@@ -3,7 +3,7 @@
 use kai_api::keys;
 use kai_engine::model::{GpuRequest, Millis, PodPhase, PodSpec};
 
-/// A pod with a node.
+/// A pod with a node that is not terminal.
 #[derive(Debug)]
 pub(super) struct BoundPod {
     pub(super) spec: PodSpec,
@@ -12,9 +12,9 @@ pub(super) struct BoundPod {
     pub(super) is_reservation: bool,
     pub(super) reserved: Option<String>,
     pub(super) group: Option<String>,
-    /// The scheduler that it asks for.
+    /// `spec.schedulerName`.
     scheduler: String,
-    /// Whether its containers run, so that a kubelet has taken it in.
+    /// Whether the pod runs, so that a kubelet has admitted it.
     pub(super) runs: bool,
 }
 
@@ -44,12 +44,12 @@ impl BoundPod {
         format!("{}/{}", self.spec.namespace, self.spec.name)
     }
 
-    /// Whether another scheduler than ours placed it.
+    /// Whether another scheduler placed the pod.
     pub(super) fn is_foreign(&self) -> bool {
         !self.is_reservation && self.scheduler != keys::SCHEDULER_NAME
     }
 
-    /// GPUs that it asks for as a whole.
+    /// The number of whole GPUs that the pod requests.
     pub(super) fn whole_gpus(&self) -> i64 {
         match self.spec.requests.gpu {
             GpuRequest::Whole { devices } => devices,
@@ -57,7 +57,7 @@ impl BoundPod {
         }
     }
 
-    /// GPUs that it counts as, on a machine whose GPUs have this memory.
+    /// The GPUs that the pod counts as in its queue, on a node whose GPUs have this memory.
     pub(super) fn gpus(&self, memory_mib: Option<i64>) -> f64 {
         match &self.spec.requests.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => 0.0,
@@ -69,7 +69,7 @@ impl BoundPod {
         }
     }
 
-    /// MiB that it takes of each GPU that it shares.
+    /// The memory in MiB that the pod uses of each GPU that it shares.
     pub(super) fn share_mib(&self, memory_mib: i64) -> Option<i64> {
         match &self.spec.requests.gpu {
             GpuRequest::Fraction { billionths, .. } => {

@@ -1,8 +1,7 @@
-//! Laws about GPUs themselves: who has which, by what kubelets gave and containers were told. Labels and annotations may be wrong; two
-//! pods on one GPU are two pods on one GPU.
+//! Invariants of the GPUs that pods really use: those that kubelets allocated and those in the containers' environment. Unlike labels
+//! and annotations, these can't be wrong.
 //!
-//! Nodes on which another scheduler placed pods with GPUs are left out: once it has taken a GPU that pods share, nothing here can help
-//! but the end of one of them.
+//! Nodes on which another scheduler placed GPU pods are not checked: if that scheduler takes a shared GPU, kai can't prevent it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,25 +11,25 @@ use super::Violation;
 use super::bound_pod::BoundPod;
 use super::state::State;
 
-/// The GPUs of pods, and the nodes that the laws are not about.
+/// The GPUs of pods, and the nodes that are not checked.
 #[derive(Debug, Default)]
 pub(super) struct GpuAssignments {
     pub(super) pod_gpus: Vec<PodGpus>,
-    /// Nodes on which another scheduler's pods had GPUs at some time.
+    /// Nodes on which a pod of another scheduler ever had GPUs.
     foreign: BTreeSet<String>,
 }
 
 /// The pods on one GPU.
 #[derive(Debug, Default)]
 struct GpuUsers<'a> {
-    /// Those that a kubelet gave it.
+    /// Pods to which the kubelet allocated the GPU.
     owners: Vec<&'a BoundPod>,
-    /// Those that were told that they have a part of it.
+    /// Pods that share the GPU.
     sharers: Vec<&'a BoundPod>,
 }
 
 impl GpuAssignments {
-    /// The GPUs as they are now.
+    /// Replaces the GPUs of pods by the present ones.
     pub(super) fn update(&mut self, pod_gpus: Vec<PodGpus>, state: &State) {
         let foreign = state.bound().filter(|pod| pod.is_foreign() && pod.whole_gpus() > 0);
         self.foreign.extend(foreign.map(|pod| pod.node.clone()));
@@ -43,7 +42,7 @@ impl GpuAssignments {
             .filter(|pod_gpus| !self.foreign.contains(&pod_gpus.node))
     }
 
-    /// No GPU is both a pod's own and shared by others, and none is shared beyond its memory.
+    /// No GPU is both allocated to a pod and shared by others, and no GPU is shared beyond its memory.
     pub(super) fn check(&self, state: &State, found: &mut Vec<Violation>) {
         let mut by_gpu: BTreeMap<(&str, &str), GpuUsers<'_>> = BTreeMap::new();
         for pod_gpus in self.checked() {
@@ -78,7 +77,7 @@ impl GpuAssignments {
         }
     }
 
-    /// In a cluster that has settled, each GPU that pods share is held for them by their group's reservation pod.
+    /// In a settled cluster, the reservation pod of a GPU group holds the GPU that the group's pods share.
     pub(super) fn check_settled(&self, state: &State, found: &mut Vec<Violation>) {
         let mut held: BTreeSet<(&str, &str, &str)> = BTreeSet::new();
         for pod_gpus in self.checked() {

@@ -1,7 +1,12 @@
-//! What must hold at every instant of a cluster's life, whatever fails: no GPU, node or queue is promised beyond what it has. And what must
-//! hold once things have settled: gangs whole or absent, a reason for all who wait, no helper object without a user.
+//! Invariants of a cluster, which tests check while they inject faults.
 //!
-//! Judged from the objects in the API alone, by arithmetic of its own: it shares no code with the scheduler's decisions.
+//! - `always`: at every instant, no node, GPU or queue is allocated beyond its capacity or limit.
+//! - `gpu_assignments`: at every instant, the same by the GPUs that pods really use.
+//! - `settled`: once all controllers have finished, gangs run with their minimum or not at all, every waiting pod has a reason, and every
+//!   reservation pod has a user.
+//!
+//! The checks read the objects of the API and the simulated kubelets. They share no code with the scheduler's decisions. [`Watcher`] runs
+//! them after every change.
 
 mod always;
 mod bound_pod;
@@ -15,7 +20,7 @@ use std::sync::Arc;
 use state::State;
 pub use watcher::Watcher;
 
-/// A law that does not hold, as a sentence.
+/// A violated invariant, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation(pub String);
 
@@ -25,10 +30,10 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// The objects that the laws are about.
+/// The objects that the invariants are about.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Pods that have not ended.
+    /// Pods that are not terminal.
     pub pods: Vec<Arc<kai_api::Pod>>,
     /// Nodes.
     pub nodes: Vec<Arc<kai_api::Node>>,
@@ -41,7 +46,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The present state of the watches.
+    /// The present objects of the watches.
     pub fn of(feeds: &kai_cluster::Feeds) -> Snapshot {
         Snapshot {
             pods: feeds.pods().all(),
@@ -52,12 +57,12 @@ impl Snapshot {
         }
     }
 
-    /// Laws of every instant that do not hold.
+    /// Violated invariants of every instant.
     pub fn violations(&self) -> Vec<Violation> {
         State::of(self).violations()
     }
 
-    /// Laws of a settled cluster that do not hold, those of every instant included.
+    /// Violated invariants of a settled cluster, including those of every instant.
     pub fn violations_when_settled(&self) -> Vec<Violation> {
         let state = State::of(self);
         let mut found = state.violations();

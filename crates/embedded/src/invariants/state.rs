@@ -1,4 +1,4 @@
-//! What the laws need to know of the cluster, read once per object and kept up to date change by change.
+//! The cluster as the invariants see it. Each changed object is read once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use super::always::{check_node_capacity, check_shared_gpus};
 use super::bound_pod::BoundPod;
 use super::{Snapshot, Violation};
 
-/// Shares are rounded to hundredths on the way.
+/// The tolerance of queue limits: GPU shares are rounded to hundredths.
 const ROUNDING_GPUS: f64 = 0.011;
 
 /// A node.
 #[derive(Debug)]
 pub(super) struct NodeState {
     pub(super) node: Arc<kai_api::Node>,
-    /// Milli-cores and bytes of memory; `None` if they can't be read.
+    /// Allocatable milli-cores and bytes of memory; `None` if they can't be read.
     pub(super) allocatable: Option<(i64, i64)>,
     pub(super) gpu_memory_mib: Option<i64>,
 }
@@ -96,22 +96,22 @@ impl State {
         set(&mut self.queues, key, queue);
     }
 
-    /// Pods with a node that have not ended.
+    /// Pods with a node that are not terminal.
     pub(super) fn bound(&self) -> impl Iterator<Item = &BoundPod> {
         self.bound.values()
     }
 
-    /// The pod of this name, if it still is this one.
+    /// The pod with this key and uid.
     pub(super) fn pod(&self, key: &ObjectKey, uid: &str) -> Option<&BoundPod> {
         self.bound.get(key).filter(|pod| pod.spec.uid == uid)
     }
 
-    /// MiB of each GPU of a node.
+    /// The memory of each GPU of a node.
     pub(super) fn gpu_memory_mib(&self, node: &str) -> Option<i64> {
         self.nodes.get(&ObjectKey::new("", node))?.gpu_memory_mib
     }
 
-    /// Laws of every instant that do not hold.
+    /// Violated invariants of every instant.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         let mut by_node: BTreeMap<&str, Vec<&BoundPod>> = BTreeMap::new();
@@ -137,7 +137,7 @@ impl State {
         found
     }
 
-    /// GPUs of the pods of each queue, those of its children included.
+    /// The GPUs of the pods of each queue, including those of its child queues.
     pub(super) fn gpus_by_queue(&self, counts: impl Fn(&BoundPod) -> bool) -> BTreeMap<&str, f64> {
         let mut used: BTreeMap<&str, f64> = BTreeMap::new();
         for pod in self.bound.values().filter(|pod| counts(pod)) {
@@ -145,7 +145,7 @@ impl State {
             let node_state = self.nodes.get(&ObjectKey::new("", &pod.node));
             let gpus = pod.gpus(node_state.and_then(|node_state| node_state.gpu_memory_mib));
             let mut queue = self.groups.get(&ObjectKey::new(&group.namespace, &group.name));
-            // A tree is never deeper than it has queues.
+            // Bounds the walk if the parents form a loop.
             for _ in 0..=self.queues.len() {
                 let Some(name) = queue else { break };
                 *used.entry(name).or_default() += gpus;

@@ -1,4 +1,4 @@
-//! Judges the cluster after every change that the watches tell of.
+//! Checks the invariants after every change.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +13,20 @@ use super::gpu_assignments::GpuAssignments;
 use super::state::State;
 use super::{Snapshot, Violation};
 
-/// Judges the cluster until dropped.
+/// Checks the invariants after every change, until dropped.
 #[derive(Debug)]
 pub struct Watcher {
     feeds: Arc<Feeds>,
     kubelets: Kubelets,
-    /// A plain lock: held to add and to read only.
+    /// Held for reads and inserts only.
     found: Arc<Mutex<BTreeSet<Violation>>>,
-    /// A plain lock: held to judge by it.
+    /// Held for one check.
     assignments: Arc<Mutex<GpuAssignments>>,
     task: AbortHandle,
 }
 
 impl Watcher {
-    /// Starts to judge what the API and these kubelets say. Must be called within a runtime.
+    /// Starts to check the API's objects and these kubelets. Must be called within a runtime.
     pub fn start(context: &Context, kubelets: &Kubelets) -> Watcher {
         let feeds = Arc::clone(&context.feeds);
         let (found, assignments) = (Arc::default(), Arc::default());
@@ -52,7 +52,7 @@ impl Watcher {
         found.iter().cloned().collect()
     }
 
-    /// Violations so far, and those of a settled cluster right now.
+    /// Violations so far, and the present violations of a settled cluster.
     pub fn found_when_settled(&self) -> Vec<Violation> {
         let mut all: BTreeSet<Violation> = self.found().into_iter().collect();
         let snapshot = Snapshot::of(&self.feeds);
@@ -100,7 +100,7 @@ async fn check(
         for (key, pod) in pods.take() {
             state.apply_pod(key, pod.as_ref());
         }
-        // Before all lists are there, pods may seem to be on nodes that are not.
+        // Before all watches have synced, a pod may refer to a node that is not listed yet.
         if !feeds.are_synced() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Evictions by the kubelet: a node that runs out of memory or disk ends pods, one at a time.
+//! Evictions by the kubelet under memory pressure.
 
 use kai_api::ObjectKey;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Kubelets, Stage, pod_status};
 
 impl Kubelets {
-    /// The node is short of memory: its kubelet ends the pod that comes first in its order. Answers with that pod.
+    /// Simulates memory pressure: the kubelet evicts the first pod of its eviction order. Returns that pod.
     pub async fn evict_for_memory_pressure(&self, node: &str) -> Result<Option<ObjectKey>, String> {
         let victim = {
             let state = self.lock();
@@ -24,7 +24,7 @@ impl Kubelets {
         Ok(victim)
     }
 
-    /// The pod's kubelet ends it for want of memory, whatever comes first in its order.
+    /// Makes the kubelet evict this pod, regardless of the eviction order.
     pub async fn evict(&self, namespace: &str, name: &str) -> Result<(), String> {
         let key = ObjectKey::new(namespace, name);
         let record = self
@@ -39,8 +39,8 @@ impl Kubelets {
     }
 }
 
-/// In which order pods go. Who uses more than it asked for goes first: of simulated pods, which use nothing, those count as such that
-/// asked for nothing, or for less than their limit. Then priority decides.
+/// The eviction order. A kubelet first evicts pods that use more than they request. Simulated pods use nothing, so the QoS class stands
+/// for that: BestEffort, then Burstable. Priority decides between equals.
 fn rank(pod: &Value) -> (u8, i64) {
     let class = match pod["status"]["qosClass"].as_str() {
         Some("Guaranteed") => 2,

@@ -1,8 +1,13 @@
-//! Simulated kubelets: nodes whose pods start, run and stop without containers. Which devices a pod gets is decided by the node
-//! agent's own code on made-up GPUs; everything else a kubelet does to pods is done here, through the Kubernetes API only, so that it
-//! works against the embedded API server and a real one.
+//! Simulated kubelets: nodes whose pods start, run and stop without containers. The node agent's own code chooses the devices, on fake
+//! GPUs. Kubelets use the Kubernetes API alone, so they also run on a real API server. They never schedule.
 //!
-//! It never schedules and never looks at what kai decided.
+//! | module | content |
+//! |---|---|
+//! | `nodes_file`, `node_template` | the YAML file of simulated nodes, its validation, and the Node objects |
+//! | `node` | one node: capacity, admitted pods, choice of devices; pure |
+//! | `pod_lifecycle`, `pod_status` | the stages of a pod from admission to removal, and the statuses that the kubelet writes |
+//! | `eviction` | evictions under memory pressure |
+//! | `pod_gpus` | the GPUs that each pod uses, for the invariants |
 
 mod eviction;
 mod node;
@@ -26,15 +31,15 @@ use node::SimulatedNode;
 pub use node_template::{Delays, NodeTemplate, NodesFile};
 pub use pod_gpus::PodGpus;
 
-/// Annotation on pods: end by itself after this many seconds.
+/// Pod annotation: the seconds after which the pod ends by itself.
 pub const RUN_SECONDS: &str = "sim.kai.scheduler/run-seconds";
-/// Annotation on pods: the exit code with which it ends.
+/// Pod annotation: the exit code of a pod that ends by itself.
 pub const EXIT_CODE: &str = "sim.kai.scheduler/exit-code";
 
-/// Pods that are worked on at a time.
+/// Pods that are reconciled at a time.
 const WORKERS_MAX: usize = 32;
 
-/// Simulated kubelets of any number of nodes. Cheap to clone.
+/// The simulated kubelets of all nodes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Kubelets {
     inner: Arc<Inner>,
@@ -46,7 +51,7 @@ struct Inner {
     delays: Delays,
     queue: WorkQueue<ObjectKey>,
     identity: PodIdentity,
-    /// A plain lock: held for look-ups only, never across an await.
+    /// Held for lookups only, never across an await.
     state: Mutex<State>,
 }
 
@@ -54,23 +59,23 @@ struct Inner {
 struct State {
     nodes: BTreeMap<String, SimulatedNode>,
     pods: FxHashMap<ObjectKey, PodRecord>,
-    /// Numbers pods' addresses.
+    /// The number of pod addresses given so far.
     addresses: u32,
 }
 
-/// A pod on one of our nodes.
+/// A pod on a simulated node.
 #[derive(Clone, Debug)]
 struct PodRecord {
     uid: String,
     node: String,
     object: Arc<Value>,
     stage: Stage,
-    /// Since when it has been asked to go.
+    /// When the kubelet saw the deletion of the pod.
     stopping: Option<Instant>,
     address: String,
 }
 
-/// How far a pod has come.
+/// The stage of a pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Starting { since: Instant },
@@ -79,7 +84,7 @@ enum Stage {
 }
 
 impl Kubelets {
-    /// No nodes yet.
+    /// Kubelets without nodes.
     pub fn new(context: &Context, delays: Delays) -> Kubelets {
         let quick = Backoff {
             first: Duration::from_millis(200),
@@ -108,7 +113,7 @@ impl Kubelets {
         let gpus = template.gpus(name)?;
         let mut object = template.object(name, gpus.as_ref());
         let (_, allocatable) = template.resources(gpus.as_ref());
-        // Parsed as the scheduler parses it, so that both mean the same by "1Ti".
+        // Parsed by the scheduler's code, so that both read quantities alike.
         let read: kai_api::Node =
             serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "allocatable": allocatable } }))
                 .map_err(|error| format!("node {name}: {error}"))?;
@@ -166,14 +171,14 @@ impl Kubelets {
         written.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Takes a node out of the cluster, with its pods.
+    /// Deletes a node and its pods.
     pub async fn remove(&self, name: &str) -> Result<(), String> {
         self.lock().nodes.remove(name);
         let client = &self.inner.context.client;
         let failed = |error: kai_cluster::Error| error.to_string();
         let target = Target::of::<kai_api::Node>("", name);
         client.delete(target, &Deletion::default()).await.map_err(failed)?;
-        // What the garbage collector of pods does when their node is gone.
+        // As the pod garbage collector does.
         for key in self.pods_of(name) {
             let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
             let now = Deletion {
@@ -185,7 +190,7 @@ impl Kubelets {
         Ok(())
     }
 
-    /// The node stops or goes on to answer.
+    /// Sets whether the node's kubelet responds. Its condition `Ready` follows.
     pub async fn set_ready(&self, name: &str, ready: bool) -> Result<(), String> {
         if let Some(node) = self.lock().nodes.get_mut(name) {
             node.ready = ready;
@@ -193,14 +198,14 @@ impl Kubelets {
         self.write_node_status(name).await
     }
 
-    /// The node's kubelet rejects so many of the pods that come next; with 0 it rejects none any more.
+    /// Makes the node's kubelet reject the next `count` pods.
     pub fn reject_next(&self, name: &str, count: u32) {
         if let Some(node) = self.lock().nodes.get_mut(name) {
             node.rejections = count;
         }
     }
 
-    /// A GPU of the node fails, or is repaired. Answers with its UUID.
+    /// Makes a GPU of the node fail or recover. Returns its UUID.
     pub async fn set_gpu_health(&self, name: &str, index: usize, healthy: bool) -> Result<String, String> {
         let uuid = {
             let mut state = self.lock();
@@ -221,7 +226,7 @@ impl Kubelets {
         Ok(uuid)
     }
 
-    /// A running pod ends with this exit code.
+    /// Ends a running pod with this exit code.
     pub async fn end_pod(&self, namespace: &str, name: &str, exit_code: i64) -> Result<(), String> {
         let key = ObjectKey::new(namespace, name);
         let record = self.lock().pods.get(&key).cloned();
@@ -232,7 +237,7 @@ impl Kubelets {
             .map_err(|error| error.to_string())
     }
 
-    /// UUIDs and MiB of the GPUs of a node.
+    /// UUIDs and memory in MiB of the GPUs of a node.
     pub fn gpus_on(&self, node: &str) -> Vec<(String, i64)> {
         let state = self.lock();
         let gpus = state.nodes.get(node).and_then(|node| node.gpus.as_ref());
@@ -263,7 +268,7 @@ impl Kubelets {
                 match inner.reconcile(&key).await {
                     Ok(outcome) => outcome,
                     Err(error) => {
-                        tracing::warn!(%key, %error, "a simulated kubelet could not write; it tries again");
+                        tracing::warn!(%key, %error, "a simulated kubelet could not write; it retries");
                         Outcome::Retry
                     }
                 }
@@ -289,7 +294,7 @@ impl Inner {
     }
 }
 
-/// A kubelet knows no reservations: to it every pod is charged for what it asks for.
+/// An identity without a reservation namespace: to a kubelet a reservation pod is a pod like others.
 pub(crate) fn pod_identity() -> PodIdentity {
     PodIdentity {
         reservation_namespace: String::new(),

@@ -1,5 +1,5 @@
-//! One simulated machine: what it has, who is on it, and whether one more pod fits. Devices are chosen by the node agent's own code.
-//! Pure; the shell in the parent module talks to the API.
+//! One simulated node: its capacity, its pods, and the admission of further pods. The node agent's own code chooses the devices. Pure;
+//! the parent module talks to the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,42 +13,42 @@ use tokio::time::Instant;
 
 use super::node_template::NodeTemplate;
 
-/// A simulated machine.
+/// A simulated node.
 #[derive(Debug)]
 pub(super) struct SimulatedNode {
     pub(super) template: NodeTemplate,
     pub(super) gpus: Option<NodeGpus>,
     pub(super) ready: bool,
-    /// Pods that it does not take, whatever they ask for.
+    /// The number of next pods that the kubelet rejects; set by tests.
     pub(super) rejections: u32,
     cpu_milli: i64,
     memory_bytes: i64,
     pods: BTreeMap<String, AdmittedPod>,
-    /// What the node agent keeps for the next reservation pod.
+    /// GPUs of reservation pods that left lately: the node agent prefers them for the next reservation pod.
     left: LeftGpus,
 }
 
-/// A pod on the machine.
+/// A pod that the kubelet admitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AdmittedPod {
     cpu_milli: i64,
     memory_bytes: i64,
     /// Device ids by resource.
     pub(super) devices: BTreeMap<String, Vec<String>>,
-    /// UUIDs of GPUs that its containers were told, and of which it has a part.
+    /// UUIDs of the GPUs that the pod shares.
     pub(super) shared: Vec<String>,
     is_reservation: bool,
 }
 
 impl AdmittedPod {
-    /// The UUIDs of the GPUs it was given.
+    /// UUIDs of the allocated GPUs.
     pub(super) fn gpu_uuids(&self) -> Vec<String> {
         let ids = self.devices.values().flatten();
         ids.map(|id| unreplicated(id).to_owned()).collect()
     }
 }
 
-/// Why a kubelet does not take a pod, in a kubelet's words.
+/// Why the kubelet rejects a pod, as a kubelet words it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rejection {
     pub(super) reason: String,
@@ -69,7 +69,7 @@ impl SimulatedNode {
         })
     }
 
-    /// Takes the pod, or says why not. A pod that is there already keeps what it has.
+    /// Admits or rejects a pod. A pod that is admitted already keeps its devices.
     pub(super) fn admit(&mut self, pod: &PodSpec) -> Result<&AdmittedPod, Rejection> {
         if !self.pods.contains_key(&pod.uid) {
             if let Some(rest) = self.rejections.checked_sub(1) {
@@ -88,19 +88,19 @@ impl SimulatedNode {
         Ok(&self.pods[&pod.uid])
     }
 
-    /// What the pod was given.
+    /// The admitted pod with this uid.
     pub(super) fn admitted_pod(&self, uid: &str) -> Option<&AdmittedPod> {
         self.pods.get(uid)
     }
 
-    /// The pod's containers were told these GPUs.
+    /// Sets the GPUs that the pod shares.
     pub(super) fn share(&mut self, uid: &str, gpus: Vec<String>) {
         if let Some(admitted) = self.pods.get_mut(uid) {
             admitted.shared = gpus;
         }
     }
 
-    /// The pod is gone.
+    /// Frees the resources of the pod.
     pub(super) fn release(&mut self, uid: &str) {
         let Some(admitted) = self.pods.remove(uid) else { return };
         if admitted.is_reservation {
@@ -153,7 +153,7 @@ impl SimulatedNode {
         })
     }
 
-    /// Chooses devices as the kubelet does: of the healthy free ones, those that the plugin prefers.
+    /// Chooses devices as the kubelet does: the device plugin's preferred ones of the healthy free devices.
     fn choose(&self, resource: &str, count: usize) -> Result<Vec<String>, Rejection> {
         let unexpected = |message: String| Rejection {
             reason: "UnexpectedAdmissionError".to_owned(),
@@ -191,7 +191,7 @@ impl SimulatedNode {
     }
 }
 
-/// Devices that the kubelet hands out. Parts of GPUs are none of its business.
+/// The devices that the kubelet allocates for a request. GPU shares are not among them.
 fn device_requests(gpu: &GpuRequest) -> Vec<(String, usize)> {
     let count = |devices: i64| usize::try_from(devices).unwrap_or(0);
     match gpu {

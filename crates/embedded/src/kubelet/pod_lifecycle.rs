@@ -1,4 +1,4 @@
-//! A pod on a simulated node, from being bound to being gone: what the kubelet writes at which stage.
+//! The stages of a pod on a simulated node, from the binding to the removal, and what the kubelet writes at each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use super::node::{self, Rejection};
 use super::{EXIT_CODE, Inner, PodRecord, RUN_SECONDS, Stage, pod_gpus, pod_status};
 
-/// How often a kubelet looks again for a ConfigMap that a pod needs.
+/// The pause before the kubelet checks again for a missing ConfigMap, or for a node that is not ready.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
-/// A pod that is to run for longer runs for ever: clocks can't count to every number that people write.
+/// The longest run time. A pod with a longer one never ends by itself: larger times overflow the clock.
 const RUN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Inner {
@@ -44,7 +44,7 @@ impl Inner {
         }
     }
 
-    /// A pod that is gone, or was followed by another of the same name, leaves its machine.
+    /// Releases the pod of this name if it is gone or replaced by a pod with another uid.
     fn release_replaced_pod(&self, key: &ObjectKey, uid: &str) {
         let mut state = self.lock();
         let Some(record) = state.pods.get(key) else { return };
@@ -167,7 +167,7 @@ impl Inner {
         Ok(Outcome::Again(Duration::ZERO))
     }
 
-    /// The node agent's duty: a reservation pod is told which GPU it holds.
+    /// Annotates a reservation pod with its GPU, as the node agent does.
     async fn annotate_reservation_pod(&self, key: &ObjectKey, record: &PodRecord) -> Result<(), kai_cluster::Error> {
         let ours =
             *key.namespace == *keys::RESERVATION && record.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
@@ -203,7 +203,7 @@ impl Inner {
             .await
     }
 
-    /// The pod is over, with this status.
+    /// Ends a pod with this status.
     pub(super) async fn end(
         &self,
         key: &ObjectKey,
@@ -216,12 +216,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Stops a pod that was asked to go, then takes its object away.
+    /// Stops a deleted pod, then removes its object.
     async fn stop(&self, key: &ObjectKey, uid: &str) -> Result<Outcome, kai_cluster::Error> {
         if let Some(rest) = self.remaining_stop_time(key, uid) {
             return Ok(Outcome::Again(rest));
         }
-        // Before others can know that the pod is gone: the scheduler may hear of it sooner than this watch does.
+        // Before the removal: the scheduler's watch may show the removal before this watch does.
         let record = self.lock().pods.get(key).filter(|record| record.uid == uid).cloned();
         if let Some(record) = record {
             self.release(&record);
@@ -243,7 +243,7 @@ impl Inner {
         }
     }
 
-    /// How long it still takes the pod to stop.
+    /// The time until the pod has stopped; `None` if it has.
     fn remaining_stop_time(&self, key: &ObjectKey, uid: &str) -> Option<Duration> {
         let mut state = self.lock();
         let record = state.pods.get_mut(key).filter(|record| record.uid == uid)?;
@@ -253,14 +253,14 @@ impl Inner {
             .filter(|rest| !rest.is_zero())
     }
 
-    /// What the pod had is free.
+    /// Frees the resources of the pod.
     fn release(&self, record: &PodRecord) {
         if let Some(node) = self.lock().nodes.get_mut(&record.node) {
             node.release(&record.uid);
         }
     }
 
-    /// Writes how the pod ended. One that was asked to go meanwhile goes at once: the watch no longer shows pods that have ended.
+    /// Writes a terminal status. Removes a pod that was deleted meanwhile: the watch does not show terminal pods.
     async fn write_terminal_status(&self, key: &ObjectKey, status: Value) -> Result<(), kai_cluster::Error> {
         let written = self.write(key, status).await?;
         let metadata = written.as_ref().map(|pod| &pod["metadata"]);
@@ -273,7 +273,7 @@ impl Inner {
         }
     }
 
-    /// The pod as it is then, unless it is gone.
+    /// Writes a status and returns the pod; `None` if the pod is gone.
     async fn write(&self, key: &ObjectKey, status: Value) -> Result<Option<Value>, kai_cluster::Error> {
         let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         let written = self
@@ -300,7 +300,7 @@ impl Inner {
     }
 }
 
-/// How long a pod runs. Nonsense means for ever, and so does a time that no clock reaches.
+/// The run time of a pod; `None` for an invalid or too long one, which means forever.
 fn run_time(text: &str) -> Option<Duration> {
     let run = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
     (run <= RUN_MAX).then_some(run)

@@ -8,7 +8,7 @@ use super::kinds::Kind;
 use super::object::{Object, meta_text};
 use super::status_error::StatusError;
 
-/// What a list or watch is narrowed to.
+/// A label and field selector.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selector {
     labels: Vec<Requirement>,
@@ -39,12 +39,12 @@ struct FieldRequirement {
 }
 
 impl Selector {
-    /// Everything.
+    /// The selector of all objects.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// From the texts of `labelSelector` and `fieldSelector`.
+    /// Parses the query parameters `labelSelector` and `fieldSelector`.
     pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(labels)?,
@@ -52,7 +52,7 @@ impl Selector {
         })
     }
 
-    /// From the text of a label selector alone.
+    /// Parses a label selector.
     pub fn labels(text: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(text)?,
@@ -60,7 +60,7 @@ impl Selector {
         })
     }
 
-    /// From a `LabelSelector` object; `None` if it is malformed.
+    /// Reads a `LabelSelector` object; `None` if it is malformed.
     pub fn of_object(selector: &Value) -> Option<Self> {
         let mut labels = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -94,12 +94,12 @@ impl Selector {
         })
     }
 
-    /// Whether it selects everything.
+    /// Whether the selector selects all objects.
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether it selects the object.
+    /// Whether the selector selects the object.
     pub fn matches(&self, object: &Object) -> bool {
         self.matches_value(object)
     }
@@ -113,7 +113,7 @@ impl Selector {
                 .all(|f| (field(object, &f.path) == f.value) == f.equal)
     }
 
-    /// Whether it selects this set of labels.
+    /// Whether the selector selects these labels.
     pub(crate) fn matches_labels(&self, labels: &Value) -> bool {
         self.labels.iter().all(|r| r.test.passes(labels[&r.key].as_str()))
     }
@@ -224,7 +224,7 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Status
         };
         let path = path.trim();
         if !selectable(kind, path) {
-            // Kinds with fields of their own have a message of their own.
+            // Kubernetes' message differs for kinds with selectable fields of their own.
             let message = if kind.is("", "pods") || kind.custom.is_some() {
                 format!("field label not supported: {path}")
             } else {
@@ -285,7 +285,7 @@ fn selectable(kind: &Kind, path: &str) -> bool {
 }
 
 fn field(object: &Value, path: &str) -> String {
-    // Events are stored in their core form.
+    // Events are stored in the core form.
     if let Some(rest) = path.strip_prefix("regarding.") {
         return field(object, &format!("involvedObject.{rest}"));
     }

@@ -1,5 +1,5 @@
-//! The store at value level, for kubelets, controllers and tests in this process: the same rules, without HTTP, faults,
-//! webhooks or policies. Resources are named as for `kubectl`: `pods`, `queues.scheduling.run.ai`.
+//! Direct access to the store, for kubelets, controllers and tests in this process: the same defaulting and validation, without HTTP,
+//! faults, webhooks and policies. Callers name resources as for `kubectl`: `pods`, `queues.scheduling.run.ai`.
 
 use serde_json::{Value, json};
 
@@ -13,10 +13,10 @@ use super::store::{Cursor, DeleteOptions, ManagerOperation, Page, WatchEvent, Wr
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Who writes through the door, in `managedFields`.
+/// The manager in `managedFields` of handles without a name.
 const MANAGER: &str = "sim";
 
-/// The store without HTTP. Cheap to clone.
+/// Direct access to the store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StoreHandle {
     server: Server,
@@ -31,7 +31,7 @@ impl StoreHandle {
         }
     }
 
-    /// The same, with its writes booked under this name.
+    /// The same handle, with this manager in `managedFields`.
     pub fn named(self, manager: &str) -> Self {
         Self {
             manager: manager.to_owned(),
@@ -46,7 +46,7 @@ impl StoreHandle {
         store.get(&kind, &key(&kind, namespace, name))
     }
 
-    /// The objects of a namespace, or of all if `namespace` is empty.
+    /// The objects of a namespace, or of all namespaces if `namespace` is empty.
     pub fn list(&self, resource: &str, namespace: &str, selector: &Selector) -> Result<Page, StatusError> {
         let store = self.server.lock();
         let kind = store.kind_named(resource)?;
@@ -59,7 +59,7 @@ impl StoreHandle {
         Selector::parse(&kind, labels, fields)
     }
 
-    /// Creates an object. Its namespace is `default` if it says none.
+    /// Creates an object, in the namespace `default` if the object names none.
     pub fn create(&self, object: Value) -> Result<Object, StatusError> {
         let mut store = self.server.lock();
         let kind = store.kind_of(&object)?;
@@ -67,7 +67,7 @@ impl StoreHandle {
         store.create(&kind, &namespace, object, &self.write_options())
     }
 
-    /// Replaces an object, except for its status if that is written apart.
+    /// Replaces an object, without its status if the kind has a status subresource.
     pub fn update(&self, object: Value) -> Result<Object, StatusError> {
         self.write(object, &self.write_options())
     }
@@ -77,7 +77,7 @@ impl StoreHandle {
         self.write(object, &self.write_options().of_status())
     }
 
-    /// Creates an object or, if it exists, replaces it whatever its revision.
+    /// Creates an object, or replaces the existing one regardless of its revision.
     pub fn put(&self, mut object: Value) -> Result<Object, StatusError> {
         match self.create(object.clone()) {
             Err(error) if error.reason == "AlreadyExists" => {
@@ -109,7 +109,7 @@ impl StoreHandle {
         self.patch_with(resource, namespace, name, patch, self.write_options().of_status())
     }
 
-    /// Deletes an object; gives its last state, or the state in which it waits for its end.
+    /// Deletes an object; returns its last state, or the terminating object if grace or finalizers keep it.
     pub fn delete(
         &self,
         resource: &str,
@@ -129,7 +129,7 @@ impl StoreHandle {
         self.server.lock().bind(namespace, pod, &binding, false).map(|_| ())
     }
 
-    /// Watches a resource from a revision on; from now on if none is given.
+    /// Watches a resource from a revision on, or from the latest one if `since` is `None`.
     pub fn watch(
         &self,
         resource: &str,
@@ -202,10 +202,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next event, waiting for it. An error means that the history no longer reaches back: list and watch again.
+    /// Waits for the next event. An error means that the history no longer has the watch's revision: list and watch again.
     pub async fn next(&mut self) -> Result<WatchEvent, StatusError> {
         loop {
-            // Seen before reading, so that a change in between wakes us.
+            // Read before the batch, so that a change in between wakes this task.
             let head = self.cursor.head.value();
             if let Some(event) = self.try_next()? {
                 return Ok(event);
@@ -214,7 +214,7 @@ impl Watch {
         }
     }
 
-    /// The next event if there is one.
+    /// The next event, if there is one already.
     pub fn try_next(&mut self) -> Result<Option<WatchEvent>, StatusError> {
         if self.ready.is_empty() {
             let batch = self.server.lock().batch(&self.cursor)?;

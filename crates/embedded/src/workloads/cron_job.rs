@@ -1,4 +1,4 @@
-//! CronJobs: a job for each time of the schedule. Pure; the parent carries the plan out.
+//! CronJobs: a Job for each time of the schedule. Pure; `reconcile` carries the plan out.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::objects::{CronJob, Job, Workload, copy_present};
 use super::{conditions, job};
 
-/// Annotation of a job: for which time of the schedule it was made.
+/// Job annotation: the scheduled time.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Finished jobs that are kept, unless the cron job says otherwise.
+/// The defaults of `successfulJobsHistoryLimit` and `failedJobsHistoryLimit`.
 const SUCCESSFUL_KEPT: u64 = 3;
 const FAILED_KEPT: u64 = 1;
 
-/// What to do for a cron job.
+/// The writes for a CronJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) create: Option<Value>,
@@ -65,9 +65,9 @@ pub(super) fn plan(cron_job: &Workload, jobs: &[Workload], now: Timestamp) -> Pl
     plan
 }
 
-/// Times of a schedule around now.
+/// The scheduled times next to now.
 struct Times {
-    /// The latest time that came since the last job was started.
+    /// The latest scheduled time since the last started Job.
     due: Option<Timestamp>,
     next: Option<Timestamp>,
 }
@@ -116,7 +116,7 @@ fn is_in_time(cron_job: &Workload, due: Timestamp, now: Timestamp) -> bool {
     bound.is_none_or(|bound| late <= bound)
 }
 
-/// From now to then; at least a moment, so that time passes.
+/// The time from `now` to `then`; at least a millisecond, so that the clock advances.
 fn wait(now: Timestamp, then: Timestamp) -> Duration {
     let millis = then.as_millisecond().saturating_sub(now.as_millisecond());
     Duration::from_millis(u64::try_from(millis).unwrap_or(0).max(1))
@@ -131,12 +131,12 @@ fn new_job(cron_job: &Workload, due: Timestamp) -> Value {
     json!({ "metadata": metadata, "spec": template["spec"] })
 }
 
-/// Named after the minute: the same time never starts two jobs.
+/// The name has the scheduled minute, so that one scheduled time never starts two Jobs.
 fn job_name(cron_job: &Workload, due: Timestamp) -> String {
     format!("{}-{}", cron_job.name(), due.as_second() / 60)
 }
 
-/// Finished jobs beyond the number that is kept, the oldest first.
+/// Finished Jobs beyond the history limits, the oldest first.
 fn surplus_history(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
     let of = |kind: &str, limit: &Value, usual: u64| {
         let mut ended: Vec<&Workload> = jobs.iter().filter(|job| conditions::holds(&job.status, kind)).collect();

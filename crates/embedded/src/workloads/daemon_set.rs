@@ -1,5 +1,5 @@
-//! DaemonSets: a pod on each node that takes it; updates within the bound on unavailable pods. Pure. The bound on the surge means
-//! nothing here: an old pod goes before the new one comes.
+//! DaemonSets: a pod on each matching node; rolling updates within `maxUnavailable`. Pure. `maxSurge` is not supported: the old pod goes
+//! before the new pod comes.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[OwnedPod], revision
     let names = nodes.iter().filter(|node| may_run_on(spec, node));
     let wanted: Vec<&str> = names.filter_map(|node| node["metadata"]["name"].as_str()).collect();
     let mut plan = Plan::default();
-    // The pod that counts on each node.
+    // The pod that is kept on each node.
     let mut kept: Vec<&OwnedPod> = Vec::new();
     for node in &wanted {
         let mut pods = by_node.remove(node).unwrap_or_default();
@@ -40,7 +40,7 @@ pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[OwnedPod], revision
         let first = pods.first().copied().filter(|pod| !pod.has_ended());
         match first {
             Some(pod) => kept.push(pod),
-            // A new pod comes once the old one is gone.
+            // The new pod waits until the old one is gone.
             None if pods.is_empty() => plan.create.push(new_pod(set, revisions, node)),
             None => {}
         }
@@ -71,7 +71,7 @@ pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[OwnedPod], revision
     plan
 }
 
-/// Pods of old templates that may go now.
+/// Pods of old templates that may be deleted now.
 fn outdated(set: &Workload, kept: &[&OwnedPod], wanted: usize, revisions: &Revisions, now: Timestamp) -> Vec<String> {
     let strategy = &set.spec["updateStrategy"];
     if strategy["type"] == "OnDelete" {
@@ -84,7 +84,7 @@ fn outdated(set: &Workload, kept: &[&OwnedPod], wanted: usize, revisions: &Revis
         pod.is_active() && rest.is_some_and(|rest| rest.is_zero())
     };
     let old = |pod: &&&OwnedPod| pod.is_active() && pod.revision != revisions.update;
-    // A pod that is not available can be replaced without making things worse.
+    // Deleting an unavailable pod does not reduce the availability.
     let broken = kept.iter().filter(old).filter(|pod| !available(pod));
     let mut gone: Vec<String> = broken.map(|pod| pod.name.clone()).collect();
     let count = kept.iter().filter(|pod| available(pod)).count();

@@ -1,4 +1,4 @@
-//! What the workload controllers would make, without a cluster: for manifests that are simulated. Pure.
+//! The objects that the workload controllers would create, without a cluster, for `kai simulate`. Pure.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -8,44 +8,44 @@ use super::objects::{DaemonSet, StatefulSet, short_hash};
 use super::pods::OwnedPod;
 use super::{daemon_set, deployment, job, replica_set, revisions, stateful_set};
 
-/// How the uids begin that no API server gave.
+/// The prefix of uids that no API server assigned.
 const SYNTHETIC_UID_PREFIX: &str = "made-up-";
 
-/// A uid for an object that was never in a cluster, from its name.
+/// A uid from the name of an object that was never in a cluster.
 pub fn synthetic_uid(name: &str) -> String {
     format!("{SYNTHETIC_UID_PREFIX}{}", short_hash(name))
 }
 
-/// Whether no API server gave this uid.
+/// Whether this uid is synthetic.
 pub fn is_synthetic_uid(uid: &str) -> bool {
     uid.starts_with(SYNTHETIC_UID_PREFIX)
 }
 
 impl Workload {
-    /// A workload as it is written.
+    /// Reads a workload from a manifest.
     pub fn read(object: &Value) -> Result<Workload, serde_json::Error> {
         serde::Deserialize::deserialize(object)
     }
 }
 
-/// How many pods the workload wants at a time.
+/// The number of pods that the workload runs at a time.
 pub fn wanted_pods(kind: &str, workload: &Workload) -> i64 {
     match kind {
         "Job" => job::parallelism(workload),
-        // One on each node.
+        // One on each node; bounded by the nodes.
         "DaemonSet" => 0,
         _ => workload.replicas(),
     }
 }
 
-/// The objects that the workload lacks, and their kind. `owned` are those that it has, `nodes` are all nodes.
+/// The objects that the workload's controller would create, and their kind. `owned` has the existing ones, `nodes` all nodes.
 pub fn missing_objects(
     kind: &str,
     workload: &Workload,
     owned: &[&Value],
     nodes: &[Value],
 ) -> (&'static str, Vec<Value>) {
-    // No clock enters a simulation; times are of no importance for how many pods there are.
+    // A fixed time, because a simulation has no clock. The number of pods does not depend on it.
     let now = Timestamp::UNIX_EPOCH;
     let (kind, objects) = match kind {
         "Deployment" if owned.is_empty() => {
@@ -69,7 +69,7 @@ pub fn missing_objects(
     (kind, objects.into_iter().enumerate().map(complete).collect())
 }
 
-/// The pods that a stateful set has once all of them run: here nobody waits for one of them to be ready before the next is made.
+/// All missing pods of a StatefulSet, without waiting for each one to be ready.
 fn missing_pods(set: &Workload, owned: &[OwnedPod], now: Timestamp) -> Vec<Value> {
     let mut set = set.clone();
     set.spec["podManagementPolicy"] = "Parallel".into();
@@ -81,7 +81,7 @@ fn pods(owned: &[&Value]) -> Vec<OwnedPod> {
     owned.iter().map(|pod| OwnedPod::of(pod)).collect()
 }
 
-/// Fills in what an API server would.
+/// Sets the fields that an API server would set.
 fn complete(mut object: Value, kind: &str, workload: &Workload, number: usize) -> Value {
     object["kind"] = kind.into();
     let metadata = &mut object["metadata"];
@@ -96,7 +96,7 @@ fn complete(mut object: Value, kind: &str, workload: &Workload, number: usize) -
     }
     if let Some(fields) = metadata.as_object_mut() {
         fields.remove("generateName");
-        // A pod of a cluster has one; a replica set is found by it.
+        // Pods of a ReplicaSet refer to it by uid. The caller sets the uids of pods.
         if kind != "Pod" {
             let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
             let uid = synthetic_uid(&format!("{kind} {}/{name}", workload.metadata.namespace()));
@@ -135,7 +135,7 @@ mod tests {
         let (kind, sets) = missing_objects("Deployment", &workload(json!({ "replicas": 2 })), &[], &[]);
         assert_eq!((kind, sets.len()), ("ReplicaSet", 1));
         assert_eq!(sets[0]["spec"]["replicas"], 2);
-        // The set of the deployment is there: it makes the pods.
+        // The ReplicaSet exists and makes the pods.
         assert!(
             missing_objects("Deployment", &workload(json!({})), &[&sets[0]], &[])
                 .1

@@ -1,4 +1,4 @@
-//! Jobs: pods until enough have succeeded. Pure; the parent carries the plan out.
+//! Jobs: runs pods until enough have succeeded. Pure; `reconcile` carries the plan out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use super::objects::{Job, Workload};
 use super::pods::{COMPLETION_INDEX, OwnedPod, Phase};
 use super::replica_set::Plan;
 
-/// Labels by which people find a job's pods.
+/// Labels of a Job's pods.
 pub(super) const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-/// Failures that a job bears, unless it says otherwise.
+/// The default of `spec.backoffLimit`.
 const BACKOFF_LIMIT: i64 = 6;
 
-/// What to do for a job.
+/// The next step of a Job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Create and delete pods, write the status.
     Apply(Plan),
-    /// The job ended so long ago that it is deleted.
+    /// Delete the Job: its `ttlSecondsAfterFinished` is over.
     Delete,
-    /// Nothing to do until then, if ever.
+    /// Wait for this time, or for a change if `None`.
     Wait(Option<Duration>),
 }
 
-/// A job's pods, counted.
+/// The pods of a Job, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PodCounts {
     active: i64,
@@ -39,7 +39,7 @@ struct PodCounts {
     failed: i64,
 }
 
-/// How a job ended.
+/// The terminal condition of a Job.
 struct JobEnd {
     kind: &'static str,
     reason: &'static str,
@@ -89,7 +89,7 @@ fn is_indexed(job: &Workload) -> bool {
     job.spec["completionMode"] == "Indexed"
 }
 
-/// The pod with this number. Its containers are told it by a variable, as in real clusters.
+/// The pod with this completion index, which its containers get as an environment variable.
 fn indexed_pod(job: &Workload, index: i64) -> Value {
     let mut pod = pod(job);
     let name = format!("{}-{index}", job.name());
@@ -111,7 +111,7 @@ fn indexed_pod(job: &Workload, index: i64) -> Value {
     pod
 }
 
-/// Numbers without a pod that is active or has succeeded, the lowest first.
+/// Completion indexes without an active or succeeded pod, the lowest first.
 fn free_indexes(job: &Workload, pods: &[OwnedPod]) -> impl Iterator<Item = i64> {
     let taken = pods
         .iter()
@@ -120,13 +120,13 @@ fn free_indexes(job: &Workload, pods: &[OwnedPod]) -> impl Iterator<Item = i64> 
     (0..job.spec["completions"].as_i64().unwrap_or(0)).filter(move |index| !taken.contains(index))
 }
 
-/// Numbers whose pod has succeeded.
+/// Completion indexes whose pod has succeeded.
 fn completed_indexes(pods: &[OwnedPod]) -> BTreeSet<i64> {
     let succeeded = pods.iter().filter(|pod| pod.phase == Phase::Succeeded);
     succeeded.filter_map(|pod| pod.index).collect()
 }
 
-/// `0-2,4`.
+/// The indexes as ranges, e.g. `0-2,4`.
 fn ranges(indexes: &BTreeSet<i64>) -> String {
     let mut ranges: Vec<(i64, i64)> = Vec::new();
     for index in indexes {
@@ -142,12 +142,12 @@ fn ranges(indexes: &BTreeSet<i64>) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// Whether the job has ended.
+/// Whether the Job is complete or failed.
 pub(super) fn is_over(job: &Workload) -> bool {
     ended_at(job).is_some()
 }
 
-/// When the job ended.
+/// When the Job completed or failed.
 pub(super) fn ended_at(job: &Workload) -> Option<&str> {
     let ends = ["Complete", "Failed"];
     let kind = ends.into_iter().find(|kind| conditions::holds(&job.status, kind))?;
@@ -184,28 +184,28 @@ fn counts(job: &Workload, pods: &[OwnedPod]) -> PodCounts {
         }
     }
     if is_indexed(job) {
-        // Each number counts once.
+        // Each completion index counts once.
         counts.succeeded = i64::try_from(completed_indexes(pods).len()).unwrap_or(i64::MAX);
     }
     counts
 }
 
-/// How many pods run at a time.
+/// `spec.parallelism`.
 pub(super) fn parallelism(job: &Workload) -> i64 {
     job.spec["parallelism"].as_i64().unwrap_or(1)
 }
 
-/// How many pods should be active.
+/// The wanted number of active pods.
 fn wanted(job: &Workload, counts: PodCounts) -> i64 {
     match job.spec["completions"].as_i64() {
         Some(completions) => parallelism(job).min(completions - counts.succeeded),
-        // A work queue: once a pod has succeeded, no pod is added to those that are left.
+        // A work queue: after the first success no pod is added.
         None if counts.succeeded > 0 => counts.active,
         None => parallelism(job),
     }
 }
 
-/// What is left of the time that the job may take.
+/// The rest of `activeDeadlineSeconds`.
 fn seconds_left(job: &Workload, now: Timestamp) -> Option<i64> {
     let deadline = job.spec["activeDeadlineSeconds"].as_i64()?;
     let started = job.status["startTime"]
@@ -253,7 +253,7 @@ fn status(job: &Workload, pods: &[OwnedPod], counts: PodCounts, end: Option<JobE
     if is_indexed(job) {
         status["completedIndexes"] = ranges(&completed_indexes(pods)).into();
     }
-    // A suspended job starts anew when it is resumed.
+    // The start time of a suspended Job is set again when it resumes.
     status["startTime"] = match &job.status["startTime"] {
         _ if suspended => Value::Null,
         Value::Null => now.as_str().into(),
@@ -292,7 +292,7 @@ fn status(job: &Workload, pods: &[OwnedPod], counts: PodCounts, end: Option<JobE
                 message: message.clone(),
             });
         }
-        // The pods that were active are deleted with this step.
+        // This step deletes the active pods.
         status["active"] = 0.into();
         status["ready"] = 0.into();
     }

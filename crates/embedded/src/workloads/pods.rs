@@ -1,4 +1,4 @@
-//! The pods of a workload as its controller sees them. Pure.
+//! The pods of a workload as controllers read them. Pure.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use super::objects::Workload;
 pub(super) struct OwnedPod {
     pub(super) name: String,
     pub(super) phase: Phase,
-    /// Since when it is ready.
+    /// Since when the pod is ready.
     pub(super) ready_since: Option<Timestamp>,
-    /// Whether its deletion was asked for.
+    /// Whether the pod has a deletionTimestamp.
     pub(super) terminating: bool,
     pub(super) node: Option<String>,
-    /// The value of its label `controller-revision-hash`.
+    /// The label `controller-revision-hash`.
     pub(super) revision: String,
     pub(super) created: String,
     pub(super) deletion_cost: i64,
-    /// Its number, as a pod of an indexed job.
+    /// The completion index in an indexed Job.
     pub(super) index: Option<i64>,
 }
 
-/// Label and annotation of pods of indexed jobs.
+/// Label and annotation of the completion index.
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// How far a pod has come.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     #[default]
@@ -66,7 +66,7 @@ impl OwnedPod {
         }
     }
 
-    /// Whether it runs or may still run.
+    /// Whether the pod is neither terminal nor terminating.
     pub(super) fn is_active(&self) -> bool {
         !self.terminating && !self.has_ended()
     }
@@ -79,7 +79,7 @@ impl OwnedPod {
         self.ready_since.is_some()
     }
 
-    /// How long it takes until the pod counts as available. Zero if it does now, `None` if it is not ready.
+    /// The time until the pod is available: zero if it is, `None` if it is not ready.
     pub(super) fn available_in(&self, min_ready_seconds: i64, now: Timestamp) -> Option<Duration> {
         let since = self.ready_since?;
         let passed = now.as_second().saturating_sub(since.as_second());
@@ -88,7 +88,7 @@ impl OwnedPod {
     }
 }
 
-/// The node that a pod is on, or the only one that it may be on, as pods of daemon sets have it.
+/// The node of a pod, or the node that the affinity of a DaemonSet's pod names.
 fn target_node(pod: &Value) -> Option<&str> {
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let wanted = &affinity["nodeSelectorTerms"][0]["matchFields"][0];
@@ -96,18 +96,18 @@ fn target_node(pod: &Value) -> Option<&str> {
     pod["spec"]["nodeName"].as_str().or(by_affinity.flatten())
 }
 
-/// Pods counted as the status of most workloads has them.
+/// The pod counts of a workload's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) active: i64,
     pub(super) ready: i64,
     pub(super) available: i64,
-    /// When the next of the ready pods becomes available.
+    /// When the next ready pod becomes available.
     pub(super) next_available_in: Option<Duration>,
 }
 
 impl Counts {
-    /// Counts the active ones of these pods.
+    /// Counts the active pods.
     pub(super) fn of<'a>(workload: &Workload, pods: impl IntoIterator<Item = &'a OwnedPod>, now: Timestamp) -> Counts {
         let mut counts = Counts::default();
         for pod in pods.into_iter().filter(|pod| pod.is_active()) {

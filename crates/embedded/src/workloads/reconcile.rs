@@ -1,4 +1,4 @@
-//! Carries out what was decided for a workload: creates, changes and deletes objects, writes the status, tells people in events.
+//! Carries out the plans of workloads: creates, changes and deletes objects, writes statuses, records events.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{Inner, Kind, cron_job, daemon_set, deployment, job, replica_set, sta
 
 const SERVICE_ACCOUNT: Resource = Resource::new("", "v1", "ServiceAccount", "serviceaccounts", Scope::Namespaced);
 
-/// When to look at an object again without a change of it.
+/// When to reconcile an object again without a change.
 pub(super) type RequeueAfter = Option<Duration>;
 
 impl Inner {
@@ -179,7 +179,7 @@ impl Inner {
         Ok(plan.requeue_after)
     }
 
-    /// Every namespace has a service account for pods that name none.
+    /// Creates the service account `default` of a namespace.
     async fn namespace(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let live = self
             .namespaces
@@ -232,7 +232,7 @@ impl Inner {
                     self.emit(workload, resource, "SuccessfulCreate", format!("Created pod: {name}"))
                         .await;
                 }
-                // What an earlier try has created is created.
+                // An earlier attempt created the pod.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(self.failed(workload, resource, "FailedCreate", error).await),
             }
@@ -240,7 +240,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Finds or makes the revision of the present template.
+    /// Plans the revisions of a workload and writes them.
     async fn revisions(
         &self,
         key: &ObjectKey,
@@ -284,7 +284,7 @@ impl Inner {
         written.map(drop)
     }
 
-    /// The pods of a workload, those that have ended included.
+    /// The pods of a workload, including terminal ones.
     async fn owned_pods(&self, key: &ObjectKey, workload: &Workload) -> Result<Vec<OwnedPod>, Error> {
         let selection = Selection {
             labels: selector_text(&workload.spec["selector"]),
@@ -315,7 +315,7 @@ impl Inner {
         self.context.client.delete(target, &Deletion::default()).await
     }
 
-    /// Tells people that an object can't be created, in the server's words. The error goes on to whoever tries again.
+    /// Records the event of a failed creation, and returns the error for the retry.
     pub(super) async fn failed(
         &self,
         about: &Workload,
@@ -351,7 +351,7 @@ impl Inner {
     }
 }
 
-/// The object, unless it is gone or about to go.
+/// The object, unless it is gone or terminating.
 fn live<T: Object>(feed: &Feed<T>, key: &ObjectKey, workload: impl Fn(&T) -> &Workload) -> Option<Workload> {
     let object = feed.get(key)?;
     let workload = workload(&object);
@@ -370,14 +370,14 @@ fn in_namespace(key: &ObjectKey) -> Selection {
     }
 }
 
-/// The plain labels of a selector as text; the rest of it need not be asked for, since owners decide.
+/// The `matchLabels` of a selector as text. Expressions are left out: the owner references decide.
 fn selector_text(selector: &Value) -> String {
     let labels = selector["matchLabels"].as_object().into_iter().flatten();
     let pairs = labels.filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)));
     pairs.collect::<Vec<_>>().join(",")
 }
 
-/// What the server said, without our words around it.
+/// The server's message alone.
 fn server_message(error: &Error) -> String {
     match error {
         Error::Call { message, .. } => message.clone(),
@@ -385,7 +385,7 @@ fn server_message(error: &Error) -> String {
     }
 }
 
-/// What another replica of ours, or an earlier try, has created is created.
+/// Ignores that another replica or an earlier attempt created the object.
 pub(super) fn ignore_conflict(created: Result<Value, Error>) -> Result<(), Error> {
     match created {
         Err(error) if !error.is_conflict() => Err(error),
@@ -393,7 +393,7 @@ pub(super) fn ignore_conflict(created: Result<Value, Error>) -> Result<(), Error
     }
 }
 
-/// Whether a field of the status need not be written: servers leave out what is empty.
+/// Whether a status field has this value already. API servers omit empty values.
 fn same(present: &Value, wanted: &Value) -> bool {
     let empty = [json!([]), json!(0), json!("")];
     present == wanted || present.is_null() && empty.contains(wanted)

@@ -10,13 +10,13 @@ use super::conditions::{self, Condition};
 use super::objects::{ReplicaSet, Workload};
 use super::pods::{Counts, OwnedPod};
 
-/// What to do for a workload whose pods are created and deleted one by one.
+/// The writes for a workload that creates and deletes its pods itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) create: Vec<Value>,
     pub(super) delete: Vec<String>,
     pub(super) status: Value,
-    /// When time alone changes the status.
+    /// When the passing of time changes the status.
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn plan(set: &Workload, owned: &[OwnedPod], now: Timestamp) -> Plan {
         pod
     });
     let create = create.collect();
-    // In this order the real controller gives pods up: without a node, not running, not ready, cheap, young.
+    // The deletion order of the real controller: without a node, not running, not ready, low deletion cost, young.
     active.sort_by(|a, b| {
         let key = |pod: &OwnedPod| (pod.node.is_some(), pod.phase, pod.is_ready(), pod.deletion_cost);
         key(a)
@@ -58,7 +58,7 @@ fn status(set: &Workload, counts: Counts) -> Value {
     })
 }
 
-/// The conditions of a replica set whose pods could or could not be created.
+/// The condition `ReplicaFailure`, if the creation of pods failed.
 pub(super) fn failure(set: &Workload, failed: Option<String>, now: &str) -> Value {
     let conditions: Vec<Condition> = failed
         .into_iter()

@@ -1,4 +1,5 @@
-//! StatefulSets: pods with numbers, in order unless the set says otherwise; updates from the highest number down. Pure.
+//! StatefulSets: pods with ordinals, created in order unless `podManagementPolicy` is `Parallel`; rolling updates from the highest
+//! ordinal down. Pure.
 
 use jiff::Timestamp;
 use kai_api::Object;
@@ -15,7 +16,7 @@ pub(super) fn plan(set: &Workload, owned: &[OwnedPod], revisions: &Revisions, no
     let name = |number: i64| format!("{}-{number}", set.name());
     let find = |number: i64| owned.iter().find(|pod| pod.name == name(number));
     let mut plan = Plan::default();
-    // Until every number has a pod that is ready, nothing is updated.
+    // Updates wait until every ordinal has a ready pod.
     let mut complete = true;
     for number in wanted.clone() {
         let pod = find(number);
@@ -50,7 +51,7 @@ pub(super) fn plan(set: &Workload, owned: &[OwnedPod], revisions: &Revisions, no
     plan
 }
 
-/// The numbers that the pods of the set have.
+/// The ordinals of the set.
 fn numbers(set: &Workload) -> std::ops::Range<i64> {
     let start = set.spec["ordinals"]["start"].as_i64().unwrap_or(0);
     start..start.saturating_add(set.replicas())
@@ -60,7 +61,7 @@ fn number_of(set: &Workload, pod: &OwnedPod) -> Option<i64> {
     pod.name.strip_prefix(set.name())?.strip_prefix('-')?.parse().ok()
 }
 
-/// Pods beyond the wanted numbers, the highest last.
+/// Pods beyond the wanted ordinals, the highest last.
 fn surplus<'a>(set: &Workload, owned: &'a [OwnedPod]) -> Vec<&'a OwnedPod> {
     let wanted = numbers(set);
     let numbered = owned.iter().filter_map(|pod| Some((number_of(set, pod)?, pod)));
@@ -75,7 +76,7 @@ fn partition(set: &Workload) -> i64 {
         .unwrap_or(0)
 }
 
-/// The highest pod of an old template; the next one goes when this one is back and ready.
+/// The pod of an old template with the highest ordinal. The next one follows once its replacement is ready.
 fn outdated(set: &Workload, owned: &[OwnedPod], revisions: &Revisions) -> Option<String> {
     if set.spec["updateStrategy"]["type"] == "OnDelete" {
         return None;
@@ -124,7 +125,7 @@ fn claim_templates(set: &Workload) -> impl Iterator<Item = &Value> {
     set.spec["volumeClaimTemplates"].as_array().into_iter().flatten()
 }
 
-/// The volume claims of a pod of the set.
+/// The volume claims of a pod.
 pub(super) fn claims(set: &Workload, pod: &str) -> Vec<Value> {
     let made = claim_templates(set).map(|template| {
         let mut claim = json!({ "metadata": {}, "spec": template["spec"] });

@@ -1,4 +1,4 @@
-//! Whether a webhook or a policy has a say about a write. Pure.
+//! Which webhooks and policies apply to a write: resource rules, selectors, match conditions. Pure.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::{AdmissionConfig, Attributes};
 use crate::server::expressions;
 use crate::server::selector::Selector;
 
-/// Whether any rule of the list covers the write.
+/// Whether a rule of the list matches the write.
 pub(super) fn any_rule(rules: &Value, attributes: &Attributes<'_>) -> bool {
     rules
         .as_array()
@@ -48,7 +48,7 @@ fn resource_covers(pattern: &str, attributes: &Attributes<'_>) -> bool {
     resource_fits && (sub == attributes.subresource || sub == "*")
 }
 
-/// Whether namespace and object are selected by the two selectors of `place`.
+/// Whether `matcher`'s namespaceSelector and objectSelector select the write.
 pub(super) fn selected(matcher: &Value, config: &AdmissionConfig, attributes: &Attributes<'_>) -> bool {
     let fits = |selector: &Value, object: &Value| {
         selector.is_null()
@@ -64,7 +64,7 @@ pub(super) fn selected(matcher: &Value, config: &AdmissionConfig, attributes: &A
     namespace_fits && object_fits
 }
 
-/// What CEL expressions may speak of.
+/// The variables of CEL expressions.
 pub(super) struct CelVariables {
     request: Value,
     object: Value,
@@ -95,7 +95,7 @@ impl CelVariables {
         ]
     }
 
-    /// Whether all conditions hold. One that is false outweighs one that can't be evaluated, as in Kubernetes.
+    /// Whether all conditions are true. A false condition outweighs an error of another one, as in Kubernetes.
     pub(super) fn conditions_hold(&self, conditions: &Value) -> Result<bool, String> {
         let mut problem = None;
         for condition in conditions.as_array().into_iter().flatten() {
@@ -110,8 +110,8 @@ impl CelVariables {
     }
 }
 
-/// An object as expressions see it. A field of a built-in kind that is null is absent: the real server decodes these kinds into
-/// structs, which have no nulls. Custom resources keep theirs.
+/// The object as CEL expressions see it. Null fields of built-in kinds are absent, because the real server decodes these kinds into
+/// structs. Custom resources keep null fields.
 fn as_typed(attributes: &Attributes<'_>, object: &Value) -> Value {
     match &attributes.kind.custom {
         None => without_nulls(object),

@@ -1,5 +1,5 @@
-//! Admission: what others have to say about a write before it happens. Mutating webhooks, then policies, then validating
-//! webhooks. Reads the store for their configuration and never writes to it.
+//! Admission of writes: mutating webhooks, then validating admission policies, then validating webhooks. Reads their configuration
+//! from the store and never writes to it.
 
 mod call;
 mod match_rules;
@@ -20,7 +20,7 @@ use super::store::Store;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// What a write does.
+/// The operation of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
@@ -38,7 +38,7 @@ impl Operation {
     }
 }
 
-/// A write that asks for admission.
+/// The attributes of a write, as in Kubernetes' `admission.Attributes`.
 #[derive(Debug, Clone)]
 pub(crate) struct Attributes<'a> {
     pub(crate) operation: Operation,
@@ -53,23 +53,23 @@ pub(crate) struct Attributes<'a> {
     pub(crate) new: Option<Value>,
 }
 
-/// Everything that has a say, as it was when the write was planned.
+/// The registered webhooks, policies and bindings, read before the write.
 struct AdmissionConfig {
     mutating: Vec<Object>,
     validating: Vec<Object>,
     policies: Vec<Object>,
     bindings: Vec<Object>,
-    /// The namespace of the object, or the object itself if it is one.
+    /// The Namespace of the object, or the object itself if it is a Namespace.
     namespace: Value,
 }
 
-/// The object as admission left it. Warnings for the client are added to `warnings`.
+/// Runs admission and returns the mutated object. Adds warnings for the client to `warnings`.
 pub(crate) async fn admit(
     server: &Server,
     attributes: Attributes<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Value>, StatusError> {
-    // As in Kubernetes, nothing keeps an administrator from changing what admits.
+    // As in Kubernetes, webhooks and policies never see writes of their own configuration.
     if attributes.kind.group == GROUP {
         return Ok(attributes.new);
     }
@@ -83,7 +83,7 @@ pub(crate) async fn admit(
 }
 
 impl AdmissionConfig {
-    /// `None` if nobody has a say about anything.
+    /// `None` if nothing is registered.
     fn of(store: &Store, attributes: &Attributes<'_>) -> Option<Self> {
         let all = |plural: &str| {
             let kind = store.kinds.get(GROUP, "v1", plural).expect("a built-in kind");

@@ -9,7 +9,7 @@ use crate::server::expressions;
 use crate::server::object::Object;
 use crate::server::status_error::StatusError;
 
-/// Refuses what a bound policy denies.
+/// Rejects the write if a bound policy denies it.
 pub(super) fn validate(
     config: &AdmissionConfig,
     attributes: &Attributes<'_>,
@@ -87,7 +87,7 @@ fn evaluate(policy: &Object, config: &AdmissionConfig, attributes: &Attributes<'
             variable["name"].as_str().unwrap_or(""),
             variable["expression"].as_str().unwrap_or(""),
         );
-        // One that fails is an error only where it is used: there it is missing.
+        // A variable that fails is an error only where an expression uses it: it is missing there.
         if let Ok(value) = expressions::value(expression, &cel.names()) {
             cel.variables[name] = value;
         }

@@ -1,4 +1,4 @@
-//! Mutating and validating webhooks: who is asked, what the answers mean. Sending is in `call`.
+//! Mutating and validating webhooks: which ones are called and what their responses mean. `call` sends the reviews.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,10 +12,10 @@ use crate::server::object::Object;
 use crate::server::rules;
 use crate::server::status_error::{StatusError, reason_word};
 
-/// Waited for a webhook that says nothing about it.
+/// The timeout of webhooks without `timeoutSeconds`.
 const TIMEOUT_SECONDS: u64 = 10;
 
-/// Asks the mutating webhooks one after the other, each about what the one before made of the object.
+/// Calls the mutating webhooks in turn. Each gets the object as the previous one left it.
 pub(super) async fn mutate<'a>(
     server: &Server,
     config: &AdmissionConfig,
@@ -30,7 +30,7 @@ pub(super) async fn mutate<'a>(
         let Some(new) = attributes.new.take() else { continue };
         let mut new = patched(webhook, &response, new)?;
         if attributes.subresource.is_empty() {
-            // A patch may leave nulls and fields that the kind does not have, or make something else of the object.
+            // The patched object may have nulls, unknown fields or a wrong type.
             let decoded = rules::decode(attributes.kind, new).map_err(|problem| bad_patch(webhook, &problem))?;
             new = decoded.value;
             rules::default_object(attributes.kind, &mut new);
@@ -40,7 +40,7 @@ pub(super) async fn mutate<'a>(
     Ok(attributes)
 }
 
-/// Asks the validating webhooks.
+/// Calls the validating webhooks.
 pub(super) async fn validate(
     server: &Server,
     config: &AdmissionConfig,
@@ -65,7 +65,7 @@ fn name_of(webhook: &Value) -> &str {
     webhook["name"].as_str().unwrap_or("")
 }
 
-/// The webhook's answer; `None` if it has no say, or failed and may.
+/// The response of the webhook; `None` if the webhook does not match, or failed and its failurePolicy is `Ignore`.
 async fn call_webhook(
     server: &Server,
     webhook: &Value,
@@ -103,7 +103,11 @@ async fn call_webhook(
     match response {
         Ok(response) => Ok(Some(response)),
         Err(problem) if lenient => {
-            tracing::debug!(webhook = name_of(webhook), problem, "a webhook failed and may");
+            tracing::debug!(
+                webhook = name_of(webhook),
+                problem,
+                "a webhook with failurePolicy Ignore failed"
+            );
             Ok(None)
         }
         Err(problem) => {
@@ -133,7 +137,7 @@ fn check_verdict(webhook: &Value, response: &Value, warnings: &mut Vec<String>) 
         Some(given) => format!("admission webhook {name:?} denied the request: {given}"),
         None => format!("admission webhook {name:?} denied the request without explanation"),
     };
-    // The webhook's own status is what the client gets: what it leaves out is not made up.
+    // The client gets the status of the webhook, without additions.
     let code = status["code"]
         .as_u64()
         .and_then(|c| u16::try_from(c).ok())

@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are. Pure functions of the kinds.
+//! Discovery documents: the served groups, versions and resources. Pure functions of the kinds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::unsupported::{CONTAINER_SUBRESOURCES, METRICS_GROUP, METRICS_VERSION}
 use crate::server::kinds::{Kind, Kinds, api_version};
 use crate::server::status_error::StatusError;
 
-/// The Kubernetes version that we speak.
+/// The minor version of Kubernetes that the server implements.
 const MINOR: u32 = 35;
 
 pub(super) fn version() -> Value {
@@ -59,7 +59,7 @@ pub(super) fn groups(kinds: &Kinds) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// Whether anything of a group is served.
+/// Whether a group has a served resource.
 pub(super) fn has_group(kinds: &Kinds, name: &str) -> bool {
     let reviewed = REVIEWS.iter().any(|(group, ..)| *group == name);
     kinds.iter().any(|kind| kind.group == name) || reviewed || name == METRICS_GROUP
@@ -92,7 +92,7 @@ pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Val
     Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
 }
 
-/// Every group but the core one, with its versions; preferred ones first.
+/// All groups but the core group, with their versions; the preferred version is first.
 fn versions_by_group(kinds: &Kinds) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<String, Vec<(bool, String)>> = BTreeMap::new();
     let mut add = |group: &str, version: &str, stored: bool| {
@@ -122,7 +122,7 @@ fn group_value(name: &str, versions: &[String]) -> Value {
 }
 
 fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
-    // In the order in which Kubernetes lists them, which differs for custom resources.
+    // Kubernetes' order, which differs for custom resources.
     let verbs: &[&str] = if kind.custom.is_some() {
         &[
             "delete",

@@ -1,4 +1,4 @@
-//! How objects go out: as they are, as metadata only, or as tables; in the version that was asked for. Pure.
+//! The forms of objects in responses: whole objects, metadata only, or tables, in the requested version. Pure.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -10,7 +10,7 @@ use crate::server::rules::events;
 use crate::server::status_error::StatusError;
 use crate::server::store::Page;
 
-/// The form of an answer.
+/// The form of objects in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// Whole objects.
@@ -21,15 +21,15 @@ pub(super) enum Format {
     Table(Rows),
 }
 
-/// How a table is made.
+/// Options of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// Whether it has its columns.
+    /// Whether the table has column definitions.
     pub(super) with_columns: bool,
     pub(super) object: RowObject,
 }
 
-/// What of the object a row carries.
+/// The part of the object in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowObject {
     /// Nothing.
@@ -47,12 +47,12 @@ impl Rows {
 }
 
 impl Format {
-    /// The first form of an `Accept` header that we can make.
+    /// The first supported form of an `Accept` header.
     pub(super) fn of_request(accept: &str, include_object: &str) -> Result<Self, StatusError> {
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or("");
-            // Answers are JSON; the clients that ask for YAML or protobuf alone read it too.
+            // Responses are JSON; clients that accept only YAML or protobuf read JSON too.
             let read = ["", "*/*", "application/*", "application/json", "application/yaml"];
             if !read.contains(&media) && !media.starts_with("application/vnd.kubernetes.protobuf") {
                 continue;
@@ -92,7 +92,7 @@ impl RowObject {
     }
 }
 
-/// An object in the version that was asked for.
+/// An object in the requested version.
 pub(super) fn in_version(kind: &Kind, object: &Object) -> Bytes {
     let asked = kind.api_version();
     if object["apiVersion"] == *asked {
@@ -163,7 +163,7 @@ fn list_metadata(page: &Page) -> Value {
     Value::Object(metadata)
 }
 
-/// An object without all but its metadata.
+/// The `PartialObjectMetadata` of an object.
 pub(super) fn metadata_only(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }

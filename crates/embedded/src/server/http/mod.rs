@@ -1,5 +1,7 @@
-//! The server's HTTP side: requests in, answers and watch streams out. Decides nothing about objects; that is the
-//! store's.
+//! The HTTP API: requests in, responses and watch streams out. The store decides about objects.
+//!
+//! `service` is the entry, `listen` the TCP port. `route` and `request` parse, `resources` dispatches; `writes`, `watch`, `scale`,
+//! `reviews` and `unsupported` handle. `discovery` and `openapi` describe the API. `format` and `table` render objects.
 
 mod discovery;
 mod field_validation;
@@ -35,7 +37,7 @@ use serde_json::Value;
 
 use super::status_error::StatusError;
 
-/// The body of an answer.
+/// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 fn body(bytes: impl Into<Bytes>) -> Body {
@@ -55,7 +57,7 @@ fn value_response(value: &Value) -> Response<Body> {
     json_response(StatusCode::OK, value.to_string())
 }
 
-/// An answer that there is nothing to add to.
+/// The response to a successful write without an object to return.
 fn success(code: StatusCode) -> Response<Body> {
     let status = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16()

@@ -1,5 +1,5 @@
-//! OpenAPI for stock clients: which kinds there are, that writes take `fieldValidation`, and what `kubectl explain` shows.
-//! In version 2 there are no schemas, so that no old client refuses an object before the server has seen it.
+//! OpenAPI documents for stock clients: the kinds, the parameter `fieldValidation` of writes, and the schemas for `kubectl explain`.
+//! Version 2 has no schemas, so that no old client rejects an object before the server sees it.
 
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value, json};
@@ -10,17 +10,17 @@ use crate::server::kinds::{Kind, Kinds, api_version};
 use crate::server::object::field_mut;
 use crate::server::status_error::StatusError;
 
-/// The form of version 2 that kubectl asks for when version 3 does not know a kind.
+/// The media type of version 2 that kubectl requests when version 3 has no schema of a kind.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// Version 2, in the form that the client accepts.
+/// Version 2, in the media type that the client accepts.
 pub(super) fn version2(accept: &str) -> Response<Body> {
     if !accept.contains("proto-openapi") {
         return value_response(&json!({
             "swagger": "2.0", "info": {"title": "Kubernetes", "version": "embedded"}, "paths": {}, "definitions": {}
         }));
     }
-    // The same as a protobuf message: field 1 is the version, field 2 title and version of the document.
+    // The document as a protobuf message: field 1 is the version, field 2 has title and version.
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let info = [field(1, b"Kubernetes"), field(2, b"embedded")].concat();
     let mut response = json_response(StatusCode::OK, [field(1, b"2.0"), field(2, &info)].concat());

@@ -1,4 +1,4 @@
-//! A request after reading: who, what, how, with which body. Built from HTTP parts; knows no store.
+//! A parsed request: user, route, query, headers and body.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::server::faults::RequestInfo;
 use crate::server::patch::apply::MANAGER_LEN_MAX;
 use crate::server::status_error::{Cause, StatusError};
 
-/// Who asks.
+/// The user of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) groups: Vec<String>,
-    /// What else is known about the user, such as the claims of a token.
+    /// `userInfo.extra`, e.g. the claims of a token.
     pub(crate) extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -54,10 +54,10 @@ impl User {
     }
 }
 
-/// So much of a body that can't be read is shown.
-const SHOWN_BYTES: usize = 30;
+/// The length of the body's excerpt in error messages.
+const EXCERPT_BYTES: usize = 30;
 
-/// The refusal of a body that is no JSON.
+/// The error of a body that is no JSON.
 fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> StatusError {
     let problem = if problem.is_eof() {
         "unexpected end of JSON input".to_owned()
@@ -71,19 +71,19 @@ fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> StatusE
     ))
 }
 
-/// The beginning of a body, for messages about it.
+/// The beginning of a body, for error messages.
 pub(super) fn shown(body: &[u8]) -> String {
     match std::str::from_utf8(body) {
         Ok("") => "<empty>".to_owned(),
-        Ok(text) if text.chars().count() > SHOWN_BYTES => {
-            format!("{} ...", text.chars().take(SHOWN_BYTES).collect::<String>())
+        Ok(text) if text.chars().count() > EXCERPT_BYTES => {
+            format!("{} ...", text.chars().take(EXCERPT_BYTES).collect::<String>())
         }
         Ok(text) => text.to_owned(),
         Err(_) => "binary".to_owned(),
     }
 }
 
-/// A request that has been read.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
@@ -120,12 +120,12 @@ impl ApiRequest {
         }
     }
 
-    /// The form of the answer that the request asks for.
+    /// The requested form of objects in the response.
     pub(super) fn format(&self) -> Result<Format, StatusError> {
         Format::of_request(&self.accept, self.query.text("includeObject"))
     }
 
-    /// The verb in Kubernetes' words.
+    /// The Kubernetes verb.
     pub(super) fn verb(&self) -> String {
         let Route::Resource(target) = &self.route else {
             return self.method.as_str().to_lowercase();
@@ -168,12 +168,12 @@ impl ApiRequest {
         self.parsed().map(|parsed| parsed.value)
     }
 
-    /// The body as JSON, with the fields that it has twice. YAML is read if the content type says so.
+    /// The body as JSON, with its duplicate fields. The content type may be YAML.
     pub(super) fn parsed(&self) -> Result<Parsed, StatusError> {
         self.parsed_as("Status")
     }
 
-    /// The same, for a body that has to be an object of this kind.
+    /// The same, for a body of this kind.
     pub(super) fn parsed_as(&self, kind: &str) -> Result<Parsed, StatusError> {
         let once = |value| Parsed {
             value,
@@ -190,7 +190,7 @@ impl ApiRequest {
             return Err(unrecognized(kind, &self.body, &problem));
         }
         let text = std::str::from_utf8(&self.body).map_err(|e| StatusError::bad_request(e.to_string()))?;
-        // The first line of the reader's message says what is wrong, the rest is for programmers.
+        // The first line has the problem, the others have an excerpt of the source.
         let first_line = |e: serde_saphyr::Error| {
             let message = e.to_string();
             let line = message.lines().next().unwrap_or("");
@@ -205,7 +205,7 @@ impl ApiRequest {
             .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {}", first_line(e))))
     }
 
-    /// The name under which a write is booked.
+    /// The field manager of a write.
     pub(super) fn manager(&self) -> String {
         let named = self.query.text("fieldManager");
         if !named.is_empty() {
@@ -227,7 +227,7 @@ impl ApiRequest {
         }
     }
 
-    /// The refusal of an option of this request.
+    /// The error of an invalid option of this request.
     pub(super) fn bad_option(&self, cause: Cause) -> StatusError {
         let options = match self.method {
             Method::POST => "CreateOptions",
@@ -239,7 +239,7 @@ impl ApiRequest {
         StatusError::invalid_options(options, cause)
     }
 
-    /// Refuses options of a write that contradict its kind.
+    /// Rejects invalid options of a write.
     pub(super) fn check_write_options(&self) -> Result<(), StatusError> {
         let applies = self.content_type.starts_with("application/apply-patch");
         let manager = self.query.text("fieldManager");

@@ -1,4 +1,4 @@
-//! Requests about resources: reads here, writes and watches passed on to their files.
+//! Dispatches requests by route and method, and handles reads.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,9 +17,9 @@ use crate::server::kinds::Kind;
 use crate::server::object::Key;
 use crate::server::selector::Selector;
 use crate::server::status_error::{Cause, StatusError};
-use crate::server::store::{ContinueToken, ListOptions, too_large};
+use crate::server::store::{ContinueToken, ListOptions, revision_too_large};
 
-/// A resource request with its kind found.
+/// A request for a resource, with its kind.
 #[derive(Clone)]
 pub(super) struct RequestContext<'a> {
     pub(super) server: &'a Server,
@@ -36,7 +36,7 @@ impl RequestContext<'_> {
     pub(super) fn selector(&self) -> Result<Selector, StatusError> {
         let query = &self.request.query;
         let mut fields = query.text("fieldSelector").to_owned();
-        // WatchStream one object by its path is a watch with a selector on its name.
+        // A watch of one object by its path is a watch with a field selector on the name.
         if !self.target.name.is_empty() {
             let comma = if fields.is_empty() { "" } else { "," };
             fields = format!("{fields}{comma}metadata.name={}", self.target.name);
@@ -45,8 +45,8 @@ impl RequestContext<'_> {
     }
 }
 
-/// The answer to a request.
-pub(super) async fn answer(
+/// Handles a request.
+pub(super) async fn handle(
     server: &Server,
     request: &ApiRequest,
     warnings: &mut Vec<String>,
@@ -77,7 +77,7 @@ pub(super) async fn answer(
     }
 }
 
-/// The answer to a path outside the API, as Go's HTTP servers give it.
+/// The response to a path outside the API, as of Go's HTTP server.
 fn page_not_found() -> Response<Body> {
     let mut response = text_response("404 page not found\n");
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -90,8 +90,8 @@ async fn resource(
     target: &Target,
     warnings: &mut Vec<String>,
 ) -> Result<Response<Body>, StatusError> {
-    if let Some(answer) = reviews::answer(request, target)? {
-        return Ok(answer);
+    if let Some(response) = reviews::respond(request, target)? {
+        return Ok(response);
     }
     let of_pod = binding_of_pod(request, target)?;
     let target = of_pod.as_ref().unwrap_or(target);
@@ -107,8 +107,8 @@ async fn resource(
         target,
         kind,
     };
-    if let Some(answer) = unsupported::answer(&context) {
-        return answer;
+    if let Some(response) = unsupported::respond(&context) {
+        return response;
     }
     if !matches!(request.method, Method::GET | Method::HEAD) {
         request.check_write_options()?;
@@ -126,7 +126,7 @@ async fn resource(
     }
 }
 
-/// The old way of binding posts to `bindings` and names the pod in the body; the same as posting to the pod's own.
+/// The legacy binding: a POST to `bindings` with the pod's name in the body equals a POST to the pod's `binding`.
 fn binding_of_pod(request: &ApiRequest, target: &Target) -> Result<Option<Target>, StatusError> {
     let old_way = target.group.is_empty() && target.plural == "bindings" && target.name.is_empty();
     if !old_way || request.method != Method::POST {
@@ -172,7 +172,7 @@ fn list(context: &RequestContext<'_>) -> Result<Response<Body>, StatusError> {
     let store = context.server.lock();
     let asked = parse_revision(query.text("resourceVersion"))?;
     if asked > store.revision() {
-        return Err(too_large(asked, store.revision()));
+        return Err(revision_too_large(asked, store.revision()));
     }
     let exact = query.text("resourceVersionMatch") == "Exact";
     let from = match query.text("continue") {
@@ -186,12 +186,12 @@ fn list(context: &RequestContext<'_>) -> Result<Response<Body>, StatusError> {
             Cause::forbidden("resourceVersionMatch", why),
         ));
     }
-    let paging = ListOptions {
+    let options = ListOptions {
         limit: limit_of(query.text("limit"))?,
         from,
         exactly_at: exact.then_some(asked),
     };
-    let page = store.page(&context.kind, &context.target.namespace, &selector, &paging)?;
+    let page = store.page(&context.kind, &context.target.namespace, &selector, &options)?;
     let now = store.clock.now();
     drop(store);
     Ok(json_response(
@@ -210,12 +210,12 @@ fn limit_of(text: &str) -> Result<Option<usize>, StatusError> {
     Ok(usize::try_from(limit).ok().filter(|limit| *limit > 0))
 }
 
-/// The revision that a list is asked to be at least as new as.
+/// The lowest revision that a list may have.
 fn parse_revision(text: &str) -> Result<u64, StatusError> {
     revision_of(text).map_err(|why| StatusError::bad_request(format!("invalid resource version: {why}")))
 }
 
-/// A revision as clients write it; none is 0.
+/// A resourceVersion as a number; an empty text is 0.
 pub(super) fn revision_of(text: &str) -> Result<u64, String> {
     if text.is_empty() {
         return Ok(0);
@@ -225,7 +225,7 @@ pub(super) fn revision_of(text: &str) -> Result<u64, String> {
     text.parse().map_err(why)
 }
 
-/// A position as clients carry it around.
+/// The text of a continue token.
 pub(super) fn encode_continue(position: &ContinueToken) -> String {
     let value = json!([position.revision, position.after.namespace, position.after.name]);
     URL_SAFE_NO_PAD.encode(value.to_string())

@@ -1,4 +1,4 @@
-//! Questions about permissions and tokens: everybody may do everything, because there is no RBAC here. Nothing is stored.
+//! Access and token reviews. All users may do everything, because the server has no RBAC. Reviews are not stored.
 
 use http::{Method, Response, StatusCode};
 use serde_json::json;
@@ -9,7 +9,7 @@ use super::{Body, json_response};
 use crate::server::object::metadata_mut;
 use crate::server::status_error::StatusError;
 
-/// The resources answered here, for discovery: group, plural, kind, namespaced.
+/// The review resources, for discovery: group, plural, kind, namespaced.
 pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
     (
         "authorization.k8s.io",
@@ -44,8 +44,8 @@ pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
     ),
 ];
 
-/// The answer, if the request is such a question.
-pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, StatusError> {
+/// The response, if the request is a review.
+pub(super) fn respond(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, StatusError> {
     let known = REVIEWS
         .iter()
         .any(|(group, plural, ..)| *group == target.group && *plural == target.plural);

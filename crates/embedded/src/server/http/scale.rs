@@ -1,4 +1,4 @@
-//! The subresource `scale`: the number of replicas of an object, in a form that is the same for all kinds.
+//! The subresource `scale`: the replicas of an object in the form that all kinds share.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub(super) async fn patch(
     Ok(value_response(&scale_of(&context.kind, &object.await?)))
 }
 
-/// An object's `Scale`, for reading: a custom object that does not say its replicas has none.
+/// An object's `Scale`, for reads: an error for a custom object without replicas.
 pub(super) fn read(kind: &Kind, object: &Object) -> Result<Value, StatusError> {
     let path = kind.scale.as_ref().map_or("", |scale| scale.spec_replicas.as_str());
     if kind.custom.is_some() && at_path(object, path).is_null() {
@@ -77,7 +77,7 @@ fn scale_of(kind: &Kind, object: &Object) -> Value {
         "spec": {},
         "status": {"replicas": at(&scale.status_replicas)},
     });
-    // As Go writes it: what is empty is left out.
+    // Go omits the empty field.
     if at(&scale.spec_replicas) != 0 {
         made["spec"]["replicas"] = json!(at(&scale.spec_replicas));
     }
@@ -91,7 +91,7 @@ fn rescaled(context: &RequestContext<'_>, old: &Object, scale: &Value) -> Result
     let Some(paths) = &context.kind.scale else {
         return Err(StatusError::no_such_path());
     };
-    // Go leaves out what is zero.
+    // Go omits zero.
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas < 0 {
         let why = "must be greater than or equal to 0";

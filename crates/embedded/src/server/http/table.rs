@@ -1,4 +1,4 @@
-//! Tables for `kubectl get`: columns by kind, cells from objects. Pure.
+//! The `Table` form of objects for `kubectl get`. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -245,7 +245,7 @@ fn custom_columns(custom: &Custom) -> impl Iterator<Item = Column<'_>> {
     })
 }
 
-/// As kube-apiserver has it: in a column of text, lists and objects are JSON.
+/// The cell of a custom column. As in kube-apiserver, lists and objects in a string column are JSON.
 fn custom_cell(value: &Value, of_type: &str, now: Timestamp) -> Value {
     match (of_type, value) {
         (_, Value::Null) => Value::Null,
@@ -256,7 +256,7 @@ fn custom_cell(value: &Value, of_type: &str, now: Timestamp) -> Value {
     }
 }
 
-/// The value at a simple JSON path: fields by `.name` or `['name']`, items by number or by a filter on equality.
+/// The value at a JSON path: fields by `.name` or `['name']`, items by index or by a filter on equality.
 fn at_json_path<'v>(object: &'v Value, path: &str) -> &'v Value {
     let mut value = object;
     let mut rest = path.trim_start_matches('$');
@@ -269,7 +269,7 @@ fn at_json_path<'v>(object: &'v Value, path: &str) -> &'v Value {
             rest = &inner[end + 1..];
         } else {
             let name = rest.trim_start_matches('.');
-            // A dot within a key is escaped.
+            // A dot in a key is escaped.
             let mut end = name.len();
             let bytes = name.as_bytes();
             for (at, byte) in bytes.iter().enumerate() {
@@ -330,7 +330,7 @@ fn ratio(done: &Value, wanted: &Value) -> String {
     format!("{}/{}", done.as_i64().unwrap_or(0), wanted.as_i64().unwrap_or(1))
 }
 
-/// How long ago, in the short form of `kubectl`: two units at most, fewer as it gets longer.
+/// The age in the short form of `kubectl`: at most two units.
 fn since(moment: &Value, now: Timestamp) -> String {
     let Some(then) = moment.as_str().and_then(|t| t.parse::<Timestamp>().ok()) else {
         return "<unknown>".to_owned();
@@ -357,7 +357,7 @@ fn since(moment: &Value, now: Timestamp) -> String {
     }
 }
 
-/// A field of every container of a pod template.
+/// A field of all containers of a pod template, joined by commas.
 fn containers_of(object: &Value, field: &str) -> String {
     let containers = object["spec"]["template"]["spec"]["containers"].as_array();
     let texts = containers

@@ -1,4 +1,4 @@
-//! Requests that need a container: nothing runs on a simulated node, and the answers say so.
+//! Requests that need a running container or its metrics. Containers are simulated, and the responses say so.
 
 use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -10,10 +10,10 @@ use super::{Body, text_response, value_response};
 use crate::server::kinds::Kind;
 use crate::server::status_error::StatusError;
 
-/// The group that `kubectl top` asks.
+/// The API group of `kubectl top`.
 pub(super) const METRICS_GROUP: &str = "metrics.k8s.io";
 pub(super) const METRICS_VERSION: &str = "v1beta1";
-/// Subresources of pods that reach into their containers, with the kind that discovery names.
+/// Pod subresources that need a container, with their kind in discovery.
 pub(super) const CONTAINER_SUBRESOURCES: [(&str, &str); 4] = [
     ("attach", "PodAttachOptions"),
     ("exec", "PodExecOptions"),
@@ -21,8 +21,8 @@ pub(super) const CONTAINER_SUBRESOURCES: [(&str, &str); 4] = [
     ("proxy", "PodProxyOptions"),
 ];
 
-/// The answer to a request about a container, if this is one.
-pub(super) fn answer(context: &RequestContext<'_>) -> Option<Result<Response<Body>, StatusError>> {
+/// The response, if the request needs a container.
+pub(super) fn respond(context: &RequestContext<'_>) -> Option<Result<Response<Body>, StatusError>> {
     let (kind, target) = (&context.kind, context.target);
     let of_pod = kind.is("", "pods") && !target.name.is_empty();
     let into = CONTAINER_SUBRESOURCES
@@ -58,7 +58,7 @@ fn not_implemented(kind: &Kind, target: &Target) -> StatusError {
     }
 }
 
-/// The answer of the metrics API: its resources are known, and nothing measures them.
+/// The response of the metrics API: its resources exist, but have no values.
 pub(super) fn metrics(request: &ApiRequest, target: &Target) -> Result<Response<Body>, StatusError> {
     let known = target.version == METRICS_VERSION && matches!(target.plural.as_str(), "nodes" | "pods");
     if !known {

@@ -1,5 +1,4 @@
-//! Watch streams: the initial state if asked for, changes as they come, bookmarks, the end. A state machine over the
-//! store's cursor; it holds no events beyond one batch.
+//! Watch streams: initial events, changes, bookmarks, timeout. A state machine over the store's cursor that buffers one batch at most.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,11 +22,11 @@ use crate::server::kinds::Kind;
 use crate::server::status_error::{Cause, StatusError};
 use crate::server::store::{Cursor, EventType, ListOptions, WatchEvent};
 
-/// A watch that names no end ends after this time; clients are used to it.
-const WATCH_SECONDS: u64 = 3_600;
-/// How often a quiet watch says how far it is.
+/// The timeout of watches without `timeoutSeconds`.
+const WATCH_SECONDS_DEFAULT: u64 = 3_600;
+/// The pause between bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// Marks the end of the initial state for clients that asked for it.
+/// Annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 struct WatchStream {
@@ -41,7 +40,7 @@ struct WatchStream {
     next_bookmark: Instant,
     deadline: Instant,
     delivered: u64,
-    /// Columns are sent with the first table only.
+    /// Whether a table has had column definitions: only the first one does.
     columns_sent: bool,
     over: bool,
 }
@@ -60,7 +59,7 @@ pub(super) fn watch(context: &RequestContext<'_>) -> Result<Response<Body>, Stat
     let seconds = query
         .number("timeoutSeconds")
         .filter(|s| *s > 0)
-        .unwrap_or(WATCH_SECONDS);
+        .unwrap_or(WATCH_SECONDS_DEFAULT);
     let bookmarks = query.flag("allowWatchBookmarks");
 
     let store = context.server.lock();
@@ -122,7 +121,7 @@ impl WatchStream {
             if self.over {
                 return None;
             }
-            // Seen before reading, so that a change in between wakes us.
+            // Read before the batch, so that a change in between wakes this task.
             let head = self.cursor.head.value();
             self.read();
             if !self.frames.is_empty() {
@@ -148,7 +147,7 @@ impl WatchStream {
         }
     }
 
-    /// Takes the next batch of changes.
+    /// Reads the next batch of changes.
     fn read(&mut self) {
         let batch = self.server.lock().batch(&self.cursor);
         match batch {

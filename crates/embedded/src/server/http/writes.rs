@@ -1,4 +1,4 @@
-//! Writes over HTTP: plan under the lock, ask admission without it, commit under it; again if somebody was faster.
+//! Writes over HTTP: plan under the lock, run admission without it, commit under it. A conflict with another write starts over.
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -18,11 +18,11 @@ use crate::server::store::{
 };
 use crate::server::types;
 
-/// Attempts of a write that somebody else outran, as many as Kubernetes makes.
+/// Attempts of a write that conflicts with others, as in Kubernetes.
 const ATTEMPTS_MAX: usize = 5;
 
-/// The forms in which an object can be sent; clients that name none send JSON.
-const MEDIA: [&str; 4] = [
+/// The media types of object bodies; an empty one means JSON.
+const BODY_MEDIA_TYPES: [&str; 4] = [
     "",
     "application/json",
     "application/yaml",
@@ -51,7 +51,7 @@ pub(super) async fn post(
         .lock()
         .plan_create(&context.kind, &target.namespace, body)?;
     let object = create(context, new, &options, warnings).await?;
-    answer(context, StatusCode::CREATED, &object)
+    object_response(context, StatusCode::CREATED, &object)
 }
 
 async fn create(
@@ -89,7 +89,7 @@ pub(super) async fn put(
             .plan_update(&context.kind, &context.key(), body.clone(), options.part)
     });
     let object = object.await?;
-    answer(context, StatusCode::OK, &object)
+    object_response(context, StatusCode::OK, &object)
 }
 
 pub(super) async fn patch(
@@ -111,7 +111,7 @@ pub(super) async fn patch(
                 .lock()
                 .plan_apply_create(&context.kind, &context.key(), config, &options)?;
             let object = create(context, new, &options, warnings).await?;
-            return answer(context, StatusCode::CREATED, &object);
+            return object_response(context, StatusCode::CREATED, &object);
         }
     }
     let object = write(context, &options, warnings, |context, warnings| {
@@ -125,11 +125,11 @@ pub(super) async fn patch(
         Ok(planned)
     });
     let object = object.await?;
-    answer(context, StatusCode::OK, &object)
+    object_response(context, StatusCode::OK, &object)
 }
 
-/// Plans, asks, commits; from the start if the object changed meanwhile. A client that named a revision then gets its
-/// conflict from the plan.
+/// Plans, runs admission and commits; starts over if the object changed meanwhile. If the client stated a resourceVersion, the second
+/// plan then fails with the conflict.
 pub(super) async fn write(
     context: &RequestContext<'_>,
     options: &WriteOptions,
@@ -215,8 +215,10 @@ pub(super) async fn delete(
     admit(context.server, asked, warnings).await?;
     let deleted = context.server.lock().delete(&context.kind, &context.key(), &options)?;
     match deleted {
-        Deleted::Terminating(object) => answer(context, StatusCode::OK, &object),
-        Deleted::Removed(object) if returns_deleted_object(&context.kind) => answer(context, StatusCode::OK, &object),
+        Deleted::Terminating(object) => object_response(context, StatusCode::OK, &object),
+        Deleted::Removed(object) if returns_deleted_object(&context.kind) => {
+            object_response(context, StatusCode::OK, &object)
+        }
         Deleted::Removed(object) => {
             let mut details = json!({"name": object.name(), "kind": context.kind.plural, "uid": object.uid()});
             if !context.kind.group.is_empty() {
@@ -229,7 +231,7 @@ pub(super) async fn delete(
     }
 }
 
-/// Objects of some kinds are answered whole even when they are gone, as in Kubernetes.
+/// Whether a deletion returns the removed object instead of a `Status`, as Kubernetes does for some kinds.
 fn returns_deleted_object(kind: &Kind) -> bool {
     let core = [
         "persistentvolumeclaims",
@@ -280,7 +282,7 @@ fn write_options(context: &RequestContext<'_>) -> Result<WriteOptions, StatusErr
         "" => {}
         "status" if context.kind.status => options = options.of_status(),
         "scale" if context.kind.scale.is_some() => options.subresource = "scale",
-        // These take a whole object and change a part that we don't guard.
+        // These subresources take the whole object; the server does not restrict which part changes.
         "finalize" if context.kind.is("", "namespaces") => {}
         "ephemeralcontainers" | "resize" if context.kind.is("", "pods") => {}
         _ => return Err(StatusError::no_such_path()),
@@ -288,14 +290,14 @@ fn write_options(context: &RequestContext<'_>) -> Result<WriteOptions, StatusErr
     Ok(options)
 }
 
-/// The body of a request as an object, with its unknown fields seen to.
+/// The body of a request as an object, after the field validation.
 fn decoded(context: &RequestContext<'_>, warnings: &mut Vec<String>) -> Result<Value, StatusError> {
     let validation = FieldValidation::of(context.request)?;
     let media = context.request.content_type.split(';').next().unwrap_or("").trim();
-    if !MEDIA.contains(&media) {
+    if !BODY_MEDIA_TYPES.contains(&media) {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
-            MEDIA[1..].join(", ")
+            BODY_MEDIA_TYPES[1..].join(", ")
         );
         return Err(StatusError::of_code(415, message));
     }
@@ -316,7 +318,7 @@ fn decoded(context: &RequestContext<'_>, warnings: &mut Vec<String>) -> Result<V
     Ok(decoded.value)
 }
 
-/// The patch, and the fields that its body has twice.
+/// The patch, and the duplicate fields of its body.
 fn patch_of(context: &RequestContext<'_>) -> Result<(Patch, Vec<String>), StatusError> {
     let request = context.request;
     let Parsed { value, duplicates } = request.parsed()?;
@@ -402,7 +404,11 @@ fn attributes<'a>(
     }
 }
 
-fn answer(context: &RequestContext<'_>, code: StatusCode, object: &Object) -> Result<Response<Body>, StatusError> {
+fn object_response(
+    context: &RequestContext<'_>,
+    code: StatusCode,
+    object: &Object,
+) -> Result<Response<Body>, StatusError> {
     let now = context.server.clock().now();
     Ok(json_response(
         code,

@@ -1,4 +1,4 @@
-//! Server-side apply and the books of who owns which field. Pure.
+//! Server-side apply and `managedFields`. Pure.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use super::shape::{ListShape, Shape};
 use crate::server::object::metadata_mut;
 use crate::server::status_error::{Cause, StatusError};
 
-/// A name for a manager may not be longer than this, as in Kubernetes.
+/// The longest manager name, as in Kubernetes.
 pub(crate) const MANAGER_LEN_MAX: usize = 128;
 
-/// Who writes.
+/// The field manager of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct FieldManager<'a> {
     pub(crate) name: &'a str,
@@ -30,7 +30,7 @@ struct ManagedFieldsEntry {
     fields: FieldSet,
 }
 
-/// The object after a manager applied its configuration.
+/// Applies a manager's configuration to the live object.
 pub(crate) fn apply(
     live: &Value,
     config: &Value,
@@ -76,7 +76,7 @@ pub(crate) fn apply(
     Ok(new)
 }
 
-/// Books a write that was not an apply: what it changed belongs to its author alone.
+/// Sets `managedFields` after a write that was no apply: the manager becomes the only owner of the changed fields.
 pub(crate) fn track_update(old: &Value, new: &mut Value, manager: &FieldManager<'_>, shape: Shape<'_>) {
     let cleared = new["metadata"]
         .get("managedFields")
@@ -114,7 +114,7 @@ pub(crate) fn track_update(old: &Value, new: &mut Value, manager: &FieldManager<
     set_entries(new, &entries);
 }
 
-/// Live object and configuration together; the configuration wins.
+/// The live object merged with the configuration; the configuration wins.
 pub(crate) fn merged(live: &Value, config: &Value, shape: Shape<'_>) -> Value {
     match (live, config) {
         (Value::Object(a), Value::Object(b)) if !shape.atomic_map() => {
@@ -150,7 +150,7 @@ pub(crate) fn merged(live: &Value, config: &Value, shape: Shape<'_>) -> Value {
     }
 }
 
-/// Refuses names of managers that Kubernetes would refuse.
+/// Rejects manager names that Kubernetes rejects.
 fn check_manager(manager: &str) -> Result<(), StatusError> {
     let cause = if manager.is_empty() {
         Cause::required("fieldManager", "is required for apply patch")

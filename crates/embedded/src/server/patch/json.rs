@@ -1,4 +1,4 @@
-//! JSON patches, bounded: a patch can't make an object much larger than the requests that are accepted. Pure.
+//! JSON patch. Bounds on operations and copied bytes keep a small patch from creating a huge object. Pure.
 
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use serde_json::Value;
 use crate::server::object::json_bytes;
 use crate::server::status_error::StatusError;
 
-/// Operations in one patch, as many as Kubernetes accepts.
+/// Operations per patch, as in Kubernetes.
 const OPERATIONS_MAX: usize = 10_000;
-/// By so much the copies of one patch may make an object grow, as in Kubernetes: the largest body that is read.
+/// Bytes that the copies of one patch may add, as in Kubernetes: the size of the largest request body.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Changes `target` as the operations say. After a failure it is in between.
+/// Applies the operations to `target`. After an error `target` has some of the changes.
 pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), StatusError> {
     let Value::Array(list) = operations else {
         return Err(StatusError::bad_request(format!(
@@ -40,7 +40,7 @@ pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), Status
                     )));
                 }
             }
-            // As Kubernetes has it: in an object, replacing a field that is not there adds it.
+            // As in Kubernetes, `replace` of a missing field of an object adds the field.
             PatchOperation::Replace(replace) if is_missing_field(target, &replace.path) => {
                 let (path, value) = (replace.path, replace.value);
                 read = PatchOperation::Add(AddOperation { path, value });

@@ -1,5 +1,4 @@
-//! Changes to objects as clients write them: JSON patch, merge patch, strategic merge patch and server-side apply, and
-//! who owns which field afterwards. Pure: values in, values out.
+//! JSON patch, merge patch, strategic merge patch and server-side apply with its `managedFields`. Pure.
 
 pub(crate) mod apply;
 pub(crate) mod fields;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use super::status_error::StatusError;
 use shape::Shape;
 
-/// A patch as it came, by its content type.
+/// A patch, by its content type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
     /// `application/json-patch+json`.
@@ -23,14 +22,14 @@ pub enum Patch {
     Strategic(Value),
     /// `application/apply-patch+yaml`.
     Apply {
-        /// What the manager wants.
+        /// The configuration of the manager.
         config: Value,
-        /// Whether to take fields over from other managers.
+        /// Whether the manager takes conflicting fields over from other managers.
         force: bool,
     },
 }
 
-/// The object after a patch of one of the three kinds that know no owners.
+/// The object after a JSON, merge or strategic merge patch.
 pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Value, StatusError> {
     let mut new = old.clone();
     match patch {

@@ -1,4 +1,4 @@
-//! What is wrong with the containers of a pod: names, images, ports, environment, mounts, and what they ask for. Pure.
+//! Validation of containers: names, images, ports, environment, mounts and resources. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,18 +9,18 @@ use super::pod_spec::{FieldPath, check_word, in_range, items, text};
 use crate::server::status_error::Cause;
 use crate::server::types::quantity::Quantity;
 
-/// Resources that need no domain and that a container may ask for.
+/// Resources without a domain prefix that a container may request.
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const HUGE_PAGES: &str = "hugepages-";
 
-/// Whether a container is one of those that run to the end before the others begin.
+/// Init containers or main containers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Init,
     Main,
 }
 
-/// All containers of a pod.
+/// Checks all containers of a pod.
 pub(super) fn check(spec: &Value, path: &FieldPath) -> Vec<Cause> {
     let volumes: BTreeSet<&str> = items(&spec["volumes"]).map(|volume| text(&volume["name"])).collect();
     let mut causes = Vec::new();
@@ -113,7 +113,7 @@ fn check_mount(mount: &Value, path: &FieldPath, volumes: &BTreeSet<&str>, causes
     }
 }
 
-/// What a container asks for: each amount by itself, then requests beside limits.
+/// Checks each amount of a container's resources, then requests against limits.
 fn check_resources(resources: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     let empty = Map::new();
     let (limits, requests) = (

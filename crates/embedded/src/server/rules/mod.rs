@@ -1,4 +1,8 @@
-//! What the server knows about particular kinds: defaults, checks, and what a new object gets. One file per subject.
+//! The rules of particular kinds: decoding, defaulting, built-in admission and validation.
+//!
+//! `pods`, `pod_spec` and `containers` are about pods, `workloads` about Deployments and the like, `custom` and `schema` about custom
+//! resources, `events` about events. `defaults` and `validation` have the other built-in kinds; `metadata` and `names` apply to all kinds;
+//! `references` admits objects that name other objects.
 
 mod containers;
 pub(crate) mod custom;
@@ -21,8 +25,7 @@ use super::status_error::StatusError;
 use super::store::Store;
 use super::types::{self, Decoded};
 
-/// A body as an object of its kind: without what the kind does not know, nulls and what Go would not write. Says what is
-/// wrong with it if it is none.
+/// Decodes a body as an object of its kind: drops unknown fields, nulls and values that Go omits. The error says what does not fit.
 pub(crate) fn decode(kind: &Kind, object: Value) -> Result<Decoded, String> {
     let Some(custom) = &kind.custom else {
         let version = kind.stored_api_version();
@@ -42,7 +45,7 @@ pub(crate) fn decode(kind: &Kind, object: Value) -> Result<Decoded, String> {
     Ok(decoded)
 }
 
-/// Fills in what clients may leave out. Doing it twice changes nothing.
+/// Sets the defaults of missing fields. Idempotent.
 pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
@@ -71,12 +74,12 @@ pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Re
     references::admit(store, kind, object)
 }
 
-/// Built-in admission of a new object as webhooks left it.
+/// Built-in admission of a new object after the webhooks.
 pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Result<(), StatusError> {
     references::check(store, kind, object)
 }
 
-/// What an object gets when it has its uid.
+/// Sets the fields of a new object that depend on its uid or on the store.
 pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("batch", "jobs") => workloads::own_pods(object),
@@ -86,7 +89,7 @@ pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Whether an object may be stored.
+/// Validates an object.
 pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), StatusError> {
     let mut causes = metadata::check(&new["metadata"]);
     if let Some(custom) = &kind.custom {
@@ -109,7 +112,7 @@ pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<()
     ))
 }
 
-/// Whether a write changed what generations count.
+/// Whether a write changed the part that `metadata.generation` counts.
 pub(crate) fn spec_differs(kind: &Kind, old: &Value, new: &Value) -> bool {
     if kind.custom.is_none() {
         return old["spec"] != new["spec"];

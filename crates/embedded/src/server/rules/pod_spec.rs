@@ -1,4 +1,4 @@
-//! What is wrong with the spec of a pod or of a pod template, in the words of Kubernetes. Pure.
+//! Validation of the spec of a pod or pod template, with Kubernetes' messages. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::{containers, metadata, names};
 use crate::server::status_error::Cause;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-/// The kinds of volumes that name something, and the field that has to.
+/// Volume sources with a required name, and the field of that name.
 const NAMED_VOLUMES: [(&str, &str); 4] = [
     ("configMap", "name"),
     ("secret", "secretName"),
@@ -26,7 +26,7 @@ impl FieldPath {
         Self(path.into())
     }
 
-    /// The path of a field below.
+    /// The path of a child field, as text.
     pub(super) fn at(&self, field: &str) -> String {
         format!("{}.{field}", self.0)
     }
@@ -42,7 +42,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// The spec of a pod at a place: `spec`, or `spec.template.spec` of a workload.
+/// Checks a pod spec at a path: `spec`, or `spec.template.spec` of a workload.
 pub(super) fn check(spec: &Value, path: &str) -> Vec<Cause> {
     let path = &FieldPath::new(path);
     let mut causes = check_volumes(&spec["volumes"], path);
@@ -86,7 +86,7 @@ pub(super) fn check(spec: &Value, path: &str) -> Vec<Cause> {
     causes
 }
 
-/// The new scheduling gates of a pod that has been created.
+/// Checks that an update adds no scheduling gates.
 pub(super) fn check_new_gates(old: &Value, new: &Value) -> Vec<Cause> {
     let had: Vec<&Value> = items(&old["schedulingGates"]).collect();
     let added = items(&new["schedulingGates"])
@@ -154,7 +154,7 @@ fn check_tolerations(tolerations: &Value, path: &FieldPath, causes: &mut Vec<Cau
     }
 }
 
-/// The taints of a node; Kubernetes names their place so.
+/// Checks the taints of a node. The path is Kubernetes' own.
 pub(super) fn check_taints(taints: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (at, taint) in items(taints).enumerate() {
@@ -272,7 +272,7 @@ fn check_topology_key(term: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     );
 }
 
-/// A field that has one of these words, if it has any.
+/// Checks that a field, if set, has one of the allowed values.
 pub(super) fn check_word(object: &Value, path: &FieldPath, field: &str, allowed: &[&str]) -> Option<Cause> {
     let word = text(&object[field]);
     let known = word.is_empty() || allowed.contains(&word);
@@ -296,7 +296,7 @@ pub(super) fn text(value: &Value) -> &str {
 mod tests {
     use super::*;
 
-    /// The causes of a spec with one good container, and with these fields.
+    /// The causes of a spec with one valid container and these fields.
     fn problems(fields: Value) -> Vec<String> {
         let mut spec = json!({"containers": [{"name": "a", "image": "x"}]});
         for (name, value) in fields.as_object().unwrap() {

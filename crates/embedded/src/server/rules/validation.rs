@@ -1,4 +1,4 @@
-//! What is wrong with objects of the built-in kinds other than pods, in the words of Kubernetes. Pure.
+//! Validation of built-in kinds other than pods, with Kubernetes' messages. Pure.
 
 use serde_json::{Value, json};
 
@@ -9,9 +9,9 @@ use crate::server::object::meta_text;
 use crate::server::selector::Selector;
 use crate::server::status_error::Cause;
 
-/// The highest priority that a class of users may have.
+/// The highest value of a user's PriorityClass.
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;
-/// So many bytes a config map or secret may hold.
+/// The size limit of a ConfigMap or Secret.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Cause> {
@@ -102,7 +102,7 @@ fn check_selector(kind: &Kind, old: Option<&Value>, spec: &Value) -> Vec<Cause> 
     causes
 }
 
-/// The pod template, whose pods may only be restarted in these ways.
+/// Checks the pod template; `restart` has the allowed restart policies.
 fn check_template(spec: &Value, restart: &[&str]) -> Vec<Cause> {
     let template = &spec["template"]["spec"];
     let mut causes = pod_spec::check(template, "spec.template.spec");
@@ -222,7 +222,7 @@ fn check_claim(new: &Value) -> Vec<Cause> {
 fn check_event(old: Option<&Value>, new: &Value) -> Vec<Cause> {
     let about = text(&new["involvedObject"]["namespace"]);
     let own = meta_text(new, "namespace");
-    // What is in no namespace has its events in the default one.
+    // Events of cluster-wide objects are in the namespace `default`.
     let fits = about == own || about.is_empty() && matches!(own, "default" | "kube-system");
     cause_if(old.is_none() && !fits, || {
         Cause::invalid(

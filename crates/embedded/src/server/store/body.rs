@@ -1,4 +1,4 @@
-//! The bodies of writes: whether each is an object of its kind, in its place and of a size that can be stored. Pure.
+//! Checks of the bodies of writes: kind, version, namespace, name, uid and size. Pure.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use crate::server::rules;
 use crate::server::status_error::{Cause, StatusError};
 use crate::server::types::types;
 
-/// The largest object, as by etcd's default limit of a request.
+/// The largest object: etcd's default limit of a request.
 const OBJECT_BYTES_MAX: usize = 3 * 512 * 1024;
 
-/// The body under the version and in the namespace in which it is stored, if it says nothing else.
+/// The body with the stored version, the kind and the namespace filled in; an error if the body states others.
 pub(super) fn normalize(kind: &Kind, namespace: &str, body: Value) -> Result<Value, StatusError> {
     let mut new = body;
     if !new.is_object() {
@@ -25,7 +25,7 @@ pub(super) fn normalize(kind: &Kind, namespace: &str, body: Value) -> Result<Val
     let (version, name) = (says("apiVersion"), says("kind"));
     let known = version.is_empty() || version == expect || version == stored;
     if !known || (!name.is_empty() && name != kind.kind) {
-        return Err(StatusError::bad_request(other_kind(kind, &version, &name)));
+        return Err(StatusError::bad_request(wrong_kind_message(kind, &version, &name)));
     }
     new["apiVersion"] = json!(stored);
     new["kind"] = json!(kind.kind);
@@ -100,8 +100,8 @@ pub(super) fn check_body(kind: &Kind, old: &Object, body: &Value) -> Result<(), 
     Ok(())
 }
 
-/// What Kubernetes says about an object of another version or kind than the path has.
-fn other_kind(kind: &Kind, version: &str, name: &str) -> String {
+/// Kubernetes' message about a body whose version or kind differs from the path's.
+fn wrong_kind_message(kind: &Kind, version: &str, name: &str) -> String {
     let expect = kind.api_version();
     let (group, short_version) = version.split_once('/').unwrap_or(("", version));
     let package = |group: &str| {
@@ -126,7 +126,7 @@ fn other_kind(kind: &Kind, version: &str, name: &str) -> String {
     )
 }
 
-/// Refuses an applied configuration that is none of this kind: apply knows no leniency.
+/// Rejects an applied configuration with unknown fields or wrong types: apply is always strict.
 pub(super) fn check_typed(kind: &Kind, config: &Value) -> Result<(), StatusError> {
     let text = |field: &str| config[field].as_str().unwrap_or("");
     if text("apiVersion").is_empty() || text("kind").is_empty() {
@@ -153,7 +153,7 @@ pub(super) fn check_typed(kind: &Kind, config: &Value) -> Result<(), StatusError
     Err(StatusError::unexplained(500, message))
 }
 
-/// A patch may not change the uid; a whole object with another uid is a conflict.
+/// Rejects a patch that changes the uid.
 pub(super) fn check_uid(kind: &Kind, old: &Object, new: &Value) -> Result<(), StatusError> {
     let uid = meta_text(new, "uid");
     if uid.is_empty() || uid == old.uid() {
@@ -163,14 +163,14 @@ pub(super) fn check_uid(kind: &Kind, old: &Object, new: &Value) -> Result<(), St
     Err(StatusError::invalid(&kind.kind, &kind.group, old.name(), &[cause]))
 }
 
-/// The refusal of a body that is no object of its kind.
+/// The error of a body that is no object of its kind.
 pub(crate) fn decode_error(version: &str, kind: &str, problem: &str) -> StatusError {
     StatusError::bad_request(format!(
         "{kind} in version {version:?} cannot be handled as a {kind}: {problem}"
     ))
 }
 
-/// The refusal of a patch that makes something else of an object than an object of its kind.
+/// The error of a patch whose result is no object of its kind.
 pub(crate) fn patch_error(patch: &Patch, problem: &str) -> StatusError {
     let shown = match patch {
         Patch::Json(value) | Patch::Merge(value) | Patch::Strategic(value) => value,
@@ -180,7 +180,7 @@ pub(crate) fn patch_error(patch: &Patch, problem: &str) -> StatusError {
     StatusError::invalid("", "", "", &[cause])
 }
 
-/// Refuses an object that etcd would not take.
+/// Rejects an object that is too large for etcd.
 pub(super) fn check_size(new: &Value) -> Result<(), StatusError> {
     if json_bytes(new) > OBJECT_BYTES_MAX {
         return Err(StatusError::unexplained(500, "etcdserver: request is too large"));

@@ -1,4 +1,4 @@
-//! Deleting: preconditions, grace, finalizers, propagation. What follows for others is in `collect`.
+//! Deletion: preconditions, grace period, finalizers, propagation. `garbage_collection` handles the other objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,35 +13,35 @@ use crate::server::status_error::{ObjectRef, StatusError};
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// What becomes of an object's dependents.
+/// The propagation policy: what happens to the dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Propagation {
-    /// They are deleted after it.
+    /// The dependents are deleted after the object.
     #[default]
     Background,
-    /// It stays until they are gone.
+    /// The object stays until its dependents are gone.
     Foreground,
-    /// They stay and lose their owner.
+    /// The dependents stay and lose the owner reference.
     Orphan,
 }
 
-/// How to delete.
+/// Options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeleteOptions {
-    /// For pods: how long the containers get; `None` for what the pod says.
+    /// The grace period of a pod; `None` for the pod's own.
     pub grace_seconds: Option<i64>,
-    /// Only an object with this uid.
+    /// Precondition: the uid.
     pub uid: Option<String>,
-    /// Only an object with this resourceVersion.
+    /// Precondition: the resourceVersion.
     pub resource_version: Option<String>,
-    /// What becomes of dependents.
+    /// The propagation policy.
     pub propagation: Propagation,
-    /// Only pretend.
+    /// Whether nothing is stored.
     pub dry_run: bool,
 }
 
 impl DeleteOptions {
-    /// At once, without grace.
+    /// Options of a deletion without grace period.
     pub fn now() -> Self {
         Self {
             grace_seconds: Some(0),
@@ -50,12 +50,12 @@ impl DeleteOptions {
     }
 }
 
-/// What a deletion did.
+/// The result of a deletion.
 #[derive(Debug, Clone)]
 pub(crate) enum Deleted {
-    /// The object is gone.
+    /// The object was removed.
     Removed(Object),
-    /// It is marked and goes when its grace is over and its finalizers are done.
+    /// The object has a deletionTimestamp and stays until its grace period ends and its finalizers are gone.
     Terminating(Object),
 }
 
@@ -84,10 +84,10 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Deletes what matches, each as `delete` would; gives what was there before.
+    /// Deletes each object as `delete` does.
     pub(crate) fn delete_all(&mut self, kind: &Arc<Kind>, objects: &[Object], options: &DeleteOptions) {
         for object in objects {
-            // Gone already if it depended on one before it.
+            // The object may be gone already as a dependent of an earlier one.
             let _ = self.delete(kind, &Key::of(object), options);
         }
     }
@@ -120,7 +120,7 @@ impl Store {
         Deleted::Terminating(object)
     }
 
-    /// A pod's last state as its deletion shows it: marked, though nobody else saw it so.
+    /// The last state in the response to a deletion: a removed pod has a deletionTimestamp there, though no watch showed it.
     fn as_deleted(&self, kind: &Kind, gone: Object) -> Object {
         if !kind.is("", "pods") {
             return gone;
@@ -130,7 +130,7 @@ impl Store {
         Object::new(last)
     }
 
-    /// Namespaces and definitions go after their contents; whether there are any.
+    /// Enqueues the deletion of the objects in a namespace or of a definition; whether there are any.
     fn enqueue_contents(&mut self, kind: &Kind, location: &ObjectLocation) -> bool {
         let contents = self.contents(kind, &location.key.name);
         if contents.is_empty() {
@@ -195,7 +195,7 @@ fn grace_seconds(kind: &Kind, old: &Value, asked: Option<i64>) -> i64 {
         return 0;
     }
     let usual = old["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
-    // A negative grace means one second, as in Kubernetes.
+    // A negative grace period means one second, as in Kubernetes.
     let grace = asked.unwrap_or(usual);
     if grace < 0 { 1 } else { grace }
 }
@@ -214,7 +214,7 @@ fn add_finalizer(object: &mut Value, finalizer: &str) {
     }
 }
 
-/// Whether a marked object has nothing left to wait for.
+/// Whether a terminating object has no grace period and no finalizers left.
 pub(super) fn is_ready_for_removal(object: &Value) -> bool {
     let metadata = &object["metadata"];
     !metadata["deletionTimestamp"].is_null()

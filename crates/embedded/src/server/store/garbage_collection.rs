@@ -1,6 +1,6 @@
-//! What follows when objects go: dependents are collected, owners that waited for them go, emptied namespaces and
-//! definitions go. A real cluster does this a little later in controllers; here it is part of the write, so that tests
-//! see one outcome.
+//! Garbage collection: the removal of an object removes its dependents, owners in foreground deletion, and the terminating namespace
+//! or CustomResourceDefinition that it was the last object of. Controllers do this later in a real cluster; here it is part of the
+//! write, so that tests see one result.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use super::{ObjectLocation, Store, owner_uids};
 use crate::server::kinds::Kind;
 use crate::server::object::{Object, metadata_mut};
 
-/// Something left to do.
+/// Work that follows from a removal or deletion.
 #[derive(Debug)]
 pub(super) enum FollowUp {
-    /// An object went: see to its dependents, its owners, its namespace.
+    /// An object was removed: handle its dependents, owners, namespace and definition.
     Removed(Object),
-    /// The dependents of this uid have to go.
+    /// Delete the dependents of this uid.
     DeleteDependents(String),
-    /// The contents of a namespace or a definition have to go.
+    /// Delete the objects in a namespace or of a CustomResourceDefinition.
     DeleteContents { table: usize, name: String },
 }
 
 impl Store {
-    /// Does everything that follows from the writes so far. Ends, because each follow_up removes or marks an object, and no
+    /// Does all work that follows from the writes so far. Ends, because each step removes an object or marks it for deletion, and no
     /// object is marked twice.
     pub(super) fn run_follow_ups(&mut self) {
         while let Some(follow_up) = self.follow_ups.pop_front() {
@@ -42,14 +42,14 @@ impl Store {
         self.dependents.contains_key(uid)
     }
 
-    /// Takes the owner out of its dependents.
+    /// Removes the owner reference from all dependents.
     pub(super) fn orphan_dependents(&mut self, uid: &str) {
         for location in self.dependents_of(uid) {
             self.remove_owner_reference(&location, uid);
         }
     }
 
-    /// Deletes a new object whose owners are all gone.
+    /// Deletes a new object whose owners do not exist any more.
     pub(super) fn delete_if_orphaned(&mut self, kind: &Arc<Kind>, object: &Object) {
         let mut owners = owner_uids(object).peekable();
         if owners.peek().is_some() && owners.all(|uid| !self.locations.contains_key(uid)) {
@@ -57,7 +57,7 @@ impl Store {
         }
     }
 
-    /// What a namespace or a definition contains; nothing for other kinds.
+    /// The objects in a namespace or of a CustomResourceDefinition; empty for other kinds.
     pub(super) fn contents(&self, kind: &Kind, name: &str) -> Vec<ObjectLocation> {
         if kind.is("", "namespaces") {
             let of_table = |(table, t): (usize, &super::ResourceTable)| {
@@ -143,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Removes a namespace or definition that only waited for its contents.
+    /// Removes a terminating namespace or CustomResourceDefinition that has no more objects.
     fn remove_if_emptied(&mut self, group: &str, plural: &str, name: &str) {
         let Some(kind) = self.kinds.preferred(group, plural) else {
             return;

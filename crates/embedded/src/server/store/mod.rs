@@ -1,5 +1,7 @@
-//! Every object of the cluster, its recent history, and the one counter of revisions. Synchronous: it neither waits nor
-//! calls out, so one lock around it is held for microseconds. Never knows HTTP, users or webhooks.
+//! The store, in place of etcd: all objects, the recent changes of each resource, and the revision counter. Synchronous and without
+//! calls to others, so that callers hold the lock for microseconds. The store knows no HTTP, users or webhooks.
+//!
+//! `read` and `watch` read, `write` creates and updates, `delete` and `garbage_collection` remove, `pods` has binding and eviction.
 
 mod body;
 mod delete;
@@ -19,7 +21,7 @@ pub(crate) use body::{decode_error, patch_error};
 pub(crate) use delete::Deleted;
 pub use delete::{DeleteOptions, Propagation};
 pub use read::{ContinueToken, Page};
-pub(crate) use read::{ListOptions, too_large};
+pub(crate) use read::{ListOptions, revision_too_large};
 pub(crate) use watch::Cursor;
 pub use watch::{EventType, WatchEvent};
 pub(crate) use write::{ManagerOperation, Part, PlannedUpdate, WriteOptions};
@@ -30,20 +32,20 @@ use super::object::{Key, Object, metadata_mut};
 use super::random::Random;
 use super::status_error::StatusError;
 
-/// Namespaces that are there from the start.
+/// Namespaces of a new cluster.
 const INITIAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// Priority classes that every cluster has.
+/// Priority classes of a new cluster.
 const SYSTEM_CLASSES: [(&str, i64); 2] = [
     ("system-cluster-critical", 2_000_000_000),
     ("system-node-critical", 2_000_001_000),
 ];
 
-/// Whether a priority class is one that every cluster has.
+/// Whether this is a priority class of Kubernetes itself.
 pub(crate) fn is_system_class(name: &str) -> bool {
     SYSTEM_CLASSES.iter().any(|(class, _)| *class == name)
 }
 
-/// All objects.
+/// All objects of the cluster.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) clock: Clock,
@@ -54,7 +56,7 @@ pub(crate) struct Store {
     history_len_max: usize,
     locations: HashMap<String, ObjectLocation>,
     dependents: HashMap<String, BTreeSet<ObjectLocation>>,
-    /// What follows from removals and is not done yet; empty between calls.
+    /// Garbage collection that is still to do; empty between calls.
     follow_ups: VecDeque<garbage_collection::FollowUp>,
     service_addresses: u32,
 }
@@ -64,23 +66,23 @@ pub(crate) struct Store {
 struct ResourceTable {
     objects: BTreeMap<Key, Object>,
     history: VecDeque<Arc<Change>>,
-    /// Changes up to this revision are no longer in the history.
+    /// The history has no changes up to this revision.
     compacted_revision: u64,
-    /// Raised with each change.
+    /// Wakes watchers; raised with each change.
     head: Mark,
 }
 
-/// One step of an object.
+/// One change of an object.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) revision: u64,
     pub(crate) before: Option<Object>,
-    /// The object after the change; for a removal its last state, with the removal's revision.
+    /// The object after the change; for a removal the last state, with the revision of the removal.
     pub(crate) object: Object,
     pub(crate) removed: bool,
 }
 
-/// Where an object is.
+/// The table and key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ObjectLocation {
     pub(crate) table: usize,
@@ -107,7 +109,7 @@ impl Store {
         store
     }
 
-    /// The counter's value: the revision of the latest change.
+    /// The revision of the latest change.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
@@ -127,19 +129,19 @@ impl Store {
     }
 
     fn create_initial(&mut self, object: Value) {
-        let kind = self.kind_of(&object).expect("furniture is of built-in kinds");
+        let kind = self.kind_of(&object).expect("initial objects are of built-in kinds");
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
         let options = WriteOptions::by("kube-apiserver");
         self.create(&kind, &namespace, object, &options)
-            .expect("furniture is valid and new");
+            .expect("initial objects are valid and new");
     }
 
-    /// A uid for something that is no object.
+    /// A uid for a request.
     pub(crate) fn new_uid(&mut self) -> String {
         self.random.uid()
     }
 
-    /// The kind of an object by its own words.
+    /// The kind that an object's `apiVersion` and `kind` name.
     pub(crate) fn kind_of(&self, object: &Value) -> Result<Arc<Kind>, StatusError> {
         let (version, kind) = (
             object["apiVersion"].as_str().unwrap_or(""),
@@ -156,7 +158,7 @@ impl Store {
         self.kinds.preferred(group, plural).ok_or_else(unknown)
     }
 
-    /// The kind in whose form the objects of a table are stored.
+    /// The kind of the stored form of a table's objects.
     fn kind_of_table(&self, table: usize) -> Option<Arc<Kind>> {
         let of_table = || self.kinds.iter().filter(|k| k.table == table);
         of_table()
@@ -170,7 +172,7 @@ impl Store {
         }
     }
 
-    /// Puts an object in place under the next revision.
+    /// Stores an object under the next revision.
     fn put(&mut self, kind: &Kind, mut value: Value) -> Object {
         self.revision += 1;
         metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
@@ -195,7 +197,7 @@ impl Store {
         object
     }
 
-    /// Takes an object out. What depends on it is seen to by `run_follow_ups`.
+    /// Removes an object. `run_follow_ups` then handles its dependents.
     fn remove(&mut self, location: &ObjectLocation) -> Option<Object> {
         let before = self.tables[location.table].objects.remove(&location.key)?;
         self.revision += 1;
@@ -254,12 +256,12 @@ impl Store {
         self.tables.get(location.table)?.objects.get(&location.key)
     }
 
-    /// Forgets all history up to now, as a real server does when it compacts or restarts.
+    /// Drops all history up to now, as a compaction of etcd does.
     pub(crate) fn compact_history(&mut self) {
         for table in &mut self.tables {
             table.history.clear();
             table.compacted_revision = self.revision;
-            // Wakes the watchers, so that each finds out by itself.
+            // Wakes the watchers, which then find their revision compacted.
             table.head.raise();
         }
     }

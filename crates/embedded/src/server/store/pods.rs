@@ -1,4 +1,4 @@
-//! What is done to pods by subresource: binding to a node, eviction.
+//! The pod subresources `binding` and `eviction`.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Store {
                 format!("pod {pod} has non-empty .spec.schedulingGates"),
             ));
         }
-        let new = bound(&old, binding, target, &self.clock.now_text());
+        let new = with_binding(&old, binding, target, &self.clock.now_text());
         if dry_run {
             return Ok(Object::new(new));
         }
@@ -111,7 +111,7 @@ impl Store {
         self.delete(&kind, &key, options)
     }
 
-    /// Notes on a pod that it goes because somebody evicted it.
+    /// Sets the condition `DisruptionTarget` of an evicted pod.
     fn mark_disrupted(&mut self, kind: &Arc<Kind>, pod: &Object) {
         let mut new = pod.to_value();
         let condition = json!({
@@ -134,9 +134,9 @@ impl Store {
                 .is_some_and(|s| s.matches_labels(&pod["metadata"]["labels"]))
         };
         let budgets = self.list(&kind, namespace, &Selector::everything()).objects;
-        // A budget that nobody has counted yet forbids, as in Kubernetes.
-        let spent = |budget: &&Object| budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0;
-        let Some(budget) = budgets.iter().filter(covers).find(spent) else {
+        // A budget without a status allows no eviction, as in Kubernetes.
+        let is_exhausted = |budget: &&Object| budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) <= 0;
+        let Some(budget) = budgets.iter().filter(covers).find(is_exhausted) else {
             return Ok(());
         };
         let cause = Cause {
@@ -152,7 +152,7 @@ impl Store {
     }
 }
 
-fn bound(old: &Object, binding: &Value, target: &str, now: &str) -> Value {
+fn with_binding(old: &Object, binding: &Value, target: &str, now: &str) -> Value {
     let mut new = old.to_value();
     new["spec"]["nodeName"] = json!(target);
     for field in ["annotations", "labels"] {
@@ -167,7 +167,7 @@ fn bound(old: &Object, binding: &Value, target: &str, now: &str) -> Value {
     new
 }
 
-/// Puts a condition in the place of the one of its type.
+/// Replaces the condition of the same type, or adds it.
 fn set_condition(pod: &mut Value, condition: Value) {
     let conditions = field_mut(pod, "status").entry("conditions").or_insert(json!([]));
     let Some(list) = conditions.as_array_mut() else { return };

@@ -1,6 +1,5 @@
-//! Creating and changing objects, in two steps: `plan_*` says what the object would become, `commit_*` checks it once
-//! more and puts it in place. Admission, which may wait for others, happens between the two and outside the lock; a plan
-//! made from an outdated object does not commit.
+//! Creates and updates, in two steps: `plan_*` computes the new object, `commit_*` validates and stores it. Admission may wait for
+//! webhooks, so it runs between the two steps and without the lock. `commit_*` rejects a plan made from an outdated object.
 
 use std::sync::Arc;
 
@@ -20,33 +19,33 @@ use crate::server::rules;
 use crate::server::status_error::{Cause, StatusError};
 use crate::server::types::Decoded;
 
-/// Attempts at a free generated name. Names have 27^5 endings; as many collisions in a row mean something is wrong.
+/// Attempts to generate a free name. There are 27^5 suffixes, so this many collisions in a row are an error.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
 
-/// Which part of an object a write is about.
+/// The part of an object that a write changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but the status, if that is apart.
+    /// The object without its status, if the kind has a status subresource.
     Main,
     /// The status alone.
     Status,
 }
 
-/// How a write is booked in `managedFields`.
+/// The manager and operation of a write in `managedFields`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ManagerOperation {
-    /// By a manager that changed something.
+    /// An update by this manager.
     Update(String),
-    /// By a manager that applied; the books are made already.
+    /// An apply by this manager. `patch::apply` has set `managedFields` already.
     Apply(String),
 }
 
-/// How to write.
+/// Options of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WriteOptions {
     pub(crate) operation: ManagerOperation,
     pub(crate) part: Part,
-    /// The subresource as it stands in the books.
+    /// The subresource in `managedFields`.
     pub(crate) subresource: &'static str,
     pub(crate) dry_run: bool,
 }
@@ -76,17 +75,17 @@ impl WriteOptions {
     }
 }
 
-/// A change that has not happened yet.
+/// A planned update: the object before and after it.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedUpdate {
     pub(crate) old: Object,
     pub(crate) new: Value,
-    /// Fields of a patch that the kind does not have.
+    /// Paths of patched fields that the kind does not have.
     pub(crate) unknown: Vec<String>,
 }
 
 impl Store {
-    /// Plans and commits at once, without admission.
+    /// Plans and commits, without admission.
     pub(crate) fn create(
         &mut self,
         kind: &Arc<Kind>,
@@ -99,7 +98,7 @@ impl Store {
         self.commit_create(kind, new, options)
     }
 
-    /// Plans and commits at once, without admission.
+    /// Plans and commits, without admission.
     pub(crate) fn update(
         &mut self,
         kind: &Arc<Kind>,
@@ -112,13 +111,13 @@ impl Store {
         self.commit_update(kind, planned, options)
     }
 
-    /// A request's body as an object of this kind, in the form in which it is stored.
+    /// The body of a request as an object of this kind, in the stored form.
     pub(crate) fn decode(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Decoded, StatusError> {
         rules::decode(kind, normalize(kind, namespace, body)?)
             .map_err(|problem| decode_error(&kind.version, &kind.kind, &problem))
     }
 
-    /// What creating an object makes of its decoded body.
+    /// The new object from a decoded body.
     pub(crate) fn plan_create(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, StatusError> {
         let mut new = body;
         if kind.namespaced() {
@@ -188,7 +187,7 @@ impl Store {
         Ok(object)
     }
 
-    /// What a decoded body makes of an object.
+    /// The updated object from a decoded body.
     pub(crate) fn plan_update(
         &self,
         kind: &Kind,
@@ -202,7 +201,7 @@ impl Store {
             Part::Main => with_old_status(kind, &old, body),
             Part::Status => with_new_status(kind, &old, &body),
         };
-        keep_identity(&old, &mut new);
+        keep_server_set_metadata(&old, &mut new);
         rules::default_object(kind, &mut new);
         let spec_changed = rules::spec_differs(kind, &old, &new);
         if spec_changed && let Some(generation) = old["metadata"]["generation"].as_i64() {
@@ -215,7 +214,7 @@ impl Store {
         })
     }
 
-    /// What a patch makes of an object. A missing object is an error even for apply; see `plan_create`.
+    /// The updated object from a patch. A missing object is an error even for apply; see `plan_apply_create`.
     pub(crate) fn plan_patch(
         &self,
         kind: &Kind,
@@ -243,7 +242,7 @@ impl Store {
             Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => patched(&old, patch, shape)?,
         };
         let normalized = normalize(kind, &key.namespace, body);
-        // A patch may not make another kind of an object; that is no reason to call the request malformed.
+        // A patch that changes the kind is an invalid patch, not a malformed request.
         let normalized = normalized.map_err(|error| patch_error(patch, &error.message))?;
         let decoded = rules::decode(kind, normalized).map_err(|problem| patch_error(patch, &problem))?;
         check_uid(kind, &old, &decoded.value)?;
@@ -254,7 +253,7 @@ impl Store {
         })
     }
 
-    /// The object that an apply creates.
+    /// The new object from an applied configuration.
     pub(crate) fn plan_apply_create(
         &self,
         kind: &Kind,
@@ -312,14 +311,14 @@ impl Store {
         }
     }
 
-    /// Next address for a Service, in the range usual for clusters of one machine.
+    /// The next cluster IP of a Service, in the default range of kubeadm.
     pub(crate) fn next_service_address(&mut self) -> String {
         self.service_addresses += 1;
         let n = self.service_addresses;
         format!("10.96.{}.{}", (n >> 8) & 0xff, n & 0xff)
     }
 
-    /// The class named `name`, or the default one if the name is empty.
+    /// The class of this name, or the default class if the name is empty.
     pub(crate) fn priority_class(&self, name: &str) -> Option<Object> {
         let kind = self.kinds.get("scheduling.k8s.io", "v1", "priorityclasses")?;
         let classes = &self.tables[kind.table].objects;
@@ -355,7 +354,7 @@ impl Store {
                 let cause = Cause::required("metadata.name", "name or generateName is required");
                 return Err(StatusError::invalid(&kind.kind, &kind.group, "", &[cause]));
             }
-            // Kubernetes cuts the prefix so that the whole fits a label.
+            // Kubernetes shortens the prefix so that the name fits into a label.
             let prefix: String = prefix.chars().take(58).collect();
             let namespace = meta_text(new, "namespace").to_owned();
             let free = (0..GENERATED_NAME_ATTEMPTS)
@@ -392,7 +391,7 @@ fn field_manager<'a>(kind: &Kind, options: &'a WriteOptions, now: &'a str) -> ap
     }
 }
 
-/// How a kind's objects merge.
+/// The merge rules of a kind.
 pub(crate) fn shape_of(kind: &Kind) -> Shape<'_> {
     match &kind.custom {
         None => Shape::BUILT_IN,
@@ -436,8 +435,8 @@ fn with_new_status(kind: &Kind, old: &Object, body: &Value) -> Value {
     new
 }
 
-/// What only the server sets stays as it was.
-fn keep_identity(old: &Object, new: &mut Value) {
+/// Keeps the metadata that only the server sets.
+fn keep_server_set_metadata(old: &Object, new: &mut Value) {
     let metadata = metadata_mut(new);
     for field in [
         "name",
@@ -457,8 +456,8 @@ fn keep_identity(old: &Object, new: &mut Value) {
         };
     }
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-        let hollow = |v: &Value| v.is_null() || *v == json!({}) || *v == json!([]);
-        if metadata.get(field).is_some_and(hollow) {
+        let is_empty = |v: &Value| v.is_null() || *v == json!({}) || *v == json!([]);
+        if metadata.get(field).is_some_and(is_empty) {
             metadata.remove(field);
         }
     }

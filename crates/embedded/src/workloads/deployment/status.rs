@@ -1,4 +1,4 @@
-//! The status of a deployment: its counters and conditions. Pure.
+//! The status of a Deployment: counters and conditions. Pure.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// Whether the rollout goes on, and when it will have taken too long.
+    /// The condition `Progressing`, and the time until its deadline.
     fn progress(&self, plan: &Plan, status: &Value, now: Timestamp) -> (Option<Condition>, Option<Duration>) {
         let of = |status, reason, message| {
             Some(Condition {
@@ -119,7 +119,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// What keeps replica sets from creating pods.
+    /// The condition `ReplicaFailure`, if a ReplicaSet has it.
     fn failure(&self) -> Option<Condition> {
         let mut failed = self.all().map(|set| conditions::find(&set.status, "ReplicaFailure"));
         let failed = failed.find(|condition| condition["status"] == "True")?;
