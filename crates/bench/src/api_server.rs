@@ -1,4 +1,4 @@
-//! A real API server: kai's definitions are installed there, and load is put on it. Starting and stopping it is `.ci/bench`'s matter.
+//! A real API server: installs kai's CustomResourceDefinitions and creates nodes and pods. `.ci/bench` starts and stops the server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -14,27 +14,27 @@ use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// Calls at a time, as the scheduler makes them.
+/// Concurrent calls, as many as the scheduler makes.
 pub(crate) const IN_FLIGHT: usize = 64;
-/// What the field manager of the installation is called.
+/// The field manager of the installation.
 const FIELD_MANAGER: &str = "kai-bench";
-/// How often conditions are looked at.
+/// The pause between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Whatever takes longer hangs.
+/// The longest wait for a condition.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// The namespace of all pods.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// Which server, and how to get in.
+/// The server and its credentials.
 pub(crate) struct ApiServer {
-    /// A user who may do everything.
+    /// The client of the benchmark, with all rights.
     pub(crate) client: Client,
-    /// As kai is: its account, and no limits of the server's fairness between clients.
+    /// The kubeconfig of `kai`: its service account, in a group that is exempt from API priority and fairness.
     pub(crate) kubeconfig: tempfile::NamedTempFile,
 }
 
 impl ApiServer {
-    /// Installs kai's definitions.
+    /// Installs kai's CustomResourceDefinitions.
     pub(crate) async fn install(path: PathBuf) -> anyhow::Result<ApiServer> {
         let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
         let client = Client::connect(&Access::Kubeconfig(path)).await?;
@@ -87,12 +87,12 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Watches of the load's own.
+    /// New watches for the benchmark itself.
     pub(crate) fn context(&self) -> Context {
         Context::new(self.client.clone(), Clock::System)
     }
 
-    /// Adds nodes with these GPUs. Nobody plays their kubelets.
+    /// Adds nodes with these GPUs, without running kubelets.
     pub(crate) async fn add_nodes(&self, name: &str, count: usize, gpus: &str) -> anyhow::Result<()> {
         let kubelets = kai_embedded::kubelet::Kubelets::new(&self.context(), kai_embedded::kubelet::Delays::default());
         let (name, gpus) = (name.to_owned(), gpus.to_owned());
@@ -139,7 +139,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Removes kai's webhooks and all that a part made.
+    /// Removes kai's webhooks and the objects of a part.
     pub(crate) async fn clean(&self) -> anyhow::Result<()> {
         kai_controllers::admission::uninstall(&self.client).await?;
         let kinds = [
@@ -167,7 +167,7 @@ impl ApiServer {
     }
 }
 
-/// A pod as a training job would have it.
+/// A pod like that of a training job.
 pub(crate) fn one_gpu_pod(name: &str, scheduler: &str) -> Value {
     let amounts = json!({ "cpu": "1", "memory": "4Gi", "nvidia.com/gpu": "1" });
     json!({
@@ -189,7 +189,7 @@ pub(crate) fn one_gpu_pod(name: &str, scheduler: &str) -> Value {
     })
 }
 
-/// Does something `count` times, so many at a time as the scheduler writes. The first failure ends it.
+/// Runs `work` `count` times, [`IN_FLIGHT`] at a time. The first error ends it.
 pub(crate) async fn run_in_parallel<F>(
     count: usize,
     work: impl Fn(usize) -> F + Send + Sync + 'static,
@@ -229,14 +229,14 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> a
         .with_context(|| format!("waiting for {what}"))
 }
 
-/// How far the server's audit log goes by now; 0 where there is none.
+/// The length of the server's audit log; 0 without a log.
 pub(crate) fn audit_log_len() -> u64 {
     let path = std::env::var_os("KAI_KUBE_AUDIT");
     let metadata = path.and_then(|path| std::fs::metadata(path).ok());
     metadata.map_or(0, |metadata| metadata.len())
 }
 
-/// The writes that the audit log has after the mark, by verb and resource.
+/// The writes in the audit log after this offset, by verb and resource.
 pub(crate) fn writes_since(offset: u64) -> anyhow::Result<BTreeMap<String, usize>> {
     let mut counts = BTreeMap::new();
     let Some(path) = std::env::var_os("KAI_KUBE_AUDIT") else {
@@ -245,7 +245,7 @@ pub(crate) fn writes_since(offset: u64) -> anyhow::Result<BTreeMap<String, usize
     let mut log = std::fs::File::open(path)?;
     log.seek(SeekFrom::Start(offset))?;
     for line in BufReader::new(log).lines() {
-        // The last one may be half written.
+        // The last line may be incomplete.
         let Ok(event) = serde_json::from_str::<AuditEvent>(&line?) else {
             continue;
         };
@@ -262,7 +262,7 @@ pub(crate) fn writes_since(offset: u64) -> anyhow::Result<BTreeMap<String, usize
     Ok(counts)
 }
 
-/// A line of the audit log.
+/// An event of the audit log.
 #[derive(serde::Deserialize)]
 struct AuditEvent {
     verb: String,

@@ -1,4 +1,4 @@
-//! How fast pods are bound on a real API server, beside the most that the server can do: bindings and nothing else.
+//! Pods bound per second on a real API server, compared with the highest rate that the server reaches with bindings alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::api_server::{ApiServer, IN_FLIGHT, NAMESPACE, audit_log_len, run_in_p
 use crate::process::KaiProcess;
 use crate::table::Table;
 
-/// GPUs of a node, and so pods on it.
+/// GPUs per node, each for one pod.
 const GPUS_PER_NODE: usize = 8;
-/// Everything is bound by then, or never.
+/// The longest wait until all pods are bound.
 const BIND_ALL_MAX: Duration = Duration::from_secs(300);
-/// Pods that nobody schedules.
+/// The scheduler name of pods that no scheduler places.
 const NO_SCHEDULER: &str = "nobody";
 
-/// How a number of pods was bound.
+/// The figures of one run.
 struct BindFigures {
-    /// Pods per second.
+    /// Bound pods per second.
     rate: f64,
-    /// Writes per pod until all were bound, by kind.
+    /// Writes per pod until all were bound, by verb and resource.
     writes: BTreeMap<String, f64>,
-    /// Conditions and events per pod that were still to be written.
+    /// Conditions and events per pod that were still queued then.
     later: f64,
     peak_mib: f64,
     cpu_seconds: f64,
@@ -90,7 +90,7 @@ fn add_rows(table: &mut Table, what: &str, figures: &BindFigures, max_rate: f64,
     table.row("... memory of `kai all`", figure, "120 MiB", "60 MiB");
 }
 
-/// Pods per second that the server binds when nobody does anything else.
+/// Pods per second that the server binds without any other work.
 async fn max_bind_rate(server: &ApiServer, nodes: usize, pods: usize) -> anyhow::Result<f64> {
     server.add_nodes("node", nodes, "h100:8").await?;
     let context = server.context();
@@ -114,12 +114,12 @@ async fn max_bind_rate(server: &ApiServer, nodes: usize, pods: usize) -> anyhow:
     Ok(rate)
 }
 
-/// The pods wait in their groups; kai starts and binds them. From the first binding to the last.
+/// Pending pods have their pod groups; `kai` starts and binds them. Measures from the first binding to the last.
 async fn bind_pending_pods(server: &ApiServer, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<BindFigures> {
     server.add_nodes("node", nodes, "h100:8").await?;
     let context = server.context();
     let bound = BindWatcher::watch(&context, pods).await?;
-    // An earlier kai that places nobody: groups are made, webhooks and policies are registered, and the server has taken them in.
+    // An earlier process of `kai` that schedules no pod creates the groups and registers webhooks and policies.
     let earlier = [
         "--role=scheduler=--scheduler-name=nobody",
         "--role=controllers=--max-concurrent-reconciles=64",
@@ -142,7 +142,7 @@ async fn bind_pending_pods(server: &ApiServer, nodes: usize, pods: usize, mode: 
     measure(kai, pods, last - first, before)
 }
 
-/// Bare pods are created while kai runs. From the first creation to the last binding.
+/// Creates pods without groups while `kai` runs. Measures from the first creation to the last binding.
 async fn bind_created_pods(server: &ApiServer, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<BindFigures> {
     server.add_nodes("node", nodes, "h100:8").await?;
     let context = server.context();
@@ -170,7 +170,7 @@ fn measure(kai: KaiProcess, pods: usize, took: Duration, before: u64) -> anyhow:
     let writes = writes_since(before)?.into_iter();
     Ok(BindFigures {
         rate: pods as f64 / took.as_secs_f64(),
-        // The load's own.
+        // Without the creations of the benchmark itself.
         writes: writes
             .filter(|(kind, _)| kind != "create pods")
             .map(|(kind, count)| (kind, count as f64 / pods as f64))
@@ -181,7 +181,7 @@ fn measure(kai: KaiProcess, pods: usize, took: Duration, before: u64) -> anyhow:
     })
 }
 
-/// Sees pods get their nodes.
+/// Watches pods until all have a node.
 struct BindWatcher {
     pods: Subscription<kai_api::Pod>,
     wake: Arc<Notify>,
@@ -197,7 +197,7 @@ impl BindWatcher {
         Ok(BindWatcher { pods, wake, expected })
     }
 
-    /// When the first and the last of them was seen bound.
+    /// The times at which the first and the last pod were seen bound.
     async fn all(self) -> anyhow::Result<(Instant, Instant)> {
         let mut bound: BTreeSet<ObjectKey> = BTreeSet::new();
         let mut first = None;

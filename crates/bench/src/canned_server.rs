@@ -1,5 +1,5 @@
-//! A large cluster that exists as text only: an HTTP server that lists it page by page, tells of changed pods and accepts every write.
-//! The objects have the size and the parts of real ones, so that reading them costs what it costs in a cluster.
+//! A canned API server: an HTTP server that lists a large generated cluster in pages, sends changed pods to watches and accepts every
+//! write. The objects have the size and fields of real ones, so that parsing them costs as much as in a real cluster.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,17 +15,17 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-/// Pods on a node.
+/// Pods per node.
 pub(crate) const PODS_PER_NODE: usize = 35;
-/// So many of them have a GPU each.
+/// Pods per node with one GPU each.
 const GPUS_PER_NODE: usize = 8;
-/// Pods of a pod group.
+/// Pods per pod group.
 const PODS_PER_GROUP: usize = 4;
 const QUEUES: usize = 20;
-/// Bursts of changes that a slow reader may be behind.
+/// Bursts that are buffered for a slow watch.
 const BURSTS_BUFFERED_MAX: usize = 16;
 
-/// The running server; it ends with the value.
+/// The running server; dropping it stops the server.
 pub(crate) struct CannedServer {
     pub(crate) address: SocketAddr,
     cluster: Arc<Cluster>,
@@ -37,7 +37,7 @@ struct Cluster {
     pod: Template,
     group: Template,
     node: Template,
-    /// The version of the newest change.
+    /// The resourceVersion of the latest change.
     version: AtomicU64,
     writes: AtomicUsize,
     bytes: AtomicUsize,
@@ -45,7 +45,7 @@ struct Cluster {
 }
 
 impl CannedServer {
-    /// Serves a cluster of so many pods.
+    /// Serves a cluster with this number of pods.
     pub(crate) async fn serve(pods: usize) -> anyhow::Result<CannedServer> {
         let cluster = Arc::new(Cluster {
             pods,
@@ -68,17 +68,17 @@ impl CannedServer {
         })
     }
 
-    /// Writes that were accepted so far.
+    /// The number of accepted writes.
     pub(crate) fn writes(&self) -> usize {
         self.cluster.writes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that lists had so far.
+    /// The bytes of all lists so far.
     pub(crate) fn bytes(&self) -> usize {
         self.cluster.bytes.load(Ordering::Relaxed)
     }
 
-    /// Tells of so many changed pods at once: they start, or start over.
+    /// Sends a burst of changed pods to the watches: their phase alternates between Pending and Running.
     pub(crate) fn change(&self, count: usize) {
         let version = self.cluster.version.fetch_add(1, Ordering::Relaxed) + 1;
         let mut text = String::new();
@@ -87,7 +87,7 @@ impl CannedServer {
             self.cluster.write_pod(&mut text, at * 7 % self.cluster.pods, version);
             text.push_str("}\n");
         }
-        // Nobody may be watching.
+        // There may be no watch.
         let _ = self.cluster.bursts.send(text.into());
     }
 }
@@ -120,7 +120,7 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
     }
     let from: usize = parameter("continue").parse().unwrap_or(0);
     let limit: usize = parameter("limit").parse().unwrap_or(usize::MAX);
-    // Only helper pods are looked for by namespace, and there are none.
+    // Only helper pods, such as reservation pods, are listed by namespace; this cluster has none.
     let of_namespace = path.contains("/namespaces/") && plural == "pods";
     let listed = cluster.list(plural, from, if of_namespace { 0 } else { limit });
     match listed {
@@ -142,7 +142,7 @@ impl Cluster {
     }
 
     fn watch(&self, plural: &str) -> Response {
-        // An open watch without news.
+        // A watch without events.
         if plural != "pods" {
             let silence = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
             return ([(header::CONTENT_TYPE, "application/json")], silence).into_response();
@@ -154,7 +154,7 @@ impl Cluster {
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
 
-    /// One page; `None` for what is no list.
+    /// One page; `None` for a path that is no list.
     fn list(&self, plural: &str, from: usize, limit: usize) -> Option<String> {
         let count = match plural {
             "pods" => self.pods,
@@ -191,7 +191,7 @@ impl Cluster {
         Some(text)
     }
 
-    /// The pods of a gang are alike: all with a GPU or all without.
+    /// Writes the pod with this number.
     fn write_pod(&self, text: &mut String, at: usize, version: u64) {
         let gpus = usize::from(has_gpu(at / self.nodes()));
         let version = usize::try_from(version).unwrap_or(usize::MAX);
@@ -222,7 +222,7 @@ fn has_gpu(pod_of_node: usize) -> bool {
     pod_of_node < GPUS_PER_NODE
 }
 
-/// JSON text with places for numbers, which are written `%NAME%`.
+/// JSON text with placeholders for numbers, such as `%NAME%`.
 struct Template {
     parts: Vec<(String, String)>,
     rest: String,
@@ -248,7 +248,7 @@ impl Template {
             // Writing to a string can't fail.
             let _ = match name.as_str() {
                 "UID" => write!(text, "{number:08x}-1f2e-4d3c-8b4a-{number:012x}"),
-                // Versions are odd at first.
+                // The first version is odd, which means Running.
                 "PHASE" => write!(text, "{}", ["Pending", "Running"][number % 2]),
                 _ => write!(text, "{number}"),
             };
@@ -271,7 +271,7 @@ fn queue(at: usize) -> Value {
     })
 }
 
-/// The class of all groups.
+/// The PriorityClass of all pod groups.
 fn priority_class() -> Value {
     json!({
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -281,7 +281,7 @@ fn priority_class() -> Value {
 }
 
 fn group() -> Value {
-    // As the status controller writes them, so that it has nothing to write.
+    // As the pod group controller writes them, so that it has nothing to update.
     let amounts = json!({ "cpu": "400m", "memory": "1Gi", "nvidia.com/gpu": "%GPUS%" });
     json!({
         "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
@@ -336,7 +336,7 @@ fn node() -> Value {
     })
 }
 
-/// As long as those of pods that a controller made, the API server completed and a kubelet keeps.
+/// `managedFields` as long as those of a pod that a controller created and a kubelet updates.
 fn managed_fields(names: &[&str]) -> Value {
     let mut fields = serde_json::Map::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! A process of `kai all` in front of a large cluster: how long until it decides, what it weighs, and what a thousand changes cost.
+//! `kai all` on a large canned cluster: the time until it is ready, its memory, and the cost of a thousand changes.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::canned_server::{CannedServer, PODS_PER_NODE};
 use crate::process::KaiProcess;
 use crate::table::Table;
 
-/// Changed pods at once.
+/// Changed pods per burst.
 const CHANGES: usize = 1_000;
-/// How often.
+/// The number of bursts.
 const BURSTS: u32 = 10;
-/// Between two bursts; everything about one is done by then.
+/// The pause between two bursts. The work of a burst is done by then.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What a start leaves to do is done by then.
+/// The time after which the writes of the start are done.
 const STARTUP_WRITES_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
@@ -28,7 +28,7 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
         "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
     });
     std::fs::write(kubeconfig.path(), config.to_string())?;
-    // Webhooks have nothing to do here; the audit's lists would come between the bursts.
+    // The canned server calls no webhooks, and the lists of the audit would disturb the bursts.
     let flags = [
         "--no-admission",
         "--plugin-server-port=0",

@@ -1,4 +1,4 @@
-//! `kai all` on a small cluster where nothing happens.
+//! Memory and CPU time of `kai all` on a small cluster without work.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::process::KaiProcess;
 use crate::table::Table;
 
 const NODES: usize = 10;
-/// What a start leaves to do is done by then.
+/// The time after which the writes of the start are done.
 const STARTUP_WRITES_MAX: Duration = Duration::from_secs(10);
-/// How long nothing happens.
+/// The measured period.
 const IDLE_PERIOD: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(server: &ApiServer, table: &mut Table) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! `kai` as a process: started, asked how it is, weighed, and ended with the value.
+//! A process of `kai`: start, readiness, metrics, memory and CPU time. Dropping the value kills the process.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::time::Instant;
 
-/// A process that is not ready by then hangs.
+/// The longest wait for readiness.
 const READY_WAIT_MAX: Duration = Duration::from_secs(300);
-/// How often readiness is looked at.
+/// The pause between two checks of readiness.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// An answer over the loopback interface takes no longer.
+/// The timeout of a request over the loopback interface.
 const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Ticks of /proc per second, on every Linux there is.
+/// The clock ticks per second in /proc, equal on all Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A running `kai`.
@@ -25,14 +25,14 @@ pub(crate) struct KaiProcess {
     started: Instant,
 }
 
-/// What a process takes.
+/// Memory and CPU time of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessUsage {
     /// Resident memory now.
     pub(crate) rss_mib: f64,
-    /// Resident memory at its most.
+    /// Peak resident memory.
     pub(crate) peak_mib: f64,
-    /// Processor time since the start.
+    /// CPU time since the start.
     pub(crate) cpu_seconds: f64,
 }
 
@@ -40,7 +40,7 @@ impl KaiProcess {
     /// Starts a role.
     pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let address = free_address()?;
-        // Built beside this program.
+        // Cargo builds `kai` into the same folder as this program.
         let program = std::env::current_exe()?.with_file_name("kai");
         let process = Command::new(&program)
             .arg(role)
@@ -59,7 +59,7 @@ impl KaiProcess {
         })
     }
 
-    /// `kai all` with its webhooks, which the API server reaches by address.
+    /// Starts `kai all` with webhooks, which the API server reaches by address.
     pub(crate) fn all(kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let webhooks = free_address()?;
         let url = format!("--role=admission=--webhook-url=https://{webhooks}");
@@ -68,7 +68,7 @@ impl KaiProcess {
         KaiProcess::start("all", kubeconfig, &[&own, more].concat())
     }
 
-    /// Waits until it is ready; answers how long that took from the start.
+    /// Waits until the process is ready; returns the time since its start.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<Duration> {
         while !self
             .get("/readyz")
@@ -96,7 +96,7 @@ impl KaiProcess {
         Ok(values.sum())
     }
 
-    /// What it takes.
+    /// Memory and CPU time.
     pub(crate) fn usage(&self) -> anyhow::Result<ProcessUsage> {
         let root = format!("/proc/{}", self.process.id());
         let status = std::fs::read_to_string(format!("{root}/status"))?;
@@ -106,7 +106,7 @@ impl KaiProcess {
             Some(kib / 1024.0)
         };
         let stat = std::fs::read_to_string(format!("{root}/stat"))?;
-        // After the name, which may have spaces: utime and stime are fields 14 and 15 of all, 12 and 13 from there.
+        // utime and stime are fields 14 and 15, or 12 and 13 after the name, which may have spaces.
         let after = stat.rsplit(')').next().unwrap_or_default();
         let ticks = after.split_whitespace().skip(11).take(2);
         let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
@@ -129,13 +129,13 @@ impl KaiProcess {
 
 impl Drop for KaiProcess {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// An address that nobody listens on.
+/// A free loopback address.
 fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

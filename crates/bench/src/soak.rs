@@ -1,4 +1,4 @@
-//! Pods come, run and go for a long time; memory has to stay as it is.
+//! Pods come, run and go for a long time; the memory of `kai` must not grow.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::table::Table;
 
 const NODES: usize = 20;
 const PODS_PER_SECOND: u64 = 20;
-/// From creation to deletion, with time to be bound and to run.
+/// The time from creation to deletion, long enough for the binding and the start.
 const POD_LIFETIME: Duration = Duration::from_secs(4);
-/// How often memory is sampled at.
+/// The pause between two samples of the memory.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(server: &ApiServer, length: Duration, table: &mut Table) -> anyhow::Result<()> {
@@ -35,7 +35,7 @@ pub(crate) async fn run(server: &ApiServer, length: Duration, table: &mut Table)
 
     let start = Instant::now();
     let mut ticker = tokio::time::interval(Duration::from_secs(1) / PODS_PER_SECOND as u32);
-    // A machine that can't keep up is not pushed harder afterwards.
+    // A slow machine does not catch up on missed pods.
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut made, mut ran) = (0_u64, 0_u64);
     let mut pod_tasks: JoinSet<bool> = JoinSet::new();
@@ -81,7 +81,7 @@ pub(crate) async fn run(server: &ApiServer, length: Duration, table: &mut Table)
     server.clean().await
 }
 
-/// The mean of one quarter.
+/// The mean of one quarter of the samples.
 fn quarter(values: &[f64], which: usize) -> f64 {
     let size = (values.len() / 4).max(1);
     let part: Vec<f64> = values.iter().copied().skip(which * size).take(size).collect();

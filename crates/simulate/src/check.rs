@@ -1,4 +1,4 @@
-//! Compares what came out with what a case expects.
+//! Compares the result of a cycle with the expectation of a case.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::outcome::PodOutcome;
 use crate::run::CycleResult;
 use crate::scenario::{Expectation, ExpectedNode, ExpectedTotals, Scenario};
 
-/// Each difference as a line, without the name of the case.
+/// The differences, one line each, without the name of the case.
 pub(crate) fn differences(result: &CycleResult, scenario: &Scenario) -> Vec<String> {
     let Some(expectation) = &scenario.expectation else {
         return Vec::new();
@@ -75,12 +75,12 @@ fn check_pods(result: &CycleResult, expectation: &Expectation, found: &mut Vec<S
     }
 }
 
-/// Whole devices of a node, counted from pods: this is a second opinion on the engine's own books.
+/// The whole GPUs of a node, counted from pods, independently of the engine's accounting.
 #[derive(Debug, Default)]
 struct WholeGpus {
     idle: i64,
     releasing: i64,
-    /// Per shared device: whether everything on it is leaving.
+    /// GPU groups, each with whether all of its pods are terminating.
     groups: BTreeMap<String, bool>,
 }
 
@@ -173,7 +173,7 @@ fn check_totals(result: &CycleResult, expected: &ExpectedTotals, found: &mut Vec
     }
 }
 
-/// A gang and how many of its pods must have a place, if any has.
+/// A gang, and the number of its pods that must have a node if any has.
 pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
     let parents: FxHashSet<&str> = gang
         .sub_groups
@@ -189,7 +189,7 @@ pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
         false if gang.min_sub_group.is_none() => {
             leaves.fold(0, |sum: u32, leaf| sum.saturating_add(leaf.min_member.unwrap_or(0)))
         }
-        // Some subgroups may stay away, so all that is sure is that there is something.
+        // With `minSubGroup` some subgroups may be absent, so the only certain minimum is one pod.
         false => 1,
     };
     (gang.key.clone(), minimum)

@@ -1,4 +1,4 @@
-//! Runs a scenario through the engine and says what came out.
+//! Runs a scenario: cycles of the engine, with the simulated cluster between them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,22 +17,22 @@ use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, Sha
 use crate::scenario::{Objects, Scenario, View, Warnings};
 use crate::simulated_cluster::{SimulatedCluster, Transition, evicted_pods};
 
-/// Time between two cycles.
+/// The simulated time between two cycles.
 const CYCLE_PERIOD: Millis = Millis::seconds(1);
 
-/// Notes beyond this say nothing new.
+/// Further notes would repeat the first ones.
 const NOTES_MAX: usize = 5;
 
-/// What the user wants otherwise than the scenario says.
+/// Options of the user that override the scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Cycles to run.
+    /// The number of cycles.
     pub cycles: Option<u32>,
-    /// Actions of a cycle.
+    /// The actions of a cycle.
     pub actions: Option<Vec<Action>>,
-    /// Pack or spread.
+    /// The placement strategy for GPU and CPU nodes.
     pub placement: Option<PlacementStrategy>,
-    /// Compare with the expectation, after the settling cycles too.
+    /// Compares the result with the expectation, also after the settle cycles.
     pub check: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
                 .saturating_add(CYCLE_PERIOD.0.saturating_mul(i64::from(cycle))),
         );
         let report = runner.cycle(now, &scenario);
-        // The first difference tells; later cycles would repeat it.
+        // Later cycles would repeat the same difference.
         if options.check && cycle + 1 >= cycles && differences.is_empty() {
             let when = match cycle + 1 - cycles {
                 0 => String::new(),
@@ -69,8 +69,8 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
         if cycle == 0 {
             for anomaly in runner.cluster.anomalies() {
                 let kai_engine::report::Anomaly { object, field, problem } = anomaly;
-                let told = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
-                scenario.warnings.push(told);
+                let warning = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
+                scenario.warnings.push(warning);
             }
         }
         let last = cycle + 1 == cycles + settle;
@@ -98,7 +98,7 @@ fn override_config(scenario: &mut Scenario, options: &Options) {
             gpu: strategy,
             cpu: strategy,
         };
-        // Consolidation packs, which spreading is the opposite of; KAI drops it too.
+        // Consolidation packs pods and contradicts spreading; KAI drops it too.
         if strategy == PlacementStrategy::Spread {
             scenario
                 .config
@@ -115,11 +115,11 @@ fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// The state after a cycle that a check looks at.
+/// The state after a cycle, for the check.
 pub(crate) struct CycleResult<'f> {
-    /// Pods with the status that the scenario's view is about.
+    /// The pods with the status of the scenario's [`View`].
     pub(crate) pods: Vec<PodOutcome>,
-    /// The same pods, in the same order, as the engine sees them after its decisions.
+    /// The same pods in the same order, as the engine has them after its decisions.
     pub(crate) views: Vec<PodView<'f>>,
     pub(crate) evicted: FxHashSet<&'f str>,
     pub(crate) nodes: Vec<NodeView<'f>>,
@@ -136,7 +136,7 @@ struct Runner {
 }
 
 impl Runner {
-    /// Tells the engine all objects. The world keeps a copy only where there is a next cycle or a check that needs it.
+    /// Sends all objects to the engine. The simulated cluster keeps copies only if a further cycle or a check needs them.
     fn new(scenario: &mut Scenario, remember: bool) -> Runner {
         let mut simulated = SimulatedCluster::new(&scenario.hold_releasing);
         let remember = remember
@@ -157,7 +157,7 @@ impl Runner {
             pods.iter().for_each(|pod| simulated.add_pod(pod));
         }
         let notes = rounded_memory(&scenario.origin, &nodes, &pods);
-        // Only a check of all gangs needs them.
+        // For the check of all gangs.
         scenario.gang_minimums = gangs.iter().map(check::gang_minimum).collect();
         let mut cluster = Cluster::new();
         let events = topologies
@@ -183,7 +183,7 @@ impl Runner {
         }
     }
 
-    /// Nodes whose pods hold more GPUs than they have, as the files say.
+    /// Warnings about nodes whose pods, by the files, have more GPUs than the node.
     fn overcommitted_nodes(&self) -> Warnings {
         let mut warnings = Warnings::default();
         for node in self.cluster.nodes() {
@@ -262,7 +262,7 @@ impl Runner {
     }
 }
 
-/// The memory of a GPU counts in hundreds of MiB, as in KAI. Where pods ask for memory, that can be the reason why one waits.
+/// Notes about rounded GPU memory: it counts in hundreds of MiB, as in KAI. If pods request GPU memory, one may wait because of this.
 fn rounded_memory(origin: &Path, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
     let asks = |pod: &PodSpec| matches!(pod.requests.gpu, GpuRequest::Memory { .. });
     if !pods.iter().any(asks) {
@@ -339,12 +339,12 @@ fn pod_outcome(view: &PodView<'_>, moment: View, transition: &Transition) -> Pod
 fn node_outcome(view: &NodeView<'_>) -> NodeOutcome {
     let percent = |used_mib: i64| match view.gpu_memory_mib {
         Some(memory) if memory > 0 => u8::try_from((used_mib * 100 / memory).clamp(0, 100)).unwrap_or(100),
-        // Without a label, shares are counted on a scale of 100.
+        // On a node without the label, shares are in percent.
         _ => u8::try_from(used_mib.clamp(0, 100)).unwrap_or(100),
     };
     let whole = usize::try_from(view.whole_used).unwrap_or(0);
     let all = usize::try_from(view.gpus).unwrap_or(0);
-    // Pods that wait for a device are counted beside those that leave it, so there can be more of both than devices.
+    // Pipelined and terminating pods of a device both count, so that their sum can exceed the number of devices.
     let shared = view
         .shared
         .iter()

@@ -1,14 +1,14 @@
-//! The world around the scheduler between two cycles: it carries out at once what was decided.
+//! The rest of the cluster between two cycles, which applies the scheduler's decisions at once.
 //!
-//! A bound pod runs. A pod that was evicted, or was leaving anyway, is gone and re-created: it waits, with no node. A pod
-//! with only a promise waits again. Bind requests are done. Pods of held groups stay on their way out.
+//! A bound pod runs. An evicted or terminating pod is deleted and re-created: it is pending again. A pipelined pod stays pending. Bind
+//! requests are completed. Pods of the groups in `holdReleasing` stay terminating.
 
 use kai_engine::Cluster;
 use kai_engine::model::{Event, GangKey, GangSpec, Millis, PodPhase, PodSpec};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Objects as the API server would have them.
+/// The objects as the API server would have them.
 #[derive(Debug, Default)]
 pub(crate) struct SimulatedCluster {
     pods: FxHashMap<String, PodSpec>,
@@ -16,16 +16,16 @@ pub(crate) struct SimulatedCluster {
     hold_releasing: FxHashSet<String>,
 }
 
-/// What becomes of a pod when the world moves on.
+/// The transition of a pod between two cycles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// Nothing changes.
+    /// The pod stays as it is.
     Unchanged,
-    /// It runs where it was bound.
+    /// The pod runs on the node it was bound to.
     Starts,
-    /// It was re-created.
+    /// The pod is deleted and re-created.
     Recreated,
-    /// It is told to go and does not.
+    /// The pod stays terminating.
     StaysTerminating,
 }
 
@@ -49,14 +49,14 @@ impl SimulatedCluster {
         self.pods.get(uid)
     }
 
-    /// What becomes of the pod; `evicted` = by a decision of this cycle.
+    /// The transition of a pod. `evicted` says that this cycle evicted it.
     pub(crate) fn transition(&self, pod: &PodView<'_>, evicted: bool) -> Transition {
         let held = pod.gang.is_some_and(|gang| self.hold_releasing.contains(&gang.name));
         match pod.status {
             Status::Binding | Status::Bound => Transition::Starts,
             Status::Releasing if held => Transition::StaysTerminating,
             Status::Releasing => Transition::Recreated,
-            // Evicted with a new place in view: it leaves the old one all the same.
+            // Evicted and pipelined to another node: the pod leaves the old node.
             Status::Pipelined if evicted && held => Transition::StaysTerminating,
             Status::Pipelined if evicted => Transition::Recreated,
             Status::Pipelined
@@ -70,7 +70,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// Carries out the decisions of a cycle and tells the engine.
+    /// Applies the decisions of a cycle and sends the changes to the engine.
     pub(crate) fn apply_decisions(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
         let evicted = evicted_pods(report);
         let mut changed = Vec::new();
@@ -114,7 +114,7 @@ impl SimulatedCluster {
     }
 }
 
-/// The pods that a cycle evicted, by uid.
+/// The uids of the pods that a cycle evicted.
 pub(crate) fn evicted_pods(report: &Report) -> FxHashSet<&str> {
     let evicted = report.decisions.iter().filter_map(|decision| match decision {
         Decision::Evict { pod, .. } => Some(&**pod),

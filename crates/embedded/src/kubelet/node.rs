@@ -24,7 +24,7 @@ pub(super) struct SimulatedNode {
     cpu_milli: i64,
     memory_bytes: i64,
     pods: BTreeMap<String, AdmittedPod>,
-    /// GPUs of reservation pods that left lately: the node agent prefers them for the next reservation pod.
+    /// GPUs whose reservation pod left lately. The node agent allocates them last, because pods may still share them.
     left: LeftGpus,
 }
 

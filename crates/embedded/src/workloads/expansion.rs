@@ -96,7 +96,7 @@ fn complete(mut object: Value, kind: &str, workload: &Workload, number: usize) -
     }
     if let Some(fields) = metadata.as_object_mut() {
         fields.remove("generateName");
-        // Pods of a ReplicaSet refer to it by uid. The caller sets the uids of pods.
+        // Pods refer to their ReplicaSet by uid. Generated pods get no uid: only pods of a real cluster have one.
         if kind != "Pod" {
             let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
             let uid = synthetic_uid(&format!("{kind} {}/{name}", workload.metadata.namespace()));

@@ -1,4 +1,4 @@
-//! Case files: a cluster, how to run it and what must come out, in one JSON or YAML document.
+//! Case files: a cluster, how to run it and the expected result, in one JSON or YAML document.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::sources::{Format, format_of_text};
 use super::{Expectation, Scenario, View, Warnings, display, unknown_fields};
 use crate::Error;
 
-/// The clock of a case that states none.
+/// The clock of a case without `now`.
 const NOW_DEFAULT: Millis = Millis(0);
-/// Benchmarks are files of 60 MB that a program wrote; the search for slips of the pen would take longer than the run.
+/// Larger files are not checked for unknown fields: generated benchmarks have 60 MB, and the check would take longer than the run.
 const CHECKED_BYTES_MAX: usize = 4 << 20;
-/// More cycles than any case needs; keeps a slip of the pen from running for ever.
+/// More cycles than any case needs. Keeps a typo from running forever.
 const CYCLES_MAX: u32 = 1_000_000;
 
 #[derive(Debug, Deserialize)]
@@ -39,20 +39,20 @@ struct Case {
     objects: Option<ObjectCollector>,
     expect: Option<RawExpect>,
     expect_totals: Option<ExpectedTotals>,
-    /// For people.
+    /// A description for readers.
     #[serde(rename = "purpose")]
     _purpose: Option<IgnoredAny>,
     /// Holds YAML anchors.
     #[serde(rename = "templates")]
     _templates: Option<IgnoredAny>,
-    /// Where another scheduler put the pods, for comparisons.
+    /// The nodes that another scheduler chose, for comparisons.
     #[serde(rename = "peerNodes")]
     _peer_nodes: Option<IgnoredAny>,
 }
 
 pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     if format_of_text(path, text) == Format::Json {
-        // The way of nearly all cases: straight from the text, borrowing from it.
+        // The fast path of nearly all cases: typed reading without a copy of the text.
         if let Ok(case) = serde_json::from_str::<Case>(text) {
             let mut scenario = scenario(path, case)?;
             if text.len() <= CHECKED_BYTES_MAX
@@ -63,7 +63,7 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
             return Ok(scenario);
         }
     }
-    // Slow and with names: YAML, and JSON that failed.
+    // The slow path, whose errors name the object and field: YAML, and invalid JSON cases.
     let documents = documents(path, text)?;
     let [document @ Value::Object(_)] = documents.as_slice() else {
         return Err(Error::NoScenario { path: path.to_owned() });
@@ -75,20 +75,20 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     })
 }
 
-/// Warns of fields that objects of the case should not have.
+/// Warns of unknown fields of the objects.
 fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) {
-    let mut told = Warnings::default();
+    let mut found = Warnings::default();
     let lists = document.get("objects").and_then(Value::as_object);
     for (list, objects) in lists.into_iter().flatten() {
         let Some(kind) = kind_of_list(list) else { continue };
         for object in objects.as_array().into_iter().flatten() {
-            unknown_fields::check(kind, object, &mut told);
+            unknown_fields::check(kind, object, &mut found);
         }
     }
-    warnings.extend_about(path, told);
+    warnings.extend_about(path, found);
 }
 
-/// Turns `objects.pods[3].spec.x` into the name of the pod and the field within it.
+/// Turns the path `objects.pods[3].spec.x` into an error with the name of the pod and the field within it.
 fn locate(path: &Path, document: &Value, field: &str, problem: String) -> Error {
     let error = |object: String, field: &str| Error::Field {
         path: path.to_owned(),
@@ -145,14 +145,14 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         cycles(case.cycles, 1, "cycles")?,
         cycles(case.settle_cycles, 0, "settleCycles")?,
     );
-    let (mut warnings, mut told) = (Warnings::default(), Warnings::default());
+    let (mut warnings, mut found) = (Warnings::default(), Warnings::default());
     let mut usage: Vec<Usage> = Vec::new();
     case.params
-        .apply(&mut config, &mut usage, &mut told)
+        .apply(&mut config, &mut usage, &mut found)
         .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
-    warnings.extend_about(path, told);
-    let (mut objects, told) = collector.finish(now);
-    warnings.extend_about(path, told);
+    warnings.extend_about(path, found);
+    let (mut objects, found) = collector.finish(now);
+    warnings.extend_about(path, found);
     objects.usage = usage;
     let group = case.group.as_deref().unwrap_or_default();
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());

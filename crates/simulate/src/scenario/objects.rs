@@ -1,7 +1,7 @@
 //! Collects API objects, in any order, into the objects of a scenario.
 //!
-//! Each object is turned into the engine's type as soon as it is read, so that a large file is never in memory twice.
-//! What needs others (priority classes, bind requests) is settled at the end.
+//! Each object is converted to the engine's type as soon as it is read, so that a large file is not in memory twice. References between
+//! objects (priority classes, bind requests) are resolved at the end.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::{Author, Objects, Warnings};
 
-/// The kinds that a scheduler reads.
+/// The kinds that the scheduler reads.
 pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest and Topology";
 /// The lists of `objects` in a case.
 const LISTS: [&str; 7] = [
@@ -30,7 +30,7 @@ const LISTS: [&str; 7] = [
     "bindRequests",
 ];
 
-/// The kind of the objects in a list of a case.
+/// The kind of the objects in a list of `objects`.
 pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
     Some(match list {
         "nodes" => "Node",
@@ -44,20 +44,20 @@ pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
     })
 }
 
-/// Creation time of objects that have none, until the clock of the scenario is known.
+/// The creation time of objects without one, until the clock of the scenario is known.
 const UNKNOWN_TIME: Millis = Millis(i64::MIN);
 
-/// Who wrote the objects.
+/// The source of the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Origin {
-    /// Whoever wrote a case: what is odd about it is meant.
+    /// A case. Unusual objects are intended there and get no warning.
     #[default]
     Case,
-    /// A user, for a cluster.
+    /// Manifests of a user.
     Manifests,
 }
 
-/// Objects on their way into a scenario.
+/// Collects the objects of a scenario.
 #[derive(Debug, Default)]
 pub(super) struct ObjectCollector {
     pub(super) warnings: Warnings,
@@ -66,15 +66,15 @@ pub(super) struct ObjectCollector {
     identity: PodIdentity,
     objects: Objects,
     groups: Vec<PodGroup>,
-    /// Pod groups that no user wrote, by namespace and name.
+    /// Pod groups that a controller created, by namespace and name.
     generated_groups: FxHashSet<(String, String)>,
-    /// Bounds on priorities, by queue.
+    /// Priority ceilings, by queue.
     ceilings: FxHashMap<String, QueueCeiling>,
     bind_requests: Vec<BindRequest>,
 }
 
 impl ObjectCollector {
-    /// Manifests are written by hand: the priority classes of an installation are added.
+    /// A collector for manifests, with the priority classes of an installation.
     pub(super) fn of_manifests() -> ObjectCollector {
         ObjectCollector {
             classes: PriorityClasses::installed(),
@@ -154,7 +154,7 @@ impl ObjectCollector {
         self.objects.pods.push(spec);
     }
 
-    /// Whether the object is what its place says, and in the partition that is run here.
+    /// Whether the object has the expected kind and no node pool label.
     fn accepts(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
         let name = || match scope {
             Scope::Cluster => metadata.plain_name().to_owned(),
@@ -170,12 +170,12 @@ impl ObjectCollector {
         let Some(pool) = metadata.node_pool() else { return true };
         if matches!(kind, "Node" | "Queue" | "PodGroup") {
             let label = kai_api::keys::NODE_POOL;
-            let told = format!(
+            let message = format!(
                 "{kind} {}: metadata.labels.{label}: it is in node pool {pool:?}",
                 name()
             );
             self.warnings.push(format!(
-                "{told}; only objects without this label are run here (it is skipped)"
+                "{message}; only objects without this label are run here (it is skipped)"
             ));
             return false;
         }
@@ -195,7 +195,7 @@ impl ObjectCollector {
         }
     }
 
-    /// The latest_creation creation time of anything: the best guess at the clock of a cluster that was written to files.
+    /// The latest creation time of any object: the best guess at the clock of a cluster that was dumped to files.
     pub(super) fn latest_creation(&self) -> Option<Millis> {
         let groups = self
             .groups
@@ -211,14 +211,14 @@ impl ObjectCollector {
             .max()
     }
 
-    /// Settles what needed other objects. `now` is the clock of the scenario.
+    /// Resolves references between objects and returns the objects. `now` is the clock of the scenario.
     pub(super) fn finish(mut self, now: Millis) -> (Objects, Warnings) {
         for group in std::mem::take(&mut self.groups) {
             let name = (
                 group.metadata.namespace().to_owned(),
                 group.metadata.plain_name().to_owned(),
             );
-            // What is wrong with a group that was made is told of the workload that it was made for.
+            // Warnings about a generated group are given for its workload.
             let is_generated = self.generated_groups.contains(&name);
             let read = group.read(&self.classes, now).map(|read| match is_generated {
                 true => (read.value, Vec::new()),
@@ -262,14 +262,14 @@ impl ObjectCollector {
                 Some(at) => request.attach(&mut self.objects.pods[*at]),
                 None => {
                     let name = request.metadata.qualified_name();
-                    let told = format!("BindRequest {name}: spec.podName: there is no pod {}/{}", key.0, key.1);
-                    self.warnings.push(format!("{told} (the bind request is skipped)"));
+                    let message = format!("BindRequest {name}: spec.podName: there is no pod {}/{}", key.0, key.1);
+                    self.warnings.push(format!("{message} (the bind request is skipped)"));
                 }
             }
         }
     }
 
-    /// What a live scheduler would only show as a reason of a waiting pod is worth a word before the run.
+    /// Warns of missing pod groups, which a real scheduler would only show as the reason of a pending pod.
     fn check_references(&mut self) {
         let gangs: FxHashSet<(&str, &str)> = self
             .objects
@@ -308,7 +308,7 @@ impl ObjectCollector {
             .iter()
             .filter(|gang| !queues.contains(gang.queue.as_str()))
         {
-            // The user wrote a workload; whoever made the group of it tells about the queue.
+            // Grouping warns about the queue of the user's workload.
             if self
                 .generated_groups
                 .contains(&(gang.key.namespace.clone(), gang.key.name.clone()))
@@ -323,7 +323,7 @@ impl ObjectCollector {
         }
     }
 
-    /// A pod on a node that is not there holds nothing: what it uses is missing from every sum.
+    /// Warns of pods on missing nodes: their resources count nowhere.
     fn check_nodes(&mut self) {
         let nodes: FxHashSet<&str> = self.objects.nodes.iter().map(|node| node.name.as_str()).collect();
         for pod in &self.objects.pods {
@@ -338,7 +338,7 @@ impl ObjectCollector {
         }
     }
 
-    /// A parent can't keep a promise of more than it has.
+    /// Warns of queues with a larger quota than their parent.
     fn check_quotas(&mut self) {
         let queues = &self.objects.queues;
         let by_name: FxHashMap<&str, &QueueSpec> = queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
@@ -355,7 +355,7 @@ impl ObjectCollector {
         }
     }
 
-    /// Of two objects of one name the later counts, as if it had been applied over the earlier.
+    /// Warns of duplicate objects. The later one counts, as if it had been applied after the earlier one.
     fn check_duplicates(&mut self) {
         let Objects {
             nodes,
@@ -431,7 +431,7 @@ impl<'de> Visitor<'de> for ObjectCollectorVisitor {
     }
 }
 
-/// Hands each element of a list over as soon as it is read.
+/// Passes each element of a list to a function as soon as it is read.
 struct Each<T, F>(F, PhantomData<T>);
 
 impl<T, F: FnMut(T)> Each<T, F> {
