@@ -69,16 +69,20 @@ pub(crate) async fn run(server: &ApiServer, length: Duration, table: &mut Table)
     while let Some(ended) = pod_tasks.join_next().await {
         ran += u64::from(ended?);
     }
-    let minutes = start.elapsed().as_secs_f64() / 60.0;
-    let figure = format!("{ran} of {made} pods ran, {:.1} a second", made as f64 / minutes / 60.0);
-    table.row(&format!("soak of {minutes:.0} min"), figure, "", "");
-    let [second, last] = [quarter(&memory, 1), quarter(&memory, 3)];
-    let peak = memory.iter().copied().fold(0.0, f64::max);
-    let figure = format!("{second:.1} MiB in the second quarter, {last:.1} in the last, {peak:.1} at most");
-    table.row("... memory of `kai all`", figure, "flat", "");
+    add_rows(table, start.elapsed(), (ran, made), &memory);
     drop(kai);
     drop(kubelet_tasks);
     server.clean().await
+}
+
+fn add_rows(table: &mut Table, took: Duration, (ran, made): (u64, u64), memory: &[f64]) {
+    let minutes = took.as_secs_f64() / 60.0;
+    let figure = format!("{ran} of {made} pods ran, {:.1} a second", made as f64 / minutes / 60.0);
+    table.row(&format!("soak of {minutes:.0} min"), figure, "", "");
+    let [second, last] = [quarter(memory, 1), quarter(memory, 3)];
+    let peak = memory.iter().copied().fold(0.0, f64::max);
+    let figure = format!("{second:.1} MiB in the second quarter, {last:.1} in the last, {peak:.1} at most");
+    table.row("... memory of `kai all`", figure, "flat", "");
 }
 
 /// The mean of one quarter of the samples.

@@ -127,24 +127,11 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
     };
     let mut config = Config::default();
     if let Some(names) = &case.actions {
-        let read = |name: &Text| {
-            Action::by_name(name).ok_or_else(|| {
-                invalid(
-                    "actions",
-                    format!("{:?} is not an action; known are {ACTIONS}", &**name),
-                )
-            })
-        };
-        config.actions = names.iter().map(read).collect::<Result<_, _>>()?;
+        config.actions = actions(names).map_err(|problem| invalid("actions", problem))?;
     }
-    let cycles = |cycles: Option<u32>, otherwise: u32, field: &str| match cycles.unwrap_or(otherwise) {
-        cycles if cycles > CYCLES_MAX => Err(invalid(field, format!("{cycles} is too many; at most {CYCLES_MAX}"))),
-        cycles => Ok(cycles),
-    };
-    let (run, settle) = (
-        cycles(case.cycles, 1, "cycles")?,
-        cycles(case.settle_cycles, 0, "settleCycles")?,
-    );
+    let cycles = checked_cycles(case.cycles.unwrap_or(1)).map_err(|problem| invalid("cycles", problem))?;
+    let settle_cycles = checked_cycles(case.settle_cycles.unwrap_or(0));
+    let settle_cycles = settle_cycles.map_err(|problem| invalid("settleCycles", problem))?;
     let (mut warnings, mut found) = (Warnings::default(), Warnings::default());
     let mut usage: Vec<Usage> = Vec::new();
     case.params
@@ -161,13 +148,9 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         origin: path.to_owned(),
         now,
         config,
-        cycles: run.max(1),
-        settle_cycles: settle,
-        view: if group.starts_with("action-") || group == "bench" {
-            View::Decisions
-        } else {
-            View::Settled
-        },
+        cycles: cycles.max(1),
+        settle_cycles,
+        view: view_of_group(group),
         hold_releasing: case
             .hold_releasing
             .unwrap_or_default()
@@ -182,6 +165,28 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         refused_pods: 0,
         load_time: Duration::ZERO,
     })
+}
+
+fn actions(names: &[Text]) -> Result<Vec<Action>, String> {
+    let read = |name: &Text| {
+        Action::by_name(name).ok_or_else(|| format!("{:?} is not an action; known are {ACTIONS}", &**name))
+    };
+    names.iter().map(read).collect()
+}
+
+fn checked_cycles(cycles: u32) -> Result<u32, String> {
+    match cycles > CYCLES_MAX {
+        true => Err(format!("{cycles} is too many; at most {CYCLES_MAX}")),
+        false => Ok(cycles),
+    }
+}
+
+/// The moment of the expected statuses, by the group of the case.
+fn view_of_group(group: &str) -> View {
+    match group.starts_with("action-") || group == "bench" {
+        true => View::Decisions,
+        false => View::Settled,
+    }
 }
 
 const ACTIONS: &str = "allocate, consolidation, reclaim, preempt and stalegangeviction";

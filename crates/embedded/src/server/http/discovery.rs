@@ -121,9 +121,9 @@ fn group_value(name: &str, versions: &[String]) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions[0]})
 }
 
-fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
-    // Kubernetes' order, which differs for custom resources.
-    let verbs: &[&str] = if kind.custom.is_some() {
+/// The verbs in Kubernetes' order, which differs for custom resources.
+fn verbs_of(kind: &Kind) -> &'static [&'static str] {
+    if kind.custom.is_some() {
         &[
             "delete",
             "deletecollection",
@@ -145,13 +145,16 @@ fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
             "update",
             "watch",
         ]
-    };
+    }
+}
+
+fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
     let mut resource = json!({
         "name": kind.plural,
         "singularName": kind.singular,
         "namespaced": kind.namespaced(),
         "kind": kind.kind,
-        "verbs": verbs,
+        "verbs": verbs_of(kind),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);

@@ -100,18 +100,22 @@ pub(super) fn watch(context: &RequestContext<'_>) -> Result<Response<Body>, Stat
     if initial && bookmarks {
         stream.push_bookmark(true);
     }
-    let frames = futures_util::stream::unfold(stream, |mut stream| async move {
-        let frame = stream.next_frame().await?;
-        Some((Ok::<_, Infallible>(Frame::data(frame)), stream))
-    });
-    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    Ok(stream.into_response())
 }
 
 impl WatchStream {
+    fn into_response(self) -> Response<Body> {
+        let frames = futures_util::stream::unfold(self, |mut stream| async move {
+            let frame = stream.next_frame().await?;
+            Some((Ok::<_, Infallible>(Frame::data(frame)), stream))
+        });
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+
     async fn next_frame(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.frames.pop_front() {

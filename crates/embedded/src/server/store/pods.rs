@@ -21,60 +21,8 @@ impl Store {
     ) -> Result<Object, StatusError> {
         let kind = self.kinds.get("", "v1", "pods").expect("a built-in kind");
         let old = self.get(&kind, &Key::new(namespace, pod))?;
-        let object = ObjectRef {
-            resource: "pods/binding",
-            ..kind.object_ref(pod)
-        };
+        check_binding(&kind, &old, binding)?;
         let target = binding["target"]["name"].as_str().unwrap_or("");
-        let of_kind = binding["target"]["kind"].as_str().unwrap_or("");
-        if !matches!(of_kind, "" | "Node") {
-            let cause = Cause::unsupported("target.kind", &json!(of_kind), &["Node", "<empty>"]);
-            return Err(StatusError::unexplained(
-                500,
-                format!("{}: {}", cause.field, cause.message),
-            ));
-        }
-        if target.is_empty() {
-            return Err(StatusError::unexplained(500, "target.name: Required value"));
-        }
-        let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
-        if !uid.is_empty() && uid != old.uid() {
-            let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                old.uid()
-            );
-            return Err(StatusError::conflict(object, why));
-        }
-        let version = binding["metadata"]["resourceVersion"].as_str().unwrap_or("");
-        if !version.is_empty() && version != old.revision().to_string() {
-            let why = format!(
-                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
-                old.revision()
-            );
-            return Err(StatusError::conflict(object, why));
-        }
-        if !old["metadata"]["deletionTimestamp"].is_null() {
-            return Err(StatusError::conflict(
-                object,
-                format!("pod {pod} is being deleted, cannot be assigned to a host"),
-            ));
-        }
-        let bound_to = old["spec"]["nodeName"].as_str().unwrap_or("");
-        if !bound_to.is_empty() {
-            return Err(StatusError::conflict(
-                object,
-                format!("pod {pod} is already assigned to node {bound_to:?}"),
-            ));
-        }
-        if old["spec"]["schedulingGates"]
-            .as_array()
-            .is_some_and(|gates| !gates.is_empty())
-        {
-            return Err(StatusError::conflict(
-                object,
-                format!("pod {pod} has non-empty .spec.schedulingGates"),
-            ));
-        }
         let new = with_binding(&old, binding, target, &self.clock.now_text());
         if dry_run {
             return Ok(Object::new(new));
@@ -150,6 +98,65 @@ impl Store {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
         Err(StatusError::too_many_requests(message, &[cause]))
     }
+}
+
+/// Checks the target, the preconditions and whether the pod can be bound.
+fn check_binding(kind: &Kind, old: &Object, binding: &Value) -> Result<(), StatusError> {
+    let pod = old.name();
+    let object = ObjectRef {
+        resource: "pods/binding",
+        ..kind.object_ref(pod)
+    };
+    let of_kind = binding["target"]["kind"].as_str().unwrap_or("");
+    if !matches!(of_kind, "" | "Node") {
+        let cause = Cause::unsupported("target.kind", &json!(of_kind), &["Node", "<empty>"]);
+        return Err(StatusError::unexplained(
+            500,
+            format!("{}: {}", cause.field, cause.message),
+        ));
+    }
+    if binding["target"]["name"].as_str().unwrap_or("").is_empty() {
+        return Err(StatusError::unexplained(500, "target.name: Required value"));
+    }
+    let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
+    if !uid.is_empty() && uid != old.uid() {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            old.uid()
+        );
+        return Err(StatusError::conflict(object, why));
+    }
+    let version = binding["metadata"]["resourceVersion"].as_str().unwrap_or("");
+    if !version.is_empty() && version != old.revision().to_string() {
+        let why = format!(
+            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+            old.revision()
+        );
+        return Err(StatusError::conflict(object, why));
+    }
+    if !old["metadata"]["deletionTimestamp"].is_null() {
+        return Err(StatusError::conflict(
+            object,
+            format!("pod {pod} is being deleted, cannot be assigned to a host"),
+        ));
+    }
+    let bound_to = old["spec"]["nodeName"].as_str().unwrap_or("");
+    if !bound_to.is_empty() {
+        return Err(StatusError::conflict(
+            object,
+            format!("pod {pod} is already assigned to node {bound_to:?}"),
+        ));
+    }
+    if old["spec"]["schedulingGates"]
+        .as_array()
+        .is_some_and(|gates| !gates.is_empty())
+    {
+        return Err(StatusError::conflict(
+            object,
+            format!("pod {pod} has non-empty .spec.schedulingGates"),
+        ));
+    }
+    Ok(())
 }
 
 fn with_binding(old: &Object, binding: &Value, target: &str, now: &str) -> Value {

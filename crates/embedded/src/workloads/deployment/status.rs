@@ -54,20 +54,12 @@ impl Rollout<'_> {
 
     /// The condition `Progressing`, and the time until its deadline.
     fn progress(&self, plan: &Plan, status: &Value, now: Timestamp) -> (Option<Condition>, Option<Duration>) {
-        let of = |status, reason, message| {
-            Some(Condition {
-                kind: "Progressing",
-                status,
-                reason,
-                message,
-            })
-        };
         let Some(deadline) = self.deployment.spec["progressDeadlineSeconds"].as_i64() else {
             return (None, None);
         };
         if self.deployment.spec["paused"] == true {
             return (
-                of("Unknown", "DeploymentPaused", "Deployment is paused".to_owned()),
+                progressing("Unknown", "DeploymentPaused", "Deployment is paused".to_owned()),
                 None,
             );
         }
@@ -79,15 +71,27 @@ impl Rollout<'_> {
                 .as_ref()
                 .map_or(&Value::Null, |set| &set["metadata"]["name"]);
             let message = format!("Created new replica set {name}");
-            return (of("True", "NewReplicaSetCreated", message), None);
+            return (progressing("True", "NewReplicaSetCreated", message), None);
         };
         let complete = ["replicas", "updatedReplicas", "availableReplicas"]
             .iter()
             .all(|field| status[field] == replicas);
         if complete {
             let message = format!("{set} has successfully progressed.");
-            return (of("True", "NewReplicaSetAvailable", message), None);
+            return (progressing("True", "NewReplicaSetAvailable", message), None);
         }
+        self.progress_until_deadline(&set, status, deadline, now)
+    }
+
+    /// The same for a rollout that is not complete: it progresses or has exceeded its deadline.
+    fn progress_until_deadline(
+        &self,
+        set: &str,
+        status: &Value,
+        deadline: i64,
+        now: Timestamp,
+    ) -> (Option<Condition>, Option<Duration>) {
+        let replicas = self.deployment.replicas();
         let before = conditions::find(&self.deployment.status, "Progressing");
         let was_complete = before["reason"] == "NewReplicaSetAvailable";
         let grew = ["updatedReplicas", "readyReplicas", "availableReplicas"]
@@ -101,7 +105,7 @@ impl Rollout<'_> {
         match rest {
             Some(rest) if !moved && !was_complete && rest <= 0 => {
                 let message = format!("{set} has timed out progressing.");
-                (of("False", "ProgressDeadlineExceeded", message), None)
+                (progressing("False", "ProgressDeadlineExceeded", message), None)
             }
             _ => {
                 let counted = format!(
@@ -114,7 +118,7 @@ impl Rollout<'_> {
                     rest.unwrap_or(deadline)
                 };
                 let requeue_after = Duration::from_secs(u64::try_from(rest).unwrap_or(0));
-                (of("True", "ReplicaSetUpdated", counted), Some(requeue_after))
+                (progressing("True", "ReplicaSetUpdated", counted), Some(requeue_after))
             }
         }
     }
@@ -130,4 +134,13 @@ impl Rollout<'_> {
             message: failed["message"].as_str().unwrap_or_default().to_owned(),
         })
     }
+}
+
+fn progressing(status: &'static str, reason: &'static str, message: String) -> Option<Condition> {
+    Some(Condition {
+        kind: "Progressing",
+        status,
+        reason,
+        message,
+    })
 }
