@@ -1,4 +1,4 @@
-//! How fast pods are bound on a real API server, beside the most that the server can do: bindings and nothing else.
+//! Pods bound per second on a real API server, compared with the highest rate that the server reaches with bindings alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use kai_cluster::{Context, Subscription};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::kai::Kai;
-use crate::kube::{IN_FLIGHT, Kube, NAMESPACE, audit_mark, in_parallel, until, writes_since};
+use crate::api_server::{ApiServer, IN_FLIGHT, NAMESPACE, audit_log_len, run_in_parallel, until, writes_since};
+use crate::process::KaiProcess;
 use crate::table::Table;
 
-/// GPUs of a node, and so pods on it.
+/// GPUs per node, each for one pod.
 const GPUS_PER_NODE: usize = 8;
-/// Everything is bound by then, or never.
-const BOUND_MAX: Duration = Duration::from_secs(300);
-/// Pods that nobody schedules.
-const NOBODY: &str = "nobody";
+/// The longest wait until all pods are bound.
+const BIND_ALL_MAX: Duration = Duration::from_secs(300);
+/// The scheduler name of pods that no scheduler places.
+const NO_SCHEDULER: &str = "nobody";
 
-/// How a number of pods was bound.
-struct Burst {
-    /// Pods per second.
+/// The figures of one run.
+struct BindFigures {
+    /// Bound pods per second.
     rate: f64,
-    /// Writes per pod until all were bound, by kind.
+    /// Writes per pod until all were bound, by verb and resource.
     writes: BTreeMap<String, f64>,
-    /// Conditions and events per pod that were still to be written.
+    /// Conditions and events per pod that were still queued then.
     later: f64,
     peak_mib: f64,
     cpu_seconds: f64,
 }
 
-pub(crate) async fn run(kube: &Kube, nodes: usize, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) async fn run(server: &ApiServer, nodes: usize, table: &mut Table) -> anyhow::Result<()> {
     let pods = nodes * GPUS_PER_NODE;
-    kube.clean().await?;
-    let ceiling = ceiling(kube, nodes, pods).await?;
+    server.clean().await?;
+    let max_rate = max_bind_rate(server, nodes, pods).await?;
     table.row(
         &format!("bindings alone, {IN_FLIGHT} in flight, {pods} pods"),
-        format!("{ceiling:.0} pods/s"),
+        format!("{max_rate:.0} pods/s"),
         "",
         "",
     );
@@ -48,59 +48,59 @@ pub(crate) async fn run(kube: &Kube, nodes: usize, table: &mut Table) -> anyhow:
             "when-needed" => ("60 %", "80 %"),
             _ => ("", ""),
         };
-        kube.clean().await?;
-        let burst = waiting(kube, nodes, pods, mode).await?;
-        tell(
+        server.clean().await?;
+        let figures = bind_pending_pods(server, nodes, pods, mode).await?;
+        add_rows(
             table,
             &format!("{mode}: {pods} grouped pods wait, kai starts"),
-            &burst,
-            ceiling,
+            &figures,
+            max_rate,
             (must, aim),
         );
-        kube.clean().await?;
-        let burst = bare(kube, nodes, pods, mode).await?;
-        tell(
+        server.clean().await?;
+        let figures = bind_created_pods(server, nodes, pods, mode).await?;
+        add_rows(
             table,
             &format!("{mode}: {pods} pods are created, kai runs"),
-            &burst,
-            ceiling,
+            &figures,
+            max_rate,
             ("", ""),
         );
     }
-    kube.clean().await
+    server.clean().await
 }
 
-fn tell(table: &mut Table, what: &str, burst: &Burst, ceiling: f64, (must, aim): (&str, &str)) {
-    let share = burst.rate / ceiling * 100.0;
-    table.row(what, format!("{:.0} pods/s, {share:.0} %", burst.rate), must, aim);
-    let sum: f64 = burst.writes.values().sum();
-    let kinds: Vec<String> = burst
+fn add_rows(table: &mut Table, what: &str, figures: &BindFigures, max_rate: f64, (must, aim): (&str, &str)) {
+    let share = figures.rate / max_rate * 100.0;
+    table.row(what, format!("{:.0} pods/s, {share:.0} %", figures.rate), must, aim);
+    let sum: f64 = figures.writes.values().sum();
+    let kinds: Vec<String> = figures
         .writes
         .iter()
         .filter(|(_, count)| **count >= 0.005)
         .map(|(kind, count)| format!("{kind} {count:.2}"))
         .collect();
     println!("    writes per pod: {}", kinds.join(", "));
-    let figure = format!("{sum:.1} when bound, {:.1} later", burst.later);
+    let figure = format!("{sum:.1} when bound, {:.1} later", figures.later);
     table.row("... writes per pod", figure, "", "");
     let figure = format!(
         "{:.0} MiB at most, {:.1} s of processor",
-        burst.peak_mib, burst.cpu_seconds
+        figures.peak_mib, figures.cpu_seconds
     );
     table.row("... memory of `kai all`", figure, "120 MiB", "60 MiB");
 }
 
-/// Pods per second that the server binds when nobody does anything else.
-async fn ceiling(kube: &Kube, nodes: usize, pods: usize) -> anyhow::Result<f64> {
-    kube.add_nodes("node", nodes, "h100:8").await?;
-    let context = kube.context();
-    let bound = Bound::watch(&context, pods).await?;
-    kube.create_pods("ceiling", pods, NOBODY).await?;
+/// Pods per second that the server binds without any other work.
+async fn max_bind_rate(server: &ApiServer, nodes: usize, pods: usize) -> anyhow::Result<f64> {
+    server.add_nodes("node", nodes, "h100:8").await?;
+    let context = server.context();
+    let bound = BindWatcher::watch(&context, pods).await?;
+    server.create_pods("max-rate", pods, NO_SCHEDULER).await?;
     until("the pods to be seen", async || context.informers.pods().len() == pods).await?;
     let all = Arc::new(context.informers.pods().all());
-    let client = kube.client.clone();
+    let client = server.client.clone();
     let start = Instant::now();
-    in_parallel(pods, move |at| {
+    run_in_parallel(pods, move |at| {
         let (client, all) = (client.clone(), Arc::clone(&all));
         async move {
             let (pod, node) = (&all[at], format!("node-{}", at / GPUS_PER_NODE));
@@ -114,19 +114,19 @@ async fn ceiling(kube: &Kube, nodes: usize, pods: usize) -> anyhow::Result<f64> 
     Ok(rate)
 }
 
-/// The pods wait in their groups; kai starts and binds them. From the first binding to the last.
-async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<Burst> {
-    kube.add_nodes("node", nodes, "h100:8").await?;
-    let context = kube.context();
-    let bound = Bound::watch(&context, pods).await?;
-    // An earlier kai that places nobody: groups are made, webhooks and policies are registered, and the server has taken them in.
+/// Pending pods have their pod groups; `kai` starts and binds them. Measures from the first binding to the last.
+async fn bind_pending_pods(server: &ApiServer, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<BindFigures> {
+    server.add_nodes("node", nodes, "h100:8").await?;
+    let context = server.context();
+    let bound = BindWatcher::watch(&context, pods).await?;
+    // An earlier process of `kai` that schedules no pod creates the groups and registers webhooks and policies.
     let earlier = [
         "--role=scheduler=--scheduler-name=nobody",
         "--role=controllers=--max-concurrent-reconciles=64",
     ];
-    let mut earlier = Kai::all(kube.kubeconfig.path(), &earlier)?;
+    let mut earlier = KaiProcess::all(server.kubeconfig.path(), &earlier)?;
     earlier.ready().await?;
-    kube.create_pods("waiting", pods, keys::SCHEDULER_NAME).await?;
+    server.create_pods("waiting", pods, keys::SCHEDULER_NAME).await?;
     context.informers.pod_groups().synced().await;
     until("the pods to be grouped", async || {
         let groups = context.informers.pod_groups();
@@ -141,68 +141,68 @@ async fn waiting(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::
     })
     .await?;
     drop(earlier);
-    let before = audit_mark();
-    let kai = Kai::all(kube.kubeconfig.path(), &[&flag(mode)])?;
+    let before = audit_log_len();
+    let kai = KaiProcess::all(server.kubeconfig.path(), &[&bind_requests_flag(mode)])?;
     let (first, last) = bound.all().await?;
-    weigh(kai, pods, last - first, before)
+    measure(kai, pods, last - first, before)
 }
 
-/// Bare pods are created while kai runs. From the first creation to the last binding.
-async fn bare(kube: &Kube, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<Burst> {
-    kube.add_nodes("node", nodes, "h100:8").await?;
-    let context = kube.context();
-    let bound = Bound::watch(&context, pods).await?;
-    let mut kai = Kai::all(kube.kubeconfig.path(), &[&flag(mode)])?;
+/// Creates pods without groups while `kai` runs. Measures from the first creation to the last binding.
+async fn bind_created_pods(server: &ApiServer, nodes: usize, pods: usize, mode: &str) -> anyhow::Result<BindFigures> {
+    server.add_nodes("node", nodes, "h100:8").await?;
+    let context = server.context();
+    let bound = BindWatcher::watch(&context, pods).await?;
+    let mut kai = KaiProcess::all(server.kubeconfig.path(), &[&bind_requests_flag(mode)])?;
     kai.ready().await?;
-    let before = audit_mark();
+    let before = audit_log_len();
     let start = Instant::now();
-    kube.create_pods("bare", pods, keys::SCHEDULER_NAME).await?;
+    server.create_pods("bare", pods, keys::SCHEDULER_NAME).await?;
     println!(
         "    created at {:.0} pods/s",
         pods as f64 / start.elapsed().as_secs_f64()
     );
     let (_, last) = bound.all().await?;
-    weigh(kai, pods, last - start, before)
+    measure(kai, pods, last - start, before)
 }
 
-fn flag(mode: &str) -> String {
+fn bind_requests_flag(mode: &str) -> String {
     format!("--role=scheduler=--bind-requests={mode}")
 }
 
-fn weigh(kai: Kai, pods: usize, took: Duration, before: u64) -> anyhow::Result<Burst> {
+fn measure(kai: KaiProcess, pods: usize, took: Duration, before: u64) -> anyhow::Result<BindFigures> {
     let later = kai.metric("kai_status_backlog")?;
-    let weight = kai.weight()?;
+    let usage = kai.usage()?;
     let writes = writes_since(before)?.into_iter();
-    Ok(Burst {
+    Ok(BindFigures {
         rate: pods as f64 / took.as_secs_f64(),
-        // The load's own.
+        // Without the creations of the benchmark itself.
         writes: writes
             .filter(|(kind, _)| kind != "create pods")
             .map(|(kind, count)| (kind, count as f64 / pods as f64))
             .collect(),
         later: later / pods as f64,
-        peak_mib: weight.peak_mib,
-        cpu_seconds: weight.cpu_seconds,
+        peak_mib: usage.peak_mib,
+        cpu_seconds: usage.cpu_seconds,
     })
 }
 
-/// Sees pods get their nodes.
-struct Bound {
+/// Watches pods until all have a node.
+struct BindWatcher {
     pods: Subscription<kai_api::Pod>,
     wake: Arc<Notify>,
     expected: usize,
 }
 
-impl Bound {
-    async fn watch(context: &Context, expected: usize) -> anyhow::Result<Bound> {
+impl BindWatcher {
+    async fn watch(context: &Context, expected: usize) -> anyhow::Result<BindWatcher> {
         let wake = Arc::new(Notify::new());
         let pods = context.informers.pods().subscribe(&wake);
         pods.informer().synced().await;
         ensure!(pods.informer().is_empty(), "there are pods already");
-        Ok(Bound { pods, wake, expected })
+        Ok(BindWatcher { pods, wake, expected })
     }
 
-    /// When the first and the last of them was seen bound.
+    /// The times at which the first and the last pod were seen bound.
     async fn all(self) -> anyhow::Result<(Instant, Instant)> {
         let mut bound: BTreeSet<ObjectKey> = BTreeSet::new();
         let mut first = None;
@@ -219,7 +219,7 @@ impl Bound {
                 }
             }
         };
-        let seen = tokio::time::timeout(BOUND_MAX, seen).await;
+        let seen = tokio::time::timeout(BIND_ALL_MAX, seen).await;
         seen.with_context(|| format!("{} of {} pods were bound", bound.len(), self.expected))?;
         Ok((first.context("there are pods")?, Instant::now()))
     }

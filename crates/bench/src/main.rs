@@ -1,12 +1,22 @@
-//! The whole system in numbers: `.ci/bench` with a real API server, or `cargo build --release && cargo run --release -p kai-bench -- cold`
-//! for what needs none. `kai` runs as a process of its own, as it is released. What the figures have to be is in docs/performance.md.
+//! Benchmarks of the released program `kai`, which runs as a process of its own. docs/performance.md has the targets.
+//!
+//! | part | module | API server | measures |
+//! |---|---|---|---|
+//! | `bind` | `bind` | real | pods bound per second, and writes per pod |
+//! | `idle` | `idle` | real | memory and CPU time without work |
+//! | `soak` | `soak` | real | memory while pods come and go |
+//! | `cold` | `cold_start` | canned | time to ready, memory and cycles on a large cluster |
+//!
+//! `process` starts and measures `kai`, `api_server` puts load on the real server, `canned_server` serves a generated cluster, `table` prints
+//! the figures. `.ci/bench` starts a real API server and runs all parts; `cargo build --release && cargo run --release -p kai-bench -- cold`
+//! needs none.
 
+mod api_server;
 mod bind;
-mod canned;
-mod cold;
+mod canned_server;
+mod cold_start;
 mod idle;
-mod kai;
-mod kube;
+mod process;
 mod soak;
 mod table;
 
@@ -17,19 +27,19 @@ use clap::Parser;
 
 use table::Table;
 
-/// The whole system in numbers.
+/// Benchmarks of the released program `kai`.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Which parts: bind, idle and soak on a real API server, cold (and warm cycles) on a canned one. All of them without.
+    /// The parts to run: bind, idle and soak need a real API server, cold uses a canned one. Runs all parts by default.
     #[arg(value_parser = PARTS)]
     parts: Vec<String>,
-    /// How long to create and delete pods.
+    /// The duration of the soak test.
     #[arg(long, default_value = "1m", value_parser = duration)]
     soak: Duration,
-    /// Nodes of eight GPUs, each of which gets a pod.
+    /// The number of nodes of the bind test. Each has eight GPUs, and each GPU gets a pod.
     #[arg(long, default_value_t = 500)]
     nodes: usize,
-    /// Pods of the canned cluster.
+    /// The number of pods of the canned cluster.
     #[arg(long, default_value_t = 140_000)]
     pods: usize,
 }
@@ -43,7 +53,7 @@ fn main() -> anyhow::Result<()> {
     let wanted = |part: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|name| name == part);
     runtime.block_on(async {
         if wanted("cold") {
-            cold::run(arguments.pods, &mut table).await?;
+            cold_start::run(arguments.pods, &mut table).await?;
         }
         let Some(kubeconfig) = std::env::var_os("KAI_E2E_KUBECONFIG") else {
             if !arguments.parts.iter().all(|part| part == "cold") {
@@ -51,15 +61,15 @@ fn main() -> anyhow::Result<()> {
             }
             return Ok(());
         };
-        let kube = kube::Kube::install(kubeconfig.into()).await?;
+        let server = api_server::ApiServer::install(kubeconfig.into()).await?;
         if wanted("idle") {
-            idle::run(&kube, &mut table).await?;
+            idle::run(&server, &mut table).await?;
         }
         if wanted("bind") {
-            bind::run(&kube, arguments.nodes, &mut table).await?;
+            bind::run(&server, arguments.nodes, &mut table).await?;
         }
         if wanted("soak") {
-            soak::run(&kube, arguments.soak, &mut table).await?;
+            soak::run(&server, arguments.soak, &mut table).await?;
         }
         Ok(())
     })?;

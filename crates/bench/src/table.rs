@@ -1,15 +1,15 @@
-//! The figures, as a table that fits into a Markdown file.
+//! The figures as a Markdown table.
 
 use std::fmt;
 
-/// Figures so far.
+/// The figures so far.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<[String; 4]>,
 }
 
 impl Table {
-    /// Adds a figure, and shows it at once: a run takes minutes.
+    /// Adds a figure and prints it at once, because a run takes minutes.
     pub(crate) fn row(&mut self, what: &str, figure: String, must: &str, aim: &str) {
         println!("{what}: {figure}");
         self.rows

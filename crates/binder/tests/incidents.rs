@@ -528,7 +528,7 @@ async fn a_binding_whose_answer_is_lost_is_recognised() {
     cluster
         .server
         .set_faults(Arc::new(|request: &RequestInfo| match &*request.subresource {
-            "binding" => Fault::DropAnswer,
+            "binding" => Fault::DropResponse,
             _ => Fault::Pass,
         }));
     cluster.share("p", "n", &["g"], 50);

@@ -41,7 +41,7 @@ impl Faults for FaultInjector {
             Some(dice) => match dice.roll(48) {
                 0 => Fault::Fail(500),
                 1 => Fault::Fail(409),
-                2 => Fault::DropAnswer,
+                2 => Fault::DropResponse,
                 3 => Fault::Delay(Duration::from_millis(300)),
                 _ => Fault::Pass,
             },

@@ -6,15 +6,15 @@ pub enum Error {
     /// The address can't be bound.
     #[error("can't listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The embedded API server would let everybody in.
+    /// The address is not a loopback address, and the server has no token.
     #[error("{address} can be reached from other machines; that needs a token")]
     OpenToAll {
-        /// Where it was to listen.
+        /// The address.
         address: std::net::SocketAddr,
     },
 }

@@ -1,12 +1,12 @@
-//! Objects with one list as long as an API server stores it, and the rule for how the work on them may grow: with the length of the
-//! list, not with its square.
+//! Test support against quadratic work: objects with one list of any length up to the size that an API server stores, and a check that
+//! the work on them grows linearly with the list.
 
 use serde_json::{Map, Value, json};
 
-/// The largest object that etcd takes, with its default settings.
+/// The largest object with etcd's default settings.
 pub const OBJECT_BYTES_MAX: usize = 3 << 19;
 
-/// A list that a tenant can write.
+/// A list in an object that a tenant can create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum List {
@@ -35,7 +35,7 @@ pub enum List {
 }
 
 impl List {
-    /// All of them.
+    /// All lists.
     pub const ALL: [List; 22] = [
         List::SubGroups,
         List::SubGroupsInChains,
@@ -61,7 +61,7 @@ impl List {
         List::TopologyLevels,
     ];
 
-    /// An object of which this list has that many entries: a Pod `p` of pod group `g`, a PodGroup `g`, or a Topology `t`.
+    /// An object whose list has `length` entries: a Pod `p` of pod group `g`, a PodGroup `g`, or a Topology `t`.
     pub fn object(self, length: usize) -> Value {
         const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
         let list = |entry: &dyn Fn(usize) -> Value| -> Value { (0..length).map(entry).collect() };
@@ -138,12 +138,12 @@ impl List {
         }
     }
 
-    /// How long it is in the largest object that the API server stores.
+    /// The length of the list in the largest object that the API server stores.
     pub fn length_max(self) -> usize {
         let bytes = |length: usize| self.object(length).to_string().len();
         let (few, many) = (1_000, 2_000);
         let per_entry = (bytes(many) - bytes(few)).div_ceil(many - few);
-        // Entries with longer numbers take a few bytes more.
+        // Entries with longer numbers have a few bytes more.
         (OBJECT_BYTES_MAX - bytes(0)) / (per_entry + 4)
     }
 }
@@ -169,7 +169,7 @@ fn pod(rest: Value) -> Value {
     pod
 }
 
-/// A container that asks for a resource of its own.
+/// A container that requests a resource of its own.
 fn container(at: usize, restart_policy: &Value) -> Value {
     let resources = json!({"requests": {format!("example.com/r{at}"): "1"}});
     json!({"name": format!("n{at}"), "restartPolicy": restart_policy, "resources": resources})
@@ -190,27 +190,27 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// Steps that a look at one entry may take, all passes over it together.
+/// Steps per entry, over all passes.
 const STEPS_PER_ENTRY_MAX: u64 = 100;
-/// Steps that differ between two runs for other reasons than the length of the list.
-const STEPS_BESIDE: u64 = 500;
+/// Steps that do not depend on the length of the list.
+const STEPS_CONSTANT: u64 = 500;
 
-/// Lengths to look at: within all bounds on lists, at the largest of them, and as long as the API server stores.
+/// The lengths to test: within all bounds on lists, at the largest bound, and the longest that the API server stores.
 pub fn lengths(list: List) -> [usize; 3] {
     [64, kai_api::SUB_GROUPS_MAX, list.length_max()]
 }
 
-/// Runs the work on a list of this length and on a quarter of it, and compares the steps they took.
+/// Runs the work on a list of this length and on one of a quarter of it, and compares the steps.
 pub fn check_growth(length: usize, mut steps: impl FnMut(usize) -> u64) -> Result<(), String> {
     let (quarter, whole) = (steps(length / 4), steps(length));
-    // Sorts and searches take a little more than four times as much, pairs sixteen times.
-    if whole > quarter * 5 + STEPS_BESIDE {
+    // For four times the length, sorting takes a little more than four times the steps; comparing all pairs takes sixteen times.
+    if whole > quarter * 5 + STEPS_CONSTANT {
         return Err(format!(
             "{quarter} steps for {} entries, {whole} for {length}",
             length / 4
         ));
     }
-    let max = STEPS_PER_ENTRY_MAX * (length as u64 + STEPS_BESIDE);
+    let max = STEPS_PER_ENTRY_MAX * (length as u64 + STEPS_CONSTANT);
     match whole > max {
         true => Err(format!("{whole} steps for {length} entries; {max} may be taken")),
         false => Ok(()),

@@ -1,8 +1,15 @@
-//! The embedded cluster: a Kubernetes cluster in one process, for the playground and for tests.
+//! The embedded cluster: a Kubernetes cluster in one process, for `kai playground` and for tests.
 //!
-//! [`server`] is the API server, [`kubelet`] runs pods on simulated nodes, [`workloads`] are the controllers of Deployments, Jobs and
-//! the like. [`invariants`] judges the cluster from the objects in the API alone. Nothing here decides which pod gets which GPU: the
-//! production roles do, against this API server.
+//! | module | real counterpart | content |
+//! |---|---|---|
+//! | [`server`] | kube-apiserver and etcd | objects in memory, HTTP and in-process clients, watches, admission, fault injection |
+//! | [`kubelet`] | kubelets and the node agent | simulated nodes: admission of pods, GPUs, pod statuses, evictions |
+//! | [`workloads`] | kube-controller-manager | pods of Deployments, Jobs and other workloads, volumes, service accounts |
+//! | [`invariants`] | none | checks of the whole cluster, for tests |
+//! | [`large_objects`] | none | objects of the largest size that the API server stores, for tests of growth |
+//!
+//! The kubelets and the workload controllers use the Kubernetes API alone, so they also run on a real API server. No module here
+//! decides which pod gets which GPU: the production roles decide that against this API server.
 
 mod error;
 pub mod invariants;

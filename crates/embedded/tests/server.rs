@@ -195,7 +195,7 @@ async fn lists_in_pages_are_one_snapshot() {
         .unwrap();
     let names: Vec<String> = second.iter().map(|m| m.name_any()).collect();
     assert_eq!(names, ["m2", "m3", "m4"]);
-    server.forget_history();
+    server.compact_history();
     let error = maps
         .list(&ListParams::default().limit(9).continue_token(&token))
         .await
@@ -235,7 +235,7 @@ async fn watches_resume_and_see_selections_change() {
         seen.push(word);
     }
     assert_eq!(seen, ["+a", "+b", "-a"]);
-    server.forget_history();
+    server.compact_history();
     let mut late = pods.watch(&unbound, &start).await.unwrap().boxed();
     let WatchEvent::Error(status) = late.try_next().await.unwrap().unwrap() else {
         panic!("no error")
@@ -272,7 +272,7 @@ async fn a_watcher_survives_a_forgotten_history() {
         let name = format!("p{}", server.store().revision());
         pods.create(&PostParams::default(), &pod(&name)).await.unwrap();
         while objects.try_next().await.unwrap().unwrap().name_any() != name {}
-        server.forget_history();
+        server.compact_history();
         let later = format!("q{}", server.store().revision());
         pods.create(&PostParams::default(), &pod(&later)).await.unwrap();
         // The watcher may fail once before it lists again.
@@ -421,7 +421,7 @@ impl Faults for Flaky {
         match (request.resource.as_str(), request.verb.as_str()) {
             ("nodes", "list") => Fault::Fail(503),
             ("namespaces", "get") => Fault::Delay(Duration::from_secs(5)),
-            ("configmaps", "create") if self.writes.fetch_add(1, Ordering::Relaxed) % 2 == 1 => Fault::DropAnswer,
+            ("configmaps", "create") if self.writes.fetch_add(1, Ordering::Relaxed) % 2 == 1 => Fault::DropResponse,
             _ => Fault::Pass,
         }
     }

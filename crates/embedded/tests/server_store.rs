@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use kai_embedded::server::{
-    Clock, DeleteOptions, Door, EventType, Object, Options, Patch, Propagation, Refusal, Selector, Server,
+    Clock, DeleteOptions, EventType, Object, Options, Patch, Propagation, Selector, Server, StatusError, StoreHandle,
 };
 use serde_json::{Value, json};
 
-fn door() -> Door {
+fn new_store() -> StoreHandle {
     let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
     Server::new(Options {
         clock: Some(clock),
@@ -35,12 +35,12 @@ fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-fn names(store: &Door, resource: &str) -> Vec<String> {
+fn names(store: &StoreHandle, resource: &str) -> Vec<String> {
     let page = store.list(resource, "default", &Selector::everything()).unwrap();
     page.objects.iter().map(|o| o.name().to_owned()).collect()
 }
 
-fn delete(store: &Door, resource: &str, name: &str, propagation: Propagation) -> Result<Object, Refusal> {
+fn delete(store: &StoreHandle, resource: &str, name: &str, propagation: Propagation) -> Result<Object, StatusError> {
     store.delete(
         resource,
         "default",
@@ -54,7 +54,7 @@ fn delete(store: &Door, resource: &str, name: &str, propagation: Propagation) ->
 
 #[test]
 fn dependents_follow_their_last_owner() {
-    let store = door();
+    let store = new_store();
     let (a, b) = (store.create(map("a")).unwrap(), store.create(map("b")).unwrap());
     store.create(owned("child", &a, false)).unwrap();
     let mut shared = owned("shared", &a, false);
@@ -74,7 +74,7 @@ fn dependents_follow_their_last_owner() {
 
 #[test]
 fn a_child_of_nobody_goes_at_once() {
-    let store = door();
+    let store = new_store();
     let owner = store.create(map("a")).unwrap();
     delete(&store, "configmaps", "a", Propagation::Background).unwrap();
     store.create(owned("late", &owner, false)).unwrap();
@@ -83,7 +83,7 @@ fn a_child_of_nobody_goes_at_once() {
 
 #[test]
 fn orphans_stay() {
-    let store = door();
+    let store = new_store();
     let owner = store.create(map("a")).unwrap();
     store.create(owned("child", &owner, false)).unwrap();
     delete(&store, "configmaps", "a", Propagation::Orphan).unwrap();
@@ -93,7 +93,7 @@ fn orphans_stay() {
 
 #[test]
 fn foreground_waits_for_those_who_block() {
-    let store = door();
+    let store = new_store();
     let owner = store.create(map("a")).unwrap();
     let mut held = owned("held", &owner, true);
     held["metadata"]["finalizers"] = json!(["test/hold"]);
@@ -109,7 +109,7 @@ fn foreground_waits_for_those_who_block() {
 
 #[test]
 fn finalizers_hold_and_none_can_be_added_late() {
-    let store = door();
+    let store = new_store();
     let mut object = map("a");
     object["metadata"]["finalizers"] = json!(["test/one"]);
     store.create(object).unwrap();
@@ -135,7 +135,7 @@ fn finalizers_hold_and_none_can_be_added_late() {
 
 #[test]
 fn deletions_have_preconditions() {
-    let store = door();
+    let store = new_store();
     let made = store.create(map("a")).unwrap();
     let with = |uid: &str, revision: &str| {
         let options = DeleteOptions {
@@ -153,7 +153,7 @@ fn deletions_have_preconditions() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_get_grace_only_while_they_run() {
-    let store = door();
+    let store = new_store();
     store.create(pod("unbound")).unwrap();
     delete(&store, "pods", "unbound", Propagation::Background).unwrap();
     assert!(names(&store, "pods").is_empty());
@@ -184,8 +184,8 @@ async fn pods_get_grace_only_while_they_run() {
 
 #[test]
 fn namespaces_go_with_their_contents() {
-    let store = door();
-    let missing = |error: Refusal| (error.code, error.message);
+    let store = new_store();
+    let missing = |error: StatusError| (error.code, error.message);
     let mut inside = pod("a");
     inside["metadata"]["namespace"] = json!("team");
     let error = store.create(inside.clone()).unwrap_err();
@@ -207,7 +207,7 @@ fn namespaces_go_with_their_contents() {
 
 #[test]
 fn priorities_come_from_classes() {
-    let store = door();
+    let store = new_store();
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "train"}, "value": 50});
     store.create(class).unwrap();
     let mut with_class = pod("a");
@@ -221,7 +221,7 @@ fn priorities_come_from_classes() {
 
 #[test]
 fn revisions_generations_and_writes_that_change_nothing() {
-    let store = door();
+    let store = new_store();
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "x"}]}});
     let made = store
         .create(
@@ -268,7 +268,7 @@ fn a_history_that_is_too_short_says_so() {
 #[test]
 fn the_same_seed_gives_the_same_cluster() {
     let run = || {
-        let store = door();
+        let store = new_store();
         let generated = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "m-"}});
         let made = store.create(generated).unwrap();
         (made.name().to_owned(), made.uid().to_owned(), made.revision())

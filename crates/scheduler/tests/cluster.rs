@@ -322,7 +322,7 @@ async fn a_failed_binding_is_told_and_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn a_binding_whose_answer_is_lost_happened_once() {
     let world = World::new();
-    world.faults(failing("binding", Fault::DropAnswer, 1));
+    world.faults(failing("binding", Fault::DropResponse, 1));
     world.node("n1", 1);
     world.group("g", json!({}));
     world.pod("p", "g", 1);

@@ -1,4 +1,4 @@
-//! Compares what came out with what a case expects.
+//! Compares the result of a cycle with the expectation of a case.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,35 @@ use kai_engine::report::Status;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::outcome::PodOutcome;
-use crate::run::Facts;
+use crate::run::CycleResult;
 use crate::scenario::{Expectation, ExpectedNode, ExpectedTotals, Scenario};
 
-/// Each difference as a line, without the name of the case.
-pub(crate) fn differences(facts: &Facts, scenario: &Scenario) -> Vec<String> {
+/// The differences, one line each, without the name of the case.
+pub(crate) fn differences(result: &CycleResult, scenario: &Scenario) -> Vec<String> {
     let Some(expectation) = &scenario.expectation else {
         return Vec::new();
     };
     let mut found = Vec::new();
-    check_pods(facts, expectation, &mut found);
+    check_pods(result, expectation, &mut found);
     for (name, expected) in &expectation.nodes {
-        check_node(facts, name, expected, &mut found);
+        check_node(result, name, expected, &mut found);
     }
-    check_totals(facts, &expectation.totals, &mut found);
+    check_totals(result, &expectation.totals, &mut found);
     if expectation.totals.gang_atomic == Some(true) {
-        check_gangs(facts, &scenario.gang_minimums, &mut found);
+        check_gangs(result, &scenario.gang_minimums, &mut found);
     }
     found
 }
 
-fn check_pods(facts: &Facts, expectation: &Expectation, found: &mut Vec<String>) {
+fn check_pods(result: &CycleResult, expectation: &Expectation, found: &mut Vec<String>) {
     let mut by_name: FxHashMap<&str, &PodOutcome> = FxHashMap::default();
     if !expectation.pods.is_empty() {
-        by_name = facts.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
+        by_name = result.pods.iter().map(|pod| (pod.name.as_str(), pod)).collect();
     }
     for (name, expected) in &expectation.pods {
         let qualified = || {
             let (namespace, name) = name.split_once('/')?;
-            facts
+            result
                 .pods
                 .iter()
                 .find(|pod| pod.namespace == namespace && pod.name == name)
@@ -75,17 +75,17 @@ fn check_pods(facts: &Facts, expectation: &Expectation, found: &mut Vec<String>)
     }
 }
 
-/// Whole devices of a node, counted from pods: this is a second opinion on the engine's own books.
+/// The whole GPUs of a node, counted from pods, independently of the engine's accounting.
 #[derive(Debug, Default)]
 struct WholeGpus {
     idle: i64,
     releasing: i64,
-    /// Per shared device: whether everything on it is leaving.
+    /// GPU groups, each with whether all of its pods are terminating.
     groups: BTreeMap<String, bool>,
 }
 
-fn check_node(facts: &Facts, name: &str, expected: &ExpectedNode, found: &mut Vec<String>) {
-    let Some(node) = facts.nodes.iter().find(|node| node.name == name) else {
+fn check_node(result: &CycleResult, name: &str, expected: &ExpectedNode, found: &mut Vec<String>) {
+    let Some(node) = result.nodes.iter().find(|node| node.name == name) else {
         found.push(format!("node {name}: there is no such node"));
         return;
     };
@@ -93,12 +93,14 @@ fn check_node(facts: &Facts, name: &str, expected: &ExpectedNode, found: &mut Ve
         idle: node.gpus,
         ..WholeGpus::default()
     };
-    for view in &facts.views {
-        let Some(pod) = facts.world.pod(view.uid) else { continue };
+    for view in &result.views {
+        let Some(pod) = result.simulated.pod(view.uid) else {
+            continue;
+        };
         if pod.kind == PodKind::Reservation {
             continue;
         }
-        let moved = view.status == Status::Pipelined && facts.evicted.contains(view.uid);
+        let moved = view.status == Status::Pipelined && result.evicted.contains(view.uid);
         if moved && pod.node.as_deref() == Some(name) {
             whole.take(&pod.requests.gpu, &pod.gpu_groups, Status::Releasing);
         }
@@ -150,8 +152,8 @@ impl WholeGpus {
     }
 }
 
-fn check_totals(facts: &Facts, expected: &ExpectedTotals, found: &mut Vec<String>) {
-    let totals = &facts.totals;
+fn check_totals(result: &CycleResult, expected: &ExpectedTotals, found: &mut Vec<String>) {
+    let totals = &result.totals;
     let exact = [
         ("bound", expected.bound, totals.bound),
         ("pipelined", expected.pipelined, totals.pipelined),
@@ -171,7 +173,7 @@ fn check_totals(facts: &Facts, expected: &ExpectedTotals, found: &mut Vec<String
     }
 }
 
-/// A gang and how many of its pods must have a place, if any has.
+/// A gang, and the number of its pods that must have a node if any has.
 pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
     let parents: FxHashSet<&str> = gang
         .sub_groups
@@ -187,15 +189,15 @@ pub(crate) fn gang_minimum(gang: &GangSpec) -> (GangKey, u32) {
         false if gang.min_sub_group.is_none() => {
             leaves.fold(0, |sum: u32, leaf| sum.saturating_add(leaf.min_member.unwrap_or(0)))
         }
-        // Some subgroups may stay away, so all that is sure is that there is something.
+        // With `minSubGroup` some subgroups may be absent, so the only certain minimum is one pod.
         false => 1,
     };
     (gang.key.clone(), minimum)
 }
 
-fn check_gangs(facts: &Facts, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
+fn check_gangs(result: &CycleResult, minimums: &[(GangKey, u32)], found: &mut Vec<String>) {
     let mut placed: FxHashMap<&GangKey, u32> = FxHashMap::default();
-    for view in &facts.views {
+    for view in &result.views {
         let has_place = matches!(
             view.status,
             Status::Binding | Status::Bound | Status::Running | Status::Pipelined

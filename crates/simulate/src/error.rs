@@ -10,10 +10,10 @@ pub enum Error {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// Not text.
+    /// The file is not UTF-8.
     #[error("{path}: is not UTF-8 text; it has to be a JSON or YAML file", path = path.display())]
     NotText {
         /// The file.
@@ -32,10 +32,10 @@ pub enum Error {
         path: PathBuf,
         /// JSON or YAML.
         format: &'static str,
-        /// What the parser met, and where.
+        /// The parser's message, with the position.
         problem: String,
     },
-    /// A field of a case or an object with a value of the wrong type.
+    /// A field of a case or object with an invalid value.
     #[error("{path}: {object}: {field}: {problem}", path = path.display())]
     Field {
         /// The file.
@@ -44,10 +44,10 @@ pub enum Error {
         object: String,
         /// The field.
         field: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// Neither a case nor manifests.
+    /// The file is neither a case nor a manifest.
     #[error(
         "{path}: is neither a case (no field `objects`) nor a Kubernetes manifest (no field `kind`)",
         path = path.display()
@@ -56,10 +56,10 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Standard input can be read only once.
+    /// Standard input is named twice.
     #[error("-: standard input is named twice; name it once")]
     StandardInputTwice,
-    /// Manifests without any object that a scheduler reads.
+    /// The manifests have no object that the scheduler reads.
     #[error(
         "{path}: has no object that takes part in a run; those are {known}, and workloads: {expanded}",
         path = path.display()
@@ -67,9 +67,9 @@ pub enum Error {
     NothingKnown {
         /// The file.
         path: PathBuf,
-        /// The kinds that a scheduler reads.
+        /// The kinds that the scheduler reads.
         known: &'static str,
-        /// The kinds that become pods.
+        /// The workload kinds, whose pods are generated.
         expanded: &'static str,
     },
 }

@@ -1,8 +1,14 @@
-//! Scenarios: clusters in files, run through the engine without a cluster.
+//! The library of `kai simulate`: runs the engine on clusters that are described in files, without a Kubernetes cluster.
 //!
-//! [`scenario::discover`] finds the files, [`scenario::load`] turns each into a [`scenario::Scenario`], [`run::run`]
-//! runs it through the engine and compares the outcome with what the file expects. Nothing here prints: words for people
-//! are made by the caller.
+//! | step | module |
+//! |---|---|
+//! | find the files and read cases or manifests | [`scenario`]: [`scenario::discover`], [`scenario::load`] |
+//! | run scheduling cycles | [`run`] |
+//! | apply the decisions between two cycles, as kubelets and controllers would | `simulated_cluster` |
+//! | compare the result with the expectation of a case | `check` |
+//! | return the result as a value | [`outcome`] |
+//!
+//! The crate prints nothing: `kai-cli` formats the [`outcome::Outcome`].
 
 mod check;
 mod error;
@@ -10,6 +16,6 @@ pub mod memory;
 pub mod outcome;
 pub mod run;
 pub mod scenario;
-mod world;
+mod simulated_cluster;
 
 pub use error::Error;

@@ -1,6 +1,6 @@
-//! The most memory this process ever had.
+//! The peak memory of this process.
 
-/// Peak resident memory in MiB; `None` where the system does not tell.
+/// Peak resident memory in MiB; `None` on systems without `/proc/self/status`.
 pub fn peak_rss_mib() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! What came out of a scenario, as values. The JSON form is documented in docs/simulate.md and is stable.
+//! The outcome of a scenario. docs/simulate.md documents its JSON form, which is stable.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,41 @@ use kai_engine::model::Gpus;
 use kai_engine::report::Status;
 use serde::{Serialize, Serializer};
 
-/// A scenario that was run.
+/// The outcome of one scenario.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// The scenario.
+    /// The id of the scenario.
     pub id: String,
-    /// The files it was read from.
+    /// The files of the scenario.
     pub files: Vec<String>,
     /// Pods by namespace and name.
     pub pods: Vec<PodOutcome>,
     /// Queues in tree order.
     pub queues: Vec<QueueOutcome>,
-    /// Nodes by name, after the last decisions. For tables; the JSON form does without.
+    /// Nodes by name, after the last decisions. Not in the JSON form.
     #[serde(skip)]
     pub nodes: Vec<NodeOutcome>,
     /// Sums.
     pub totals: Totals,
-    /// How long it took.
+    /// Wall-clock times.
     pub timing: Timing,
-    /// Peak memory of the process so far; missing where the system does not tell.
+    /// Peak memory of the process so far; missing on systems that do not report it.
     #[serde(skip_serializing_if = "Option::is_none", rename = "peakRssMiB")]
     pub peak_rss_mib: Option<f64>,
-    /// Differences from what was expected; missing when nothing was checked.
+    /// Differences from the expectation; missing without a check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub differences: Option<Vec<String>>,
-    /// What is not as one might think, with the file; nothing is wrong about it.
+    /// Remarks about surprising but valid input, with the file.
     #[serde(skip)]
     pub notes: Vec<String>,
-    /// What was skipped or changed on the way in, with the file.
+    /// Warnings about skipped or changed input, with the file.
     #[serde(skip)]
     pub warnings: crate::scenario::Warnings,
 }
 
 impl Outcome {
-    /// The files in a few words.
+    /// The names of the files, shortened.
     pub fn file_names(&self) -> String {
         match self.files.as_slice() {
             [first, rest @ ..] if rest.len() > 2 => format!("{first} and {} more", rest.len()),
@@ -62,9 +62,9 @@ pub struct PodOutcome {
     pub status: Status,
     /// Node.
     pub node: Option<String>,
-    /// GPU groups it shares.
+    /// The GPU groups of the pod.
     pub gpu_groups: Vec<String>,
-    /// Why it waits or was evicted.
+    /// Why the pod waits or was evicted.
     pub reason: Option<String>,
 }
 
@@ -90,23 +90,23 @@ pub struct QueueOutcome {
     pub memory: ShareOutcome,
 }
 
-/// What a queue has of one resource.
+/// A queue's amounts of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareOutcome {
-    /// Guaranteed.
+    /// The guaranteed amount.
     pub quota: f64,
-    /// Upper bound.
+    /// The upper bound.
     pub limit: f64,
-    /// Weight above the quota.
+    /// The weight in the division of resources above the quotas.
     pub over_quota_weight: f64,
-    /// What fair division gives it.
+    /// The fair share.
     pub fair_share: f64,
-    /// What its pods have.
+    /// The amount that the queue's pods have.
     pub allocated: f64,
-    /// The part of it that can't be taken back.
+    /// The part of `allocated` of non-preemptible pods.
     pub allocated_non_preemptible: f64,
-    /// What its pods have and wait for.
+    /// The amount that the queue's pods have and wait for.
     pub requested: f64,
 }
 
@@ -115,30 +115,30 @@ pub struct ShareOutcome {
 pub struct NodeOutcome {
     /// Name.
     pub name: String,
-    /// Whether it takes pods.
+    /// Whether the node accepts pods.
     pub ready: bool,
-    /// One per device: how much of it is used, in percent.
+    /// The use of each GPU.
     pub devices: Vec<Device>,
-    /// Free GPUs, parts included.
+    /// Free GPUs, with parts of shared ones.
     pub idle_gpus: Gpus,
-    /// GPUs being freed, parts included.
+    /// GPUs of terminating pods, with parts of shared ones.
     pub releasing_gpus: Gpus,
-    /// MIG slices: name, free, all.
+    /// MIG slices: name, free, total.
     pub mig: Vec<(String, i64, i64)>,
-    /// Milli-cores: free, all.
+    /// Milli-cores: free, total.
     pub cpu_milli: (i64, i64),
-    /// Bytes: free, all.
+    /// Bytes: free, total.
     pub memory_bytes: (i64, i64),
 }
 
-/// A device of a node.
+/// The use of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// Nobody's.
+    /// Free.
     Idle,
-    /// Taken whole.
+    /// Used by one pod.
     Whole,
-    /// Shared; so many percent of it are taken.
+    /// Shared; the used part in percent.
     Shared(u8),
 }
 
@@ -147,13 +147,13 @@ pub enum Device {
 pub struct Totals {
     /// Pods bound, over all cycles.
     pub bound: u64,
-    /// Pods with a place that is not free yet, after the last cycle.
+    /// Pipelined pods, after the last cycle.
     pub pipelined: u64,
     /// Pods evicted, over all cycles.
     pub evicted: u64,
-    /// Pods that wait without a place, after the last cycle.
+    /// Pending pods, after the last cycle.
     pub pending: u64,
-    /// Pods of manifests that admission refuses.
+    /// Pods of manifests that admission rejects.
     pub refused: u64,
 }
 
@@ -161,7 +161,7 @@ pub struct Totals {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Timing {
-    /// Reading the file and telling the engine.
+    /// Reading the files and sending the objects to the engine.
     pub load_ms: f64,
     /// Each cycle.
     pub cycle_ms: Vec<f64>,

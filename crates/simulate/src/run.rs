@@ -1,4 +1,4 @@
-//! Runs a scenario through the engine and says what came out.
+//! Runs a scenario: cycles of the engine, with the simulated cluster between them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,24 +16,24 @@ use crate::check;
 use crate::memory::peak_rss_mib;
 use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, Timing, Totals};
 use crate::scenario::{Objects, Scenario, View, Warnings};
-use crate::world::{Fate, World, evicted_pods};
+use crate::simulated_cluster::{SimulatedCluster, Transition, evicted_pods};
 
-/// Time between two cycles.
+/// The simulated time between two cycles.
 const CYCLE_PERIOD: Millis = Millis::seconds(1);
 
-/// Notes beyond this say nothing new.
+/// Further notes would repeat the first ones.
 const NOTES_MAX: usize = 5;
 
-/// What the user wants otherwise than the scenario says.
+/// Options of the user that override the scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Cycles to run.
+    /// The number of cycles.
     pub cycles: Option<u32>,
-    /// Actions of a cycle.
+    /// The actions of a cycle.
     pub actions: Option<Vec<Action>>,
-    /// Pack or spread.
+    /// The placement strategy for GPU and CPU nodes.
     pub placement: Option<PlacementStrategy>,
-    /// Compare with the expectation, after the settling cycles too.
+    /// Compares the result with the expectation, also after the settle cycles.
     pub check: bool,
 }
 
@@ -47,7 +47,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
     runner.timing.load_ms = milliseconds(scenario.load_time + started.elapsed());
     scenario
         .warnings
-        .extend_about(&scenario.origin, runner.overfull_nodes());
+        .extend_about(&scenario.origin, runner.overcommitted_nodes());
     let mut differences = Vec::new();
     for cycle in 0..cycles + settle {
         let now = Millis(
@@ -57,28 +57,28 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
                 .saturating_add(CYCLE_PERIOD.0.saturating_mul(i64::from(cycle))),
         );
         let report = runner.cycle(now, &scenario);
-        // The first difference tells; later cycles would repeat it.
+        // Later cycles would repeat the same difference.
         if options.check && cycle + 1 >= cycles && differences.is_empty() {
             let when = match cycle + 1 - cycles {
                 0 => String::new(),
                 1 => " (after 1 more cycle)".to_owned(),
                 settled => format!(" (after {settled} more cycles)"),
             };
-            let found = check::differences(&runner.facts(&scenario, &report), &scenario);
+            let found = check::differences(&runner.result(&scenario, &report), &scenario);
             differences.extend(found.into_iter().map(|difference| format!("{difference}{when}")));
         }
         if cycle == 0 {
             for anomaly in runner.cluster.anomalies() {
                 let kai_engine::report::Anomaly { object, field, problem } = anomaly;
-                let told = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
-                scenario.warnings.push(told);
+                let warning = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
+                scenario.warnings.push(warning);
             }
         }
         let last = cycle + 1 == cycles + settle;
         if last {
             runner.finish(&scenario, &report);
         } else {
-            runner.world.step(&mut runner.cluster, &report, now);
+            runner.simulated.apply_decisions(&mut runner.cluster, &report, now);
         }
     }
     let mut outcome = runner.outcome;
@@ -99,7 +99,7 @@ fn override_config(scenario: &mut Scenario, options: &Options) {
             gpu: strategy,
             cpu: strategy,
         };
-        // Consolidation packs, which spreading is the opposite of; KAI drops it too.
+        // Consolidation packs pods and contradicts spreading; KAI drops it too.
         if strategy == PlacementStrategy::Spread {
             scenario
                 .config
@@ -116,30 +116,30 @@ fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// The state after a cycle that a check looks at.
-pub(crate) struct Facts<'f> {
-    /// Pods with the status that the scenario's view is about.
+/// The state after a cycle, for the check.
+pub(crate) struct CycleResult<'f> {
+    /// The pods with the status of the scenario's [`View`].
     pub(crate) pods: Vec<PodOutcome>,
-    /// The same pods, in the same order, as the engine sees them after its decisions.
+    /// The same pods in the same order, as the engine has them after its decisions.
     pub(crate) views: Vec<PodView<'f>>,
     pub(crate) evicted: FxHashSet<&'f str>,
     pub(crate) nodes: Vec<NodeView<'f>>,
-    pub(crate) world: &'f World,
+    pub(crate) simulated: &'f SimulatedCluster,
     pub(crate) totals: Totals,
 }
 
 struct Runner {
     cluster: Cluster,
-    world: World,
+    simulated: SimulatedCluster,
     timing: Timing,
     totals: Totals,
     outcome: Outcome,
 }
 
 impl Runner {
-    /// Tells the engine all objects. The world keeps a copy only where there is a next cycle or a check that needs it.
+    /// Sends all objects to the engine. The simulated cluster keeps copies only if a further cycle or a check needs them.
     fn new(scenario: &mut Scenario, remember: bool) -> Runner {
-        let mut world = World::new(&scenario.hold_releasing);
+        let mut simulated = SimulatedCluster::new(&scenario.hold_releasing);
         let remember = remember
             || scenario
                 .expectation
@@ -154,11 +154,11 @@ impl Runner {
             usage,
         } = std::mem::take(&mut scenario.objects);
         if remember {
-            gangs.iter().for_each(|gang| world.remember_gang(gang));
-            pods.iter().for_each(|pod| world.remember_pod(pod));
+            gangs.iter().for_each(|gang| simulated.add_gang(gang));
+            pods.iter().for_each(|pod| simulated.add_pod(pod));
         }
         let notes = rounded_memory(&scenario.origin, &nodes, &pods);
-        // Only a check of all gangs needs them.
+        // For the check of all gangs.
         scenario.gang_minimums = gangs.iter().map(check::gang_minimum).collect();
         let mut cluster = Cluster::new();
         let events = topologies
@@ -174,7 +174,7 @@ impl Runner {
         events.for_each(|event| cluster.apply(event));
         Runner {
             cluster,
-            world,
+            simulated,
             timing: Timing::default(),
             totals: Totals::default(),
             outcome: Outcome {
@@ -184,8 +184,8 @@ impl Runner {
         }
     }
 
-    /// Nodes whose pods hold more GPUs than they have, as the files say.
-    fn overfull_nodes(&self) -> Warnings {
+    /// Warnings about nodes whose pods, by the files, have more GPUs than the node.
+    fn overcommitted_nodes(&self) -> Warnings {
         let mut warnings = Warnings::default();
         for node in self.cluster.nodes() {
             if node.idle_gpus < Gpus::ZERO {
@@ -201,18 +201,18 @@ impl Runner {
     }
 
     fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
-        let mut marks: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
+        let mut action_starts: Vec<(Action, Instant)> = Vec::with_capacity(scenario.config.actions.len());
         let started = Instant::now();
         let report = self.cluster.cycle_observed(now, &scenario.config, &mut |moment| {
             if let CycleProgress::ActionStarts(action) = moment {
-                marks.push((action, Instant::now()));
+                action_starts.push((action, Instant::now()));
             }
         });
         let ended = Instant::now();
         self.timing.cycle_ms.push(milliseconds(ended - started));
-        let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended]);
+        let ends = action_starts.iter().skip(1).map(|(_, at)| *at).chain([ended]);
         let mut per_action: BTreeMap<&'static str, Duration> = BTreeMap::new();
-        for ((action, from), until) in marks.iter().zip(ends) {
+        for ((action, from), until) in action_starts.iter().zip(ends) {
             *per_action.entry(action.name()).or_default() += until - *from;
         }
         for (action, time) in per_action {
@@ -235,27 +235,27 @@ impl Runner {
         }
     }
 
-    fn facts<'f>(&'f self, scenario: &Scenario, report: &'f Report) -> Facts<'f> {
+    fn result<'f>(&'f self, scenario: &Scenario, report: &'f Report) -> CycleResult<'f> {
         let evicted = evicted_pods(report);
         let views = self.cluster.pods();
         let pods = views.iter().map(|view| {
-            let fate = self.world.fate(view, evicted.contains(view.uid));
-            pod_outcome(view, scenario.view, &fate)
+            let transition = self.simulated.transition(view, evicted.contains(view.uid));
+            pod_outcome(view, scenario.view, &transition)
         });
         let pods = pods.collect();
-        Facts {
+        CycleResult {
             pods,
             views,
             evicted,
             nodes: self.cluster.nodes(),
-            world: &self.world,
+            simulated: &self.simulated,
             totals: self.totals,
         }
     }
 
     fn finish(&mut self, scenario: &Scenario, report: &Report) {
-        let facts = self.facts(scenario, report);
-        let (pods, nodes) = (facts.pods, facts.nodes.iter().map(node_outcome).collect());
+        let result = self.result(scenario, report);
+        let (pods, nodes) = (result.pods, result.nodes.iter().map(node_outcome).collect());
         self.totals.pending = pods.iter().filter(|pod| pod.status == Status::Pending).count() as u64;
         self.outcome.queues = self.cluster.queues().iter().map(queue_outcome).collect();
         self.outcome.pods = pods;
@@ -263,7 +263,7 @@ impl Runner {
     }
 }
 
-/// The memory of a GPU counts in hundreds of MiB, as in KAI. Where pods ask for memory, that can be the reason why one waits.
+/// Notes about rounded GPU memory: it counts in hundreds of MiB, as in KAI. If pods request GPU memory, one may wait because of this.
 fn rounded_memory(origin: &Path, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
     let asks = |pod: &PodSpec| matches!(pod.requests.gpu, GpuRequest::Memory { .. });
     if !pods.iter().any(asks) {
@@ -300,7 +300,7 @@ fn empty_outcome() -> Outcome {
     }
 }
 
-fn pod_outcome(view: &PodView<'_>, moment: View, fate: &Fate) -> PodOutcome {
+fn pod_outcome(view: &PodView<'_>, moment: View, transition: &Transition) -> PodOutcome {
     let as_decided = PodOutcome {
         namespace: view.namespace.to_owned(),
         name: view.name.to_owned(),
@@ -312,25 +312,25 @@ fn pod_outcome(view: &PodView<'_>, moment: View, fate: &Fate) -> PodOutcome {
     if moment == View::Decisions {
         return as_decided;
     }
-    match fate {
-        Fate::Stays if view.status == Status::Pipelined => PodOutcome {
+    match transition {
+        Transition::Unchanged if view.status == Status::Pipelined => PodOutcome {
             status: Status::Pending,
             node: None,
             gpu_groups: Vec::new(),
             ..as_decided
         },
-        Fate::Stays => as_decided,
-        Fate::Runs => PodOutcome {
+        Transition::Unchanged => as_decided,
+        Transition::Starts => PodOutcome {
             status: Status::Running,
             ..as_decided
         },
-        Fate::Returns => PodOutcome {
+        Transition::Recreated => PodOutcome {
             status: Status::Pending,
             node: None,
             gpu_groups: Vec::new(),
             ..as_decided
         },
-        Fate::Lingers => PodOutcome {
+        Transition::StaysTerminating => PodOutcome {
             status: Status::Releasing,
             ..as_decided
         },
@@ -340,12 +340,12 @@ fn pod_outcome(view: &PodView<'_>, moment: View, fate: &Fate) -> PodOutcome {
 fn node_outcome(view: &NodeView<'_>) -> NodeOutcome {
     let percent = |used_mib: i64| match view.gpu_memory_mib {
         Some(memory) if memory > 0 => u8::try_from((used_mib * 100 / memory).clamp(0, 100)).unwrap_or(100),
-        // Without a label, shares are counted on a scale of 100.
+        // On a node without the label, shares are in percent.
         _ => u8::try_from(used_mib.clamp(0, 100)).unwrap_or(100),
     };
     let whole = usize::try_from(view.whole_used).unwrap_or(0);
     let all = usize::try_from(view.gpus).unwrap_or(0);
-    // Pods that wait for a device are counted beside those that leave it, so there can be more of both than devices.
+    // Pipelined and terminating pods of a device both count, so that their sum can exceed the number of devices.
     let shared = view
         .shared
         .iter()

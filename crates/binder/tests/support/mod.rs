@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kai_cluster::{Client, Clock, Context};
-use kai_embedded::server::{DeleteOptions, Door, Options, Patch, Selector, Server};
+use kai_embedded::server::{DeleteOptions, Options, Patch, Selector, Server, StoreHandle};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(crate) struct TestCluster {
     pub(crate) server: Server,
-    pub(crate) store: Door,
+    pub(crate) store: StoreHandle,
     pub(crate) context: Context,
     pub(crate) kubelets: Arc<Mutex<Kubelets>>,
     tasks: Vec<JoinHandle<()>>,
@@ -280,13 +280,13 @@ pub(crate) fn settings(flags: &[&str]) -> kai_binder::Settings {
     program.args.settings().unwrap()
 }
 
-pub(crate) fn all(store: &Door, resource: &str) -> Vec<Value> {
+pub(crate) fn all(store: &StoreHandle, resource: &str) -> Vec<Value> {
     let page = store.list(resource, "", &Selector::everything()).unwrap();
     page.objects.iter().map(|object| object.to_value()).collect()
 }
 
 /// Runs the kubelets of all nodes.
-async fn live(store: Door, kubelets: Arc<Mutex<Kubelets>>) {
+async fn live(store: StoreHandle, kubelets: Arc<Mutex<Kubelets>>) {
     loop {
         let pods = all(&store, "pods");
         {
@@ -312,7 +312,7 @@ impl Kubelets {
         self.aliases.insert(node.to_owned(), gpu.to_owned());
     }
 
-    fn tend(&mut self, store: &Door, pod: &Value) {
+    fn tend(&mut self, store: &StoreHandle, pod: &Value) {
         let text = |path: &str| pod.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (name, namespace, uid) = (
             text("/metadata/name"),

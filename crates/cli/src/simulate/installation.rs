@@ -10,7 +10,7 @@ use kai_controllers::admission::{self, Operation, Request};
 use kai_controllers::grouper::{
     self, ClusterReader as _, DesiredPodGroup, GroupingError, IgnoredValue, Objects, Owner, Refusal, Workload,
 };
-use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_made_up, made_up_uid};
+use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_synthetic_uid, synthetic_uid};
 use serde_json::{Map, Value};
 
 use super::files::{Files, all_of, read};
@@ -150,7 +150,7 @@ impl Installed {
         }
         if pod.metadata.uid.is_none() {
             // The name of the pod group has the uid in it. Objects that were never in a cluster have none.
-            pod.metadata.uid = Some(made_up_uid(&document.name()).as_str().into());
+            pod.metadata.uid = Some(synthetic_uid(&document.name()).as_str().into());
         }
         Some(pod)
     }
@@ -196,7 +196,7 @@ struct ShortNames {
 
 impl ShortNames {
     fn shortened(&mut self, mut plan: DesiredPodGroup) -> DesiredPodGroup {
-        if !is_made_up(&plan.owner.uid) {
+        if !is_synthetic_uid(&plan.owner.uid) {
             return plan;
         }
         let short = plan.name.replace(&format!("-{}", plan.owner.uid), "");

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kai_embedded::kubelet::NodeTemplate;
-use kai_embedded::server::{DeleteOptions, Door, Fault, Faults, Patch, RequestInfo, Selector, WatchFault};
+use kai_embedded::server::{DeleteOptions, Fault, Faults, Patch, RequestInfo, Selector, StoreHandle, WatchFault};
 use serde_json::{Value, json};
 
 use crate::harness::manifest::{PodManifest, queue};
@@ -19,7 +19,7 @@ pub(crate) fn half(name: &str) -> Value {
     PodManifest::new(name).fraction("0.5").build()
 }
 
-pub(crate) fn store(cluster: &Cluster) -> Door {
+pub(crate) fn store(cluster: &Cluster) -> StoreHandle {
     cluster.server().expect("these are about the embedded server").store()
 }
 
@@ -191,7 +191,7 @@ impl Faults for LossyReservations {
     fn request(&self, request: &RequestInfo) -> Fault {
         let reserves = request.verb == "create" && request.resource == "pods" && request.namespace == RESERVATIONS;
         match reserves && self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
-            true => Fault::DropAnswer,
+            true => Fault::DropResponse,
             false => Fault::Pass,
         }
     }
@@ -261,7 +261,7 @@ impl Faults for LossyStatuses {
             return Fault::Pass;
         }
         match self.0.fetch_add(1, Ordering::Relaxed) % 3 {
-            0 => Fault::DropAnswer,
+            0 => Fault::DropResponse,
             1 => Fault::Fail(500),
             _ => Fault::Pass,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::Object;
-use kai_embedded::server::{DeleteOptions, Door, Faults, Selector};
+use kai_embedded::server::{DeleteOptions, Faults, Selector, StoreHandle};
 use serde_json::{Value, json};
 
 use crate::harness::manifest::PodManifest;
@@ -68,7 +68,7 @@ pub(crate) fn live(plan: &Plan, tell: bool) -> Result<Told, String> {
 struct Life<'a> {
     plan: &'a Plan,
     cluster: Cluster,
-    store: Door,
+    store: StoreHandle,
     trouble: Arc<Trouble>,
     processes: Processes,
     /// Pods that users created.
@@ -206,7 +206,11 @@ impl<'a> Life<'a> {
             }
             Step::Pressure(node) => {
                 self.shaken[*node] = true;
-                let _ = self.cluster.kubelets.press(&self.plan.nodes[*node].name).await;
+                let _ = self
+                    .cluster
+                    .kubelets
+                    .evict_for_memory_pressure(&self.plan.nodes[*node].name)
+                    .await;
             }
             Step::Restart { process, pause } => {
                 self.processes.restart(*process, Duration::from_millis(*pause)).await;
@@ -222,7 +226,7 @@ impl<'a> Life<'a> {
                 self.cluster.kubelets.reject_next(&self.plan.nodes[*node].name, *count);
             }
             Step::Outage(on) => self.trouble.set_outage(*on),
-            Step::Forget => self.cluster.server().unwrap().forget_history(),
+            Step::Forget => self.cluster.server().unwrap().compact_history(),
         }
     }
 

@@ -44,7 +44,12 @@ fn a_node_short_of_memory_ends_its_reservations_last() {
         cluster.until_only_running(&["guaranteed", "half"]).await;
         // Each time the one that comes first goes: at last the pod whose GPU is held, and never who holds it.
         for expect in ["half", "guaranteed"] {
-            let ended = cluster.kubelets.press("node").await.unwrap().unwrap();
+            let ended = cluster
+                .kubelets
+                .evict_for_memory_pressure("node")
+                .await
+                .unwrap()
+                .unwrap();
             assert_eq!((&*ended.namespace, &*ended.name), ("default", expect));
             if expect == "guaranteed" {
                 break;

@@ -267,7 +267,7 @@ impl Faults for Trouble {
             Some(0) => (Fault::Fail(dice.of(&[500, 503, 429, 504])), "failed calls"),
             Some(1) => (Fault::Fail(409), "conflicts"),
             _ if refused => (Fault::Fail(403), "bindings refused by policy"),
-            Some(2) if request.verb != "watch" => (Fault::DropAnswer, "answers lost after the effect"),
+            Some(2) if request.verb != "watch" => (Fault::DropResponse, "answers lost after the effect"),
             Some(3) => (
                 Fault::Delay(Duration::from_millis(1 + dice.roll(5000))),
                 "delayed calls",

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Backoff, ObjectKey, keys};
-use kai_cluster::{Context, WorkResult, WorkQueue};
+use kai_cluster::{Context, WorkQueue, WorkResult};
 use tokio::sync::Notify;
 
 pub use cluster_reader::ClusterReader;

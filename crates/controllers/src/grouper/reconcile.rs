@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kai_api::{ConfigMap, Object, ObjectKey, ObjectReference, Pod, PodGroup, keys};
-use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, WorkResult, Part, Patch, Severity, Target};
+use kai_cluster::{Client, Context, EventRecorder, Informers, ObjectEvent, Part, Patch, Severity, Target, WorkResult};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::desired_pod_group::DesiredPodGroup;

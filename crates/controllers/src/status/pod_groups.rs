@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kai_api::crd::{PodCounts, ResourcesStatus};
 use kai_api::{Backoff, Node, ObjectKey, Pod, PodGroup, PriorityClasses, keys};
-use kai_cluster::{Client, Context, Informers, WorkResult, Part, Patch, Target, WorkQueue};
+use kai_cluster::{Client, Context, Informers, Part, Patch, Target, WorkQueue, WorkResult};
 use kai_engine::model::GpuRequest;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -179,7 +179,10 @@ impl Controller {
             return WorkResult::Done;
         };
         let members = self.lock().of(key);
-        let pods: Vec<Arc<Pod>> = members.iter().filter_map(|key| self.informers.pods().get(key)).collect();
+        let pods: Vec<Arc<Pod>> = members
+            .iter()
+            .filter_map(|key| self.informers.pods().get(key))
+            .collect();
         let (_, preemptible) = group.rank(&classes(&self.informers));
         let gpu_memory_mib = |node: &str| {
             self.informers

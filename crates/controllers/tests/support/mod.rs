@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kai_controllers::{Settings, run};
-use kai_embedded::server::{Clock, DeleteOptions, Door, Options, Patch, Server};
+use kai_embedded::server::{Clock, DeleteOptions, Options, Patch, Server, StoreHandle};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -12,7 +12,7 @@ const START: &str = "2026-01-01T00:00:00Z";
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) struct World {
-    pub(crate) store: Door,
+    pub(crate) store: StoreHandle,
     pub(crate) context: kai_cluster::Context,
     pub(crate) task: JoinHandle<()>,
 }
@@ -23,7 +23,7 @@ impl World {
     }
 
     /// A cluster with objects that exist before the controllers start.
-    pub(crate) fn prepared(prepare: impl FnOnce(&Door)) -> World {
+    pub(crate) fn prepared(prepare: impl FnOnce(&StoreHandle)) -> World {
         let start = START.parse().unwrap();
         let server = Server::new(Options {
             clock: Some(Clock::starting_at(start)),

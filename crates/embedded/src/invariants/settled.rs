@@ -1,4 +1,4 @@
-//! Laws of a cluster that has had time to settle.
+//! Invariants of a settled cluster: all controllers have handled the last change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use kai_engine::model::Millis;
 use super::state::State;
 use super::{Snapshot, Violation};
 
-/// A queue's numbers may differ from ours by this part: GPU memory is rounded on the way to the scheduler.
+/// The relative tolerance for a queue's status: the scheduler rounds GPU memory.
 const ROUNDING: f64 = 0.01;
 
-pub(super) fn judge(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+pub(super) fn check(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     gangs_are_whole(snapshot, state, found);
     waiting_pods_know_why(snapshot, found);
     reservations_have_users(snapshot, state, found);
     queues_say_what_they_use(snapshot, state, found);
 }
 
-/// The status of a queue is what its pods have, those of its children included.
+/// The status of a queue equals the GPUs of its pods, including those of its child queues.
 fn queues_say_what_they_use(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let used = state.gpus_by_queue(|_| true);
     for queue in &snapshot.queues {
@@ -34,7 +34,7 @@ fn queues_say_what_they_use(snapshot: &Snapshot, state: &State, found: &mut Vec<
     }
 }
 
-/// A quantity in whole units. Queues count GPUs, so there is no need for more suffixes.
+/// A quantity in units. GPUs have no other suffixes.
 fn units(text: &str) -> f64 {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'n')) => (&text[..at], 1e-9),
@@ -48,7 +48,7 @@ fn units(text: &str) -> f64 {
 /// A gang runs with at least its minimum, or not at all.
 fn gangs_are_whole(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut active: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for pod in state.bound().filter(|pod| !pod.leaves) {
+    for pod in state.bound().filter(|pod| !pod.terminating) {
         if let Some(gang) = &pod.spec.gang {
             *active.entry((&gang.namespace, &gang.name)).or_default() += 1;
         }
@@ -69,7 +69,7 @@ fn gangs_are_whole(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation
     }
 }
 
-/// Every pod of ours that has no node says why.
+/// Every pod of our scheduler without a node has a reason.
 fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let bound: BTreeSet<(&str, &str)> = snapshot
         .bind_requests
@@ -95,10 +95,10 @@ fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// Each group that pods share is held by one reservation pod, and each reservation pod is there for somebody.
+/// Each GPU group in use has exactly one reservation pod, and each reservation pod has a user.
 fn reservations_have_users(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
-    for pod in state.bound().filter(|pod| pod.is_reservation && !pod.leaves) {
+    for pod in state.bound().filter(|pod| pod.is_reservation && !pod.terminating) {
         if let Some(group) = &pod.group {
             *held.entry((&pod.node, group)).or_default() += 1;
         }
@@ -127,7 +127,7 @@ fn reservations_have_users(snapshot: &Snapshot, state: &State, found: &mut Vec<V
             )));
         }
     }
-    let users = state.bound().filter(|pod| !pod.is_reservation && !pod.leaves);
+    let users = state.bound().filter(|pod| !pod.is_reservation && !pod.terminating);
     for pod in users {
         for group in &pod.spec.gpu_groups {
             if !held.contains_key(&(&*pod.node, group)) {

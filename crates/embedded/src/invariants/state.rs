@@ -1,4 +1,4 @@
-//! What the laws need to know of the cluster, read once per object and kept up to date change by change.
+//! The cluster as the invariants see it. Each changed object is read once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,23 +6,25 @@ use std::sync::Arc;
 use kai_api::{ObjectKey, keys};
 use kai_engine::model::{Gpus, Millis};
 
-use super::{Bound, Snapshot, Violation, node_holds, shared_gpus_hold};
+use super::always::{check_node_capacity, check_shared_gpus};
+use super::bound_pod::BoundPod;
+use super::{Snapshot, Violation};
 
-/// Shares are rounded to hundredths on the way.
+/// The tolerance of queue limits: GPU shares are rounded to hundredths.
 const ROUNDING_GPUS: f64 = 0.011;
 
 /// A node.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct NodeState {
     pub(super) node: Arc<kai_api::Node>,
-    /// Milli-cores and bytes of memory; `None` if they can't be read.
-    pub(super) room: Option<(i64, i64)>,
+    /// Allocatable milli-cores and bytes of memory; `None` if they can't be read.
+    pub(super) allocatable: Option<(i64, i64)>,
     pub(super) gpu_memory_mib: Option<i64>,
 }
 
 /// A queue.
 #[derive(Debug)]
-struct Account {
+struct QueueState {
     parent: Option<String>,
     limit_gpus: Option<f64>,
 }
@@ -30,11 +32,11 @@ struct Account {
 /// The cluster.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    bound: BTreeMap<ObjectKey, Bound>,
-    machines: BTreeMap<ObjectKey, Machine>,
+    bound: BTreeMap<ObjectKey, BoundPod>,
+    nodes: BTreeMap<ObjectKey, NodeState>,
     /// The queue of each pod group.
     groups: BTreeMap<ObjectKey, String>,
-    queues: BTreeMap<ObjectKey, Account>,
+    queues: BTreeMap<ObjectKey, QueueState>,
 }
 
 impl State {
@@ -43,30 +45,30 @@ impl State {
         snapshot
             .pods
             .iter()
-            .for_each(|pod| state.saw_pod(ObjectKey::of(&**pod), Some(pod)));
+            .for_each(|pod| state.apply_pod(ObjectKey::of(&**pod), Some(pod)));
         snapshot
             .nodes
             .iter()
-            .for_each(|node| state.saw_node(ObjectKey::of(&**node), Some(node)));
+            .for_each(|node| state.apply_node(ObjectKey::of(&**node), Some(node)));
         snapshot
             .pod_groups
             .iter()
-            .for_each(|group| state.saw_group(ObjectKey::of(&**group), Some(group)));
+            .for_each(|group| state.apply_pod_group(ObjectKey::of(&**group), Some(group)));
         snapshot
             .queues
             .iter()
-            .for_each(|queue| state.saw_queue(ObjectKey::of(&**queue), Some(queue)));
+            .for_each(|queue| state.apply_queue(ObjectKey::of(&**queue), Some(queue)));
         state
     }
 
-    pub(super) fn saw_pod(&mut self, key: ObjectKey, pod: Option<&Arc<kai_api::Pod>>) {
-        set(&mut self.bound, key, pod.and_then(|pod| Bound::of(pod)));
+    pub(super) fn apply_pod(&mut self, key: ObjectKey, pod: Option<&Arc<kai_api::Pod>>) {
+        set(&mut self.bound, key, pod.and_then(|pod| BoundPod::of(pod)));
     }
 
-    pub(super) fn saw_node(&mut self, key: ObjectKey, node: Option<&Arc<kai_api::Node>>) {
-        let machine = node.map(|node| Machine {
+    pub(super) fn apply_node(&mut self, key: ObjectKey, node: Option<&Arc<kai_api::Node>>) {
+        let node_state = node.map(|node| NodeState {
             node: Arc::clone(node),
-            room: node
+            allocatable: node
                 .read()
                 .ok()
                 .map(|read| (read.value.cpu_milli, read.value.memory_bytes)),
@@ -76,54 +78,54 @@ impl State {
                 .text(keys::NODE_GPU_MEMORY)
                 .and_then(|text| text.parse().ok()),
         });
-        set(&mut self.machines, key, machine);
+        set(&mut self.nodes, key, node_state);
     }
 
-    pub(super) fn saw_group(&mut self, key: ObjectKey, group: Option<&Arc<kai_api::PodGroup>>) {
+    pub(super) fn apply_pod_group(&mut self, key: ObjectKey, group: Option<&Arc<kai_api::PodGroup>>) {
         set(&mut self.groups, key, group.map(|group| group.queue().to_owned()));
     }
 
-    pub(super) fn saw_queue(&mut self, key: ObjectKey, queue: Option<&Arc<kai_api::Queue>>) {
-        let account = queue.map(|queue| {
+    pub(super) fn apply_queue(&mut self, key: ObjectKey, queue: Option<&Arc<kai_api::Queue>>) {
+        let queue = queue.map(|queue| {
             let limit = queue.read(Millis(0)).ok().and_then(|read| read.value.quota.gpu.limit);
-            Account {
+            QueueState {
                 parent: queue.parent().map(str::to_owned),
                 limit_gpus: limit.map(|limit| limit as f64 / Gpus::whole(1).0 as f64),
             }
         });
-        set(&mut self.queues, key, account);
+        set(&mut self.queues, key, queue);
     }
 
-    /// Pods with a node that have not ended.
-    pub(super) fn bound(&self) -> impl Iterator<Item = &Bound> {
+    /// Pods with a node that are not terminal.
+    pub(super) fn bound(&self) -> impl Iterator<Item = &BoundPod> {
         self.bound.values()
     }
 
-    /// The pod of this name, if it still is this one.
-    pub(super) fn pod(&self, key: &ObjectKey, uid: &str) -> Option<&Bound> {
+    /// The pod with this key and uid.
+    pub(super) fn pod(&self, key: &ObjectKey, uid: &str) -> Option<&BoundPod> {
         self.bound.get(key).filter(|pod| pod.spec.uid == uid)
     }
 
-    /// MiB of each GPU of a node.
+    /// The memory of each GPU of a node.
     pub(super) fn gpu_memory_mib(&self, node: &str) -> Option<i64> {
-        self.machines.get(&ObjectKey::new("", node))?.gpu_memory_mib
+        self.nodes.get(&ObjectKey::new("", node))?.gpu_memory_mib
     }
 
-    /// Laws of every instant that do not hold.
+    /// Violated invariants of every instant.
     pub(super) fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let mut by_node: BTreeMap<&str, Vec<&Bound>> = BTreeMap::new();
+        let mut by_node: BTreeMap<&str, Vec<&BoundPod>> = BTreeMap::new();
         for pod in self.bound.values() {
             by_node.entry(&pod.node).or_default().push(pod);
         }
-        for (key, machine) in &self.machines {
+        for (key, node_state) in &self.nodes {
             let pods = by_node.get(&*key.name).map(Vec::as_slice).unwrap_or_default();
-            node_holds(machine, pods, &mut found);
-            shared_gpus_hold(machine, pods, &mut found);
+            check_node_capacity(node_state, pods, &mut found);
+            check_shared_gpus(node_state, pods, &mut found);
         }
-        let used = self.gpus_by_queue(|pod| !pod.leaves);
-        for (key, account) in &self.queues {
-            let (name, Some(limit)) = (&*key.name, account.limit_gpus) else {
+        let used = self.gpus_by_queue(|pod| !pod.terminating);
+        for (key, queue) in &self.queues {
+            let (name, Some(limit)) = (&*key.name, queue.limit_gpus) else {
                 continue;
             };
             if let Some(used) = used.get(name).filter(|used| **used > limit + ROUNDING_GPUS) {
@@ -135,22 +137,22 @@ impl State {
         found
     }
 
-    /// GPUs of the pods of each queue, those of its children included.
-    pub(super) fn gpus_by_queue(&self, counts: impl Fn(&Bound) -> bool) -> BTreeMap<&str, f64> {
+    /// The GPUs of the pods of each queue, including those of its child queues.
+    pub(super) fn gpus_by_queue(&self, counts: impl Fn(&BoundPod) -> bool) -> BTreeMap<&str, f64> {
         let mut used: BTreeMap<&str, f64> = BTreeMap::new();
         for pod in self.bound.values().filter(|pod| counts(pod)) {
             let Some(group) = &pod.spec.gang else { continue };
-            let machine = self.machines.get(&ObjectKey::new("", &pod.node));
-            let gpus = pod.gpus(machine.and_then(|machine| machine.gpu_memory_mib));
+            let node_state = self.nodes.get(&ObjectKey::new("", &pod.node));
+            let gpus = pod.gpus(node_state.and_then(|node_state| node_state.gpu_memory_mib));
             let mut queue = self.groups.get(&ObjectKey::new(&group.namespace, &group.name));
-            // A tree is never deeper than it has queues.
+            // Bounds the walk if the parents form a loop.
             for _ in 0..=self.queues.len() {
                 let Some(name) = queue else { break };
                 *used.entry(name).or_default() += gpus;
                 queue = self
                     .queues
                     .get(&ObjectKey::new("", name))
-                    .and_then(|account| account.parent.as_ref());
+                    .and_then(|queue| queue.parent.as_ref());
             }
         }
         used

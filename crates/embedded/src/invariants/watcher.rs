@@ -1,4 +1,4 @@
-//! Judges the cluster after every change that the watches tell of.
+//! Checks the invariants after every change.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,39 +9,39 @@ use tokio::task::AbortHandle;
 
 use crate::kubelet::Kubelets;
 
-use super::physical::Physical;
+use super::gpu_assignments::GpuAssignments;
 use super::state::State;
 use super::{Snapshot, Violation};
 
-/// Judges the cluster until dropped.
+/// Checks the invariants after every change, until dropped.
 #[derive(Debug)]
 pub struct Watcher {
     informers: Arc<Informers>,
     kubelets: Kubelets,
-    /// A plain lock: held to add and to read only.
+    /// Held for reads and inserts only.
     found: Arc<Mutex<BTreeSet<Violation>>>,
-    /// A plain lock: held to judge by it.
-    physical: Arc<Mutex<Physical>>,
+    /// Held for one check.
+    assignments: Arc<Mutex<GpuAssignments>>,
     task: AbortHandle,
 }
 
 impl Watcher {
-    /// Starts to judge what the API and these kubelets say. Must be called within a runtime.
+    /// Starts to check the API's objects and these kubelets. Must be called within a runtime.
     pub fn start(context: &Context, kubelets: &Kubelets) -> Watcher {
         let informers = Arc::clone(&context.informers);
-        let (found, physical) = (Arc::default(), Arc::default());
-        let judging = judge(
+        let (found, assignments) = (Arc::default(), Arc::default());
+        let checking = check(
             Arc::clone(&informers),
             kubelets.clone(),
             Arc::clone(&found),
-            Arc::clone(&physical),
+            Arc::clone(&assignments),
         );
-        let task = tokio::spawn(judging);
+        let task = tokio::spawn(checking);
         Watcher {
             informers,
             kubelets: kubelets.clone(),
             found,
-            physical,
+            assignments,
             task: task.abort_handle(),
         }
     }
@@ -52,17 +52,17 @@ impl Watcher {
         found.iter().cloned().collect()
     }
 
-    /// Violations so far, and those of a settled cluster right now.
+    /// Violations so far, and the present violations of a settled cluster.
     pub fn found_when_settled(&self) -> Vec<Violation> {
         let mut all: BTreeSet<Violation> = self.found().into_iter().collect();
         let snapshot = Snapshot::of(&self.informers);
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
-        let mut physical = self.physical.lock().unwrap_or_else(PoisonError::into_inner);
-        physical.saw(self.kubelets.holdings(), &state);
+        let mut assignments = self.assignments.lock().unwrap_or_else(PoisonError::into_inner);
+        assignments.update(self.kubelets.pod_gpus(), &state);
         let mut found = Vec::new();
-        physical.judge(&state, &mut found);
-        physical.judge_settled(&state, &mut found);
+        assignments.check(&state, &mut found);
+        assignments.check_settled(&state, &mut found);
         all.extend(found);
         all.into_iter().collect()
     }
@@ -74,11 +74,11 @@ impl Drop for Watcher {
     }
 }
 
-async fn judge(
+async fn check(
     informers: Arc<Informers>,
     kubelets: Kubelets,
     found: Arc<Mutex<BTreeSet<Violation>>>,
-    physical: Arc<Mutex<Physical>>,
+    assignments: Arc<Mutex<GpuAssignments>>,
 ) {
     let wake = Arc::new(Notify::new());
     let pods = informers.pods().subscribe(&wake);
@@ -89,26 +89,26 @@ async fn judge(
     loop {
         wake.notified().await;
         for (key, queue) in queues.take() {
-            state.saw_queue(key, queue.as_ref());
+            state.apply_queue(key, queue.as_ref());
         }
         for (key, group) in groups.take() {
-            state.saw_group(key, group.as_ref());
+            state.apply_pod_group(key, group.as_ref());
         }
         for (key, node) in nodes.take() {
-            state.saw_node(key, node.as_ref());
+            state.apply_node(key, node.as_ref());
         }
         for (key, pod) in pods.take() {
-            state.saw_pod(key, pod.as_ref());
+            state.apply_pod(key, pod.as_ref());
         }
-        // Before all lists are there, pods may seem to be on nodes that are not.
+        // Before all watches have synced, a pod may refer to a node that is not listed yet.
         if !informers.are_synced() {
             continue;
         }
         let mut violations = state.violations();
         {
-            let mut physical = physical.lock().unwrap_or_else(PoisonError::into_inner);
-            physical.saw(kubelets.holdings(), &state);
-            physical.judge(&state, &mut violations);
+            let mut assignments = assignments.lock().unwrap_or_else(PoisonError::into_inner);
+            assignments.update(kubelets.pod_gpus(), &state);
+            assignments.check(&state, &mut violations);
         }
         found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
     }

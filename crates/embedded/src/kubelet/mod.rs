@@ -1,16 +1,21 @@
-//! Simulated kubelets: nodes whose pods start, run and stop without containers. Which devices a pod gets is decided by the node
-//! agent's own code on made-up GPUs; everything else a kubelet does to pods is done here, through the Kubernetes API only, so that it
-//! works against the embedded API server and a real one.
+//! Simulated kubelets: nodes whose pods start, run and stop without containers. The node agent's own code chooses the devices, on fake
+//! GPUs. Kubelets use the Kubernetes API alone, so they also run on a real API server. They never schedule.
 //!
-//! It never schedules and never looks at what kai decided.
+//! | module | content |
+//! |---|---|
+//! | `nodes_file`, `node_template` | the YAML file of simulated nodes, its validation, and the Node objects |
+//! | `node` | one node: capacity, admitted pods, choice of devices; pure |
+//! | `pod_lifecycle`, `pod_status` | the stages of a pod from admission to removal, and the statuses that the kubelet writes |
+//! | `eviction` | evictions under memory pressure |
+//! | `pod_gpus` | the GPUs that each pod uses, for the invariants |
 
-mod holdings;
-mod lifecycle;
-mod machine;
+mod eviction;
+mod node;
+mod node_template;
 mod nodes_file;
-mod pressure;
-mod status;
-mod template;
+mod pod_gpus;
+mod pod_lifecycle;
+mod pod_status;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,19 +27,19 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub use holdings::Holding;
-use machine::Machine;
-pub use template::{Delays, NodeTemplate, NodesFile};
+use node::SimulatedNode;
+pub use node_template::{Delays, NodeTemplate, NodesFile};
+pub use pod_gpus::PodGpus;
 
-/// Annotation on pods: end by itself after this many seconds.
+/// Pod annotation: the seconds after which the pod ends by itself.
 pub const RUN_SECONDS: &str = "sim.kai.scheduler/run-seconds";
-/// Annotation on pods: the exit code with which it ends.
+/// Pod annotation: the exit code of a pod that ends by itself.
 pub const EXIT_CODE: &str = "sim.kai.scheduler/exit-code";
 
-/// Pods that are worked on at a time.
+/// Pods that are reconciled at a time.
 const WORKERS_MAX: usize = 32;
 
-/// Simulated kubelets of any number of nodes. Cheap to clone.
+/// The simulated kubelets of all nodes. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Kubelets {
     inner: Arc<Inner>,
@@ -46,31 +51,31 @@ struct Inner {
     delays: Delays,
     queue: WorkQueue<ObjectKey>,
     identity: PodIdentity,
-    /// A plain lock: held for look-ups only, never across an await.
+    /// Held for lookups only, never across an await.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    machines: BTreeMap<String, Machine>,
-    pods: FxHashMap<ObjectKey, Life>,
-    /// Numbers pods' addresses.
+    nodes: BTreeMap<String, SimulatedNode>,
+    pods: FxHashMap<ObjectKey, PodRecord>,
+    /// The number of pod addresses given so far.
     addresses: u32,
 }
 
-/// A pod on one of our nodes.
+/// A pod on a simulated node.
 #[derive(Clone, Debug)]
-struct Life {
+struct PodRecord {
     uid: String,
     node: String,
     object: Arc<Value>,
     stage: Stage,
-    /// Since when it has been asked to go.
+    /// When the kubelet saw the deletion of the pod.
     stopping: Option<Instant>,
     address: String,
 }
 
-/// How far a pod has come.
+/// The stage of a pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Starting { since: Instant },
@@ -79,7 +84,7 @@ enum Stage {
 }
 
 impl Kubelets {
-    /// No nodes yet.
+    /// Kubelets without nodes.
     pub fn new(context: &Context, delays: Delays) -> Kubelets {
         let quick = Backoff {
             first: Duration::from_millis(200),
@@ -90,7 +95,7 @@ impl Kubelets {
                 context: context.clone(),
                 delays,
                 queue: WorkQueue::new(quick),
-                identity: any_pod(),
+                identity: pod_identity(),
                 state: Mutex::default(),
             }),
         }
@@ -99,46 +104,46 @@ impl Kubelets {
     /// Adds the nodes of a template to the cluster.
     pub async fn add(&self, template: &NodeTemplate) -> Result<(), String> {
         for name in template.names() {
-            self.add_one(template, &name).await?;
+            self.add_node(template, &name).await?;
         }
         Ok(())
     }
 
-    async fn add_one(&self, template: &NodeTemplate, name: &str) -> Result<(), String> {
+    async fn add_node(&self, template: &NodeTemplate, name: &str) -> Result<(), String> {
         let gpus = template.gpus(name)?;
         let mut object = template.object(name, gpus.as_ref());
         let (_, allocatable) = template.resources(gpus.as_ref());
-        // Parsed as the scheduler parses it, so that both mean the same by "1Ti".
+        // Parsed by the scheduler's code, so that both read quantities alike.
         let read: kai_api::Node =
             serde_json::from_value(json!({ "metadata": { "name": name }, "status": { "allocatable": allocatable } }))
                 .map_err(|error| format!("node {name}: {error}"))?;
         let spec = read.read().map_err(|problem| format!("node {name}: {problem}"))?.value;
-        let machine = Machine::new(template, name, (spec.cpu_milli, spec.memory_bytes))?;
+        let node = SimulatedNode::new(template, name, (spec.cpu_milli, spec.memory_bytes))?;
         object["metadata"]["name"] = name.into();
-        self.lock().machines.insert(name.to_owned(), machine);
+        self.lock().nodes.insert(name.to_owned(), node);
         let client = &self.inner.context.client;
         match client.create(&kai_api::Node::RESOURCE, "", object).await {
             Ok(_) => {}
             Err(error) if error.is_conflict() => {}
             Err(error) => return Err(error.to_string()),
         }
-        self.report(name).await
+        self.write_node_status(name).await
     }
 
     /// Writes the node's status: resources, readiness, the state of its GPUs.
-    async fn report(&self, name: &str) -> Result<(), String> {
+    async fn write_node_status(&self, name: &str) -> Result<(), String> {
         let now = self.inner.context.clock.now_text();
         let status = {
             let state = self.lock();
-            let machine = state
-                .machines
+            let node = state
+                .nodes
                 .get(name)
                 .ok_or_else(|| format!("there is no node {name}"))?;
-            let gpus = machine.gpus.as_ref();
-            let (capacity, allocatable) = machine.template.resources(gpus);
-            let ready = if machine.ready { "True" } else { "Unknown" };
+            let gpus = node.gpus.as_ref();
+            let (capacity, allocatable) = node.template.resources(gpus);
+            let ready = if node.ready { "True" } else { "Unknown" };
             let mut conditions = vec![json!({
-                "type": "Ready", "status": ready, "reason": if machine.ready { "KubeletReady" } else { "NodeStatusUnknown" },
+                "type": "Ready", "status": ready, "reason": if node.ready { "KubeletReady" } else { "NodeStatusUnknown" },
                 "message": "", "lastHeartbeatTime": now, "lastTransitionTime": now,
             })];
             if let Some((status, reason, message)) = gpus.and_then(|gpus| gpus.condition()) {
@@ -166,14 +171,14 @@ impl Kubelets {
         written.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Takes a node out of the cluster, with its pods.
+    /// Deletes a node and its pods.
     pub async fn remove(&self, name: &str) -> Result<(), String> {
-        self.lock().machines.remove(name);
+        self.lock().nodes.remove(name);
         let client = &self.inner.context.client;
         let failed = |error: kai_cluster::Error| error.to_string();
         let target = Target::of::<kai_api::Node>("", name);
         client.delete(target, &Deletion::default()).await.map_err(failed)?;
-        // What the garbage collector of pods does when their node is gone.
+        // As the pod garbage collector does.
         for key in self.pods_of(name) {
             let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
             let now = Deletion {
@@ -185,33 +190,30 @@ impl Kubelets {
         Ok(())
     }
 
-    /// The node stops or goes on to answer.
+    /// Sets whether the node's kubelet responds. Its condition `Ready` follows.
     pub async fn set_ready(&self, name: &str, ready: bool) -> Result<(), String> {
-        if let Some(machine) = self.lock().machines.get_mut(name) {
-            machine.ready = ready;
+        if let Some(node) = self.lock().nodes.get_mut(name) {
+            node.ready = ready;
         }
-        self.report(name).await
+        self.write_node_status(name).await
     }
 
-    /// The node's kubelet rejects so many of the pods that come next; with 0 it rejects none any more.
+    /// Makes the node's kubelet reject the next `count` pods.
     pub fn reject_next(&self, name: &str, count: u32) {
-        if let Some(machine) = self.lock().machines.get_mut(name) {
-            machine.rejections = count;
+        if let Some(node) = self.lock().nodes.get_mut(name) {
+            node.rejections = count;
         }
     }
 
-    /// A GPU of the node fails, or is repaired. Answers with its UUID.
+    /// Makes a GPU of the node fail or recover. Returns its UUID.
     pub async fn set_gpu_health(&self, name: &str, index: usize, healthy: bool) -> Result<String, String> {
         let uuid = {
             let mut state = self.lock();
-            let machine = state
-                .machines
+            let node = state
+                .nodes
                 .get_mut(name)
                 .ok_or_else(|| format!("there is no node {name}"))?;
-            let gpus = machine
-                .gpus
-                .as_mut()
-                .ok_or_else(|| format!("node {name} has no GPUs"))?;
+            let gpus = node.gpus.as_mut().ok_or_else(|| format!("node {name} has no GPUs"))?;
             let device = gpus.inventory().devices.get(index).map(|device| device.uuid.clone());
             let uuid = device.ok_or_else(|| format!("node {name} has no GPU {index}"))?;
             match healthy {
@@ -220,25 +222,25 @@ impl Kubelets {
             };
             uuid
         };
-        self.report(name).await?;
+        self.write_node_status(name).await?;
         Ok(uuid)
     }
 
-    /// A running pod ends with this exit code.
+    /// Ends a running pod with this exit code.
     pub async fn end_pod(&self, namespace: &str, name: &str, exit_code: i64) -> Result<(), String> {
         let key = ObjectKey::new(namespace, name);
-        let life = self.lock().pods.get(&key).cloned();
-        let life = life.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
+        let record = self.lock().pods.get(&key).cloned();
+        let record = record.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
         self.inner
-            .exit(&key, &life, exit_code)
+            .exit(&key, &record, exit_code)
             .await
             .map_err(|error| error.to_string())
     }
 
-    /// UUIDs and MiB of the GPUs of a node.
+    /// UUIDs and memory in MiB of the GPUs of a node.
     pub fn gpus_on(&self, node: &str) -> Vec<(String, i64)> {
         let state = self.lock();
-        let gpus = state.machines.get(node).and_then(|machine| machine.gpus.as_ref());
+        let gpus = state.nodes.get(node).and_then(|node| node.gpus.as_ref());
         let devices = gpus.into_iter().flat_map(|gpus| &gpus.inventory().devices);
         devices
             .map(|device| {
@@ -266,7 +268,7 @@ impl Kubelets {
                 match inner.reconcile(&key).await {
                     Ok(outcome) => outcome,
                     Err(error) => {
-                        tracing::warn!(%key, %error, "a simulated kubelet could not write; it tries again");
+                        tracing::warn!(%key, %error, "a simulated kubelet could not write; it retries");
                         WorkResult::Retry
                     }
                 }
@@ -292,8 +294,8 @@ impl Inner {
     }
 }
 
-/// A kubelet knows no reservations: to it every pod is charged for what it asks for.
-pub(crate) fn any_pod() -> PodIdentity {
+/// An identity without a reservation namespace: to a kubelet a reservation pod is a pod like others.
+pub(crate) fn pod_identity() -> PodIdentity {
     PodIdentity {
         reservation_namespace: String::new(),
         ..PodIdentity::default()

@@ -1,21 +1,21 @@
-//! What is wrong with a file of simulated nodes: each problem names the node, the field and the remedy. Pure.
+//! Validation of the file of simulated nodes. Each message names the node, the field and the remedy. Pure.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::template::{NodeTemplate, NodesFile};
+use super::node_template::{NodeTemplate, NodesFile};
 
-/// Nodes of a file, all in all. As many as kai is measured with.
+/// Nodes per file: the largest cluster that kai is measured with.
 const NODES_MAX: u64 = 10_000;
-/// No pod takes longer to start or stop.
+/// The longest delay of a pod's start or stop.
 const DELAY_SECONDS_MAX: f64 = 3_600.0;
-/// As long as names of nodes get.
+/// The longest name of a node.
 const NAME_CHARS_MAX: usize = 253;
-/// What taints do.
+/// The effects of taints.
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Looks at the whole numbers before they are read: the reader of YAML knows neither the node nor the remedy.
+/// Checks the integers before deserialization, whose error names neither the node nor the remedy.
 pub(super) fn check_numbers(file: &Value) -> Result<(), String> {
     for (at, node) in file["nodes"].as_array().into_iter().flatten().enumerate() {
         let name = match node["name"].as_str() {
@@ -39,7 +39,7 @@ pub(super) fn check_numbers(file: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks at everything else.
+/// Checks all other fields.
 pub(super) fn check(file: &NodesFile) -> Result<(), String> {
     let delays = [
         ("startSeconds", file.delays.start_seconds),
@@ -112,7 +112,7 @@ fn check_node(node: &NodeTemplate) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// All of these words are in the problem of the file.
+    /// Asserts that the message has all of these words.
     fn check_refused(text: &str, words: &[&str]) {
         let problem = NodesFile::parse(text).unwrap_err();
         assert!(words.iter().all(|word| problem.contains(word)), "{text}: {problem}");
@@ -124,7 +124,7 @@ mod tests {
             let text = format!("nodes: [{{name: a}}]\ndelays: {{startSeconds: {seconds}}}\n");
             check_refused(&text, &["delays.startSeconds", "from 0 to 3600"]);
         }
-        // Refused as YAML already.
+        // The YAML parser rejects infinity.
         check_refused(
             "nodes: [{name: a}]\ndelays: {startSeconds: .inf}\n",
             &["line 2", ".inf"],

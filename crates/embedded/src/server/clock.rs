@@ -1,12 +1,12 @@
-//! The server's only source of time: a start moment plus what tokio's clock has counted since. Under a paused clock all
-//! timestamps follow virtual time. Never asks the operating system after it was made.
+//! The server's only source of time: a start time plus the time that tokio's clock has counted since. Under a paused tokio clock all
+//! timestamps follow virtual time. The clock asks the operating system for the start time at most.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// Time as the server sees it.
+/// The server's clock.
 #[derive(Debug, Clone)]
 pub struct Clock {
     start: Timestamp,
@@ -22,24 +22,24 @@ impl Clock {
         }
     }
 
-    /// A clock that starts at the machine's time.
+    /// A clock that starts at the system time.
     pub fn of_the_machine() -> Self {
         Self::starting_at(Timestamp::now())
     }
 
-    /// The moment it is.
+    /// The present time.
     pub fn now(&self) -> Timestamp {
         self.start
             .saturating_add(self.origin.elapsed())
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// The moment it is, as objects carry it: whole seconds.
+    /// The present time as objects have it: whole seconds.
     pub fn now_text(&self) -> String {
         text(self.now())
     }
 
-    /// A moment from now, as objects carry it.
+    /// The present time plus a duration, as objects have it.
     pub fn later_text(&self, after: Duration) -> String {
         text(self.now().saturating_add(after).unwrap_or(Timestamp::MAX))
     }

@@ -1,4 +1,4 @@
-//! CEL expressions over JSON values. Compiled once per text. Never touches anything but the values it is given.
+//! CEL expressions over JSON values. A cache keeps the compiled programs. Expressions read the given variables only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,13 +7,13 @@ use cel::extractors::This;
 use cel::{Context, Program};
 use serde_json::Value;
 
-/// Programs kept; when there are more, all are forgotten, because a cluster has few and they are cheap to make again.
+/// Programs in the cache. A full cache is cleared: a cluster has few expressions, and compiling one is cheap.
 const PROGRAMS_MAX: usize = 1_000;
 
-/// What policies ask about permissions.
+/// The CEL variable by which policies check permissions.
 const AUTHORIZER: &str = "authorizer";
 
-/// Whether an expression holds.
+/// The value of a boolean expression.
 pub(crate) fn truth(text: &str, variables: &[(&str, &Value)]) -> Result<bool, String> {
     match evaluate(text, variables)? {
         cel::Value::Bool(truth) => Ok(truth),
@@ -21,7 +21,7 @@ pub(crate) fn truth(text: &str, variables: &[(&str, &Value)]) -> Result<bool, St
     }
 }
 
-/// The text that an expression makes.
+/// The value of a string expression.
 pub(crate) fn text(text: &str, variables: &[(&str, &Value)]) -> Result<String, String> {
     match evaluate(text, variables)? {
         cel::Value::String(text) => Ok(text.to_string()),
@@ -38,7 +38,7 @@ pub(crate) fn value(text: &str, variables: &[(&str, &Value)]) -> Result<Value, S
 fn evaluate(text: &str, variables: &[(&str, &Value)]) -> Result<cel::Value, String> {
     let program = compiled(text)?;
     let mut context = Context::default();
-    // Few ask, and the rest is evaluated for every write.
+    // Added only where the text names it: few expressions do, and the others run for every write.
     if text.contains(AUTHORIZER) {
         authorizer(&mut context).map_err(|e| e.to_string())?;
     }
@@ -48,7 +48,7 @@ fn evaluate(text: &str, variables: &[(&str, &Value)]) -> Result<cel::Value, Stri
     program.execute(&context).map_err(|e| e.to_string())
 }
 
-/// This server has no permissions: everybody may do everything.
+/// Declares an authorizer that allows everything, because this server has no RBAC.
 fn authorizer(context: &mut Context<'_, '_>) -> Result<(), cel::DeclarationError> {
     context.add_variable_from_value(AUTHORIZER, cel::Value::Null);
     for narrowing in ["group", "resource", "subresource", "namespace", "name", "check"] {
@@ -57,7 +57,7 @@ fn authorizer(context: &mut Context<'_, '_>) -> Result<(), cel::DeclarationError
     context.add_function("allowed", |This(_): This<cel::Value>| true)
 }
 
-/// The program of a text. The lock is for the cache alone and held for a lookup.
+/// The compiled program of a text. The lock guards the cache and is held for a lookup only.
 fn compiled(text: &str) -> Result<Arc<Program>, String> {
     static PROGRAMS: OnceLock<Mutex<HashMap<String, Arc<Program>>>> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(Mutex::default);

@@ -1,13 +1,13 @@
-//! The seam at which a test breaks the API: consulted for every request and every delivery of a watch. Policies live
-//! with the tests; none is here but "no faults".
+//! Fault injection: the server asks the [`Faults`] of a test before every request and before every batch of a watch. The policies
+//! are in the tests; this module has [`NoFaults`] only.
 
 use std::time::Duration;
 
-/// What a request is about, for a policy to decide by.
+/// The attributes of a request, by which a policy decides.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RequestInfo {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the method's name for paths
-    /// that are no resource.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the HTTP method for paths that are no
+    /// resource.
     pub verb: String,
     /// The whole path.
     pub path: String,
@@ -17,55 +17,55 @@ pub struct RequestInfo {
     pub version: String,
     /// Plural name; empty for paths that are no resource.
     pub resource: String,
-    /// Namespace, if one is named.
+    /// Namespace; empty if the path has none.
     pub namespace: String,
-    /// Name, if one is named.
+    /// Name; empty if the path has none.
     pub name: String,
-    /// Subresource, if one is named.
+    /// Subresource; empty if the path has none.
     pub subresource: String,
-    /// Who asks.
+    /// The user.
     pub user: String,
 }
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// Nothing special.
+    /// No fault.
     Pass,
-    /// It fails with this status code and has no effect.
+    /// The request fails with this status code and has no effect.
     Fail(u16),
-    /// It is served after this time.
+    /// The server handles the request after this time.
     Delay(Duration),
-    /// It takes effect, and the connection breaks before the answer.
-    DropAnswer,
+    /// The request takes effect, and the connection breaks before the response.
+    DropResponse,
 }
 
-/// What happens to a watch before the next delivery.
+/// The fault of a watch before its next batch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchFault {
-    /// Nothing special.
+    /// No fault.
     Pass,
-    /// It ends as if it had timed out.
+    /// The watch ends as after a timeout.
     End,
-    /// It ends with 410 Gone.
+    /// The watch ends with 410 Gone.
     Gone,
-    /// The delivery comes this much later.
+    /// The server sends the batch after this time.
     Lag(Duration),
 }
 
-/// A policy of faults.
+/// A fault policy.
 pub trait Faults: Send + Sync + 'static {
-    /// Asked once per request, before anything is done.
+    /// The fault of a request. The server asks once, before it handles the request.
     fn request(&self, request: &RequestInfo) -> Fault;
 
-    /// Asked before every delivery of a watch; `delivered` counts the events it has had.
+    /// The fault of a watch. The server asks before every batch; `delivered` counts the events sent so far.
     fn watch(&self, watch: &RequestInfo, delivered: u64) -> WatchFault {
         let _ = (watch, delivered);
         WatchFault::Pass
     }
 }
 
-/// Every request passes.
+/// No request and no watch fails.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoFaults;
 

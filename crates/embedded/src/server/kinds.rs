@@ -1,11 +1,11 @@
-//! Which resources are served: the built-in ones in a table, custom ones from their definitions. Never holds objects.
+//! The served resources: built-in ones from a table, custom ones from their CustomResourceDefinitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Where objects of a kind live.
+/// Whether the objects of a kind are in namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// In namespaces.
@@ -14,7 +14,7 @@ pub enum Scope {
     Cluster,
 }
 
-/// The subresource by which a number of replicas is changed.
+/// The subresource `scale`: JSON paths of its fields.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scale {
     pub(crate) spec_replicas: String,
@@ -22,14 +22,14 @@ pub(crate) struct Scale {
     pub(crate) selector: Option<String>,
 }
 
-/// What a custom resource adds to a kind.
+/// The part of a kind that only custom resources have.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Custom {
-    /// Its `openAPIV3Schema`, if it has one.
+    /// `openAPIV3Schema`, if there is one.
     pub(crate) schema: Option<Arc<Value>>,
-    /// Its `additionalPrinterColumns`.
+    /// `additionalPrinterColumns`.
     pub(crate) columns: Vec<Value>,
-    /// JSON paths of its `selectableFields`.
+    /// JSON paths of `selectableFields`.
     pub(crate) selectable: Vec<String>,
 }
 
@@ -42,23 +42,23 @@ pub struct Kind {
     pub version: String,
     /// Name in paths, e.g. `pods`.
     pub plural: String,
-    /// Singular name for people.
+    /// Singular name.
     pub singular: String,
     /// The `kind` of its objects.
     pub kind: String,
     /// The `kind` of its lists.
     pub list_kind: String,
-    /// Names for people in a hurry.
+    /// Short names, e.g. `po`.
     pub short_names: Vec<String>,
-    /// Groups of resources such as `all`.
+    /// Categories such as `all`.
     pub categories: Vec<String>,
     /// Namespaced or not.
     pub scope: Scope,
-    /// Whether status is written apart from the rest.
+    /// Whether the kind has a status subresource.
     pub status: bool,
     pub(crate) scale: Option<Scale>,
     pub(crate) custom: Option<Custom>,
-    /// The version in which objects are stored.
+    /// The version of stored objects.
     pub(crate) storage_version: String,
     /// The table of the store that holds its objects.
     pub(crate) table: usize,
@@ -70,7 +70,7 @@ impl Kind {
         api_version(&self.group, &self.version)
     }
 
-    /// The `apiVersion` in which its objects are stored. Events have two groups and one form.
+    /// The `apiVersion` of stored objects. Events of both API groups are stored in the core form.
     pub(crate) fn stored_api_version(&self) -> String {
         if self.is("events.k8s.io", "events") {
             "v1".to_owned()
@@ -84,7 +84,7 @@ impl Kind {
         self.scope == Scope::Namespaced
     }
 
-    /// Whether its objects count the changes of their spec. In the core group only what controllers work on does.
+    /// Whether the server sets `metadata.generation`. In the core group only kinds that controllers reconcile have it.
     pub(crate) fn counts_generations(&self) -> bool {
         let workload = matches!(self.plural.as_str(), "pods" | "replicationcontrollers");
         let counted = self.status || self.is("scheduling.k8s.io", "priorityclasses");
@@ -96,8 +96,8 @@ impl Kind {
         self.group == group && self.plural == plural
     }
 
-    pub(crate) fn about<'a>(&'a self, name: &'a str) -> super::refusal::About<'a> {
-        super::refusal::About {
+    pub(crate) fn object_ref<'a>(&'a self, name: &'a str) -> super::status_error::ObjectRef<'a> {
+        super::status_error::ObjectRef {
             group: &self.group,
             resource: &self.plural,
             name,
@@ -113,7 +113,7 @@ pub(crate) fn api_version(group: &str, version: &str) -> String {
     }
 }
 
-/// Every served resource.
+/// All served resources.
 #[derive(Debug)]
 pub(crate) struct Kinds {
     by_path: BTreeMap<(String, String, String), Arc<Kind>>,
@@ -321,7 +321,7 @@ impl Kinds {
     }
 
     pub(crate) fn add(&mut self, mut kind: Kind) -> Arc<Kind> {
-        // The two event resources are two views of the same objects.
+        // Both event resources share one table.
         let group = if kind.plural == "events" && kind.group == "events.k8s.io" {
             ""
         } else {
@@ -358,7 +358,7 @@ impl Kinds {
             .cloned()
     }
 
-    /// The version of a resource that is asked for when none is named.
+    /// The preferred version of a resource.
     pub(crate) fn preferred(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
         let of_resource = || self.iter().filter(|k| k.is(group, plural));
         of_resource()

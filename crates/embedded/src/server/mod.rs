@@ -1,15 +1,24 @@
 //! An embedded Kubernetes API server: in this process as a tower service, or on a port for `kubectl`.
 //!
-//! [`Server`] is the whole of it. Objects are JSON values in one store; a mutex guards it. One owner with a lock, instead
-//! of a task with a queue, because every operation is synchronous and short, and because simulated kubelets and tests
-//! then read and write without an await. The lock is never held across one.
+//! | module | content |
+//! |---|---|
+//! | `store` | all objects, their history, revisions, garbage collection; synchronous, without HTTP |
+//! | [`StoreHandle`] | the store for kubelets, controllers and tests in this process |
+//! | `http` | requests, responses and watch streams |
+//! | `admission` | webhooks and validating admission policies |
+//! | `kinds`, `types` | the served resources; the fields of their Go types |
+//! | `rules` | defaulting and validation per kind |
+//! | `patch` | JSON patch, merge patch, strategic merge patch, server-side apply |
+//! | `faults` | the hook by which tests make requests and watches fail |
 //!
-//! It serves what schedulers, controllers and people with a stock client need. It never enforces RBAC, never runs
-//! controllers except garbage collection, and never keeps anything on disk.
+//! A mutex guards the store. A lock is enough, and a task with a queue is not needed, because every operation is synchronous and
+//! short. Simulated kubelets and tests then read and write without an await; no code holds the lock across an await.
+//!
+//! The server serves what schedulers, controllers and stock clients need. It never enforces RBAC, runs no controller except
+//! garbage collection, and keeps nothing on disk.
 
 mod admission;
 mod clock;
-mod door;
 mod expressions;
 mod faults;
 mod http;
@@ -17,10 +26,11 @@ mod kinds;
 mod object;
 mod patch;
 mod random;
-mod refusal;
 mod rules;
 mod selector;
+mod status_error;
 mod store;
+mod store_handle;
 mod types;
 
 use std::collections::HashMap;
@@ -29,35 +39,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub use admission::Backend;
 pub use clock::Clock;
-pub use door::{Door, Watch};
 pub use faults::{Fault, Faults, NoFaults, RequestInfo, WatchFault};
 pub use http::{Body, ConnectionLost, Listening, Service};
 pub use kinds::{Kind, Scope};
 pub use object::{Key, Object};
 pub use patch::Patch;
-pub use refusal::{Cause, Refusal};
 pub use selector::Selector;
-pub use store::{DeleteOptions, EventType, Page, Position, Propagation, WatchEvent};
+pub use status_error::{Cause, StatusError};
+pub use store::{ContinueToken, DeleteOptions, EventType, Page, Propagation, WatchEvent};
+pub use store_handle::{StoreHandle, Watch};
 
 use store::Store;
 
-/// Changes remembered per resource. Enough for 500 nodes and 4,000 pods to start while a watcher reconnects.
+/// Changes kept per resource. Enough for 500 nodes and 4,000 pods to start while a watcher reconnects.
 const HISTORY_LEN: usize = 10_000;
-/// Who asks when nobody says otherwise.
+/// The user of in-process clients that name no user, and of clients that present the token.
 const ADMIN: &str = "system:admin";
 
-/// How a server is made.
+/// Options of a new server.
 #[derive(Clone)]
 pub struct Options {
-    /// Its time; the machine's if not set.
+    /// The clock of all timestamps; the system clock if not set.
     pub clock: Option<Clock>,
-    /// Makes uids and generated names, always the same from the same seed.
+    /// The seed of uids and generated names. Equal seeds give equal names.
     pub seed: u64,
-    /// Changes remembered per resource, for watches that resume.
+    /// Changes kept per resource, for watches that resume.
     pub history_len: usize,
-    /// A token that clients have to bring; nobody has to if not set.
+    /// The bearer token of clients on the port; clients need none if not set.
     pub token: Option<String>,
-    /// What goes wrong.
+    /// The fault policy; [`Server::set_faults`] replaces it.
     pub faults: Arc<dyn Faults>,
 }
 
@@ -83,12 +93,12 @@ struct Shared {
     store: Mutex<Store>,
     token: Option<String>,
     faults: RwLock<Arc<dyn Faults>>,
-    /// Who answers for a Service, by namespace and name: there is no network in here that would know.
+    /// The backends of Services, by namespace and name: the embedded cluster has no Service network.
     backends: RwLock<HashMap<(String, String), Backend>>,
 }
 
 impl Server {
-    /// A server with nothing but the namespaces and priority classes that every cluster has.
+    /// A server with the namespaces, service accounts and priority classes that every cluster has.
     pub fn new(options: Options) -> Self {
         let clock = options.clock.unwrap_or_else(Clock::of_the_machine);
         let store = Store::new(clock, options.seed, options.history_len.max(1));
@@ -103,51 +113,51 @@ impl Server {
         }
     }
 
-    /// Its HTTP side for a client in this process, as an administrator. Needs no token.
+    /// The HTTP service for a client in this process that acts as an administrator. It needs no token.
     pub fn service(&self) -> Service {
         self.service_as(ADMIN)
     }
 
-    /// Its HTTP side for a client in this process, as the named user, e.g. `system:serviceaccount:ns:name`.
+    /// The HTTP service for a client in this process that acts as this user, e.g. `system:serviceaccount:ns:name`.
     pub fn service_as(&self, user: &str) -> Service {
         Service::in_process(self.clone(), user)
     }
 
-    /// Serves plain HTTP. Only on loopback, unless clients need a token.
+    /// Serves plain HTTP. Without a token the address must be a loopback address.
     pub async fn listen(&self, address: SocketAddr) -> Result<Listening, crate::Error> {
         http::listen(self.clone(), address).await
     }
 
-    /// The store without HTTP, for kubelets and tests.
-    pub fn store(&self) -> Door {
-        Door::new(self.clone())
+    /// Direct access to the store, for kubelets and tests.
+    pub fn store(&self) -> StoreHandle {
+        StoreHandle::new(self.clone())
     }
 
-    /// Its time.
+    /// The clock of all timestamps.
     pub fn clock(&self) -> Clock {
         self.lock().clock.clone()
     }
 
-    /// From now on, these things go wrong.
+    /// Replaces the fault policy.
     pub fn set_faults(&self, faults: Arc<dyn Faults>) {
         *self.shared.faults.write().unwrap_or_else(PoisonError::into_inner) = faults;
     }
 
-    /// From now on, webhooks that name this Service reach this backend.
+    /// Sends the calls of webhooks that name this Service to this backend.
     pub fn route_service(&self, namespace: &str, name: &str, backend: Backend) {
         let mut backends = self.shared.backends.write().unwrap_or_else(PoisonError::into_inner);
         backends.insert((namespace.to_owned(), name.to_owned()), backend);
     }
 
-    /// From now on, nobody answers for this Service.
+    /// Removes the backend of this Service; calls of its webhooks then fail.
     pub fn unroute_service(&self, namespace: &str, name: &str) {
         let mut backends = self.shared.backends.write().unwrap_or_else(PoisonError::into_inner);
         backends.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Forgets the history: every watch ends with 410 Gone, as after a compaction.
-    pub fn forget_history(&self) {
-        self.lock().forget_history();
+    /// Drops the history: every watch ends with 410 Gone, as after a compaction of etcd.
+    pub fn compact_history(&self) {
+        self.lock().compact_history();
     }
 
     fn faults(&self) -> Arc<dyn Faults> {
@@ -163,7 +173,7 @@ impl Server {
         backends.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// A panic while the lock was held is a bug; the store is still consistent enough to say so.
+    /// Ignores poisoning: a panic of one caller must not hide its message behind panics of all others.
     fn lock(&self) -> MutexGuard<'_, Store> {
         self.shared.store.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! A stored object: immutable, cheap to clone, serialised at most once however many clients read it. Also the few
-//! readers of metadata that every part of the server needs. Never changes what it holds.
+//! A stored object: immutable, cheap to clone, serialized at most once for all clients. Also the accessors of metadata that all
+//! modules of the server use.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// An object as stored. Dereferences to its JSON value.
+/// A stored object. Dereferences to its JSON value.
 #[derive(Clone)]
 pub struct Object(Arc<Inner>);
 
@@ -32,7 +32,7 @@ impl Object {
             .clone()
     }
 
-    /// Its JSON value, to change and write back.
+    /// A copy of the JSON value, to change and write back.
     pub fn to_value(&self) -> Value {
         self.0.value.clone()
     }
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Object {
     }
 }
 
-/// Where an object is within its resource. Ordered as lists are: by namespace, then name.
+/// Namespace and name of an object within its resource. Ordered as lists: by namespace, then name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Empty for cluster-wide objects.
@@ -81,7 +81,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A namespaced object, or a cluster-wide one if `namespace` is empty.
+    /// The key of a namespaced object, or of a cluster-wide one if `namespace` is empty.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -98,23 +98,23 @@ pub(crate) fn meta_text<'a>(value: &'a Value, field: &str) -> &'a str {
     value["metadata"][field].as_str().unwrap_or("")
 }
 
-/// The object's metadata, made if it is missing or not an object.
+/// The object's `metadata`; created if it is missing or no JSON object.
 pub(crate) fn metadata_mut(value: &mut Value) -> &mut Map<String, Value> {
     field_mut(value, "metadata")
 }
 
-/// A field that holds an object, made if it is missing or something else.
+/// A field as a JSON object; created if it is missing or no JSON object.
 pub(crate) fn field_mut<'a>(value: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
     map_mut(map_mut(value).entry(field).or_insert(Value::Null))
 }
 
-/// The items of a field that is a list; unlike an index, this leaves a field alone that is not there.
+/// The items of a list field. Unlike indexing, this does not create a missing field.
 pub(crate) fn items_mut<'a>(value: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
     let list = value.get_mut(field).and_then(Value::as_array_mut);
     list.into_iter().flatten()
 }
 
-/// The value as an object, made one if it is something else.
+/// The value as a JSON object; replaced by an empty one if it is no JSON object.
 pub(crate) fn map_mut(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -122,7 +122,7 @@ pub(crate) fn map_mut(value: &mut Value) -> &mut Map<String, Value> {
     value.as_object_mut().expect("made an object above")
 }
 
-/// The bytes of a value as JSON, nearly: without what has to be escaped.
+/// The approximate length of a value as JSON: without the bytes of escapes.
 pub(crate) fn json_bytes(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 5,

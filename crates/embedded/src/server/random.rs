@@ -1,8 +1,8 @@
-//! Names and uids that look random and replay from a seed. Never used for anything that must not be guessed.
+//! Pseudo-random name suffixes and uids, reproducible from a seed. Not for secrets.
 
-/// The letters Kubernetes uses for generated names: no vowels and no look-alikes.
+/// The letters of Kubernetes' generated names: no vowels and no look-alikes.
 const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Letters appended to a `generateName`.
+/// Letters that follow a `generateName`.
 const SUFFIX_LEN: usize = 5;
 
 /// A splitmix64 generator.

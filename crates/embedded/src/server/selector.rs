@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::kinds::Kind;
 use super::object::{Object, meta_text};
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
-/// What a list or watch is narrowed to.
+/// A label and field selector.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selector {
     labels: Vec<Requirement>,
@@ -39,28 +39,28 @@ struct FieldRequirement {
 }
 
 impl Selector {
-    /// Everything.
+    /// The selector of all objects.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// From the texts of `labelSelector` and `fieldSelector`.
-    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Refusal> {
+    /// Parses the query parameters `labelSelector` and `fieldSelector`.
+    pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(labels)?,
             fields: parse_fields(kind, fields)?,
         })
     }
 
-    /// From the text of a label selector alone.
-    pub fn labels(text: &str) -> Result<Self, Refusal> {
+    /// Parses a label selector.
+    pub fn labels(text: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(text)?,
             fields: Vec::new(),
         })
     }
 
-    /// From a `LabelSelector` object; `None` if it is malformed.
+    /// Reads a `LabelSelector` object; `None` if it is malformed.
     pub fn of_object(selector: &Value) -> Option<Self> {
         let mut labels = Vec::new();
         for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
@@ -94,12 +94,12 @@ impl Selector {
         })
     }
 
-    /// Whether it selects everything.
+    /// Whether the selector selects all objects.
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether it selects the object.
+    /// Whether the selector selects the object.
     pub fn matches(&self, object: &Object) -> bool {
         self.matches_value(object)
     }
@@ -113,7 +113,7 @@ impl Selector {
                 .all(|f| (field(object, &f.path) == f.value) == f.equal)
     }
 
-    /// Whether it selects this set of labels.
+    /// Whether the selector selects these labels.
     pub(crate) fn matches_labels(&self, labels: &Value) -> bool {
         self.labels.iter().all(|r| r.test.passes(labels[&r.key].as_str()))
     }
@@ -132,7 +132,7 @@ impl Test {
     }
 }
 
-fn parse_labels(text: &str) -> Result<Vec<Requirement>, Refusal> {
+fn parse_labels(text: &str) -> Result<Vec<Requirement>, StatusError> {
     let parts = split_outside_parentheses(text);
     parts.into_iter().map(|part| parse_requirement(part.trim())).collect()
 }
@@ -155,8 +155,8 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
     parts
 }
 
-fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
-    let bad = || Refusal::bad_request(format!("unable to parse requirement: {text:?}"));
+fn parse_requirement(text: &str) -> Result<Requirement, StatusError> {
+    let bad = || StatusError::bad_request(format!("unable to parse requirement: {text:?}"));
     let made = |key: &str, test| {
         let key = key.trim();
         if key.is_empty() || key.contains(char::is_whitespace) {
@@ -171,11 +171,11 @@ fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
         let value = value.trim();
         if value.starts_with('=') {
             let message = "unable to parse requirement: found '=', expected: identifier";
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         if let Some((_, rest)) = value.split_once(char::is_whitespace) {
             let message = format!("found '{}', expected: ',' or 'end of string'", rest.trim());
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         Ok(BTreeSet::from([value.to_owned()]))
     };
@@ -210,7 +210,7 @@ fn parse_requirement(text: &str) -> Result<Requirement, Refusal> {
     }
 }
 
-fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusal> {
+fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, StatusError> {
     let mut fields = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let (path, value, equal) = if let Some((path, value)) = part.split_once("!=") {
@@ -218,19 +218,19 @@ fn parse_fields(kind: &Kind, text: &str) -> Result<Vec<FieldRequirement>, Refusa
         } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
             (path, value, true)
         } else {
-            return Err(Refusal::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "invalid selector: '{part}'; can't understand '{part}'"
             )));
         };
         let path = path.trim();
         if !selectable(kind, path) {
-            // Kinds with fields of their own have a message of their own.
+            // Kubernetes' message differs for kinds with selectable fields of their own.
             let message = if kind.is("", "pods") || kind.custom.is_some() {
                 format!("field label not supported: {path}")
             } else {
                 format!("{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
             };
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
         fields.push(FieldRequirement {
             path: path.to_owned(),
@@ -285,7 +285,7 @@ fn selectable(kind: &Kind, path: &str) -> bool {
 }
 
 fn field(object: &Value, path: &str) -> String {
-    // Events are stored in their core form.
+    // Events are stored in the core form.
     if let Some(rest) = path.strip_prefix("regarding.") {
         return field(object, &format!("involvedObject.{rest}"));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// What a controller says about one aspect of a workload.
+/// A condition of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Condition {
     pub(super) kind: &'static str,
@@ -24,7 +24,7 @@ pub(super) fn holds(status: &Value, kind: &str) -> bool {
     find(status, kind)["status"] == "True"
 }
 
-/// The list of a status with these conditions. The time of the last transition changes with the condition's status only.
+/// The conditions of a status. `lastTransitionTime` changes only with the condition's status.
 pub(super) fn list(status: &Value, conditions: &[Condition], now: &str) -> Value {
     conditions
         .iter()
@@ -32,7 +32,7 @@ pub(super) fn list(status: &Value, conditions: &[Condition], now: &str) -> Value
         .collect()
 }
 
-/// The same for deployments, whose conditions also tell when they last changed in any way.
+/// The same with `lastUpdateTime`, which Deployments have.
 pub(super) fn list_with_update_times(status: &Value, conditions: &[Condition], now: &str) -> Value {
     let with_times = conditions.iter().map(|condition| {
         let mut made = made(status, condition, now);

@@ -1,4 +1,4 @@
-//! CronJobs: a job for each time of the schedule. Pure; the parent carries the plan out.
+//! CronJobs: a Job for each time of the schedule. Pure; `reconcile` carries the plan out.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use super::objects::{CronJob, Job, Workload, copy_present};
 use super::{conditions, job};
 
-/// Annotation of a job: for which time of the schedule it was made.
+/// Job annotation: the scheduled time.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Finished jobs that are kept, unless the cron job says otherwise.
+/// The defaults of `successfulJobsHistoryLimit` and `failedJobsHistoryLimit`.
 const SUCCESSFUL_KEPT: u64 = 3;
 const FAILED_KEPT: u64 = 1;
 
-/// What to do for a cron job.
+/// The writes for a CronJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) create: Option<Value>,
@@ -28,12 +28,12 @@ pub(super) struct Plan {
     /// Reason and message of an event for the user.
     pub(super) warning: Option<(&'static str, String)>,
     /// When the next time of the schedule comes.
-    pub(super) again_in: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 pub(super) fn plan(cron_job: &Workload, jobs: &[Workload], now: Timestamp) -> Plan {
     let mut plan = Plan {
-        delete: forgotten(cron_job, jobs),
+        delete: surplus_history(cron_job, jobs),
         ..Plan::default()
     };
     let active: Vec<&Workload> = jobs.iter().filter(|job| !job::is_over(job)).collect();
@@ -42,7 +42,7 @@ pub(super) fn plan(cron_job: &Workload, jobs: &[Workload], now: Timestamp) -> Pl
         Err(warning) => plan.warning = Some(warning),
         Ok(_) if cron_job.spec["suspend"] == true => {}
         Ok(times) => {
-            plan.again_in = times.next.map(|next| wait(now, next));
+            plan.requeue_after = times.next.map(|next| wait(now, next));
             if let Some(due) = times.due.filter(|due| is_in_time(cron_job, *due, now)) {
                 let policy = cron_job.spec["concurrencyPolicy"].as_str().unwrap_or("Allow");
                 match policy {
@@ -65,9 +65,9 @@ pub(super) fn plan(cron_job: &Workload, jobs: &[Workload], now: Timestamp) -> Pl
     plan
 }
 
-/// Times of a schedule around now.
+/// The scheduled times next to now.
 struct Times {
-    /// The latest time that came since the last job was started.
+    /// The latest scheduled time since the last started Job.
     due: Option<Timestamp>,
     next: Option<Timestamp>,
 }
@@ -116,7 +116,7 @@ fn is_in_time(cron_job: &Workload, due: Timestamp, now: Timestamp) -> bool {
     bound.is_none_or(|bound| late <= bound)
 }
 
-/// From now to then; at least a moment, so that time passes.
+/// The time from `now` to `then`; at least a millisecond, so that the clock advances.
 fn wait(now: Timestamp, then: Timestamp) -> Duration {
     let millis = then.as_millisecond().saturating_sub(now.as_millisecond());
     Duration::from_millis(u64::try_from(millis).unwrap_or(0).max(1))
@@ -131,13 +131,13 @@ fn new_job(cron_job: &Workload, due: Timestamp) -> Value {
     json!({ "metadata": metadata, "spec": template["spec"] })
 }
 
-/// Named after the minute: the same time never starts two jobs.
+/// The name has the scheduled minute, so that one scheduled time never starts two Jobs.
 fn job_name(cron_job: &Workload, due: Timestamp) -> String {
     format!("{}-{}", cron_job.name(), due.as_second() / 60)
 }
 
-/// Finished jobs beyond the number that is kept, the oldest first.
-fn forgotten(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
+/// Finished Jobs beyond the history limits, the oldest first.
+fn surplus_history(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
     let of = |kind: &str, limit: &Value, usual: u64| {
         let mut ended: Vec<&Workload> = jobs.iter().filter(|job| conditions::holds(&job.status, kind)).collect();
         ended.sort_by_key(|job| (job.created(), job.name()));
@@ -150,9 +150,9 @@ fn forgotten(cron_job: &Workload, jobs: &[Workload]) -> Vec<String> {
             .collect::<Vec<_>>()
     };
     let spec = &cron_job.spec;
-    let mut forgotten = of("Complete", &spec["successfulJobsHistoryLimit"], SUCCESSFUL_KEPT);
-    forgotten.extend(of("Failed", &spec["failedJobsHistoryLimit"], FAILED_KEPT));
-    forgotten
+    let mut surplus_history = of("Complete", &spec["successfulJobsHistoryLimit"], SUCCESSFUL_KEPT);
+    surplus_history.extend(of("Failed", &spec["failedJobsHistoryLimit"], FAILED_KEPT));
+    surplus_history
 }
 
 fn status(cron_job: &Workload, jobs: &[Workload], plan: &Plan, started: Option<Timestamp>) -> Value {
@@ -214,7 +214,7 @@ mod tests {
         let check = |last: Value, now: &str, expect: Option<&str>| {
             let plan = plan(&cron_job(json!({}), last), &[], at(now));
             assert_eq!(started(&plan), expect, "{now}");
-            plan.again_in
+            plan.requeue_after
         };
         let wait = check(Value::Null, "2026-01-01T00:01:00Z", None);
         assert_eq!(wait, Some(Duration::from_secs(240)));

@@ -1,5 +1,5 @@
-//! DaemonSets: a pod on each node that takes it; updates within the bound on unavailable pods. Pure. The bound on the surge means
-//! nothing here: an old pod goes before the new one comes.
+//! DaemonSets: a pod on each matching node; rolling updates within `maxUnavailable`. Pure. `maxSurge` is not supported: the old pod goes
+//! before the new pod comes.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use kai_api::Object;
 use serde_json::{Value, json};
 
-use super::nodes::{daemon_tolerations, may_run_on};
+use super::node_matching::{daemon_tolerations, may_run_on};
 use super::objects::{DaemonSet, Workload, int_or_percent};
-use super::pods::{Counts, Owned};
+use super::pods::{Counts, OwnedPod};
 use super::replica_set::Plan;
 use super::revisions::{HASH, Revisions};
 
-pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[Owned], revisions: &Revisions, now: Timestamp) -> Plan {
-    let mut by_node: BTreeMap<&str, Vec<&Owned>> = BTreeMap::new();
+pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[OwnedPod], revisions: &Revisions, now: Timestamp) -> Plan {
+    let mut by_node: BTreeMap<&str, Vec<&OwnedPod>> = BTreeMap::new();
     for pod in owned {
         by_node
             .entry(pod.node.as_deref().unwrap_or_default())
@@ -25,29 +25,39 @@ pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[Owned], revisions: 
     let names = nodes.iter().filter(|node| may_run_on(spec, node));
     let wanted: Vec<&str> = names.filter_map(|node| node["metadata"]["name"].as_str()).collect();
     let mut plan = Plan::default();
-    // The pod that counts on each node.
-    let mut kept: Vec<&Owned> = Vec::new();
+    // The pod that is kept on each node.
+    let mut kept: Vec<&OwnedPod> = Vec::new();
     for node in &wanted {
         let mut pods = by_node.remove(node).unwrap_or_default();
-        pods.sort_by_key(|pod| (pod.has_ended(), pod.leaves, pod.created.as_str(), pod.name.as_str()));
+        pods.sort_by_key(|pod| {
+            (
+                pod.has_ended(),
+                pod.terminating,
+                pod.created.as_str(),
+                pod.name.as_str(),
+            )
+        });
         let first = pods.first().copied().filter(|pod| !pod.has_ended());
         match first {
             Some(pod) => kept.push(pod),
-            // A new pod comes once the old one is gone.
+            // The new pod waits until the old one is gone.
             None if pods.is_empty() => plan.create.push(new_pod(set, revisions, node)),
             None => {}
         }
-        let others = pods.iter().skip(usize::from(first.is_some())).filter(|pod| !pod.leaves);
+        let others = pods
+            .iter()
+            .skip(usize::from(first.is_some()))
+            .filter(|pod| !pod.terminating);
         plan.delete.extend(others.map(|pod| pod.name.clone()));
     }
-    let misplaced: Vec<&Owned> = by_node.into_values().flatten().filter(|pod| !pod.leaves).collect();
+    let misplaced: Vec<&OwnedPod> = by_node.into_values().flatten().filter(|pod| !pod.terminating).collect();
     plan.delete.extend(misplaced.iter().map(|pod| pod.name.clone()));
     plan.delete.extend(outdated(set, &kept, wanted.len(), revisions, now));
     let counts = Counts::of(set, kept.iter().copied(), now);
     let updated = kept
         .iter()
         .filter(|pod| pod.is_active() && pod.revision == revisions.update);
-    plan.again_in = counts.next_available_in;
+    plan.requeue_after = counts.next_available_in;
     plan.status = json!({
         "observedGeneration": set.generation,
         "desiredNumberScheduled": wanted.len(),
@@ -61,20 +71,20 @@ pub(super) fn plan(set: &Workload, nodes: &[Value], owned: &[Owned], revisions: 
     plan
 }
 
-/// Pods of old templates that may go now.
-fn outdated(set: &Workload, kept: &[&Owned], wanted: usize, revisions: &Revisions, now: Timestamp) -> Vec<String> {
+/// Pods of old templates that may be deleted now.
+fn outdated(set: &Workload, kept: &[&OwnedPod], wanted: usize, revisions: &Revisions, now: Timestamp) -> Vec<String> {
     let strategy = &set.spec["updateStrategy"];
     if strategy["type"] == "OnDelete" {
         return Vec::new();
     }
     let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
     let bound = int_or_percent(&strategy["rollingUpdate"]["maxUnavailable"], wanted, true).unwrap_or(1);
-    let available = |pod: &Owned| {
+    let available = |pod: &OwnedPod| {
         let rest = pod.available_in(set.min_ready_seconds(), now);
         pod.is_active() && rest.is_some_and(|rest| rest.is_zero())
     };
-    let old = |pod: &&&Owned| pod.is_active() && pod.revision != revisions.update;
-    // A pod that is not available can be replaced without making things worse.
+    let old = |pod: &&&OwnedPod| pod.is_active() && pod.revision != revisions.update;
+    // Deleting an unavailable pod does not reduce the availability.
     let broken = kept.iter().filter(old).filter(|pod| !available(pod));
     let mut gone: Vec<String> = broken.map(|pod| pod.name.clone()).collect();
     let count = kept.iter().filter(|pod| available(pod)).count();
@@ -118,18 +128,18 @@ mod tests {
         json!({ "metadata": { "name": name, "labels": { "gpu": gpu } } })
     }
 
-    fn pod(name: &str, node: &str, revision: &str) -> Owned {
-        Owned {
+    fn pod(name: &str, node: &str, revision: &str) -> OwnedPod {
+        OwnedPod {
             name: name.to_owned(),
             node: Some(node.to_owned()),
             phase: Phase::Running,
             revision: revision.to_owned(),
             ready_since: Some(Timestamp::UNIX_EPOCH),
-            ..Owned::default()
+            ..OwnedPod::default()
         }
     }
 
-    fn plan_of(spec: Value, nodes: &[Value], owned: &[Owned]) -> Plan {
+    fn plan_of(spec: Value, nodes: &[Value], owned: &[OwnedPod]) -> Plan {
         let revisions = Revisions {
             update: "new".to_owned(),
             ..Revisions::default()
@@ -162,7 +172,7 @@ mod tests {
         assert_eq!(plan_of(json!({}), &nodes, &pods).delete, ["on-a"]);
         let two = json!({ "updateStrategy": { "rollingUpdate": { "maxUnavailable": 2 } } });
         assert_eq!(plan_of(two, &nodes, &pods).delete, ["on-a", "on-b"]);
-        let starting = Owned {
+        let starting = OwnedPod {
             ready_since: None,
             ..pod("on-a", "a", "new")
         };

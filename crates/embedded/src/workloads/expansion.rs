@@ -1,46 +1,51 @@
-//! What the workload controllers would make, without a cluster: for manifests that are simulated. Pure.
+//! The objects that the workload controllers would create, without a cluster, for `kai simulate`. Pure.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 pub use super::objects::Workload;
 use super::objects::{DaemonSet, StatefulSet, short_hash};
-use super::pods::Owned;
+use super::pods::OwnedPod;
 use super::{daemon_set, deployment, job, replica_set, revisions, stateful_set};
 
-/// How the uids begin that no API server gave.
-const MADE_UP: &str = "made-up-";
+/// The prefix of uids that no API server assigned.
+const SYNTHETIC_UID_PREFIX: &str = "made-up-";
 
-/// A uid for an object that was never in a cluster, from its name.
-pub fn made_up_uid(name: &str) -> String {
-    format!("{MADE_UP}{}", short_hash(name))
+/// A uid from the name of an object that was never in a cluster.
+pub fn synthetic_uid(name: &str) -> String {
+    format!("{SYNTHETIC_UID_PREFIX}{}", short_hash(name))
 }
 
-/// Whether no API server gave this uid.
-pub fn is_made_up(uid: &str) -> bool {
-    uid.starts_with(MADE_UP)
+/// Whether this uid is synthetic.
+pub fn is_synthetic_uid(uid: &str) -> bool {
+    uid.starts_with(SYNTHETIC_UID_PREFIX)
 }
 
 impl Workload {
-    /// A workload as it is written.
+    /// Reads a workload from a manifest.
     pub fn read(object: &Value) -> Result<Workload, serde_json::Error> {
         serde::Deserialize::deserialize(object)
     }
 }
 
-/// How many pods the workload wants at a time.
+/// The number of pods that the workload runs at a time.
 pub fn wanted_pods(kind: &str, workload: &Workload) -> i64 {
     match kind {
         "Job" => job::parallelism(workload),
-        // One on each node.
+        // One on each node; bounded by the nodes.
         "DaemonSet" => 0,
         _ => workload.replicas(),
     }
 }
 
-/// The objects that the workload lacks, and their kind. `owned` are those that it has, `nodes` are all nodes.
-pub fn missing(kind: &str, workload: &Workload, owned: &[&Value], nodes: &[Value]) -> (&'static str, Vec<Value>) {
-    // No clock enters a simulation; times are of no importance for how many pods there are.
+/// The objects that the workload's controller would create, and their kind. `owned` has the existing ones, `nodes` all nodes.
+pub fn missing_objects(
+    kind: &str,
+    workload: &Workload,
+    owned: &[&Value],
+    nodes: &[Value],
+) -> (&'static str, Vec<Value>) {
+    // A fixed time, because a simulation has no clock. The number of pods does not depend on it.
     let now = Timestamp::UNIX_EPOCH;
     let (kind, objects) = match kind {
         "Deployment" if owned.is_empty() => {
@@ -48,15 +53,15 @@ pub fn missing(kind: &str, workload: &Workload, owned: &[&Value], nodes: &[Value
             ("ReplicaSet", set.into_iter().collect())
         }
         "ReplicaSet" => ("Pod", replica_set::plan(workload, &pods(owned), now).create),
-        "StatefulSet" => ("Pod", missing_members(workload, &pods(owned), now)),
+        "StatefulSet" => ("Pod", missing_pods(workload, &pods(owned), now)),
         "DaemonSet" => {
             let revisions = revisions::plan(workload, &<DaemonSet as kai_api::Object>::RESOURCE, &[], &[]);
             let plan = daemon_set::plan(workload, nodes, &pods(owned), &revisions, now);
             ("Pod", plan.create)
         }
         "Job" => match job::plan(workload, &pods(owned), now) {
-            job::Step::Work(plan) => ("Pod", plan.create),
-            job::Step::Expire | job::Step::Rest(_) => ("Pod", Vec::new()),
+            job::Step::Apply(plan) => ("Pod", plan.create),
+            job::Step::Delete | job::Step::Wait(_) => ("Pod", Vec::new()),
         },
         _ => ("Pod", Vec::new()),
     };
@@ -64,19 +69,19 @@ pub fn missing(kind: &str, workload: &Workload, owned: &[&Value], nodes: &[Value
     (kind, objects.into_iter().enumerate().map(complete).collect())
 }
 
-/// The pods that a stateful set has once all of them run: here nobody waits for one of them to be ready before the next is made.
-fn missing_members(set: &Workload, owned: &[Owned], now: Timestamp) -> Vec<Value> {
+/// All missing pods of a StatefulSet, without waiting for each one to be ready.
+fn missing_pods(set: &Workload, owned: &[OwnedPod], now: Timestamp) -> Vec<Value> {
     let mut set = set.clone();
     set.spec["podManagementPolicy"] = "Parallel".into();
     let revisions = revisions::plan(&set, &<StatefulSet as kai_api::Object>::RESOURCE, &[], &[]);
     stateful_set::plan(&set, owned, &revisions, now).create
 }
 
-fn pods(owned: &[&Value]) -> Vec<Owned> {
-    owned.iter().map(|pod| Owned::of(pod)).collect()
+fn pods(owned: &[&Value]) -> Vec<OwnedPod> {
+    owned.iter().map(|pod| OwnedPod::of(pod)).collect()
 }
 
-/// Fills in what an API server would.
+/// Sets the fields that an API server would set.
 fn complete(mut object: Value, kind: &str, workload: &Workload, number: usize) -> Value {
     object["kind"] = kind.into();
     let metadata = &mut object["metadata"];
@@ -91,10 +96,10 @@ fn complete(mut object: Value, kind: &str, workload: &Workload, number: usize) -
     }
     if let Some(fields) = metadata.as_object_mut() {
         fields.remove("generateName");
-        // A pod of a cluster has one; a replica set is found by it.
+        // Pods refer to their ReplicaSet by uid. Generated pods get no uid: only pods of a real cluster have one.
         if kind != "Pod" {
             let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
-            let uid = made_up_uid(&format!("{kind} {}/{name}", workload.metadata.namespace()));
+            let uid = synthetic_uid(&format!("{kind} {}/{name}", workload.metadata.namespace()));
             fields.insert("uid".to_owned(), uid.into());
         }
     }
@@ -127,17 +132,17 @@ mod tests {
 
     #[test]
     fn each_kind_makes_what_it_lacks() {
-        let (kind, sets) = missing("Deployment", &workload(json!({ "replicas": 2 })), &[], &[]);
+        let (kind, sets) = missing_objects("Deployment", &workload(json!({ "replicas": 2 })), &[], &[]);
         assert_eq!((kind, sets.len()), ("ReplicaSet", 1));
         assert_eq!(sets[0]["spec"]["replicas"], 2);
-        // The set of the deployment is there: it makes the pods.
+        // The ReplicaSet exists and makes the pods.
         assert!(
-            missing("Deployment", &workload(json!({})), &[&sets[0]], &[])
+            missing_objects("Deployment", &workload(json!({})), &[&sets[0]], &[])
                 .1
                 .is_empty()
         );
 
-        let (_, pods) = missing("ReplicaSet", &workload(json!({ "replicas": 2 })), &[], &[]);
+        let (_, pods) = missing_objects("ReplicaSet", &workload(json!({ "replicas": 2 })), &[], &[]);
         assert_eq!(names(&pods), ["web-0", "web-1"]);
         let metadata = &pods[0]["metadata"];
         assert_eq!(metadata["ownerReferences"][0]["uid"], "u");
@@ -148,16 +153,19 @@ mod tests {
         assert_eq!(metadata.get("annotations"), None);
 
         let running = json!({ "metadata": { "name": "web-0" }, "status": { "phase": "Running" } });
-        let (_, pods) = missing("StatefulSet", &workload(json!({ "replicas": 3 })), &[&running], &[]);
+        let (_, pods) = missing_objects("StatefulSet", &workload(json!({ "replicas": 3 })), &[&running], &[]);
         assert_eq!(names(&pods), ["web-1", "web-2"]);
 
-        let (_, pods) = missing("Job", &workload(json!({ "parallelism": 2 })), &[], &[]);
+        let (_, pods) = missing_objects("Job", &workload(json!({ "parallelism": 2 })), &[], &[]);
         assert_eq!(names(&pods), ["web-0", "web-1"]);
         let nodes = ["a", "b"].map(|name| json!({ "metadata": { "name": name } }));
-        assert_eq!(missing("DaemonSet", &workload(json!({})), &[], &nodes).1.len(), 2);
+        assert_eq!(
+            missing_objects("DaemonSet", &workload(json!({})), &[], &nodes).1.len(),
+            2
+        );
         let done = json!({ "metadata": { "name": "x" }, "status": { "phase": "Succeeded" } });
         assert_eq!(
-            missing(
+            missing_objects(
                 "Job",
                 &workload(json!({ "parallelism": 2, "completions": 2 })),
                 &[&done],

@@ -1,4 +1,4 @@
-//! Jobs: pods until enough have succeeded. Pure; the parent carries the plan out.
+//! Jobs: runs pods until enough have succeeded. Pure; `reconcile` carries the plan out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 
 use super::conditions::{self, Condition};
 use super::objects::{Job, Workload};
-use super::pods::{COMPLETION_INDEX, Owned, Phase};
+use super::pods::{COMPLETION_INDEX, OwnedPod, Phase};
 use super::replica_set::Plan;
 
-/// Labels by which people find a job's pods.
+/// Labels of a Job's pods.
 pub(super) const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-/// Failures that a job bears, unless it says otherwise.
+/// The default of `spec.backoffLimit`.
 const BACKOFF_LIMIT: i64 = 6;
 
-/// What to do for a job.
+/// The next step of a Job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Create and delete pods, write the status.
-    Work(Plan),
-    /// The job ended so long ago that it is deleted.
-    Expire,
-    /// Nothing to do until then, if ever.
-    Rest(Option<Duration>),
+    Apply(Plan),
+    /// Delete the Job: its `ttlSecondsAfterFinished` is over.
+    Delete,
+    /// Wait for this time, or for a change if `None`.
+    Wait(Option<Duration>),
 }
 
-/// A job's pods, counted.
+/// The pods of a Job, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
+struct PodCounts {
     active: i64,
     ready: i64,
     terminating: i64,
@@ -39,29 +39,29 @@ struct Tally {
     failed: i64,
 }
 
-/// How a job ended.
-struct End {
+/// The terminal condition of a Job.
+struct JobEnd {
     kind: &'static str,
     reason: &'static str,
     message: String,
 }
 
-pub(super) fn plan(job: &Workload, pods: &[Owned], now: Timestamp) -> Step {
+pub(super) fn plan(job: &Workload, pods: &[OwnedPod], now: Timestamp) -> Step {
     if let Some(ended) = ended_at(job) {
-        return rest(job, ended, now);
+        return wait_or_delete(job, ended, now);
     }
-    let tally = tally(job, pods);
+    let counts = counts(job, pods);
     let suspended = job.spec["suspend"] == true;
     let seconds_left = seconds_left(job, now);
-    let end = end(job, tally, seconds_left);
+    let end = end(job, counts, seconds_left);
     let stops = suspended || end.is_some();
     let surplus = match stops {
         true => pods.len(),
-        false => usize::try_from(tally.active - wanted(job, tally)).unwrap_or(0),
+        false => usize::try_from(counts.active - wanted(job, counts)).unwrap_or(0),
     };
-    let mut active: Vec<&Owned> = pods.iter().filter(|pod| pod.is_active()).collect();
+    let mut active: Vec<&OwnedPod> = pods.iter().filter(|pod| pod.is_active()).collect();
     active.sort_by_key(|pod| (pod.is_ready(), pod.name.as_str()));
-    let missing = if stops { 0 } else { wanted(job, tally) - tally.active };
+    let missing = if stops { 0 } else { wanted(job, counts) - counts.active };
     let create: Vec<Value> = match is_indexed(job) {
         true => free_indexes(job, pods)
             .take(usize::try_from(missing).unwrap_or(0))
@@ -69,11 +69,11 @@ pub(super) fn plan(job: &Workload, pods: &[Owned], now: Timestamp) -> Step {
             .collect(),
         false => (0..missing).map(|_| pod(job)).collect(),
     };
-    Step::Work(Plan {
+    Step::Apply(Plan {
         create,
         delete: active.iter().take(surplus).map(|pod| pod.name.clone()).collect(),
-        status: status(job, pods, tally, end, now),
-        again_in: seconds_left.map(|rest| Duration::from_secs(u64::try_from(rest).unwrap_or(0))),
+        status: status(job, pods, counts, end, now),
+        requeue_after: seconds_left.map(|rest| Duration::from_secs(u64::try_from(rest).unwrap_or(0))),
     })
 }
 
@@ -89,7 +89,7 @@ fn is_indexed(job: &Workload) -> bool {
     job.spec["completionMode"] == "Indexed"
 }
 
-/// The pod with this number. Its containers are told it by a variable, as in real clusters.
+/// The pod with this completion index, which its containers get as an environment variable.
 fn indexed_pod(job: &Workload, index: i64) -> Value {
     let mut pod = pod(job);
     let name = format!("{}-{index}", job.name());
@@ -111,8 +111,8 @@ fn indexed_pod(job: &Workload, index: i64) -> Value {
     pod
 }
 
-/// Numbers without a pod that is active or has succeeded, the lowest first.
-fn free_indexes(job: &Workload, pods: &[Owned]) -> impl Iterator<Item = i64> {
+/// Completion indexes without an active or succeeded pod, the lowest first.
+fn free_indexes(job: &Workload, pods: &[OwnedPod]) -> impl Iterator<Item = i64> {
     let taken = pods
         .iter()
         .filter(|pod| pod.phase == Phase::Succeeded || pod.is_active());
@@ -120,13 +120,13 @@ fn free_indexes(job: &Workload, pods: &[Owned]) -> impl Iterator<Item = i64> {
     (0..job.spec["completions"].as_i64().unwrap_or(0)).filter(move |index| !taken.contains(index))
 }
 
-/// Numbers whose pod has succeeded.
-fn completed_indexes(pods: &[Owned]) -> BTreeSet<i64> {
+/// Completion indexes whose pod has succeeded.
+fn completed_indexes(pods: &[OwnedPod]) -> BTreeSet<i64> {
     let succeeded = pods.iter().filter(|pod| pod.phase == Phase::Succeeded);
     succeeded.filter_map(|pod| pod.index).collect()
 }
 
-/// `0-2,4`.
+/// The indexes as ranges, e.g. `0-2,4`.
 fn ranges(indexes: &BTreeSet<i64>) -> String {
     let mut ranges: Vec<(i64, i64)> = Vec::new();
     for index in indexes {
@@ -142,12 +142,12 @@ fn ranges(indexes: &BTreeSet<i64>) -> String {
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// Whether the job has ended.
+/// Whether the Job is complete or failed.
 pub(super) fn is_over(job: &Workload) -> bool {
     ended_at(job).is_some()
 }
 
-/// When the job ended.
+/// When the Job completed or failed.
 pub(super) fn ended_at(job: &Workload) -> Option<&str> {
     let ends = ["Complete", "Failed"];
     let kind = ends.into_iter().find(|kind| conditions::holds(&job.status, kind))?;
@@ -158,54 +158,54 @@ pub(super) fn ended_at(job: &Workload) -> Option<&str> {
     )
 }
 
-fn rest(job: &Workload, ended: &str, now: Timestamp) -> Step {
+fn wait_or_delete(job: &Workload, ended: &str, now: Timestamp) -> Step {
     let Some(seconds) = job.spec["ttlSecondsAfterFinished"].as_i64() else {
-        return Step::Rest(None);
+        return Step::Wait(None);
     };
     let ended = ended.parse().unwrap_or(now);
     let passed = now.as_second().saturating_sub(ended.as_second());
     match u64::try_from(seconds.saturating_sub(passed)) {
-        Ok(rest) if rest > 0 => Step::Rest(Some(Duration::from_secs(rest))),
-        _ => Step::Expire,
+        Ok(rest) if rest > 0 => Step::Wait(Some(Duration::from_secs(rest))),
+        _ => Step::Delete,
     }
 }
 
-fn tally(job: &Workload, pods: &[Owned]) -> Tally {
-    let mut tally = Tally::default();
+fn counts(job: &Workload, pods: &[OwnedPod]) -> PodCounts {
+    let mut counts = PodCounts::default();
     for pod in pods {
         match pod.phase {
-            Phase::Succeeded => tally.succeeded += 1,
-            Phase::Failed => tally.failed += 1,
-            Phase::Pending | Phase::Running if pod.leaves => tally.terminating += 1,
+            Phase::Succeeded => counts.succeeded += 1,
+            Phase::Failed => counts.failed += 1,
+            Phase::Pending | Phase::Running if pod.terminating => counts.terminating += 1,
             Phase::Pending | Phase::Running => {
-                tally.active += 1;
-                tally.ready += i64::from(pod.is_ready());
+                counts.active += 1;
+                counts.ready += i64::from(pod.is_ready());
             }
         }
     }
     if is_indexed(job) {
-        // Each number counts once.
-        tally.succeeded = i64::try_from(completed_indexes(pods).len()).unwrap_or(i64::MAX);
+        // Each completion index counts once.
+        counts.succeeded = i64::try_from(completed_indexes(pods).len()).unwrap_or(i64::MAX);
     }
-    tally
+    counts
 }
 
-/// How many pods run at a time.
+/// `spec.parallelism`.
 pub(super) fn parallelism(job: &Workload) -> i64 {
     job.spec["parallelism"].as_i64().unwrap_or(1)
 }
 
-/// How many pods should be active.
-fn wanted(job: &Workload, tally: Tally) -> i64 {
+/// The wanted number of active pods.
+fn wanted(job: &Workload, counts: PodCounts) -> i64 {
     match job.spec["completions"].as_i64() {
-        Some(completions) => parallelism(job).min(completions - tally.succeeded),
-        // A work queue: once a pod has succeeded, no pod is added to those that are left.
-        None if tally.succeeded > 0 => tally.active,
+        Some(completions) => parallelism(job).min(completions - counts.succeeded),
+        // A work queue: after the first success no pod is added.
+        None if counts.succeeded > 0 => counts.active,
         None => parallelism(job),
     }
 }
 
-/// What is left of the time that the job may take.
+/// The rest of `activeDeadlineSeconds`.
 fn seconds_left(job: &Workload, now: Timestamp) -> Option<i64> {
     let deadline = job.spec["activeDeadlineSeconds"].as_i64()?;
     let started = job.status["startTime"]
@@ -215,26 +215,26 @@ fn seconds_left(job: &Workload, now: Timestamp) -> Option<i64> {
     Some(deadline - passed)
 }
 
-fn end(job: &Workload, tally: Tally, seconds_left: Option<i64>) -> Option<End> {
+fn end(job: &Workload, counts: PodCounts, seconds_left: Option<i64>) -> Option<JobEnd> {
     let failed = |reason, message: &str| {
-        Some(End {
+        Some(JobEnd {
             kind: "Failed",
             reason,
             message: message.to_owned(),
         })
     };
     let complete = match job.spec["completions"].as_i64() {
-        Some(completions) => tally.succeeded >= completions,
-        None => tally.succeeded > 0 && tally.active == 0 && tally.terminating == 0,
+        Some(completions) => counts.succeeded >= completions,
+        None => counts.succeeded > 0 && counts.active == 0 && counts.terminating == 0,
     };
     if complete {
-        return Some(End {
+        return Some(JobEnd {
             kind: "Complete",
             reason: "CompletionsReached",
             message: "Reached expected number of succeeded pods".to_owned(),
         });
     }
-    if tally.failed > job.spec["backoffLimit"].as_i64().unwrap_or(BACKOFF_LIMIT) {
+    if counts.failed > job.spec["backoffLimit"].as_i64().unwrap_or(BACKOFF_LIMIT) {
         return failed("BackoffLimitExceeded", "Job has reached the specified backoff limit");
     }
     if seconds_left.is_some_and(|rest| rest <= 0) {
@@ -243,17 +243,17 @@ fn end(job: &Workload, tally: Tally, seconds_left: Option<i64>) -> Option<End> {
     None
 }
 
-fn status(job: &Workload, pods: &[Owned], tally: Tally, end: Option<End>, now: Timestamp) -> Value {
+fn status(job: &Workload, pods: &[OwnedPod], counts: PodCounts, end: Option<JobEnd>, now: Timestamp) -> Value {
     let now = kai_cluster::whole_seconds(now);
     let suspended = job.spec["suspend"] == true;
     let mut status = json!({
-        "active": tally.active, "ready": tally.ready, "terminating": tally.terminating,
-        "succeeded": tally.succeeded, "failed": tally.failed,
+        "active": counts.active, "ready": counts.ready, "terminating": counts.terminating,
+        "succeeded": counts.succeeded, "failed": counts.failed,
     });
     if is_indexed(job) {
         status["completedIndexes"] = ranges(&completed_indexes(pods)).into();
     }
-    // A suspended job starts anew when it is resumed.
+    // The start time of a suspended Job is set again when it resumes.
     status["startTime"] = match &job.status["startTime"] {
         _ if suspended => Value::Null,
         Value::Null => now.as_str().into(),
@@ -272,7 +272,7 @@ fn status(job: &Workload, pods: &[Owned], tally: Tally, end: Option<End>, now: T
             message: message.to_owned(),
         });
     }
-    if let Some(End { kind, reason, message }) = end {
+    if let Some(JobEnd { kind, reason, message }) = end {
         let complete = kind == "Complete";
         if complete {
             status["completionTime"] = now.as_str().into();
@@ -292,7 +292,7 @@ fn status(job: &Workload, pods: &[Owned], tally: Tally, end: Option<End>, now: T
                 message: message.clone(),
             });
         }
-        // The pods that were active are deleted with this step.
+        // This step deletes the active pods.
         status["active"] = 0.into();
         status["ready"] = 0.into();
     }
@@ -312,12 +312,12 @@ mod tests {
         Workload::of(json!({ "metadata": { "name": "j" }, "spec": spec, "status": status })).unwrap()
     }
 
-    fn pods(active: usize, succeeded: usize, failed: usize) -> Vec<Owned> {
+    fn pods(active: usize, succeeded: usize, failed: usize) -> Vec<OwnedPod> {
         let of = |phase, count| {
-            let pod = move |number| Owned {
+            let pod = move |number| OwnedPod {
                 name: format!("{phase:?}-{number}"),
                 phase,
-                ..Owned::default()
+                ..OwnedPod::default()
             };
             (0..count).map(pod)
         };
@@ -328,8 +328,8 @@ mod tests {
     }
 
     /// Created, deleted, and the last condition.
-    fn check(job: &Workload, pods: &[Owned], expect: (usize, usize, Option<&str>)) {
-        let Step::Work(plan) = plan(job, pods, NOW.parse().unwrap()) else {
+    fn check(job: &Workload, pods: &[OwnedPod], expect: (usize, usize, Option<&str>)) {
+        let Step::Apply(plan) = plan(job, pods, NOW.parse().unwrap()) else {
             panic!("{:?}: nothing to do", job.spec)
         };
         let last = plan.status["conditions"].as_array().and_then(|list| list.last());
@@ -356,10 +356,10 @@ mod tests {
         let spec = json!({ "completionMode": "Indexed", "completions": 5, "parallelism": 3,
             "template": { "spec": { "containers": [{ "name": "main" }] } } });
         let job = job(spec, Value::Null);
-        let pod = |index, phase| Owned {
+        let pod = |index, phase| OwnedPod {
             index: Some(index),
             phase,
-            ..Owned::default()
+            ..OwnedPod::default()
         };
         let pods = [
             pod(0, Phase::Succeeded),
@@ -367,7 +367,7 @@ mod tests {
             pod(2, Phase::Succeeded),
             pod(3, Phase::Running),
         ];
-        let Step::Work(plan) = plan(&job, &pods, NOW.parse().unwrap()) else {
+        let Step::Apply(plan) = plan(&job, &pods, NOW.parse().unwrap()) else {
             panic!("there is work")
         };
         let names: Vec<&Value> = plan.create.iter().map(|pod| &pod["metadata"]["generateName"]).collect();
@@ -406,9 +406,9 @@ mod tests {
             let job = job(json!({ "ttlSecondsAfterFinished": seconds }), status);
             assert_eq!(plan(&job, &[], NOW.parse().unwrap()), expect);
         };
-        check(Value::Null, Step::Rest(None));
-        check(json!(90), Step::Rest(Some(Duration::from_secs(30))));
-        check(json!(60), Step::Expire);
-        check(json!(0), Step::Expire);
+        check(Value::Null, Step::Wait(None));
+        check(json!(90), Step::Wait(Some(Duration::from_secs(30))));
+        check(json!(60), Step::Delete);
+        check(json!(0), Step::Delete);
     }
 }

@@ -1,24 +1,24 @@
-//! The part of kube-controller-manager that clusters without one need for trying and testing: pods of Deployments, ReplicaSets,
-//! StatefulSets, DaemonSets, Jobs and CronJobs, volumes of claims, service accounts of namespaces, and the end of pods of deleted nodes. Works through the Kubernetes API alone.
+//! A small kube-controller-manager: pods of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, volumes of claims,
+//! service accounts of namespaces, and the deletion of pods on deleted nodes. Uses the Kubernetes API alone.
 //!
-//! What to do for an object is decided by a pure function per kind (`replica_set::plan` and so on) from the object and a fresh list of
-//! what it owns; `shell` carries it out. A fresh list instead of the watch, because a watch that lags behind our own writes would make
-//! a controller create the same pods twice.
+//! A pure function per kind (`replica_set::plan` and so on) decides from the object and a fresh list of its owned objects; `reconcile`
+//! carries the plan out. A fresh list, because a watch that lags behind the controller's own writes would make it create the same pods
+//! twice. [`expansion`] uses the same functions to simulate manifests without a cluster.
 
 mod conditions;
 mod cron_job;
 mod daemon_set;
+mod deleted_nodes;
 mod deployment;
 pub mod expansion;
 mod job;
-mod lost_nodes;
-mod nodes;
+mod node_matching;
 mod objects;
 mod other_schedulers;
 mod pods;
+mod reconcile;
 mod replica_set;
 mod revisions;
-mod shell;
 mod stateful_set;
 mod volumes;
 
@@ -34,10 +34,10 @@ use objects::{Claim, CronJob, DaemonSet, Deployment, Job, ReplicaSet, StatefulSe
 pub use other_schedulers::OtherSchedulers;
 pub use volumes::PROVISIONER as VOLUME_PROVISIONER;
 
-/// Objects that are worked on at a time.
+/// Objects that are reconciled at a time.
 const WORKERS_MAX: usize = 8;
 
-/// What there is to work on.
+/// The kinds of work items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Kind {
     Deployment,
@@ -49,12 +49,12 @@ enum Kind {
     Claim,
     Volume,
     Namespace,
-    /// A node that pods are on and that is not there.
-    LostNode,
+    /// A node that has pods and does not exist.
+    DeletedNode,
 }
 
 impl Kind {
-    /// The kind of an owner of pods, replica sets or jobs.
+    /// The work item kind of an owner of pods, ReplicaSets or Jobs.
     fn of_owner(kind: &str) -> Option<Kind> {
         match kind {
             "Deployment" => Some(Kind::Deployment),
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// Owners of objects by the plural of their resource and their key.
+/// Owners of objects, by the objects' plural and key.
 type Owners = FxHashMap<(&'static str, ObjectKey), (Kind, ObjectKey)>;
 
 /// The controllers. Cheap to clone.
@@ -92,12 +92,12 @@ struct Inner {
     classes: Informer<kai_api::StorageClass>,
     namespaces: Informer<kai_api::Namespace>,
     queue: WorkQueue<(Kind, ObjectKey)>,
-    /// To know whom to tell when an owned object is gone. A plain lock: held for look-ups only.
+    /// The owners to reconcile when an owned object is gone. Held for lookups only.
     owners: Mutex<Owners>,
 }
 
 impl Workloads {
-    /// Starts to watch workloads. Must be called within a runtime.
+    /// Starts the watches. Must be called within a runtime.
     pub fn new(context: &Context) -> Workloads {
         let everything = Selection::default();
         let client = &context.client;
@@ -124,7 +124,7 @@ impl Workloads {
         }
     }
 
-    /// Works until dropped.
+    /// Runs the controllers until dropped.
     pub async fn run(&self) {
         let shared = Arc::clone(&self.inner);
         let work = self.inner.queue.run(WORKERS_MAX, move |(kind, key)| {
@@ -134,7 +134,7 @@ impl Workloads {
                     Ok(None) => WorkResult::Done,
                     Ok(Some(pause)) => WorkResult::RequeueAfter(pause),
                     Err(error) => {
-                        tracing::debug!(?kind, %key, %error, "a workload controller could not write; it tries again");
+                        tracing::debug!(?kind, %key, %error, "a workload controller could not write; it retries");
                         WorkResult::Retry
                     }
                 }
@@ -145,7 +145,7 @@ impl Workloads {
 }
 
 impl Inner {
-    /// Turns changes of objects into work.
+    /// Turns changes of objects into work items.
     async fn watch(&self) {
         let wake = Arc::new(Notify::new());
         let pods = self.context.informers.pods().subscribe(&wake);
@@ -162,50 +162,52 @@ impl Inner {
         let namespaces = self.namespaces.subscribe(&wake);
         loop {
             wake.notified().await;
-            self.take(&deployments, Kind::Deployment);
-            self.take(&replica_sets, Kind::ReplicaSet);
-            self.take(&stateful_sets, Kind::StatefulSet);
-            self.take(&daemon_sets, Kind::DaemonSet);
-            self.take(&jobs, Kind::Job);
-            self.take(&cron_jobs, Kind::CronJob);
-            self.take(&claims, Kind::Claim);
-            self.take(&namespaces, Kind::Namespace);
+            self.enqueue_changed(&deployments, Kind::Deployment);
+            self.enqueue_changed(&replica_sets, Kind::ReplicaSet);
+            self.enqueue_changed(&stateful_sets, Kind::StatefulSet);
+            self.enqueue_changed(&daemon_sets, Kind::DaemonSet);
+            self.enqueue_changed(&jobs, Kind::Job);
+            self.enqueue_changed(&cron_jobs, Kind::CronJob);
+            self.enqueue_changed(&claims, Kind::Claim);
+            self.enqueue_changed(&namespaces, Kind::Namespace);
             for (key, pod) in pods.take() {
-                self.tell_owner(&key, pod.as_deref());
+                self.enqueue_owner(&key, pod.as_deref());
                 if let Some(node) = pod.as_deref().and_then(kai_api::Pod::node_name) {
-                    self.look_for_node(node);
+                    self.enqueue_if_node_is_missing(node);
                 }
             }
             if !nodes.take().is_empty() {
-                self.add_all(&self.daemon_sets, Kind::DaemonSet);
+                self.enqueue_all(&self.daemon_sets, Kind::DaemonSet);
                 for pod in self.context.informers.pods().all() {
-                    pod.node_name().into_iter().for_each(|node| self.look_for_node(node));
+                    pod.node_name()
+                        .into_iter()
+                        .for_each(|node| self.enqueue_if_node_is_missing(node));
                 }
             }
-            if self.take(&volumes, Kind::Volume) | !classes.take().is_empty() {
-                self.add_all(&self.claims, Kind::Claim);
+            if self.enqueue_changed(&volumes, Kind::Volume) | !classes.take().is_empty() {
+                self.enqueue_all(&self.claims, Kind::Claim);
             }
         }
     }
 
-    /// Adds what changed, and its owners. Answers whether there was any.
-    fn take<T: Object>(&self, changed: &Subscription<T>, kind: Kind) -> bool {
+    /// Enqueues changed objects and their owners. Returns whether there were any.
+    fn enqueue_changed<T: Object>(&self, changed: &Subscription<T>, kind: Kind) -> bool {
         let changed = changed.take();
         for (key, object) in &changed {
-            self.tell_owner(key, object.as_deref());
+            self.enqueue_owner(key, object.as_deref());
             self.queue.add((kind, key.clone()));
         }
         !changed.is_empty()
     }
 
-    fn add_all<T: Object>(&self, informer: &Informer<T>, kind: Kind) {
+    fn enqueue_all<T: Object>(&self, informer: &Informer<T>, kind: Kind) {
         for object in informer.all() {
             self.queue.add((kind, ObjectKey::of(&*object)));
         }
     }
 
-    /// An owned object changed: its owner has to look.
-    fn tell_owner<T: Object>(&self, key: &ObjectKey, owned: Option<&T>) {
+    /// Enqueues the owner of a changed object.
+    fn enqueue_owner<T: Object>(&self, key: &ObjectKey, owned: Option<&T>) {
         let plural = match &T::RESOURCE.plural {
             std::borrow::Cow::Borrowed(plural) => *plural,
             std::borrow::Cow::Owned(_) => return,

@@ -1,15 +1,15 @@
-//! Workloads as their controllers read them.
+//! Workloads as controllers read them.
 
 use kai_api::{Metadata, Object, ObjectReference, Resource, Scope};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// An object of any kind that these controllers work on.
+/// An object of any kind that these controllers reconcile.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(try_from = "Raw")]
 pub struct Workload {
     pub(super) metadata: Metadata,
-    /// Counts the changes of the spec.
+    /// `metadata.generation`.
     pub(super) generation: i64,
     pub(super) spec: Value,
     pub(super) status: Value,
@@ -77,17 +77,17 @@ impl Workload {
         serde_json::from_value(value).ok()
     }
 
-    /// How many pods it wants.
+    /// `spec.replicas`.
     pub(super) fn replicas(&self) -> i64 {
         self.spec["replicas"].as_i64().unwrap_or(1)
     }
 
-    /// For how long a pod has to be ready before it counts as available.
+    /// `spec.minReadySeconds`.
     pub(super) fn min_ready_seconds(&self) -> i64 {
         self.spec["minReadySeconds"].as_i64().unwrap_or(0)
     }
 
-    /// How many old revisions of its template are kept.
+    /// `spec.revisionHistoryLimit`.
     pub(super) fn history_limit(&self) -> usize {
         let limit = self.spec["revisionHistoryLimit"].as_u64().unwrap_or(10);
         usize::try_from(limit).unwrap_or(usize::MAX)
@@ -106,7 +106,7 @@ impl Workload {
         self.metadata.creation_timestamp.as_deref().unwrap_or_default()
     }
 
-    /// A number of its status.
+    /// A number of the status.
     pub(super) fn counter(&self, field: &str) -> i64 {
         self.status[field].as_i64().unwrap_or(0)
     }
@@ -119,7 +119,7 @@ impl Workload {
             .any(|reference| &*reference.uid == uid)
     }
 
-    /// What events about it are about.
+    /// The reference for events about the object.
     pub(super) fn about(&self, resource: &Resource) -> ObjectReference {
         ObjectReference {
             api_version: resource.api_version(),
@@ -130,7 +130,7 @@ impl Workload {
         }
     }
 
-    /// Metadata of an object that this workload owns: no more than the owner.
+    /// Metadata of an owned object, with the owner reference only.
     pub(super) fn owner(&self, resource: &Resource) -> Value {
         json!({ "ownerReferences": [{
             "apiVersion": resource.api_version(),
@@ -142,12 +142,12 @@ impl Workload {
         }] })
     }
 
-    /// A pod of the workload's template, without a name.
+    /// A pod from the workload's template, without a name.
     pub(super) fn pod(&self, resource: &Resource) -> Value {
         self.pod_of(resource, &self.spec["template"])
     }
 
-    /// A pod of this template that the workload owns, without a name.
+    /// An owned pod from this template, without a name.
     pub(super) fn pod_of(&self, resource: &Resource, template: &Value) -> Value {
         let mut metadata = self.owner(resource);
         copy_present(&template["metadata"], &mut metadata, &["labels", "annotations"]);
@@ -155,7 +155,7 @@ impl Workload {
     }
 }
 
-/// Copies the fields that hold something. A null must not be written: admission policies fail on it.
+/// Copies the fields that are not null. Admission policies fail on a null.
 pub(super) fn copy_present(from: &Value, to: &mut Value, fields: &[&str]) {
     for field in fields {
         if !from[field].is_null() {
@@ -164,12 +164,12 @@ pub(super) fn copy_present(from: &Value, to: &mut Value, fields: &[&str]) {
     }
 }
 
-/// A short name for the content of a template, which serde writes with sorted keys.
+/// The hash of a template. serde_json writes keys in sorted order.
 pub(super) fn template_hash(template: &Value) -> String {
     short_hash(&template.to_string())
 }
 
-/// Ten hexadecimal digits for a text: FNV-1a.
+/// The FNV-1a hash of a text as ten hexadecimal digits.
 pub(super) fn short_hash(text: &str) -> String {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -177,7 +177,7 @@ pub(super) fn short_hash(text: &str) -> String {
     format!("{:010x}", hash & 0xff_ffff_ffff)
 }
 
-/// A number or a percentage of `total`, as the fields of update strategies have it.
+/// The value of an `IntOrString` of an update strategy: a number, or a percentage of `total`.
 pub(super) fn int_or_percent(value: &Value, total: i64, round_up: bool) -> Option<i64> {
     if let Some(number) = value.as_i64() {
         return Some(number);

@@ -1,16 +1,16 @@
-//! Tells the users of pods that no scheduler will place: their `schedulerName` is of a scheduler that does not run in this cluster.
+//! Records an event for pods whose `schedulerName` names a scheduler that does not run in this cluster.
 
 use std::sync::Arc;
 
 use kai_api::ObjectReference;
 use kai_cluster::{Context, EventRecorder, ObjectEvent, Severity};
 
-/// Watches for pods of schedulers that are not here.
+/// Watches for pods of missing schedulers.
 #[derive(Debug)]
 pub struct OtherSchedulers {
     context: Context,
     events: EventRecorder,
-    /// The schedulers that are here.
+    /// The schedulers of this cluster.
     present: Vec<String>,
 }
 
@@ -24,18 +24,18 @@ impl OtherSchedulers {
         }
     }
 
-    /// Works until dropped.
+    /// Runs until dropped.
     pub async fn run(&self) {
         let pods = self.context.informers.pods().subscribe(&Arc::default());
-        let mut told = rustc_hash::FxHashSet::default();
+        let mut reported = rustc_hash::FxHashSet::default();
         loop {
             for (key, pod) in pods.changed().await {
                 let Some(pod) = pod else {
-                    told.remove(&key);
+                    reported.remove(&key);
                     continue;
                 };
                 let Some(message) = self.problem(&pod) else { continue };
-                if !told.insert(key) {
+                if !reported.insert(key) {
                     continue;
                 }
                 let note = ObjectEvent {
@@ -56,7 +56,7 @@ impl OtherSchedulers {
         }
     }
 
-    /// Why nobody will place the pod.
+    /// Why no scheduler will place the pod.
     fn problem(&self, pod: &kai_api::Pod) -> Option<String> {
         let name = pod.scheduler_name();
         if pod.node_name().is_some() || self.present.iter().any(|present| present == name) {

@@ -1,4 +1,4 @@
-//! The pods of a workload as its controller sees them. Pure.
+//! The pods of a workload as controllers read them. Pure.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use super::objects::Workload;
 
 /// A pod that a workload owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Owned {
+pub(super) struct OwnedPod {
     pub(super) name: String,
     pub(super) phase: Phase,
-    /// Since when it is ready.
+    /// Since when the pod is ready.
     pub(super) ready_since: Option<Timestamp>,
-    /// Whether its deletion was asked for.
-    pub(super) leaves: bool,
+    /// Whether the pod has a deletionTimestamp.
+    pub(super) terminating: bool,
     pub(super) node: Option<String>,
-    /// The value of its label `controller-revision-hash`.
+    /// The label `controller-revision-hash`.
     pub(super) revision: String,
     pub(super) created: String,
     pub(super) deletion_cost: i64,
-    /// Its number, as a pod of an indexed job.
+    /// The completion index in an indexed Job.
     pub(super) index: Option<i64>,
 }
 
-/// Label and annotation of pods of indexed jobs.
+/// Label and annotation of the completion index.
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// How far a pod has come.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     #[default]
@@ -38,9 +38,9 @@ pub(super) enum Phase {
     Failed,
 }
 
-impl Owned {
+impl OwnedPod {
     /// Reads a pod from a list.
-    pub(super) fn of(pod: &Value) -> Owned {
+    pub(super) fn of(pod: &Value) -> OwnedPod {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (metadata, status) = (&pod["metadata"], &pod["status"]);
         let mut conditions = status["conditions"].as_array().into_iter().flatten();
@@ -48,7 +48,7 @@ impl Owned {
         let since = ready.map(|condition| condition["lastTransitionTime"].as_str().unwrap_or_default());
         let number = |value: &Value| value.as_str().and_then(|text| text.parse::<i64>().ok());
         let cost = &metadata["annotations"]["controller.kubernetes.io/pod-deletion-cost"];
-        Owned {
+        OwnedPod {
             name: text(&metadata["name"]),
             phase: match status["phase"].as_str() {
                 Some("Running") => Phase::Running,
@@ -57,7 +57,7 @@ impl Owned {
                 _ => Phase::Pending,
             },
             ready_since: since.map(|text| text.parse().unwrap_or(Timestamp::MIN)),
-            leaves: !metadata["deletionTimestamp"].is_null(),
+            terminating: !metadata["deletionTimestamp"].is_null(),
             node: target_node(pod).map(str::to_owned),
             revision: text(&metadata["labels"]["controller-revision-hash"]),
             created: text(&metadata["creationTimestamp"]),
@@ -66,9 +66,9 @@ impl Owned {
         }
     }
 
-    /// Whether it runs or may still run.
+    /// Whether the pod is neither terminal nor terminating.
     pub(super) fn is_active(&self) -> bool {
-        !self.leaves && !self.has_ended()
+        !self.terminating && !self.has_ended()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -79,7 +79,7 @@ impl Owned {
         self.ready_since.is_some()
     }
 
-    /// How long it takes until the pod counts as available. Zero if it does now, `None` if it is not ready.
+    /// The time until the pod is available: zero if it is, `None` if it is not ready.
     pub(super) fn available_in(&self, min_ready_seconds: i64, now: Timestamp) -> Option<Duration> {
         let since = self.ready_since?;
         let passed = now.as_second().saturating_sub(since.as_second());
@@ -88,7 +88,7 @@ impl Owned {
     }
 }
 
-/// The node that a pod is on, or the only one that it may be on, as pods of daemon sets have it.
+/// The node of a pod, or the node that the affinity of a DaemonSet's pod names.
 fn target_node(pod: &Value) -> Option<&str> {
     let affinity = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let wanted = &affinity["nodeSelectorTerms"][0]["matchFields"][0];
@@ -96,19 +96,19 @@ fn target_node(pod: &Value) -> Option<&str> {
     pod["spec"]["nodeName"].as_str().or(by_affinity.flatten())
 }
 
-/// Pods counted as the status of most workloads has them.
+/// The pod counts of a workload's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) active: i64,
     pub(super) ready: i64,
     pub(super) available: i64,
-    /// When the next of the ready pods becomes available.
+    /// When the next ready pod becomes available.
     pub(super) next_available_in: Option<Duration>,
 }
 
 impl Counts {
-    /// Counts the active ones of these pods.
-    pub(super) fn of<'a>(workload: &Workload, pods: impl IntoIterator<Item = &'a Owned>, now: Timestamp) -> Counts {
+    /// Counts the active pods.
+    pub(super) fn of<'a>(workload: &Workload, pods: impl IntoIterator<Item = &'a OwnedPod>, now: Timestamp) -> Counts {
         let mut counts = Counts::default();
         for pod in pods.into_iter().filter(|pod| pod.is_active()) {
             counts.active += 1;
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_ready_pod_is_available_after_min_ready_seconds() {
-        let pod = Owned::of(
+        let pod = OwnedPod::of(
             &json!({ "metadata": { "name": "a" }, "status": { "phase": "Running", "conditions": [
             { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" },
         ] } }),
@@ -145,6 +145,6 @@ mod tests {
             Some(Duration::from_secs(6))
         );
         assert_eq!(pod.available_in(10, at("2026-01-01T00:00:10Z")), Some(Duration::ZERO));
-        assert_eq!(Owned::default().available_in(0, at("2026-01-01T00:00:00Z")), None);
+        assert_eq!(OwnedPod::default().available_in(0, at("2026-01-01T00:00:00Z")), None);
     }
 }

@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 
 use super::conditions::{self, Condition};
 use super::objects::{ReplicaSet, Workload};
-use super::pods::{Counts, Owned};
+use super::pods::{Counts, OwnedPod};
 
-/// What to do for a workload whose pods are created and deleted one by one.
+/// The writes for a workload that creates and deletes its pods itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) create: Vec<Value>,
     pub(super) delete: Vec<String>,
     pub(super) status: Value,
-    /// When time alone changes the status.
-    pub(super) again_in: Option<Duration>,
+    /// When the passing of time changes the status.
+    pub(super) requeue_after: Option<Duration>,
 }
 
-pub(super) fn plan(set: &Workload, owned: &[Owned], now: Timestamp) -> Plan {
-    let mut active: Vec<&Owned> = owned.iter().filter(|pod| pod.is_active()).collect();
+pub(super) fn plan(set: &Workload, owned: &[OwnedPod], now: Timestamp) -> Plan {
+    let mut active: Vec<&OwnedPod> = owned.iter().filter(|pod| pod.is_active()).collect();
     let wanted = usize::try_from(set.replicas()).unwrap_or(0);
     let create = (active.len()..wanted).map(|_| {
         let mut pod = set.pod(&ReplicaSet::RESOURCE);
@@ -29,9 +29,9 @@ pub(super) fn plan(set: &Workload, owned: &[Owned], now: Timestamp) -> Plan {
         pod
     });
     let create = create.collect();
-    // In this order the real controller gives pods up: without a node, not running, not ready, cheap, young.
+    // The deletion order of the real controller: without a node, not running, not ready, low deletion cost, young.
     active.sort_by(|a, b| {
-        let key = |pod: &Owned| (pod.node.is_some(), pod.phase, pod.is_ready(), pod.deletion_cost);
+        let key = |pod: &OwnedPod| (pod.node.is_some(), pod.phase, pod.is_ready(), pod.deletion_cost);
         key(a)
             .cmp(&key(b))
             .then_with(|| b.created.cmp(&a.created))
@@ -44,7 +44,7 @@ pub(super) fn plan(set: &Workload, owned: &[Owned], now: Timestamp) -> Plan {
         create,
         delete,
         status: status(set, counts),
-        again_in: counts.next_available_in,
+        requeue_after: counts.next_available_in,
     }
 }
 
@@ -58,7 +58,7 @@ fn status(set: &Workload, counts: Counts) -> Value {
     })
 }
 
-/// The conditions of a replica set whose pods could or could not be created.
+/// The condition `ReplicaFailure`, if the creation of pods failed.
 pub(super) fn failure(set: &Workload, failed: Option<String>, now: &str) -> Value {
     let conditions: Vec<Condition> = failed
         .into_iter()
@@ -85,16 +85,16 @@ mod tests {
         .unwrap()
     }
 
-    fn pod(name: &str, phase: Phase) -> Owned {
-        Owned {
+    fn pod(name: &str, phase: Phase) -> OwnedPod {
+        OwnedPod {
             name: name.to_owned(),
             phase,
             ready_since: (phase == Phase::Running).then_some(Timestamp::UNIX_EPOCH),
-            ..Owned::default()
+            ..OwnedPod::default()
         }
     }
 
-    fn check(replicas: i64, owned: &[Owned], created: usize, deleted: &[&str]) {
+    fn check(replicas: i64, owned: &[OwnedPod], created: usize, deleted: &[&str]) {
         let plan = plan(&set(replicas), owned, Timestamp::UNIX_EPOCH);
         assert_eq!(
             (plan.create.len(), plan.delete.as_slice()),
@@ -109,8 +109,8 @@ mod tests {
     fn a_replica_set_keeps_its_number() {
         check(3, &[pod("a", Phase::Running)], 2, &[]);
         check(1, &[pod("a", Phase::Running), pod("b", Phase::Pending)], 0, &["b"]);
-        let leaving = Owned {
-            leaves: true,
+        let leaving = OwnedPod {
+            terminating: true,
             ..pod("a", Phase::Running)
         };
         check(1, &[leaving], 1, &[]);

@@ -1,4 +1,4 @@
-//! ControllerRevisions: the templates that a stateful set or daemon set had, for `kubectl rollout history` and `undo`. Pure.
+//! ControllerRevisions: the earlier templates of a StatefulSet or DaemonSet, for `kubectl rollout history` and `undo`. Pure.
 
 use kai_api::Resource;
 use serde_json::{Value, json};
@@ -8,22 +8,22 @@ use super::objects::{Workload, template_hash};
 /// Label of revisions and pods.
 pub(super) const HASH: &str = "controller-revision-hash";
 
-/// What to do about the revisions of a workload.
+/// The revisions of a workload, and the writes that they need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Revisions {
     /// The hash of the present template.
     pub(super) update: String,
-    /// The hash of the template before, while pods of it are to be kept.
+    /// The hash of the previous template during a rollout.
     pub(super) current: String,
-    /// The template of the hash `current`, if it is known.
+    /// The template with the hash `current`, if it is known.
     pub(super) current_template: Option<Value>,
     pub(super) create: Option<Value>,
-    /// A revision that becomes the latest again, with its number.
+    /// An old revision that becomes the latest again, with its new number.
     pub(super) renumber: Option<(String, i64)>,
     pub(super) delete: Vec<String>,
 }
 
-/// Finds the revision of the present template among the workload's `known` ones. `in_use` are hashes of templates of which there are pods.
+/// Finds the revision of the present template among the `known` ones. `in_use` has the template hashes of existing pods.
 pub(super) fn plan(workload: &Workload, resource: &Resource, known: &[Value], in_use: &[&str]) -> Revisions {
     let template = &workload.spec["template"];
     let update = template_hash(template);
@@ -72,7 +72,7 @@ pub(super) fn plan(workload: &Workload, resource: &Resource, known: &[Value], in
 }
 
 impl Revisions {
-    /// The name of a revision as the status has it.
+    /// The name of a revision in the status.
     pub(super) fn name(workload: &Workload, hash: &str) -> String {
         format!("{}-{hash}", workload.name())
     }

@@ -1,27 +1,28 @@
-//! StatefulSets: pods with numbers, in order unless the set says otherwise; updates from the highest number down. Pure.
+//! StatefulSets: pods with ordinals, created in order unless `podManagementPolicy` is `Parallel`; rolling updates from the highest
+//! ordinal down. Pure.
 
 use jiff::Timestamp;
 use kai_api::Object;
 use serde_json::{Value, json};
 
 use super::objects::{StatefulSet, Workload};
-use super::pods::{Counts, Owned};
+use super::pods::{Counts, OwnedPod};
 use super::replica_set::Plan;
 use super::revisions::{HASH, Revisions};
 
-pub(super) fn plan(set: &Workload, owned: &[Owned], revisions: &Revisions, now: Timestamp) -> Plan {
+pub(super) fn plan(set: &Workload, owned: &[OwnedPod], revisions: &Revisions, now: Timestamp) -> Plan {
     let ordered = set.spec["podManagementPolicy"] != "Parallel";
     let wanted = numbers(set);
     let name = |number: i64| format!("{}-{number}", set.name());
     let find = |number: i64| owned.iter().find(|pod| pod.name == name(number));
     let mut plan = Plan::default();
-    // Until every number has a pod that is ready, nothing is updated.
+    // Updates wait until every ordinal has a ready pod.
     let mut complete = true;
     for number in wanted.clone() {
         let pod = find(number);
         match pod {
             None => plan.create.push(new_pod(set, revisions, number)),
-            Some(pod) if pod.has_ended() && !pod.leaves => plan.delete.push(pod.name.clone()),
+            Some(pod) if pod.has_ended() && !pod.terminating => plan.delete.push(pod.name.clone()),
             Some(_) => {}
         }
         complete &= pod.is_some_and(|pod| pod.is_active() && pod.is_ready());
@@ -38,30 +39,33 @@ pub(super) fn plan(set: &Workload, owned: &[Owned], revisions: &Revisions, now: 
         } else {
             &surplus[..]
         };
-        let names = leaving.iter().filter(|pod| !pod.leaves).map(|pod| pod.name.clone());
+        let names = leaving
+            .iter()
+            .filter(|pod| !pod.terminating)
+            .map(|pod| pod.name.clone());
         plan.delete.extend(names);
     } else if complete {
         plan.delete.extend(outdated(set, owned, revisions));
     }
-    (plan.status, plan.again_in) = status(set, owned, revisions, now);
+    (plan.status, plan.requeue_after) = status(set, owned, revisions, now);
     plan
 }
 
-/// The numbers that the pods of the set have.
+/// The ordinals of the set.
 fn numbers(set: &Workload) -> std::ops::Range<i64> {
     let start = set.spec["ordinals"]["start"].as_i64().unwrap_or(0);
     start..start.saturating_add(set.replicas())
 }
 
-fn number_of(set: &Workload, pod: &Owned) -> Option<i64> {
+fn number_of(set: &Workload, pod: &OwnedPod) -> Option<i64> {
     pod.name.strip_prefix(set.name())?.strip_prefix('-')?.parse().ok()
 }
 
-/// Pods beyond the wanted numbers, the highest last.
-fn surplus<'a>(set: &Workload, owned: &'a [Owned]) -> Vec<&'a Owned> {
+/// Pods beyond the wanted ordinals, the highest last.
+fn surplus<'a>(set: &Workload, owned: &'a [OwnedPod]) -> Vec<&'a OwnedPod> {
     let wanted = numbers(set);
     let numbered = owned.iter().filter_map(|pod| Some((number_of(set, pod)?, pod)));
-    let mut surplus: Vec<(i64, &Owned)> = numbered.filter(|(number, _)| !wanted.contains(number)).collect();
+    let mut surplus: Vec<(i64, &OwnedPod)> = numbered.filter(|(number, _)| !wanted.contains(number)).collect();
     surplus.sort_by_key(|(number, _)| *number);
     surplus.into_iter().map(|(_, pod)| pod).collect()
 }
@@ -72,14 +76,14 @@ fn partition(set: &Workload) -> i64 {
         .unwrap_or(0)
 }
 
-/// The highest pod of an old template; the next one goes when this one is back and ready.
-fn outdated(set: &Workload, owned: &[Owned], revisions: &Revisions) -> Option<String> {
+/// The pod of an old template with the highest ordinal. The next one follows once its replacement is ready.
+fn outdated(set: &Workload, owned: &[OwnedPod], revisions: &Revisions) -> Option<String> {
     if set.spec["updateStrategy"]["type"] == "OnDelete" {
         return None;
     }
     let old = owned
         .iter()
-        .filter(|pod| pod.revision != revisions.update && !pod.leaves);
+        .filter(|pod| pod.revision != revisions.update && !pod.terminating);
     let numbered = old.filter_map(|pod| Some((number_of(set, pod)?, pod)));
     let updated = numbered.filter(|(number, _)| *number >= partition(set));
     updated
@@ -121,7 +125,7 @@ fn claim_templates(set: &Workload) -> impl Iterator<Item = &Value> {
     set.spec["volumeClaimTemplates"].as_array().into_iter().flatten()
 }
 
-/// The volume claims of a pod of the set.
+/// The volume claims of a pod.
 pub(super) fn claims(set: &Workload, pod: &str) -> Vec<Value> {
     let made = claim_templates(set).map(|template| {
         let mut claim = json!({ "metadata": {}, "spec": template["spec"] });
@@ -139,7 +143,7 @@ pub(super) fn claims(set: &Workload, pod: &str) -> Vec<Value> {
 
 fn status(
     set: &Workload,
-    owned: &[Owned],
+    owned: &[OwnedPod],
     revisions: &Revisions,
     now: Timestamp,
 ) -> (Value, Option<std::time::Duration>) {
@@ -184,17 +188,17 @@ mod tests {
         Workload::of(set).unwrap()
     }
 
-    fn pod(name: &str, revision: &str, ready: bool) -> Owned {
-        Owned {
+    fn pod(name: &str, revision: &str, ready: bool) -> OwnedPod {
+        OwnedPod {
             name: name.to_owned(),
             phase: Phase::Running,
             revision: revision.to_owned(),
             ready_since: ready.then_some(Timestamp::UNIX_EPOCH),
-            ..Owned::default()
+            ..OwnedPod::default()
         }
     }
 
-    fn check(spec: Value, owned: &[Owned], created: &[&str], deleted: &[&str]) {
+    fn check(spec: Value, owned: &[OwnedPod], created: &[&str], deleted: &[&str]) {
         let revisions = Revisions {
             update: "new".to_owned(),
             current: "old".to_owned(),

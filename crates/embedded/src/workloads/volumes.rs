@@ -1,26 +1,26 @@
-//! Volumes of claims: volumes that exist are matched to claims, and classes of the simulated provisioner get new ones. Nothing is
-//! stored anywhere. Which volume suits a claim is decided by pure functions; the rest carries it out.
+//! PersistentVolumes: binds existing volumes to claims, and provisions volumes of StorageClasses with the simulated provisioner. Nothing
+//! is stored on disk. Pure functions choose the volume of a claim.
 
 use kai_api::{Object, ObjectKey, VolumeBinding};
 use kai_cluster::{Error, Part, Patch, Selection, Severity, Target};
 use serde_json::{Value, json};
 
 use super::objects::{Claim, Volume, Workload};
-use super::shell::{Again, ignore_conflict};
+use super::reconcile::{RequeueAfter, ignore_conflict};
 use super::{Inner, Kind};
 
-/// The provisioner of classes whose volumes are simulated.
+/// The provisioner of simulated volumes.
 pub const PROVISIONER: &str = "sim.kai.scheduler/volumes";
-/// Annotation of a claim: the node that a scheduler chose for the pod that uses it.
+/// Claim annotation: the node that the scheduler chose for the claim's pod.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation of a volume: who made it.
+/// Volume annotation: the provisioner.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 impl Inner {
-    pub(super) async fn claim(&self, key: &ObjectKey) -> Result<Again, Error> {
+    pub(super) async fn claim(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let Some(claim) = self.claims.get(key) else {
-            // Its volume finds out that it is nobody's any more.
-            self.add_all(&self.volumes, Kind::Volume);
+            // The volume of the deleted claim becomes released.
+            self.enqueue_all(&self.volumes, Kind::Volume);
             return Ok(None);
         };
         let claim = &claim.0;
@@ -50,8 +50,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Says on both sides that claim and volume belong together. The volume comes first: a claim that looks elsewhere meanwhile finds
-    /// it taken.
+    /// Binds claim and volume to each other. The volume is written first, so that no other claim takes it meanwhile.
     async fn bind(&self, key: &ObjectKey, claim: &Workload, volume: &Workload) -> Result<(), Error> {
         let client = &self.context.client;
         let reference = json!({
@@ -73,7 +72,7 @@ impl Inner {
         self.write_status(target_of(key), claim, status).await
     }
 
-    /// Makes a volume for the claim, or tells its user why there is none.
+    /// Creates a volume for the claim, or records an event with the reason why not.
     async fn provision(&self, key: &ObjectKey, claim: &Workload) -> Result<(), Error> {
         let Some(name) = class_name(claim) else {
             let message = "no persistent volumes available for this claim and no storage class is set";
@@ -88,7 +87,7 @@ impl Inner {
         let waits = class.volume_binding() == VolumeBinding::WaitForFirstConsumer;
         if waits && claim.metadata.annotations.text(SELECTED_NODE).is_none() {
             let message = "waiting for first consumer to be created before binding";
-            self.tell(claim, &Claim::RESOURCE, "WaitForFirstConsumer", message.to_owned())
+            self.emit(claim, &Claim::RESOURCE, "WaitForFirstConsumer", message.to_owned())
                 .await;
             return Ok(());
         }
@@ -119,15 +118,15 @@ impl Inner {
             volume["metadata"]["name"].as_str().unwrap_or_default()
         );
         ignore_conflict(client.create(&Volume::RESOURCE, "", volume).await)?;
-        // The volume's own change has the claim looked at again.
-        self.tell(claim, &Claim::RESOURCE, "ProvisioningSucceeded", message)
+        // The change of the volume enqueues the claim again.
+        self.emit(claim, &Claim::RESOURCE, "ProvisioningSucceeded", message)
             .await;
         Ok(())
     }
 
-    pub(super) async fn volume(&self, key: &ObjectKey) -> Result<Again, Error> {
+    pub(super) async fn volume(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let Some(volume) = self.volumes.get(key) else {
-            // Claims that were bound to it look for themselves.
+            // `claim` handles claims whose volume is gone.
             return Ok(None);
         };
         let volume = &volume.0;
@@ -166,12 +165,12 @@ fn target_of(key: &ObjectKey) -> Target<'_> {
     Target::of::<Claim>(&key.namespace, &key.name)
 }
 
-/// The class of a claim or volume; `None` for none.
+/// The StorageClass of a claim or volume.
 fn class_name(of: &Workload) -> Option<&str> {
     of.spec["storageClassName"].as_str().filter(|name| !name.is_empty())
 }
 
-/// The smallest volume that the claim can have. One that names the claim comes before all others.
+/// The smallest volume that fits the claim. A volume reserved for the claim comes first.
 fn suitable<'a>(claim: &Workload, volumes: &'a [Workload]) -> Option<&'a Workload> {
     let live = volumes.iter().filter(|volume| !volume.metadata.is_terminating());
     if let Some(name) = claim.spec["volumeName"].as_str().filter(|name| !name.is_empty()) {
@@ -182,7 +181,7 @@ fn suitable<'a>(claim: &Workload, volumes: &'a [Workload]) -> Option<&'a Workloa
     fitting.min_by_key(|volume| (volume.spec["claimRef"].is_null(), capacity(volume), volume.name()))
 }
 
-/// Whether the volume is nobody's, or reserved for this claim.
+/// Whether the volume is unbound, or reserved for this claim.
 fn is_free_for(volume: &Workload, claim: &Workload) -> bool {
     let reference = &volume.spec["claimRef"];
     let uid = reference["uid"].as_str().unwrap_or_default();

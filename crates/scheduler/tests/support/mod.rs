@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_embedded::server::{Clock, DeleteOptions, Door, Faults, Options, Patch, Server};
+use kai_embedded::server::{Clock, DeleteOptions, Faults, Options, Patch, Server, StoreHandle};
 use kai_scheduler::{Error, Scheduler, Settings};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) struct World {
     pub(crate) server: Server,
-    pub(crate) store: Door,
+    pub(crate) store: StoreHandle,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) context: kai_cluster::Context,
     pub(crate) task: JoinHandle<Error>,

@@ -1,4 +1,4 @@
-//! Case files: a cluster, how to run it and what must come out, in one JSON or YAML document.
+//! Case files: a cluster, how to run it and the expected result, in one JSON or YAML document.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::expectation::{ExpectedTotals, RawExpect};
-use super::files::{Format, format_of_text};
-use super::objects::{Collector, kind_of_list};
+use super::objects::{ObjectCollector, kind_of_list};
 use super::params::Params;
-use super::tree::{documents, typed};
-use super::{Expectation, Scenario, View, Warnings, display, fields};
+use super::parse::{documents, typed};
+use super::sources::{Format, format_of_text};
+use super::{Expectation, Scenario, View, Warnings, display, unknown_fields};
 use crate::Error;
 
-/// The clock of a case that states none.
+/// The clock of a case without `now`.
 const NOW_DEFAULT: Millis = Millis(0);
-/// Benchmarks are files of 60 MB that a program wrote; the search for slips of the pen would take longer than the run.
+/// Larger files are not checked for unknown fields: generated benchmarks have 60 MB, and the check would take longer than the run.
 const CHECKED_BYTES_MAX: usize = 4 << 20;
-/// More cycles than any case needs; keeps a slip of the pen from running for ever.
+/// More cycles than any case needs. Keeps a typo from running forever.
 const CYCLES_MAX: u32 = 1_000_000;
 
 #[derive(Debug, Deserialize)]
@@ -36,23 +36,23 @@ struct Case {
     #[serde(default)]
     params: Params,
     hold_releasing: Option<Vec<Text>>,
-    objects: Option<Collector>,
+    objects: Option<ObjectCollector>,
     expect: Option<RawExpect>,
     expect_totals: Option<ExpectedTotals>,
-    /// For people.
+    /// A description for readers.
     #[serde(rename = "purpose")]
     _purpose: Option<IgnoredAny>,
     /// Holds YAML anchors.
     #[serde(rename = "templates")]
     _templates: Option<IgnoredAny>,
-    /// Where another scheduler put the pods, for comparisons.
+    /// The nodes that another scheduler chose, for comparisons.
     #[serde(rename = "peerNodes")]
     _peer_nodes: Option<IgnoredAny>,
 }
 
 pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     if format_of_text(path, text) == Format::Json {
-        // The way of nearly all cases: straight from the text, borrowing from it.
+        // The fast path of nearly all cases: typed reading without a copy of the text.
         if let Ok(case) = serde_json::from_str::<Case>(text) {
             let mut scenario = scenario(path, case)?;
             if text.len() <= CHECKED_BYTES_MAX
@@ -63,7 +63,7 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
             return Ok(scenario);
         }
     }
-    // Slow and with names: YAML, and JSON that failed.
+    // The slow path, whose errors name the object and field: YAML, and invalid JSON cases.
     let documents = documents(path, text)?;
     let [document @ Value::Object(_)] = documents.as_slice() else {
         return Err(Error::NoScenario { path: path.to_owned() });
@@ -75,20 +75,20 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     })
 }
 
-/// Warns of fields that objects of the case should not have.
+/// Warns of unknown fields of the objects.
 fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) {
-    let mut told = Warnings::default();
+    let mut found = Warnings::default();
     let lists = document.get("objects").and_then(Value::as_object);
     for (list, objects) in lists.into_iter().flatten() {
         let Some(kind) = kind_of_list(list) else { continue };
         for object in objects.as_array().into_iter().flatten() {
-            fields::check(kind, object, &mut told);
+            unknown_fields::check(kind, object, &mut found);
         }
     }
-    warnings.extend_about(path, told);
+    warnings.extend_about(path, found);
 }
 
-/// Turns `objects.pods[3].spec.x` into the name of the pod and the field within it.
+/// Turns the path `objects.pods[3].spec.x` into an error with the name of the pod and the field within it.
 fn locate(path: &Path, document: &Value, field: &str, problem: String) -> Error {
     let error = |object: String, field: &str| Error::Field {
         path: path.to_owned(),
@@ -127,32 +127,19 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
     };
     let mut config = Config::default();
     if let Some(names) = &case.actions {
-        let read = |name: &Text| {
-            Action::by_name(name).ok_or_else(|| {
-                invalid(
-                    "actions",
-                    format!("{:?} is not an action; known are {ACTIONS}", &**name),
-                )
-            })
-        };
-        config.actions = names.iter().map(read).collect::<Result<_, _>>()?;
+        config.actions = actions(names).map_err(|problem| invalid("actions", problem))?;
     }
-    let cycles = |cycles: Option<u32>, otherwise: u32, field: &str| match cycles.unwrap_or(otherwise) {
-        cycles if cycles > CYCLES_MAX => Err(invalid(field, format!("{cycles} is too many; at most {CYCLES_MAX}"))),
-        cycles => Ok(cycles),
-    };
-    let (run, settle) = (
-        cycles(case.cycles, 1, "cycles")?,
-        cycles(case.settle_cycles, 0, "settleCycles")?,
-    );
-    let (mut warnings, mut told) = (Warnings::default(), Warnings::default());
+    let cycles = checked_cycles(case.cycles.unwrap_or(1)).map_err(|problem| invalid("cycles", problem))?;
+    let settle_cycles = checked_cycles(case.settle_cycles.unwrap_or(0));
+    let settle_cycles = settle_cycles.map_err(|problem| invalid("settleCycles", problem))?;
+    let (mut warnings, mut found) = (Warnings::default(), Warnings::default());
     let mut usage: Vec<Usage> = Vec::new();
     case.params
-        .apply(&mut config, &mut usage, &mut told)
+        .apply(&mut config, &mut usage, &mut found)
         .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
-    warnings.extend_about(path, told);
-    let (mut objects, told) = collector.finish(now);
-    warnings.extend_about(path, told);
+    warnings.extend_about(path, found);
+    let (mut objects, found) = collector.finish(now);
+    warnings.extend_about(path, found);
     objects.usage = usage;
     let group = case.group.as_deref().unwrap_or_default();
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
@@ -161,13 +148,9 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         origin: path.to_owned(),
         now,
         config,
-        cycles: run.max(1),
-        settle_cycles: settle,
-        view: if group.starts_with("action-") || group == "bench" {
-            View::Decisions
-        } else {
-            View::Settled
-        },
+        cycles: cycles.max(1),
+        settle_cycles,
+        view: view_of_group(group),
         hold_releasing: case
             .hold_releasing
             .unwrap_or_default()
@@ -182,6 +165,28 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         refused_pods: 0,
         load_time: Duration::ZERO,
     })
+}
+
+fn actions(names: &[Text]) -> Result<Vec<Action>, String> {
+    let read = |name: &Text| {
+        Action::by_name(name).ok_or_else(|| format!("{:?} is not an action; known are {ACTIONS}", &**name))
+    };
+    names.iter().map(read).collect()
+}
+
+fn checked_cycles(cycles: u32) -> Result<u32, String> {
+    match cycles > CYCLES_MAX {
+        true => Err(format!("{cycles} is too many; at most {CYCLES_MAX}")),
+        false => Ok(cycles),
+    }
+}
+
+/// The moment of the expected statuses, by the group of the case.
+fn view_of_group(group: &str) -> View {
+    match group.starts_with("action-") || group == "bench" {
+        true => View::Decisions,
+        false => View::Settled,
+    }
 }
 
 const ACTIONS: &str = "allocate, consolidation, reclaim, preempt and stalegangeviction";

@@ -1,10 +1,10 @@
-//! What a case says must come out of it.
+//! The expected result of a case.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Everything that is expected.
+/// The expected result of a case.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expectation {
     /// Pods by name, or by `namespace/name`.
@@ -15,15 +15,15 @@ pub struct Expectation {
     pub totals: ExpectedTotals,
 }
 
-/// A pod that must be somewhere.
+/// The expected state of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedPod {
-    /// Name of its status.
+    /// The name of the status.
     pub status: String,
-    /// Its node; `None` = any.
+    /// The node; `None` = any.
     pub node: Option<String>,
-    /// Words that its reason must have in it; `None` = any reason, or none.
+    /// A part of the reason; `None` = any reason, or none.
     pub reason: Option<String>,
 }
 
@@ -31,15 +31,15 @@ pub struct ExpectedPod {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedNode {
-    /// Nobody's.
+    /// Free GPUs.
     #[serde(rename = "idleGPUs")]
     pub idle_gpus: Option<i64>,
-    /// Being freed.
+    /// GPUs of terminating pods.
     #[serde(rename = "releasingGPUs")]
     pub releasing_gpus: Option<i64>,
 }
 
-/// Sums that must come out.
+/// The expected sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExpectedTotals {
@@ -51,11 +51,11 @@ pub struct ExpectedTotals {
     pub evicted: Option<u64>,
     /// Pods bound, at most.
     pub bound_max: Option<u64>,
-    /// Whether every gang must have its minimum or nothing.
+    /// Whether every gang must have its minimum of pods or none.
     pub gang_atomic: Option<bool>,
 }
 
-/// `expect` as written.
+/// The field `expect` as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawExpect {

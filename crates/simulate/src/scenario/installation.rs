@@ -1,5 +1,5 @@
-//! What an installation of kai does to objects before the scheduler sees them: admission and grouping. The rules are the
-//! caller's: roles are not known here.
+//! The interface to admission and grouping, which an installation of kai applies to objects before the scheduler sees them. The caller
+//! implements it, because this crate does not depend on the roles.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use super::{Warnings, display};
 /// An object of a manifest.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The file it is from.
+    /// The file of the object.
     pub file: Arc<Path>,
     /// Its kind.
     pub kind: String,
     /// The object.
     pub object: Value,
-    /// Who wrote it.
+    /// The author of the object.
     pub author: Author,
 }
 
-/// Who wrote an object.
+/// The author of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// The user, in a file.
     User,
-    /// A controller, for an object of the user.
+    /// A controller, on behalf of an object of the user.
     Controller,
 }
 
 impl Document {
-    /// An object that a controller makes for this one.
+    /// An object that a controller creates on behalf of this one.
     pub fn made(&self, kind: &str, object: Value) -> Document {
         Document {
             file: Arc::clone(&self.file),
@@ -46,31 +46,31 @@ impl Document {
         display(&self.kind, &self.object)
     }
 
-    /// Its namespace, `default` where none is written.
+    /// The namespace; `default` if the object has none.
     pub fn namespace(&self) -> &str {
         let written = self.object.pointer("/metadata/namespace").and_then(Value::as_str);
         written.filter(|namespace| !namespace.is_empty()).unwrap_or("default")
     }
 }
 
-/// The manifests of one cluster on their way to the scheduler.
+/// The manifests of one cluster before the scheduler sees them.
 #[derive(Debug, Default)]
 pub struct Manifests {
     /// All objects.
     pub documents: Vec<Document>,
-    /// What to tell the user.
+    /// Warnings for the user.
     pub warnings: Warnings,
-    /// Pods that admission refused. They are not among the objects any more.
+    /// Pods that admission rejected and removed from `documents`.
     pub refused_pods: u64,
 }
 
-/// The rules of an installation.
+/// Admission and grouping of an installation.
 pub trait Installation: Sync {
-    /// Refuses and completes objects, and gives pods their pod groups.
+    /// Rejects and completes objects, and creates the pod groups of pods.
     fn prepare(&self, manifests: &mut Manifests);
 }
 
-/// No installation: pods without a pod group wait.
+/// No installation: pods without a pod group stay pending.
 #[derive(Clone, Copy, Debug)]
 pub struct NotInstalled;
 

@@ -1,4 +1,4 @@
-//! Kubernetes manifests: many documents, lists among them, all of one cluster.
+//! Kubernetes manifests: the documents and lists of one cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,13 +8,12 @@ use kai_engine::model::{Config, Millis};
 use serde_json::Value;
 
 use super::installation::{Author, Document, Installation, Manifests};
-use super::objects::{Collector, KINDS};
-use super::tree::{documents, typed};
-use super::{Scenario, View, Warnings, expand, fields};
+use super::objects::{KINDS, ObjectCollector};
+use super::parse::{documents, typed};
+use super::{Scenario, View, Warnings, unknown_fields, workloads};
 use crate::Error;
 
-/// The clock of manifests without any time in them: 2026-01-01T00:00:00Z. Any fixed time does; the real one would make
-/// two runs differ.
+/// The clock of manifests without a time: 2026-01-01T00:00:00Z. The system time would make two runs differ.
 const NOW_DEFAULT: Millis = Millis(1_767_225_600_000);
 
 pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Installation) -> Result<Scenario, Error> {
@@ -25,29 +24,29 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         .any(|document| group_of(&document.kind).is_some())
     {
         let path = files.first().map(|(path, _)| path.to_path_buf()).unwrap_or_default();
-        let (known, expanded) = (KINDS, expand::KINDS);
+        let (known, expanded) = (KINDS, workloads::KINDS);
         return Err(Error::NothingKnown { path, known, expanded });
     }
-    expand::expand(&mut manifests.documents, &mut manifests.warnings);
+    workloads::expand(&mut manifests.documents, &mut manifests.warnings);
     installation.prepare(&mut manifests);
     let Manifests {
         documents,
         mut warnings,
         refused_pods,
     } = manifests;
-    let mut collector = Collector::of_manifests();
+    let mut collector = ObjectCollector::of_manifests();
     for document in &documents {
         collect(&mut collector, document)?;
         warnings.extend_about(&document.file, std::mem::take(&mut collector.warnings));
     }
-    let now = collector.youngest().unwrap_or(NOW_DEFAULT);
-    let (objects, told) = collector.finish(now);
-    // What is wrong between objects is nobody's own file, once there are several.
+    let now = collector.latest_creation().unwrap_or(NOW_DEFAULT);
+    let (objects, found) = collector.finish(now);
+    // Warnings about references between objects belong to no single file.
     let origin = match files {
         [(path, _)] => *path,
         _ => Path::new(id),
     };
-    warnings.extend_about(origin, told);
+    warnings.extend_about(origin, found);
     Ok(Scenario {
         id: id.to_owned(),
         origin: origin.to_owned(),
@@ -67,7 +66,7 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
     })
 }
 
-/// All objects of the files, lists opened, with warnings about fields that they should not have.
+/// All objects of the files, including items of lists, with warnings about unknown fields.
 fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
     let mut manifests = Manifests::default();
     for (path, text) in files {
@@ -77,14 +76,14 @@ fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
         }
     }
     for document in &manifests.documents {
-        let mut told = Warnings::default();
-        fields::check(&document.kind, &document.object, &mut told);
-        manifests.warnings.extend_about(&document.file, told);
+        let mut found = Warnings::default();
+        unknown_fields::check(&document.kind, &document.object, &mut found);
+        manifests.warnings.extend_about(&document.file, found);
     }
     Ok(manifests)
 }
 
-/// `of_list` is the kind of the list that the object is in: items of a typed list need not repeat it.
+/// Adds an object, or the items of a list. `of_list` is the item kind of the enclosing list: items of a typed list need no `kind`.
 fn open(
     documents: &mut Vec<Document>,
     object: Value,
@@ -106,7 +105,7 @@ fn open(
             problem: "it is missing; every Kubernetes object has one".to_owned(),
         });
     };
-    // A list is never an item of a list.
+    // A list is never an item of another list.
     if of_list.is_none() && kind.ends_with("List") {
         let Some(Value::Array(items)) = object.get("items") else {
             return Ok(());
@@ -124,7 +123,7 @@ fn open(
     Ok(())
 }
 
-/// The API group of the kinds that take part in a run, by themselves or by their pods.
+/// The API group of the kinds that take part in a run, directly or by their pods.
 fn group_of(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "Node" | "Pod" => "",
@@ -137,7 +136,7 @@ fn group_of(kind: &str) -> Option<&'static str> {
     })
 }
 
-/// Other projects have a Queue, a PodGroup and a Job too. The kind of such an object gets its group, so that it is not taken for ours.
+/// The kind, with the API group appended for an equally named kind of another project, such as another Queue or Job.
 fn qualified(kind: String, object: &Value) -> String {
     let written = object.get("apiVersion").and_then(Value::as_str);
     let group = written.map(|version| version.split_once('/').map_or("", |(group, _)| group));
@@ -147,7 +146,7 @@ fn qualified(kind: String, object: &Value) -> String {
     }
 }
 
-fn collect(collector: &mut Collector, document: &Document) -> Result<(), Error> {
+fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), Error> {
     let object = &document.object;
     let read = match document.kind.as_str() {
         "Node" => typed(object).map(|node| collector.node(node)),
@@ -157,12 +156,12 @@ fn collect(collector: &mut Collector, document: &Document) -> Result<(), Error> 
         "PriorityClass" => typed(object).map(|class| collector.priority_class(class)),
         "BindRequest" => typed(object).map(|request| collector.bind_request(request)),
         "Topology" => typed(object).map(|topology| collector.topology(topology)),
-        workload if expand::is_workload(workload) => Ok(()),
+        workload if workloads::is_workload(workload) => Ok(()),
         other => {
             collector.warnings.push(format_args!(
                 "{}: kind: kai simulate does not read {other:?} (it is skipped); it reads {KINDS}, and makes the pods of {}",
                 document.name(),
-                expand::KINDS
+                workloads::KINDS
             ));
             Ok(())
         }

@@ -1,17 +1,26 @@
-//! A scenario: a cluster, how to run it, and what must come out of it.
+//! A scenario: a cluster, how to run it, and the expected result. It is read from a case file or from Kubernetes manifests.
+//!
+//! | module | content |
+//! |---|---|
+//! | `sources` | which files make up which scenario |
+//! | `parse` | JSON and YAML to values; typed reading with the path of a wrong field |
+//! | `case`, `params`, `expectation` | case files |
+//! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
+//! | `objects` | API objects to the engine's types |
+//! | `unknown_fields`, `suggestion`, `warnings` | messages about mistakes in files |
 
 mod case;
-mod expand;
 mod expectation;
-mod fields;
-mod files;
 mod installation;
 mod manifest;
-mod nearest;
 mod objects;
 mod params;
-mod tree;
+mod parse;
+mod sources;
+mod suggestion;
+mod unknown_fields;
 mod warnings;
+mod workloads;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,59 +28,59 @@ use std::time::Duration;
 use kai_engine::model::{Config, GangKey, GangSpec, Millis, NodeSpec, PodSpec, QueueSpec, TopologySpec, Usage};
 
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
-pub use files::{File, Source, discover};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
+pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
 
-pub use kai_embedded::workloads::expansion::{is_made_up, made_up_uid};
+pub use kai_embedded::workloads::expansion::{is_synthetic_uid, synthetic_uid};
 
 use crate::Error;
 
-/// A cluster to run.
+/// A cluster, how to run it, and the expected result.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Its name in results.
+    /// The name in results.
     pub id: String,
-    /// What it was read from, for messages.
+    /// The file or folder, for messages.
     pub origin: PathBuf,
     /// The clock of the first cycle; each further cycle is a second later.
     pub now: Millis,
-    /// Policy.
+    /// The scheduler's configuration.
     pub config: Config,
-    /// Cycles before the expectation must hold.
+    /// The cycles before the check.
     pub cycles: u32,
-    /// Cycles after that, during which it must keep holding.
+    /// Further cycles, after each of which the expectation must still hold.
     pub settle_cycles: u32,
-    /// Which statuses are meant.
+    /// The moment of the expected statuses.
     pub view: View,
-    /// Names of the pod groups whose evicted pods stay.
+    /// Names of the pod groups whose evicted pods stay terminating.
     pub hold_releasing: Vec<String>,
-    /// The cluster.
+    /// The objects of the cluster.
     pub objects: Objects,
-    /// How many pods of each gang must have a place, if any has. Filled in when the run begins.
+    /// For each gang the number of pods that must have a node if any has. Set when the run begins.
     pub(crate) gang_minimums: Vec<(GangKey, u32)>,
-    /// What must come out; `None` = nothing in particular.
+    /// The expected result; `None` without a check.
     pub expectation: Option<Expectation>,
-    /// What was skipped or changed on the way in.
+    /// Warnings about skipped or changed input.
     pub warnings: Warnings,
-    /// The files it was read from.
+    /// The files of the scenario.
     pub files: Vec<PathBuf>,
-    /// Pods of manifests that admission refused.
+    /// Pods of manifests that admission rejected.
     pub refused_pods: u64,
-    /// How long reading took.
+    /// The time of reading.
     pub load_time: Duration,
 }
 
-/// Which moment the statuses of a scenario are about.
+/// The moment of a scenario's pod statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     /// Right after the last cycle's decisions.
     Decisions,
-    /// After the world carried them out: bound pods run, evicted ones are back and wait.
+    /// After the simulated cluster applied the decisions: bound pods run, evicted pods are pending again.
     Settled,
 }
 
-/// The objects of a cluster, as the engine takes them.
+/// The objects of a cluster in the engine's types.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
     /// Nodes.
@@ -88,7 +97,7 @@ pub struct Objects {
     pub usage: Vec<Usage>,
 }
 
-/// Reads a scenario. Manifests go through the rules of the installation; a case is a cluster in which they did their work.
+/// Reads a scenario. Manifests pass through admission and grouping of the installation; the objects of a case have passed already.
 pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario, Error> {
     let started = std::time::Instant::now();
     let mut scenario = match source {
@@ -103,7 +112,7 @@ pub fn load(source: &Source, installation: &dyn Installation) -> Result<Scenario
     Ok(scenario)
 }
 
-/// Reads a case from text. The path is for messages, and its ending tells JSON from YAML.
+/// Reads a case from text. The path is for messages, and its extension tells JSON from YAML.
 pub fn load_case(path: &Path, text: &str) -> Result<Scenario, Error> {
     case::load(path, text)
 }

@@ -1,7 +1,7 @@
 //! Collects API objects, in any order, into the objects of a scenario.
 //!
-//! Each object is turned into the engine's type as soon as it is read, so that a large file is never in memory twice.
-//! What needs others (priority classes, bind requests) is settled at the end.
+//! Each object is converted to the engine's type as soon as it is read, so that a large file is not in memory twice. References between
+//! objects (priority classes, bind requests) are resolved at the end.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::{Author, Objects, Warnings};
 
-/// The kinds that a scheduler reads.
+/// The kinds that the scheduler reads.
 pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest and Topology";
 /// The lists of `objects` in a case.
 const LISTS: [&str; 7] = [
@@ -30,7 +30,7 @@ const LISTS: [&str; 7] = [
     "bindRequests",
 ];
 
-/// The kind of the objects in a list of a case.
+/// The kind of the objects in a list of `objects`.
 pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
     Some(match list {
         "nodes" => "Node",
@@ -44,91 +44,91 @@ pub(super) fn kind_of_list(list: &str) -> Option<&'static str> {
     })
 }
 
-/// Creation time of objects that have none, until the clock of the scenario is known.
+/// The creation time of objects without one, until the clock of the scenario is known.
 const UNKNOWN_TIME: Millis = Millis(i64::MIN);
 
-/// Who wrote the objects.
+/// The source of the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Written {
-    /// Whoever wrote a case: what is odd about it is meant.
+enum Origin {
+    /// A case. Unusual objects are intended there and get no warning.
     #[default]
-    ForATest,
-    /// A user, for a cluster.
-    ForACluster,
+    Case,
+    /// Manifests of a user.
+    Manifests,
 }
 
-/// Objects on their way into a scenario.
+/// Collects the objects of a scenario.
 #[derive(Debug, Default)]
-pub(super) struct Collector {
+pub(super) struct ObjectCollector {
     pub(super) warnings: Warnings,
     classes: PriorityClasses,
-    written: Written,
+    origin: Origin,
     identity: PodIdentity,
     objects: Objects,
     groups: Vec<PodGroup>,
-    /// Pod groups that no user wrote, by namespace and name.
-    made_groups: FxHashSet<(String, String)>,
-    /// Bounds on priorities, by queue.
+    /// Pod groups that a controller created, by namespace and name.
+    generated_groups: FxHashSet<(String, String)>,
+    /// Priority ceilings, by queue.
     ceilings: FxHashMap<String, QueueCeiling>,
     bind_requests: Vec<BindRequest>,
 }
 
-impl Collector {
-    /// Manifests are written by hand: the priority classes of an installation are added.
-    pub(super) fn of_manifests() -> Collector {
-        Collector {
+impl ObjectCollector {
+    /// A collector for manifests, with the priority classes of an installation.
+    pub(super) fn of_manifests() -> ObjectCollector {
+        ObjectCollector {
             classes: PriorityClasses::installed(),
-            written: Written::ForACluster,
-            ..Collector::default()
+            origin: Origin::Manifests,
+            ..ObjectCollector::default()
         }
     }
 
     pub(super) fn node(&mut self, node: Node) {
-        if !self.takes("Node", &node.kind, &node.metadata, Scope::Cluster) {
+        if !self.accepts("Node", &node.kind, &node.metadata, Scope::Cluster) {
             return;
         }
-        if let Some(spec) = self.keep(node.read().map(|read| (read.value, read.problems))) {
+        if let Some(spec) = self.keep_readable(node.read().map(|read| (read.value, read.problems))) {
             self.objects.nodes.push(spec);
         }
     }
 
     pub(super) fn queue(&mut self, queue: Queue) {
-        if !self.takes("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
+        if !self.accepts("Queue", &queue.kind, &queue.metadata, Scope::Cluster) {
             return;
         }
         let name = queue.metadata.plain_name().to_owned();
         self.ceilings.insert(name, queue.priority_ceiling());
-        if let Some(spec) = self.keep(queue.read(UNKNOWN_TIME).map(|read| (read.value, read.problems))) {
+        if let Some(spec) = self.keep_readable(queue.read(UNKNOWN_TIME).map(|read| (read.value, read.problems))) {
             self.objects.queues.push(spec);
         }
     }
 
     pub(super) fn topology(&mut self, topology: Topology) {
-        if !self.takes("Topology", &topology.kind, &topology.metadata, Scope::Cluster) {
+        if !self.accepts("Topology", &topology.kind, &topology.metadata, Scope::Cluster) {
             return;
         }
-        if let Some(spec) = self.keep(topology.read().map(|read| (read.value, read.problems))) {
+        if let Some(spec) = self.keep_readable(topology.read().map(|read| (read.value, read.problems))) {
             self.objects.topologies.push(spec);
         }
     }
 
     pub(super) fn priority_class(&mut self, class: PriorityClass) {
-        if self.takes("PriorityClass", &class.kind, &class.metadata, Scope::Cluster) {
+        if self.accepts("PriorityClass", &class.kind, &class.metadata, Scope::Cluster) {
             self.classes.insert(&class);
         }
     }
 
     pub(super) fn bind_request(&mut self, request: BindRequest) {
-        if self.takes("BindRequest", &request.kind, &request.metadata, Scope::Namespace) {
+        if self.accepts("BindRequest", &request.kind, &request.metadata, Scope::Namespace) {
             self.bind_requests.push(request);
         }
     }
 
     pub(super) fn pod_group(&mut self, group: PodGroup, author: Author) {
-        if self.takes("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
+        if self.accepts("PodGroup", &group.kind, &group.metadata, Scope::Namespace) {
             if author == Author::Controller {
                 let metadata = &group.metadata;
-                self.made_groups
+                self.generated_groups
                     .insert((metadata.namespace().to_owned(), metadata.plain_name().to_owned()));
             }
             self.groups.push(group);
@@ -136,15 +136,15 @@ impl Collector {
     }
 
     pub(super) fn pod(&mut self, pod: Pod) {
-        if !self.takes("Pod", &pod.kind, &pod.metadata, Scope::Namespace) {
+        if !self.accepts("Pod", &pod.kind, &pod.metadata, Scope::Namespace) {
             return;
         }
         let read = pod
             .read(&self.identity, UNKNOWN_TIME)
             .map(|read| (read.value, read.problems));
-        let Some(spec) = self.keep(read) else { return };
+        let Some(spec) = self.keep_readable(read) else { return };
         let waits = spec.node.is_none() && spec.phase == PodPhase::Pending;
-        if self.written == Written::ForACluster && spec.kind == PodKind::Foreign && waits {
+        if self.origin == Origin::Manifests && spec.kind == PodKind::Foreign && waits {
             let (name, scheduler) = (pod.metadata.qualified_name(), pod.scheduler_name());
             let remedy = format!("set it to {} to have the pod scheduled", self.identity.scheduler_name);
             self.warnings.push(format!(
@@ -154,8 +154,8 @@ impl Collector {
         self.objects.pods.push(spec);
     }
 
-    /// Whether the object is what its place says, and in the partition that is run here.
-    fn takes(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
+    /// Whether the object has the expected kind and no node pool label.
+    fn accepts(&mut self, kind: &str, stated: &Option<Text>, metadata: &Metadata, scope: Scope) -> bool {
         let name = || match scope {
             Scope::Cluster => metadata.plain_name().to_owned(),
             Scope::Namespace => metadata.qualified_name(),
@@ -170,19 +170,19 @@ impl Collector {
         let Some(pool) = metadata.node_pool() else { return true };
         if matches!(kind, "Node" | "Queue" | "PodGroup") {
             let label = kai_api::keys::NODE_POOL;
-            let told = format!(
+            let message = format!(
                 "{kind} {}: metadata.labels.{label}: it is in node pool {pool:?}",
                 name()
             );
             self.warnings.push(format!(
-                "{told}; only objects without this label are run here (it is skipped)"
+                "{message}; only objects without this label are run here (it is skipped)"
             ));
             return false;
         }
         true
     }
 
-    fn keep<T>(&mut self, read: Result<(T, Vec<Problem>), Problem>) -> Option<T> {
+    fn keep_readable<T>(&mut self, read: Result<(T, Vec<Problem>), Problem>) -> Option<T> {
         match read {
             Ok((value, problems)) => {
                 problems.iter().for_each(|problem| self.warnings.push(problem));
@@ -195,8 +195,8 @@ impl Collector {
         }
     }
 
-    /// The youngest creation time of anything: the best guess at the clock of a cluster that was written to files.
-    pub(super) fn youngest(&self) -> Option<Millis> {
+    /// The latest creation time of any object: the best guess at the clock of a cluster that was dumped to files.
+    pub(super) fn latest_creation(&self) -> Option<Millis> {
         let groups = self
             .groups
             .iter()
@@ -211,20 +211,20 @@ impl Collector {
             .max()
     }
 
-    /// Settles what needed other objects. `now` is the clock of the scenario.
+    /// Resolves references between objects and returns the objects. `now` is the clock of the scenario.
     pub(super) fn finish(mut self, now: Millis) -> (Objects, Warnings) {
         for group in std::mem::take(&mut self.groups) {
             let name = (
                 group.metadata.namespace().to_owned(),
                 group.metadata.plain_name().to_owned(),
             );
-            // What is wrong with a group that was made is told of the workload that it was made for.
-            let is_made = self.made_groups.contains(&name);
-            let read = group.read(&self.classes, now).map(|read| match is_made {
+            // Warnings about a generated group are given for its workload.
+            let is_generated = self.generated_groups.contains(&name);
+            let read = group.read(&self.classes, now).map(|read| match is_generated {
                 true => (read.value, Vec::new()),
                 false => (read.value, read.problems),
             });
-            if let Some(mut gang) = self.keep(read) {
+            if let Some(mut gang) = self.keep_readable(read) {
                 group.bound_priority(&mut gang, &self.classes, |queue| self.ceilings.get(queue).cloned());
                 self.objects.gangs.push(gang);
             }
@@ -262,14 +262,14 @@ impl Collector {
                 Some(at) => request.attach(&mut self.objects.pods[*at]),
                 None => {
                     let name = request.metadata.qualified_name();
-                    let told = format!("BindRequest {name}: spec.podName: there is no pod {}/{}", key.0, key.1);
-                    self.warnings.push(format!("{told} (the bind request is skipped)"));
+                    let message = format!("BindRequest {name}: spec.podName: there is no pod {}/{}", key.0, key.1);
+                    self.warnings.push(format!("{message} (the bind request is skipped)"));
                 }
             }
         }
     }
 
-    /// What a live scheduler would only show as a reason of a waiting pod is worth a word before the run.
+    /// Warns of missing pod groups, which a real scheduler would only show as the reason of a pending pod.
     fn check_references(&mut self) {
         let gangs: FxHashSet<(&str, &str)> = self
             .objects
@@ -308,9 +308,9 @@ impl Collector {
             .iter()
             .filter(|gang| !queues.contains(gang.queue.as_str()))
         {
-            // The user wrote a workload; whoever made the group of it tells about the queue.
+            // Grouping warns about the queue of the user's workload.
             if self
-                .made_groups
+                .generated_groups
                 .contains(&(gang.key.namespace.clone(), gang.key.name.clone()))
             {
                 continue;
@@ -323,7 +323,7 @@ impl Collector {
         }
     }
 
-    /// A pod on a node that is not there holds nothing: what it uses is missing from every sum.
+    /// Warns of pods on missing nodes: their resources count nowhere.
     fn check_nodes(&mut self) {
         let nodes: FxHashSet<&str> = self.objects.nodes.iter().map(|node| node.name.as_str()).collect();
         for pod in &self.objects.pods {
@@ -338,7 +338,7 @@ impl Collector {
         }
     }
 
-    /// A parent can't keep a promise of more than it has.
+    /// Warns of queues with a larger quota than their parent.
     fn check_quotas(&mut self) {
         let queues = &self.objects.queues;
         let by_name: FxHashMap<&str, &QueueSpec> = queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
@@ -355,7 +355,7 @@ impl Collector {
         }
     }
 
-    /// Of two objects of one name the later counts, as if it had been applied over the earlier.
+    /// Warns of duplicate objects. The later one counts, as if it had been applied after the earlier one.
     fn check_duplicates(&mut self) {
         let Objects {
             nodes,
@@ -398,23 +398,23 @@ enum Scope {
 }
 
 /// The lists of `objects` in a case.
-impl<'de> Deserialize<'de> for Collector {
+impl<'de> Deserialize<'de> for ObjectCollector {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(CollectorVisitor)
+        deserializer.deserialize_map(ObjectCollectorVisitor)
     }
 }
 
-struct CollectorVisitor;
+struct ObjectCollectorVisitor;
 
-impl<'de> Visitor<'de> for CollectorVisitor {
-    type Value = Collector;
+impl<'de> Visitor<'de> for ObjectCollectorVisitor {
+    type Value = ObjectCollector;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("lists of objects by kind")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Collector, A::Error> {
-        let mut all = Collector::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectCollector, A::Error> {
+        let mut all = ObjectCollector::default();
         while let Some(list) = map.next_key::<Text>()? {
             match &*list {
                 "nodes" => map.next_value_seed(Each::new(|node| all.node(node)))?,
@@ -431,7 +431,7 @@ impl<'de> Visitor<'de> for CollectorVisitor {
     }
 }
 
-/// Hands each element of a list over as soon as it is read.
+/// Passes each element of a list to a function as soon as it is read.
 struct Each<T, F>(F, PhantomData<T>);
 
 impl<T, F: FnMut(T)> Each<T, F> {

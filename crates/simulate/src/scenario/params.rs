@@ -1,4 +1,4 @@
-//! Scheduler parameters of a case: the names that KAI gives them.
+//! Scheduler parameters of a case, by KAI's names.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Warnings;
-use super::nearest::suggestion;
-use super::tree::typed;
+use super::parse::typed;
+use super::suggestion::suggestion;
 
-/// `params` of a case; read leniently so that each wrong one can be named.
+/// `params` of a case, untyped, so that a message can name each wrong one.
 #[derive(Debug, Default, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Params(Option<BTreeMap<String, Value>>);
@@ -32,8 +32,8 @@ struct RawUsage {
 }
 
 impl Params {
-    /// Changes the configuration; a value that can't be read is a warning and keeps its default. A name that is not known
-    /// is an error: the name and what is wrong.
+    /// Applies the parameters to the configuration. An invalid value is a warning and keeps the default. An unknown name is an error with
+    /// the name and the problem.
     pub(super) fn apply(
         &self,
         config: &mut Config,
@@ -56,7 +56,7 @@ impl Params {
     }
 }
 
-/// What is wrong with a parameter.
+/// The problem of a parameter.
 enum Wrong {
     Name,
     Value(String),
@@ -68,7 +68,7 @@ impl From<String> for Wrong {
     }
 }
 
-/// All parameters.
+/// The names of all parameters.
 const NAMES: [&str; 13] = [
     "useSchedulingSignatures",
     "allowConsolidatingReclaim",
@@ -110,7 +110,7 @@ fn set(config: &mut Config, usage: &mut Vec<Usage>, name: &str, value: &Value) -
         }
         "placementStrategy" => config.placement = placement(config.placement, value)?,
         "kValue" => config.usage_weight_millionths = millionths(read(value)?)?,
-        // KAI reads the first spelling, which is a slip of the pen; the second is what one would write.
+        // KAI reads the first spelling, which has a typo; the second one is the intended name.
         "relcaimerSaturationMultiplier" | "reclaimerSaturationMultiplier" => {
             config.saturation_multiplier_millionths = millionths(read(value)?)?.max(1_000_000);
         }
@@ -129,7 +129,7 @@ fn duration(value: &Value) -> Result<Millis, String> {
     parse_duration(&read::<Text>(value)?).map_err(|error| error.to_string())
 }
 
-/// A number of a case in the engine's integers; what is below zero counts as zero, as KAI has it.
+/// A number in millionths. As in KAI, a negative number counts as zero.
 fn millionths(value: f64) -> Result<i64, String> {
     if !value.is_finite() || value > 1e6 {
         return Err(format!("{value} is not a usable number; write one from 0 to 1000000"));
@@ -137,7 +137,7 @@ fn millionths(value: f64) -> Result<i64, String> {
     Ok((value.max(0.0) * 1e6).round() as i64)
 }
 
-/// A strategy by its name.
+/// A placement strategy by its name.
 pub(super) fn strategy(name: &str) -> Result<PlacementStrategy, String> {
     match name {
         "binpack" => Ok(PlacementStrategy::Binpack),
@@ -244,9 +244,9 @@ mod tests {
     #[test]
     fn an_unknown_parameter_is_an_error_with_the_nearest_one() {
         let params: Params = serde_json::from_str(r#"{"kvalue":1}"#).unwrap();
-        let told = params.apply(&mut Config::default(), &mut Vec::new(), &mut Warnings::default());
+        let applied = params.apply(&mut Config::default(), &mut Vec::new(), &mut Warnings::default());
         let problem = "there is no such parameter; did you mean kValue?".to_owned();
-        assert_eq!(told, Err(("kvalue".to_owned(), problem)));
+        assert_eq!(applied, Err(("kvalue".to_owned(), problem)));
         for name in NAMES {
             let known = set(&mut Config::default(), &mut Vec::new(), name, &Value::Null);
             assert!(!matches!(known, Err(Wrong::Name)), "{name}");

@@ -1,9 +1,9 @@
-//! Things to tell the user that did not stop anything. Bounded: a file of a hundred thousand bad pods says so once.
+//! Warnings for the user. Bounded, so that a file with a hundred thousand invalid pods prints few lines.
 
 use std::fmt;
 use std::path::Path;
 
-/// More lines than anyone reads.
+/// The lines that are kept; further ones are counted.
 const LINES_MAX: usize = 50;
 
 /// Warnings about one scenario.
@@ -23,7 +23,7 @@ impl Warnings {
         }
     }
 
-    /// All lines, and how many more there were.
+    /// All kept lines, and a line with the number of further ones.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let more = (self.more > 0).then(|| format!("... and {} more warnings", self.more));
         self.lines.iter().cloned().chain(more)
@@ -34,12 +34,12 @@ impl Warnings {
         self.push(format_args!("{}: {line}", file.display()));
     }
 
-    /// How many there are.
+    /// The number of warnings.
     pub fn count(&self) -> usize {
         self.lines.len() + self.more
     }
 
-    /// Appends others, each with the file it is about.
+    /// Appends the warnings of another list, with the file.
     pub fn extend_about(&mut self, file: &Path, other: Warnings) {
         self.more += other.more;
         for line in other.lines {

@@ -1,4 +1,4 @@
-//! Sending an AdmissionReview: to a URL, or to whoever answers for a Service. Knows nothing of what it sends.
+//! Sends an AdmissionReview to a URL, or to the backend of a Service.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use tokio_rustls::TlsConnector;
 
 use crate::server::Server;
 
-/// Longest answer read from a webhook.
+/// The longest response of a webhook.
 const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 type Handler = Arc<dyn Fn(Request<Full<Bytes>>) -> Answer + Send + Sync>;
 
-/// Who answers for a Service.
+/// The backend of a Service.
 #[derive(Clone)]
 pub struct Backend(Kind);
 
@@ -56,7 +56,7 @@ impl Backend {
         })))
     }
 
-    /// A function from AdmissionReview to AdmissionReview.
+    /// A function that answers an AdmissionReview.
     pub fn function(answer: impl Fn(Value) -> Value + Send + Sync + 'static) -> Self {
         let answer = Arc::new(answer);
         Self(Kind::InProcess(Arc::new(move |request| {
@@ -74,7 +74,7 @@ impl Backend {
         })))
     }
 
-    /// A TLS server at an address, known by the Service's name.
+    /// A TLS server at an address, with a certificate for the Service's DNS name.
     pub fn address(address: SocketAddr) -> Self {
         Self(Kind::Address(address))
     }
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Backend {
     }
 }
 
-/// Sends a review as a `clientConfig` says.
+/// Sends a review to the target of a `clientConfig`.
 pub(super) async fn send(server: &Server, config: &Value, review: &Value) -> Result<Value, String> {
     let bytes = match config["url"].as_str() {
         Some(url) => send_to_url(url, config, review).await?,

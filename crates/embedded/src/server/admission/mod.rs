@@ -1,8 +1,8 @@
-//! Admission: what others have to say about a write before it happens. Mutating webhooks, then policies, then validating
-//! webhooks. Reads the store for their configuration and never writes to it.
+//! Admission of writes: mutating webhooks, then validating admission policies, then validating webhooks. Reads their configuration
+//! from the store and never writes to it.
 
 mod call;
-mod matching;
+mod match_rules;
 mod policies;
 mod webhooks;
 
@@ -14,13 +14,13 @@ use super::Server;
 use super::http::User;
 use super::kinds::Kind;
 use super::object::Object;
-use super::refusal::Refusal;
 use super::selector::Selector;
+use super::status_error::StatusError;
 use super::store::Store;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// What a write does.
+/// The operation of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
@@ -38,9 +38,9 @@ impl Operation {
     }
 }
 
-/// A write that asks for admission.
+/// The attributes of a write, as in Kubernetes' `admission.Attributes`.
 #[derive(Debug, Clone)]
-pub(crate) struct Attempt<'a> {
+pub(crate) struct Attributes<'a> {
     pub(crate) operation: Operation,
     pub(crate) kind: &'a Kind,
     /// Empty for the object itself.
@@ -53,64 +53,68 @@ pub(crate) struct Attempt<'a> {
     pub(crate) new: Option<Value>,
 }
 
-/// Everything that has a say, as it was when the write was planned.
-struct Opinions {
+/// The registered webhooks, policies and bindings, read before the write.
+struct AdmissionConfig {
     mutating: Vec<Object>,
     validating: Vec<Object>,
     policies: Vec<Object>,
     bindings: Vec<Object>,
-    /// The namespace of the object, or the object itself if it is one.
+    /// The Namespace of the object, or the object itself if it is a Namespace.
     namespace: Value,
 }
 
-/// The object as admission left it. Warnings for the client are added to `warnings`.
+/// Runs admission and returns the mutated object. Adds warnings for the client to `warnings`.
 pub(crate) async fn admit(
     server: &Server,
-    attempt: Attempt<'_>,
+    attributes: Attributes<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Option<Value>, Refusal> {
-    // As in Kubernetes, nothing keeps an administrator from changing what admits.
-    if attempt.kind.group == GROUP {
-        return Ok(attempt.new);
+) -> Result<Option<Value>, StatusError> {
+    // As in Kubernetes, webhooks and policies never see writes of their own configuration.
+    if attributes.kind.group == GROUP {
+        return Ok(attributes.new);
     }
-    let Some(opinions) = Opinions::of(&server.lock(), &attempt) else {
-        return Ok(attempt.new);
+    let Some(config) = AdmissionConfig::of(&server.lock(), &attributes) else {
+        return Ok(attributes.new);
     };
-    let attempt = webhooks::mutate(server, &opinions, attempt, warnings).await?;
-    policies::validate(&opinions, &attempt, warnings)?;
-    webhooks::validate(server, &opinions, &attempt, warnings).await?;
-    Ok(attempt.new)
+    let attributes = webhooks::mutate(server, &config, attributes, warnings).await?;
+    policies::validate(&config, &attributes, warnings)?;
+    webhooks::validate(server, &config, &attributes, warnings).await?;
+    Ok(attributes.new)
 }
 
-impl Opinions {
-    /// `None` if nobody has a say about anything.
-    fn of(store: &Store, attempt: &Attempt<'_>) -> Option<Self> {
+impl AdmissionConfig {
+    /// `None` if nothing is registered.
+    fn of(store: &Store, attributes: &Attributes<'_>) -> Option<Self> {
         let all = |plural: &str| {
             let kind = store.kinds.get(GROUP, "v1", plural).expect("a built-in kind");
             store.list(&kind, "", &Selector::everything()).objects
         };
-        let opinions = Self {
+        let config = Self {
             mutating: all("mutatingwebhookconfigurations"),
             validating: all("validatingwebhookconfigurations"),
             policies: all("validatingadmissionpolicies"),
             bindings: all("validatingadmissionpolicybindings"),
-            namespace: namespace_of(store, attempt),
+            namespace: namespace_of(store, attributes),
         };
-        let silent = opinions.mutating.is_empty() && opinions.validating.is_empty() && opinions.bindings.is_empty();
-        (!silent).then_some(opinions)
+        let is_empty = config.mutating.is_empty() && config.validating.is_empty() && config.bindings.is_empty();
+        (!is_empty).then_some(config)
     }
 }
 
-fn namespace_of(store: &Store, attempt: &Attempt<'_>) -> Value {
-    if attempt.kind.is("", "namespaces") {
-        return attempt.new.clone().or_else(|| attempt.old.cloned()).unwrap_or_default();
+fn namespace_of(store: &Store, attributes: &Attributes<'_>) -> Value {
+    if attributes.kind.is("", "namespaces") {
+        return attributes
+            .new
+            .clone()
+            .or_else(|| attributes.old.cloned())
+            .unwrap_or_default();
     }
     let kind = store.kinds.get("", "v1", "namespaces").expect("a built-in kind");
-    let found = store.get(&kind, &super::object::Key::new("", attempt.namespace));
+    let found = store.get(&kind, &super::object::Key::new("", attributes.namespace));
     found.map(|o| o.to_value()).unwrap_or_default()
 }
 
-impl Attempt<'_> {
+impl Attributes<'_> {
     /// The `request` of an AdmissionReview, without the objects.
     fn request(&self, uid: &str) -> Value {
         let kind = json!({"group": self.kind.group, "version": self.kind.version, "kind": self.kind.kind});

@@ -3,23 +3,27 @@
 use http::StatusCode;
 use serde_json::Value;
 
-use super::matching::{Scope, any_rule, selected};
-use super::{Attempt, Opinions};
+use super::match_rules::{CelVariables, any_rule, selected};
+use super::{AdmissionConfig, Attributes};
 use crate::server::expressions;
 use crate::server::object::Object;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
-/// Refuses what a bound policy denies.
-pub(super) fn validate(opinions: &Opinions, attempt: &Attempt<'_>, warnings: &mut Vec<String>) -> Result<(), Refusal> {
-    for binding in &opinions.bindings {
+/// Rejects the write if a bound policy denies it.
+pub(super) fn validate(
+    config: &AdmissionConfig,
+    attributes: &Attributes<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<(), StatusError> {
+    for binding in &config.bindings {
         let name = binding["spec"]["policyName"].as_str().unwrap_or("");
-        let Some(policy) = opinions.policies.iter().find(|p| p.name() == name) else {
+        let Some(policy) = config.policies.iter().find(|p| p.name() == name) else {
             continue;
         };
-        if !applies(policy, binding, opinions, attempt) {
+        if !applies(policy, binding, config, attributes) {
             continue;
         }
-        let Err(denial) = judge(policy, opinions, attempt) else {
+        let Err(denial) = evaluate(policy, config, attributes) else {
             continue;
         };
         let message = format!(
@@ -32,9 +36,9 @@ pub(super) fn validate(opinions: &Opinions, attempt: &Attempt<'_>, warnings: &mu
             .map(Vec::as_slice)
             .unwrap_or_default();
         if actions.iter().any(|a| a == "Deny") || actions.is_empty() {
-            let mut refusal = Refusal::forbidden(attempt.kind.about(attempt.name), message);
-            (refusal.code, refusal.reason) = (denial.code.as_u16(), denial.reason);
-            return Err(refusal);
+            let mut error = StatusError::forbidden(attributes.kind.object_ref(attributes.name), message);
+            (error.code, error.reason) = (denial.code.as_u16(), denial.reason);
+            return Err(error);
         }
         if actions.iter().any(|a| a == "Warn") {
             warnings.push(format!("Validation failed for {message}"));
@@ -49,21 +53,21 @@ struct Denial {
     reason: &'static str,
 }
 
-fn applies(policy: &Object, binding: &Object, opinions: &Opinions, attempt: &Attempt<'_>) -> bool {
+fn applies(policy: &Object, binding: &Object, config: &AdmissionConfig, attributes: &Attributes<'_>) -> bool {
     let constraints = &policy["spec"]["matchConstraints"];
     let narrowed = &binding["spec"]["matchResources"];
     let narrowed_rules = narrowed["resourceRules"]
         .as_array()
         .is_some_and(|rules| !rules.is_empty());
-    any_rule(&constraints["resourceRules"], attempt)
-        && !any_rule(&constraints["excludeResourceRules"], attempt)
-        && selected(constraints, opinions, attempt)
-        && (!narrowed_rules || any_rule(&narrowed["resourceRules"], attempt))
-        && !any_rule(&narrowed["excludeResourceRules"], attempt)
-        && selected(narrowed, opinions, attempt)
+    any_rule(&constraints["resourceRules"], attributes)
+        && !any_rule(&constraints["excludeResourceRules"], attributes)
+        && selected(constraints, config, attributes)
+        && (!narrowed_rules || any_rule(&narrowed["resourceRules"], attributes))
+        && !any_rule(&narrowed["excludeResourceRules"], attributes)
+        && selected(narrowed, config, attributes)
 }
 
-fn judge(policy: &Object, opinions: &Opinions, attempt: &Attempt<'_>) -> Result<(), Denial> {
+fn evaluate(policy: &Object, config: &AdmissionConfig, attributes: &Attributes<'_>) -> Result<(), Denial> {
     let spec = &policy["spec"];
     let lenient = spec["failurePolicy"] == "Ignore";
     let invalid = |message: String| Denial {
@@ -71,8 +75,8 @@ fn judge(policy: &Object, opinions: &Opinions, attempt: &Attempt<'_>) -> Result<
         code: StatusCode::UNPROCESSABLE_ENTITY,
         reason: "Invalid",
     };
-    let mut scope = Scope::of(attempt, opinions);
-    match scope.conditions_hold(&spec["matchConditions"]) {
+    let mut cel = CelVariables::of(attributes, config);
+    match cel.conditions_hold(&spec["matchConditions"]) {
         Ok(true) => {}
         Ok(false) => return Ok(()),
         Err(_) if lenient => return Ok(()),
@@ -83,16 +87,16 @@ fn judge(policy: &Object, opinions: &Opinions, attempt: &Attempt<'_>) -> Result<
             variable["name"].as_str().unwrap_or(""),
             variable["expression"].as_str().unwrap_or(""),
         );
-        // One that fails is an error only where it is used: there it is missing.
-        if let Ok(value) = expressions::value(expression, &scope.names()) {
-            scope.variables[name] = value;
+        // A variable that fails is an error only where an expression uses it: it is missing there.
+        if let Ok(value) = expressions::value(expression, &cel.names()) {
+            cel.variables[name] = value;
         }
     }
     for validation in spec["validations"].as_array().into_iter().flatten() {
         let expression = validation["expression"].as_str().unwrap_or("");
-        match expressions::truth(expression, &scope.names()) {
+        match expressions::truth(expression, &cel.names()) {
             Ok(true) => {}
-            Ok(false) => return Err(denial(validation, expression, &scope)),
+            Ok(false) => return Err(denial(validation, expression, &cel)),
             Err(_) if lenient => {}
             Err(error) => return Err(invalid(format!("expression '{expression}' resulted in error: {error}"))),
         }
@@ -100,10 +104,10 @@ fn judge(policy: &Object, opinions: &Opinions, attempt: &Attempt<'_>) -> Result<
     Ok(())
 }
 
-fn denial(validation: &Value, expression: &str, scope: &Scope) -> Denial {
+fn denial(validation: &Value, expression: &str, cel: &CelVariables) -> Denial {
     let computed = validation["messageExpression"]
         .as_str()
-        .and_then(|e| expressions::text(e, &scope.names()).ok());
+        .and_then(|e| expressions::text(e, &cel.names()).ok());
     let fixed = || validation["message"].as_str().map(str::to_owned);
     let message = computed
         .or_else(fixed)

@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are. Pure functions of the kinds.
+//! Discovery documents: the served groups, versions and resources. Pure functions of the kinds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::reviews::REVIEWS;
-use super::simulated::{INTO_CONTAINERS, METRICS_GROUP, METRICS_VERSION};
+use super::unsupported::{CONTAINER_SUBRESOURCES, METRICS_GROUP, METRICS_VERSION};
 use crate::server::kinds::{Kind, Kinds, api_version};
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
-/// The Kubernetes version that we speak.
+/// The minor version of Kubernetes that the server implements.
 const MINOR: u32 = 35;
 
 pub(super) fn version() -> Value {
@@ -59,7 +59,7 @@ pub(super) fn groups(kinds: &Kinds) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// Whether anything of a group is served.
+/// Whether a group has a served resource.
 pub(super) fn has_group(kinds: &Kinds, name: &str) -> bool {
     let reviewed = REVIEWS.iter().any(|(group, ..)| *group == name);
     kinds.iter().any(|kind| kind.group == name) || reviewed || name == METRICS_GROUP
@@ -75,7 +75,7 @@ pub(super) fn group(kinds: &Kinds, name: &str) -> Option<Value> {
     Some(group)
 }
 
-pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, Refusal> {
+pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, StatusError> {
     let mut list = Vec::new();
     for kind in kinds.iter().filter(|k| k.group == group && k.version == version) {
         add_resources(&mut list, kind);
@@ -86,13 +86,13 @@ pub(super) fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Val
         }));
     }
     if list.is_empty() {
-        return Err(Refusal::no_such_path());
+        return Err(StatusError::no_such_path());
     }
     let group_version = api_version(group, version);
     Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
 }
 
-/// Every group but the core one, with its versions; preferred ones first.
+/// All groups but the core group, with their versions; the preferred version is first.
 fn versions_by_group(kinds: &Kinds) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<String, Vec<(bool, String)>> = BTreeMap::new();
     let mut add = |group: &str, version: &str, stored: bool| {
@@ -121,9 +121,9 @@ fn group_value(name: &str, versions: &[String]) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions[0]})
 }
 
-fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
-    // In the order in which Kubernetes lists them, which differs for custom resources.
-    let verbs: &[&str] = if kind.custom.is_some() {
+/// The verbs in Kubernetes' order, which differs for custom resources.
+fn verbs_of(kind: &Kind) -> &'static [&'static str] {
+    if kind.custom.is_some() {
         &[
             "delete",
             "deletecollection",
@@ -145,13 +145,16 @@ fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
             "update",
             "watch",
         ]
-    };
+    }
+}
+
+fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
     let mut resource = json!({
         "name": kind.plural,
         "singularName": kind.singular,
         "namespaced": kind.namespaced(),
         "kind": kind.kind,
-        "verbs": verbs,
+        "verbs": verbs_of(kind),
     });
     if !kind.short_names.is_empty() {
         resource["shortNames"] = json!(kind.short_names);
@@ -182,7 +185,7 @@ fn add_resources(list: &mut Vec<Value>, kind: &Arc<Kind>) {
         sub("binding", "Binding", None, &["create"]);
         sub("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
         sub("log", "Pod", None, &["get"]);
-        for (name, options) in INTO_CONTAINERS {
+        for (name, options) in CONTAINER_SUBRESOURCES {
             sub(name, options, None, &["create", "get"]);
         }
         list.push(json!({

@@ -1,12 +1,11 @@
-//! What becomes of fields that a kind does not have, or that a body has twice: refused, warned about or ignored, as the
-//! request says by `fieldValidation`.
+//! The query parameter `fieldValidation`: whether unknown and duplicate fields are rejected, warned about or ignored.
 
 use serde_json::json;
 
 use super::request::ApiRequest;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
-/// What a request wants done about such fields.
+/// The value of `fieldValidation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldValidation {
     Ignore,
@@ -15,7 +14,7 @@ pub(super) enum FieldValidation {
 }
 
 impl FieldValidation {
-    pub(super) fn of(request: &ApiRequest) -> Result<Self, Refusal> {
+    pub(super) fn of(request: &ApiRequest) -> Result<Self, StatusError> {
         match request.query.text("fieldValidation") {
             "Ignore" => Ok(Self::Ignore),
             "" | "Warn" => Ok(Self::Warn),
@@ -27,13 +26,13 @@ impl FieldValidation {
         }
     }
 
-    /// Warns about the problems, or says that the request is refused because of them.
-    pub(super) fn judge(self, problems: &[String], warnings: &mut Vec<String>) -> Result<(), String> {
+    /// Adds the problems to the warnings, or returns the error of a strict request.
+    pub(super) fn apply(self, problems: &[String], warnings: &mut Vec<String>) -> Result<(), String> {
         match self {
             Self::Ignore => Ok(()),
             Self::Warn => {
                 for problem in problems {
-                    // A write that somebody outran is planned again.
+                    // A write is planned again after a conflict.
                     if !warnings.contains(problem) {
                         warnings.push(problem.clone());
                     }
@@ -46,7 +45,7 @@ impl FieldValidation {
     }
 }
 
-/// The problems of a body in the words of Kubernetes.
+/// The problems of a body as Kubernetes words them.
 pub(super) fn problems(duplicates: &[String], unknown: &[String]) -> Vec<String> {
     let duplicates = duplicates.iter().map(|path| format!("duplicate field {path:?}"));
     let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));

@@ -1,4 +1,4 @@
-//! How objects go out: as they are, as metadata only, or as tables; in the version that was asked for. Pure.
+//! The forms of objects in responses: whole objects, metadata only, or tables, in the requested version. Pure.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 use super::table;
 use crate::server::kinds::Kind;
 use crate::server::object::Object;
-use crate::server::refusal::Refusal;
 use crate::server::rules::events;
+use crate::server::status_error::StatusError;
 use crate::server::store::Page;
 
-/// The form of an answer.
+/// The form of objects in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// Whole objects.
@@ -21,15 +21,15 @@ pub(super) enum Format {
     Table(Rows),
 }
 
-/// How a table is made.
+/// Options of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// Whether it has its columns.
-    pub(super) headed: bool,
+    /// Whether the table has column definitions.
+    pub(super) with_columns: bool,
     pub(super) object: RowObject,
 }
 
-/// What of the object a row carries.
+/// The part of the object in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowObject {
     /// Nothing.
@@ -41,18 +41,18 @@ pub(super) enum RowObject {
 }
 
 impl Rows {
-    pub(super) fn headed(self, headed: bool) -> Self {
-        Self { headed, ..self }
+    pub(super) fn with_columns(self, with_columns: bool) -> Self {
+        Self { with_columns, ..self }
     }
 }
 
 impl Format {
-    /// The first form of an `Accept` header that we can make.
-    pub(super) fn of_request(accept: &str, include_object: &str) -> Result<Self, Refusal> {
+    /// The first supported form of an `Accept` header.
+    pub(super) fn of_request(accept: &str, include_object: &str) -> Result<Self, StatusError> {
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media = parts.next().unwrap_or("");
-            // Answers are JSON; the clients that ask for YAML or protobuf alone read it too.
+            // Responses are JSON; clients that accept only YAML or protobuf read JSON too.
             let read = ["", "*/*", "application/*", "application/json", "application/yaml"];
             if !read.contains(&media) && !media.starts_with("application/vnd.kubernetes.protobuf") {
                 continue;
@@ -67,21 +67,24 @@ impl Format {
         }
         let message = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
                        application/vnd.kubernetes.protobuf";
-        Err(Refusal::of_code(406, message).with_empty_details())
+        Err(StatusError::of_code(406, message).with_empty_details())
     }
 
     fn table(object: RowObject) -> Self {
-        Self::Table(Rows { headed: true, object })
+        Self::Table(Rows {
+            with_columns: true,
+            object,
+        })
     }
 }
 
 impl RowObject {
-    fn of_query(include_object: &str) -> Result<Self, Refusal> {
+    fn of_query(include_object: &str) -> Result<Self, StatusError> {
         match include_object {
             "None" => Ok(Self::None),
             "" | "Metadata" => Ok(Self::Metadata),
             "Object" => Ok(Self::Whole),
-            other => Err(Refusal::bad_request(format!(
+            other => Err(StatusError::bad_request(format!(
                 "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
                  'Object', 'None', or empty"
             ))),
@@ -89,7 +92,7 @@ impl RowObject {
     }
 }
 
-/// An object in the version that was asked for.
+/// An object in the requested version.
 pub(super) fn in_version(kind: &Kind, object: &Object) -> Bytes {
     let asked = kind.api_version();
     if object["apiVersion"] == *asked {
@@ -154,13 +157,13 @@ fn list_metadata(page: &Page) -> Value {
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".to_owned(), json!(page.revision.to_string()));
     if let Some(next) = &page.next {
-        metadata.insert("continue".to_owned(), json!(super::resources::continue_text(next)));
+        metadata.insert("continue".to_owned(), json!(super::resources::encode_continue(next)));
         metadata.insert("remainingItemCount".to_owned(), json!(page.remaining));
     }
     Value::Object(metadata)
 }
 
-/// An object without all but its metadata.
+/// The `PartialObjectMetadata` of an object.
 pub(super) fn metadata_only(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }

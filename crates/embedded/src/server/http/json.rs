@@ -1,15 +1,15 @@
-//! JSON bodies with the fields that occur twice in an object. As in Kubernetes the last one counts. Pure.
+//! Parses JSON bodies and collects duplicate fields. As in Kubernetes the last value counts. Pure.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// A body that was read.
+/// A parsed body.
 #[derive(Debug, PartialEq)]
 pub(super) struct Parsed {
     pub(super) value: Value,
-    /// Paths of fields that occur twice.
+    /// Paths of duplicate fields.
     pub(super) duplicates: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Reader {
         Seed(self)
     }
 
-    /// Does something one step deeper.
+    /// Runs `work` with the path one step deeper.
     fn within<T>(&mut self, step: fmt::Arguments<'_>, work: impl FnOnce(&mut Self) -> T) -> T {
         let len = self.path.len();
         self.path.push_str(&step.to_string());

@@ -1,4 +1,4 @@
-//! The server on a port: plain HTTP, one task per connection, until it is stopped.
+//! The server on a port: plain HTTP, one task per connection.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use super::service::Service;
 use crate::Error;
 use crate::server::Server;
 
-/// The first pause after a connection could not be accepted, and the longest.
+/// The first and the longest pause after a failed accept.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A server on a port. Stops when dropped.
 #[derive(Debug)]
 pub struct Listening {
-    /// Where it listens.
+    /// The address.
     pub addr: SocketAddr,
     stopped: watch::Sender<bool>,
 }
@@ -31,12 +31,12 @@ impl Listening {
         format!("http://{}", self.addr)
     }
 
-    /// Stops listening and breaks every connection.
+    /// Stops listening and closes all connections.
     pub fn stop(self) {
         self.stopped.send_replace(true);
     }
 
-    /// A kubeconfig for this server as text. JSON, which every reader of YAML reads.
+    /// A kubeconfig for this server, as JSON, which is valid YAML.
     pub fn kubeconfig(&self, token: Option<&str>) -> String {
         let user = token.map_or_else(|| serde_json::json!({}), |token| serde_json::json!({"token": token}));
         serde_json::json!({
@@ -66,8 +66,8 @@ pub(crate) async fn listen(server: Server, address: SocketAddr) -> Result<Listen
     Ok(Listening { addr, stopped })
 }
 
-/// The next connection. What fails is tried again after a pause that grows: a process that has no file descriptors left
-/// waits until some are closed, and neither spins nor stops serving.
+/// Accepts the next connection. Retries a failed accept after a growing pause: a process without free file descriptors then neither
+/// spins nor stops serving.
 async fn accept_one<S, A>(mut accept: impl FnMut() -> A) -> S
 where
     A: Future<Output = io::Result<(S, SocketAddr)>>,
@@ -76,7 +76,7 @@ where
     loop {
         match accept().await {
             Ok((stream, _)) => return stream,
-            // The client went away between connecting and here.
+            // The client closed the connection before the accept.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset) => {}
             Err(error) => {
                 tracing::warn!(%error, ?pause, "the embedded API server can't accept connections and tries again");
@@ -90,11 +90,11 @@ where
 async fn accept(listener: TcpListener, server: Server, mut stop: watch::Receiver<bool>) {
     loop {
         let stream = tokio::select! {
-            // Changed or dropped: both mean stop.
+            // A changed and a dropped sender both mean stop.
             _ = stop.changed() => return,
             stream = accept_one(|| listener.accept()) => stream,
         };
-        // Small answers must not wait for more to send.
+        // Small responses must not wait for more data.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(Service::on_port(server.clone()));
         let mut stop = stop.clone();

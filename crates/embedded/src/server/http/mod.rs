@@ -1,5 +1,7 @@
-//! The server's HTTP side: requests in, answers and watch streams out. Decides nothing about objects; that is the
-//! store's.
+//! The HTTP API: requests in, responses and watch streams out. The store decides about objects.
+//!
+//! `service` is the entry, `listen` the TCP port. `route` and `request` parse, `resources` dispatches; `writes`, `watch`, `scale`,
+//! `reviews` and `unsupported` handle. `discovery` and `openapi` describe the API. `format` and `table` render objects.
 
 mod discovery;
 mod field_validation;
@@ -16,9 +18,9 @@ mod route;
 mod scale;
 mod schemas;
 mod service;
-mod simulated;
 mod table;
-mod watching;
+mod unsupported;
+mod watch;
 mod writes;
 
 pub use listen::Listening;
@@ -33,16 +35,16 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use serde_json::Value;
 
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
-/// The body of an answer.
+/// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 fn body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed_unsync()
 }
 
-fn json_answer(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
+fn json_response(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(body(bytes));
     *response.status_mut() = code;
     response
@@ -51,19 +53,19 @@ fn json_answer(code: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn value_answer(value: &Value) -> Response<Body> {
-    json_answer(StatusCode::OK, value.to_string())
+fn value_response(value: &Value) -> Response<Body> {
+    json_response(StatusCode::OK, value.to_string())
 }
 
-/// An answer that there is nothing to add to.
+/// The response to a successful write without an object to return.
 fn success(code: StatusCode) -> Response<Body> {
     let status = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16()
     });
-    json_answer(code, status.to_string())
+    json_response(code, status.to_string())
 }
 
-fn text_answer(text: impl Into<Bytes>) -> Response<Body> {
+fn text_response(text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(body(text));
     response.headers_mut().insert(
         header::CONTENT_TYPE,
@@ -72,10 +74,10 @@ fn text_answer(text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-fn refusal_answer(refusal: &Refusal) -> Response<Body> {
-    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json_answer(code, refusal.status().to_string());
-    if refusal.code == 429 || refusal.code == 503 {
+fn error_response(error: &StatusError) -> Response<Body> {
+    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json_response(code, error.status().to_string());
+    if error.code == 429 || error.code == 503 {
         response
             .headers_mut()
             .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

@@ -1,36 +1,36 @@
-//! OpenAPI for stock clients: which kinds there are, that writes take `fieldValidation`, and what `kubectl explain` shows.
-//! In version 2 there are no schemas, so that no old client refuses an object before the server has seen it.
+//! OpenAPI documents for stock clients: the kinds, the parameter `fieldValidation` of writes, and the schemas for `kubectl explain`.
+//! Version 2 has no schemas, so that no old client rejects an object before the server sees it.
 
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value, json};
 
 use super::schemas::Schemas;
-use super::{Body, json_answer, value_answer};
+use super::{Body, json_response, value_response};
 use crate::server::kinds::{Kind, Kinds, api_version};
 use crate::server::object::field_mut;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
-/// The form of version 2 that kubectl asks for when version 3 does not know a kind.
+/// The media type of version 2 that kubectl requests when version 3 has no schema of a kind.
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// Version 2, in the form that the client accepts.
+/// Version 2, in the media type that the client accepts.
 pub(super) fn version2(accept: &str) -> Response<Body> {
     if !accept.contains("proto-openapi") {
-        return value_answer(&json!({
+        return value_response(&json!({
             "swagger": "2.0", "info": {"title": "Kubernetes", "version": "embedded"}, "paths": {}, "definitions": {}
         }));
     }
-    // The same as a protobuf message: field 1 is the version, field 2 title and version of the document.
+    // The document as a protobuf message: field 1 is the version, field 2 has title and version.
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let info = [field(1, b"Kubernetes"), field(2, b"embedded")].concat();
-    let mut response = json_answer(StatusCode::OK, [field(1, b"2.0"), field(2, &info)].concat());
+    let mut response = json_response(StatusCode::OK, [field(1, b"2.0"), field(2, &info)].concat());
     let content_type = HeaderValue::from_static(PROTOBUF);
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
 }
 
 /// The index, or the document of one group and version.
-pub(super) fn version3(kinds: &Kinds, path: &str) -> Result<Value, Refusal> {
+pub(super) fn version3(kinds: &Kinds, path: &str) -> Result<Value, StatusError> {
     let groups = || {
         let mut all: Vec<(String, String)> = kinds.iter().map(|k| (k.group.clone(), k.version.clone())).collect();
         all.dedup();
@@ -50,7 +50,7 @@ pub(super) fn version3(kinds: &Kinds, path: &str) -> Result<Value, Refusal> {
     let found = groups()
         .into_iter()
         .find(|(group, version)| group_path(group, version) == path);
-    let (group, version) = found.ok_or_else(Refusal::no_such_path)?;
+    let (group, version) = found.ok_or_else(StatusError::no_such_path)?;
     let of_group = kinds.iter().filter(|k| k.group == group && k.version == version);
     let (mut paths, mut schemas, mut customs) = (Map::new(), Schemas::new(), Map::new());
     let mut named = Vec::new();

@@ -1,28 +1,29 @@
-//! Request bodies in Kubernetes' protobuf form, into JSON: `kubectl create` and `kubectl drain` send nothing else. Driven
-//! by the table of the API's types. Answers are always JSON, which the same tools read.
+//! Decodes request bodies in Kubernetes' protobuf form to JSON, by the table of the API's types: `kubectl create` and `kubectl drain`
+//! send protobuf only. Responses are always JSON, which these commands accept.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 use crate::server::types::{Form, is_empty, types};
 
-/// Four bytes before every message.
+/// The prefix of every message.
 const MAGIC: &[u8] = b"k8s\0";
-/// Messages within messages; JSON schemas in definitions are the deepest and stay far below.
+/// The deepest nesting of messages. The JSON schemas of definitions are the deepest messages and stay far below.
 const DEPTH_MAX: usize = 64;
 const SCHEMA: &str = "apiextensions.v1.JSONSchemaProps";
 
-/// One field of a message as it is on the wire.
+/// One field of a message in wire format.
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
 /// The object in a request body.
-pub(super) fn decode(body: &[u8]) -> Result<Value, Refusal> {
-    let bad = || Refusal::bad_request("the body of the request is not a protobuf message that this server can read");
+pub(super) fn decode(body: &[u8]) -> Result<Value, StatusError> {
+    let bad =
+        || StatusError::bad_request("the body of the request is not a protobuf message that this server can read");
     let envelope = body.strip_prefix(MAGIC).ok_or_else(bad)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for (number, wire) in fields(envelope).ok_or_else(bad)? {
@@ -40,12 +41,12 @@ pub(super) fn decode(body: &[u8]) -> Result<Value, Refusal> {
         }
     }
     let unknown = || {
-        Refusal::of_code(
+        StatusError::of_code(
             415,
             format!("this server reads {api_version} {kind} as JSON and YAML only"),
         )
     };
-    // Options of a deletion come in the version of whatever is deleted.
+    // DeleteOptions come in the apiVersion of the deleted object.
     let message = types()
         .of_kind(&api_version, &kind)
         .or_else(|| (kind == "DeleteOptions").then_some("meta.v1.DeleteOptions"))
@@ -86,7 +87,7 @@ fn read_message(bytes: &[u8], message: &str, object: &mut Map<String, Value>, de
             }
             Form::One => {
                 let value = read_value(&wire, base, depth)?;
-                // Go writes every field that is no pointer, empty or not.
+                // Go writes every field that is no pointer, even an empty one.
                 if field.of.pointer || !is_empty(&value) {
                     object.insert(field.name.to_owned(), value);
                 }
@@ -110,7 +111,7 @@ fn read_entry(bytes: &[u8], of_type: &str, depth: usize) -> Option<(String, Valu
 fn read_value(wire: &Wire<'_>, of_type: &str, depth: usize) -> Option<Value> {
     match (of_type, wire) {
         ("bool", Wire::Number(number)) => Some(json!(*number != 0)),
-        // Negative numbers are sent as their two's complement.
+        // Negative numbers are in two's complement.
         ("int" | "int32" | "int64", Wire::Number(number)) => Some(json!(*number as i64)),
         ("float64", Wire::Number(bits)) => Some(json!(f64::from_bits(*bits))),
         ("string", Wire::Bytes(bytes)) => Some(json!(String::from_utf8_lossy(bytes))),
@@ -166,7 +167,7 @@ fn read_int_or_string(bytes: &[u8]) -> Option<Value> {
     Some(if is_text { json!(text) } else { json!(number) })
 }
 
-/// A JSON schema or something else, which has the second number.
+/// A JSON schema, or the alternative, which has field number 2.
 fn read_schema_or(bytes: &[u8], of_type: &str, depth: usize) -> Option<Value> {
     let (mut schema, mut others) = (None, Vec::new());
     let mut allows = false;
@@ -208,7 +209,7 @@ fn first_text(bytes: &[u8]) -> Option<Value> {
     Some(json!(texts(bytes)?.into_iter().next().unwrap_or_default()))
 }
 
-/// The fields of a message; `None` if it is cut off or uses a form that Kubernetes does not.
+/// The fields of a message; `None` if the message is truncated or has a wire type that Kubernetes does not use.
 fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Wire<'_>)>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {

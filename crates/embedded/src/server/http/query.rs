@@ -15,7 +15,7 @@ impl Query {
         Self(pairs.collect())
     }
 
-    /// A parameter's text; empty if it is missing.
+    /// The value of a parameter; empty if it is missing.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
@@ -29,7 +29,7 @@ impl Query {
     }
 }
 
-/// Undoes percent encoding; in queries a plus is a space.
+/// Decodes percent encoding; in queries a plus is a space.
 pub(super) fn decode(text: &str, in_query: bool) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

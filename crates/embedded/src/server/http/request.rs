@@ -1,4 +1,4 @@
-//! A request after reading: who, what, how, with which body. Built from HTTP parts; knows no store.
+//! A parsed request: user, route, query, headers and body.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use super::query::Query;
 use super::route::{Route, Target};
 use crate::server::faults::RequestInfo;
 use crate::server::patch::apply::MANAGER_LEN_MAX;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
-/// Who asks.
+/// The user of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) groups: Vec<String>,
-    /// What else is known about the user, such as the claims of a token.
+    /// `userInfo.extra`, e.g. the claims of a token.
     pub(crate) extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -54,36 +54,36 @@ impl User {
     }
 }
 
-/// So much of a body that can't be read is shown.
-const SHOWN_BYTES: usize = 30;
+/// The length of the body's excerpt in error messages.
+const EXCERPT_BYTES: usize = 30;
 
-/// The refusal of a body that is no JSON.
-fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> Refusal {
+/// The error of a body that is no JSON.
+fn unrecognized(kind: &str, body: &[u8], problem: &serde_json::Error) -> StatusError {
     let problem = if problem.is_eof() {
         "unexpected end of JSON input".to_owned()
     } else {
         problem.to_string()
     };
     let shown = shown(body);
-    Refusal::bad_request(format!(
+    StatusError::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: \
          {problem} ({shown})"
     ))
 }
 
-/// The beginning of a body, for messages about it.
+/// The beginning of a body, for error messages.
 pub(super) fn shown(body: &[u8]) -> String {
     match std::str::from_utf8(body) {
         Ok("") => "<empty>".to_owned(),
-        Ok(text) if text.chars().count() > SHOWN_BYTES => {
-            format!("{} ...", text.chars().take(SHOWN_BYTES).collect::<String>())
+        Ok(text) if text.chars().count() > EXCERPT_BYTES => {
+            format!("{} ...", text.chars().take(EXCERPT_BYTES).collect::<String>())
         }
         Ok(text) => text.to_owned(),
         Err(_) => "binary".to_owned(),
     }
 }
 
-/// A request that has been read.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
@@ -120,12 +120,12 @@ impl ApiRequest {
         }
     }
 
-    /// The form of the answer that the request asks for.
-    pub(super) fn format(&self) -> Result<Format, Refusal> {
+    /// The requested form of objects in the response.
+    pub(super) fn format(&self) -> Result<Format, StatusError> {
         Format::of_request(&self.accept, self.query.text("includeObject"))
     }
 
-    /// The verb in Kubernetes' words.
+    /// The Kubernetes verb.
     pub(super) fn verb(&self) -> String {
         let Route::Resource(target) = &self.route else {
             return self.method.as_str().to_lowercase();
@@ -164,17 +164,17 @@ impl ApiRequest {
     }
 
     /// The body as JSON.
-    pub(super) fn value(&self) -> Result<Value, Refusal> {
+    pub(super) fn value(&self) -> Result<Value, StatusError> {
         self.parsed().map(|parsed| parsed.value)
     }
 
-    /// The body as JSON, with the fields that it has twice. YAML is read if the content type says so.
-    pub(super) fn parsed(&self) -> Result<Parsed, Refusal> {
+    /// The body as JSON, with its duplicate fields. The content type may be YAML.
+    pub(super) fn parsed(&self) -> Result<Parsed, StatusError> {
         self.parsed_as("Status")
     }
 
-    /// The same, for a body that has to be an object of this kind.
-    pub(super) fn parsed_as(&self, kind: &str) -> Result<Parsed, Refusal> {
+    /// The same, for a body of this kind.
+    pub(super) fn parsed_as(&self, kind: &str) -> Result<Parsed, StatusError> {
         let once = |value| Parsed {
             value,
             duplicates: Vec::new(),
@@ -189,8 +189,8 @@ impl ApiRequest {
         if !self.content_type.contains("yaml") {
             return Err(unrecognized(kind, &self.body, &problem));
         }
-        let text = std::str::from_utf8(&self.body).map_err(|e| Refusal::bad_request(e.to_string()))?;
-        // The first line of the reader's message says what is wrong, the rest is for programmers.
+        let text = std::str::from_utf8(&self.body).map_err(|e| StatusError::bad_request(e.to_string()))?;
+        // The first line has the problem, the others have an excerpt of the source.
         let first_line = |e: serde_saphyr::Error| {
             let message = e.to_string();
             let line = message.lines().next().unwrap_or("");
@@ -202,10 +202,10 @@ impl ApiRequest {
         };
         serde_saphyr::from_str(text)
             .map(once)
-            .map_err(|e| Refusal::bad_request(format!("error decoding YAML: {}", first_line(e))))
+            .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {}", first_line(e))))
     }
 
-    /// The name under which a write is booked.
+    /// The field manager of a write.
     pub(super) fn manager(&self) -> String {
         let named = self.query.text("fieldManager");
         if !named.is_empty() {
@@ -219,7 +219,7 @@ impl ApiRequest {
         }
     }
 
-    pub(super) fn dry_run(&self) -> Result<bool, Refusal> {
+    pub(super) fn dry_run(&self) -> Result<bool, StatusError> {
         match self.query.text("dryRun") {
             "" => Ok(false),
             "All" => Ok(true),
@@ -227,8 +227,8 @@ impl ApiRequest {
         }
     }
 
-    /// The refusal of an option of this request.
-    pub(super) fn bad_option(&self, cause: Cause) -> Refusal {
+    /// The error of an invalid option of this request.
+    pub(super) fn bad_option(&self, cause: Cause) -> StatusError {
         let options = match self.method {
             Method::POST => "CreateOptions",
             Method::PUT => "UpdateOptions",
@@ -236,11 +236,11 @@ impl ApiRequest {
             Method::DELETE => "DeleteOptions",
             _ => "ListOptions",
         };
-        Refusal::invalid_options(options, cause)
+        StatusError::invalid_options(options, cause)
     }
 
-    /// Refuses options of a write that contradict its kind.
-    pub(super) fn check_write_options(&self) -> Result<(), Refusal> {
+    /// Rejects invalid options of a write.
+    pub(super) fn check_write_options(&self) -> Result<(), StatusError> {
         let applies = self.content_type.starts_with("application/apply-patch");
         let manager = self.query.text("fieldManager");
         let cause = if manager.len() > MANAGER_LEN_MAX {

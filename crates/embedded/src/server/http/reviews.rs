@@ -1,15 +1,15 @@
-//! Questions about permissions and tokens: everybody may do everything, because there is no RBAC here. Nothing is stored.
+//! Access and token reviews. All users may do everything, because the server has no RBAC. Reviews are not stored.
 
 use http::{Method, Response, StatusCode};
 use serde_json::json;
 
 use super::request::ApiRequest;
 use super::route::Target;
-use super::{Body, json_answer};
+use super::{Body, json_response};
 use crate::server::object::metadata_mut;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
-/// The resources answered here, for discovery: group, plural, kind, namespaced.
+/// The review resources, for discovery: group, plural, kind, namespaced.
 pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
     (
         "authorization.k8s.io",
@@ -44,8 +44,8 @@ pub(super) const REVIEWS: [(&str, &str, &str, bool); 6] = [
     ),
 ];
 
-/// The answer, if the request is such a question.
-pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, Refusal> {
+/// The response, if the request is a review.
+pub(super) fn respond(request: &ApiRequest, target: &Target) -> Result<Option<Response<Body>>, StatusError> {
     let known = REVIEWS
         .iter()
         .any(|(group, plural, ..)| *group == target.group && *plural == target.plural);
@@ -53,7 +53,7 @@ pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Res
         return Ok(None);
     }
     if request.method != Method::POST {
-        return Err(Refusal::no_such_method());
+        return Err(StatusError::no_such_method());
     }
     let mut review = request.value()?;
     metadata_mut(&mut review);
@@ -72,5 +72,5 @@ pub(super) fn answer(request: &ApiRequest, target: &Target) -> Result<Option<Res
         }
         _ => json!({"allowed": true}),
     };
-    Ok(Some(json_answer(StatusCode::CREATED, review.to_string())))
+    Ok(Some(json_response(StatusCode::CREATED, review.to_string())))
 }

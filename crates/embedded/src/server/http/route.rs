@@ -1,11 +1,11 @@
-//! Which part of the API a path means. Pure.
+//! Parses paths. Pure.
 
 use super::query::decode;
 
-/// What a path asks for.
+/// The part of the API that a path names.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Route {
-    /// `/healthz` and its kin.
+    /// `/healthz`, `/livez`, `/readyz`.
     Health,
     /// `/version`.
     Version,
@@ -25,11 +25,11 @@ pub(super) enum Route {
     OpenApi3(String),
     /// A resource, an object or a subresource.
     Resource(Target),
-    /// Nothing we know.
+    /// An unknown path.
     Unknown,
 }
 
-/// A resource, an object or a subresource. What is not named is empty.
+/// A resource, an object or a subresource. Missing parts are empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Target {
     pub(super) group: String,
@@ -84,7 +84,7 @@ impl Route {
             })
         };
         match rest {
-            // A namespace itself, and its own subresources.
+            // A Namespace object and its subresources.
             ["namespaces", name] => target("", "namespaces", name, ""),
             ["namespaces", name, sub @ ("status" | "finalize")] => target("", "namespaces", name, sub),
             ["namespaces", namespace, plural] => target(namespace, plural, "", ""),

@@ -1,59 +1,59 @@
-//! The subresource `scale`: the number of replicas of an object, in a form that is the same for all kinds.
+//! The subresource `scale`: the replicas of an object in the form that all kinds share.
 
 use http::Response;
 use serde_json::{Value, json};
 
-use super::resources::Subject;
+use super::resources::RequestContext;
 use super::writes::write;
-use super::{Body, value_answer};
+use super::{Body, value_response};
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, map_mut, meta_text};
 use crate::server::patch::shape::Shape;
 use crate::server::patch::{Patch, patched};
-use crate::server::refusal::{Cause, Refusal};
-use crate::server::store::{Part, Planned, Writing, undecodable, unpatchable};
+use crate::server::status_error::{Cause, StatusError};
+use crate::server::store::{Part, PlannedUpdate, WriteOptions, decode_error, patch_error};
 use crate::server::types;
 
 /// The type of the subresource.
 const SCALE: &str = "autoscaling.v1.Scale";
 
 pub(super) async fn put(
-    subject: &Subject<'_>,
-    writing: &Writing,
+    context: &RequestContext<'_>,
+    options: &WriteOptions,
     warnings: &mut Vec<String>,
-) -> Result<Response<Body>, Refusal> {
-    let body =
-        types::decode(SCALE, subject.request.value()?, true).map_err(|problem| undecodable("v1", "Scale", &problem))?;
-    let object = write(subject, writing, warnings, |subject, _| {
-        let old = subject.server.lock().get(&subject.kind, &subject.key())?;
-        rescaled(subject, &old, &body.value)
+) -> Result<Response<Body>, StatusError> {
+    let body = types::decode(SCALE, context.request.value()?, true)
+        .map_err(|problem| decode_error("v1", "Scale", &problem))?;
+    let object = write(context, options, warnings, |context, _| {
+        let old = context.server.lock().get(&context.kind, &context.key())?;
+        rescaled(context, &old, &body.value)
     });
-    Ok(value_answer(&scale_of(&subject.kind, &object.await?)))
+    Ok(value_response(&scale_of(&context.kind, &object.await?)))
 }
 
 pub(super) async fn patch(
-    subject: &Subject<'_>,
+    context: &RequestContext<'_>,
     patch: &Patch,
-    writing: &Writing,
+    options: &WriteOptions,
     warnings: &mut Vec<String>,
-) -> Result<Response<Body>, Refusal> {
-    let object = write(subject, writing, warnings, |subject, _| {
-        let old = subject.server.lock().get(&subject.kind, &subject.key())?;
-        let scale = patched(&scale_of(&subject.kind, &old), patch, Shape::Untyped)?;
-        let scale = types::decode(SCALE, scale, true).map_err(|problem| unpatchable(patch, &problem))?;
-        rescaled(subject, &old, &scale.value)
+) -> Result<Response<Body>, StatusError> {
+    let object = write(context, options, warnings, |context, _| {
+        let old = context.server.lock().get(&context.kind, &context.key())?;
+        let scale = patched(&scale_of(&context.kind, &old), patch, Shape::Untyped)?;
+        let scale = types::decode(SCALE, scale, true).map_err(|problem| patch_error(patch, &problem))?;
+        rescaled(context, &old, &scale.value)
     });
-    Ok(value_answer(&scale_of(&subject.kind, &object.await?)))
+    Ok(value_response(&scale_of(&context.kind, &object.await?)))
 }
 
-/// An object's `Scale`, for reading: a custom object that does not say its replicas has none.
-pub(super) fn read(kind: &Kind, object: &Object) -> Result<Value, Refusal> {
+/// An object's `Scale`, for reads: an error for a custom object without replicas.
+pub(super) fn read(kind: &Kind, object: &Object) -> Result<Value, StatusError> {
     let path = kind.scale.as_ref().map_or("", |scale| scale.spec_replicas.as_str());
     if kind.custom.is_some() && at_path(object, path).is_null() {
         let why = format!("the spec replicas field {path:?} does not exist");
-        let mut refusal = Refusal::of_code(500, format!("Internal error occurred: {why}"));
-        *refusal.details = json!({"causes": [{"message": why}]});
-        return Err(refusal);
+        let mut error = StatusError::of_code(500, format!("Internal error occurred: {why}"));
+        *error.details = json!({"causes": [{"message": why}]});
+        return Err(error);
     }
     Ok(scale_of(kind, object))
 }
@@ -77,7 +77,7 @@ fn scale_of(kind: &Kind, object: &Object) -> Value {
         "spec": {},
         "status": {"replicas": at(&scale.status_replicas)},
     });
-    // As Go writes it: what is empty is left out.
+    // Go omits the empty field.
     if at(&scale.spec_replicas) != 0 {
         made["spec"]["replicas"] = json!(at(&scale.spec_replicas));
     }
@@ -87,16 +87,16 @@ fn scale_of(kind: &Kind, object: &Object) -> Value {
     made
 }
 
-fn rescaled(subject: &Subject<'_>, old: &Object, scale: &Value) -> Result<Planned, Refusal> {
-    let Some(paths) = &subject.kind.scale else {
-        return Err(Refusal::no_such_path());
+fn rescaled(context: &RequestContext<'_>, old: &Object, scale: &Value) -> Result<PlannedUpdate, StatusError> {
+    let Some(paths) = &context.kind.scale else {
+        return Err(StatusError::no_such_path());
     };
-    // Go leaves out what is zero.
+    // Go omits zero.
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas < 0 {
         let why = "must be greater than or equal to 0";
         let cause = Cause::invalid("spec.replicas", &json!(replicas), why);
-        return Err(Refusal::invalid("Scale", "autoscaling", old.name(), &[cause]));
+        return Err(StatusError::invalid("Scale", "autoscaling", old.name(), &[cause]));
     }
     let mut body = old.to_value();
     let mut place = &mut body;
@@ -108,10 +108,10 @@ fn rescaled(subject: &Subject<'_>, old: &Object, scale: &Value) -> Result<Planne
     if !revision.is_empty() {
         body["metadata"]["resourceVersion"] = json!(revision);
     }
-    subject
+    context
         .server
         .lock()
-        .plan_update(&subject.kind, &Key::of(old), body, Part::Main)
+        .plan_update(&context.kind, &Key::of(old), body, Part::Main)
 }
 
 fn at_path<'v>(object: &'v Value, path: &str) -> &'v Value {

@@ -1,4 +1,4 @@
-//! Schemas of the built-in kinds with their descriptions, for `kubectl explain`: those of the k8s-openapi crate. Pure.
+//! Schemas and descriptions of the built-in kinds from the k8s-openapi crate, for `kubectl explain`. Pure.
 
 use k8s_openapi::api::{
     admissionregistration::v1 as admissionregistration, apps::v1 as apps, autoscaling::v2 as autoscaling,
@@ -23,18 +23,18 @@ impl Schemas {
         Self(SchemaGenerator::new(SchemaSettings::openapi3()))
     }
 
-    /// The name of a kind's schema; `None` if it is not built in.
+    /// Adds the schema of a kind and returns its name; `None` if the kind is not built in.
     pub(super) fn add(&mut self, kind: &Kind) -> Option<String> {
         let add = adder(&kind.api_version(), &kind.kind)?;
         Some(add(&mut self.0))
     }
 
-    /// The name of the schema of metadata, which custom kinds refer to.
+    /// Adds the schema of ObjectMeta, to which custom kinds refer, and returns its name.
     pub(super) fn add_metadata(&mut self) -> String {
         named::<ObjectMeta>(&mut self.0)
     }
 
-    /// All schemas that were added, and those that they refer to.
+    /// All added schemas with the schemas they refer to.
     pub(super) fn done(mut self) -> Map<String, Value> {
         self.0.take_definitions(true)
     }
@@ -47,7 +47,7 @@ fn named<T: JsonSchema>(generator: &mut SchemaGenerator) -> String {
 
 type Adder = fn(&mut SchemaGenerator) -> String;
 
-/// How the schema of a kind is added.
+/// The function that adds the schema of a kind.
 fn adder(api_version: &str, kind: &str) -> Option<Adder> {
     macro_rules! of_kind {
         ($($version:literal $module:ident: $($kind:ident)*;)*) => {

@@ -1,4 +1,4 @@
-//! The tower service: reads a request, consults the faults, answers. Thin.
+//! The tower service: authenticates, reads the body, asks the fault policy, and passes the request on.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,26 +10,26 @@ use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::request::{ApiRequest, User};
-use super::{Body, refusal_answer, resources};
+use super::{Body, error_response, resources};
 use crate::server::faults::Fault;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 use crate::server::{ADMIN, Server};
 
-/// Longest body read, as in Kubernetes.
+/// The longest request body, as in Kubernetes.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// The connection broke before the answer.
+/// The connection broke before the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the connection was lost before the answer came")]
+#[error("the connection was lost before the response came")]
 pub struct ConnectionLost;
 
 /// The server as a tower service, for `kube::Client::new` or an HTTP server.
 #[derive(Debug, Clone)]
 pub struct Service {
     server: Server,
-    /// Who asks, for a client in this process; `None` on a port, where the request says who.
+    /// The user of an in-process client; `None` on a port, where the request has credentials.
     user: Option<String>,
-    /// What its token claims.
+    /// The claims of the user's token.
     extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -42,7 +42,7 @@ impl Service {
         }
     }
 
-    /// The same user with a token that claims this, as `authentication.kubernetes.io/node-name`.
+    /// The same user, with a token that has this claim, e.g. `authentication.kubernetes.io/node-name`.
     pub fn claiming(mut self, claim: &str, value: &str) -> Self {
         self.extra.insert(claim.to_owned(), vec![value.to_owned()]);
         self
@@ -56,7 +56,7 @@ impl Service {
         }
     }
 
-    async fn answer<B>(self, request: Request<B>) -> Result<Response<Body>, ConnectionLost>
+    async fn handle<B>(self, request: Request<B>) -> Result<Response<Body>, ConnectionLost>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -64,32 +64,37 @@ impl Service {
         let (parts, body) = request.into_parts();
         let user = match self.authenticate(&parts.headers) {
             Ok(user) => user,
-            Err(refusal) => return Ok(refusal_answer(&refusal)),
+            Err(error) => return Ok(error_response(&error)),
         };
         let body = match Limited::new(body, BODY_BYTES_MAX).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
                 let message = format!("Request entity too large: limit is {BODY_BYTES_MAX}");
-                return Ok(refusal_answer(&Refusal::of_code(413, message)));
+                return Ok(error_response(&StatusError::of_code(413, message)));
             }
             Err(error) => {
                 let message = format!("reading the body: {error}");
-                return Ok(refusal_answer(&Refusal::bad_request(message)));
+                return Ok(error_response(&StatusError::bad_request(message)));
             }
         };
         let request = ApiRequest::new(&parts, user, body);
         let fault = self.server.faults().request(&request.info());
         match fault {
-            Fault::Pass | Fault::DropAnswer => {}
+            Fault::Pass | Fault::DropResponse => {}
             Fault::Delay(time) => tokio::time::sleep(time).await,
-            Fault::Fail(code) => return Ok(refusal_answer(&Refusal::of_code(code, "a fault that was asked for"))),
+            Fault::Fail(code) => {
+                return Ok(error_response(&StatusError::of_code(
+                    code,
+                    "a fault that was asked for",
+                )));
+            }
         }
         let mut warnings = Vec::new();
-        let answer = resources::answer(&self.server, &request, &mut warnings).await;
-        if fault == Fault::DropAnswer {
+        let handled = resources::handle(&self.server, &request, &mut warnings).await;
+        if fault == Fault::DropResponse {
             return Err(ConnectionLost);
         }
-        let mut response = answer.unwrap_or_else(|refusal| refusal_answer(&refusal));
+        let mut response = handled.unwrap_or_else(|error| error_response(&error));
         for warning in warnings {
             let escaped = warning.replace('\n', " ").replace('\\', "\\\\").replace('"', "\\\"");
             let quoted = format!("299 - \"{escaped}\"");
@@ -100,13 +105,13 @@ impl Service {
         Ok(response)
     }
 
-    fn authenticate(&self, headers: &HeaderMap) -> Result<User, Refusal> {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<User, StatusError> {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
         let name = match &self.user {
             Some(user) => user.clone(),
             None => self.name_of_token(text("authorization"))?,
         };
-        // Everybody may impersonate: there is no RBAC here.
+        // All users may impersonate, because the server has no RBAC.
         let impersonated = text("impersonate-user");
         if impersonated.is_empty() {
             return Ok(User {
@@ -123,13 +128,13 @@ impl Service {
         Ok(user)
     }
 
-    fn name_of_token(&self, authorization: &str) -> Result<String, Refusal> {
+    fn name_of_token(&self, authorization: &str) -> Result<String, StatusError> {
         let token = authorization.strip_prefix("Bearer ").unwrap_or("");
         match &self.server.shared.token {
             None if token.starts_with("system:") => Ok(token.to_owned()),
             None => Ok(ADMIN.to_owned()),
             Some(expect) if expect == token => Ok(ADMIN.to_owned()),
-            Some(_) => Err(Refusal::of_code(401, "Unauthorized")),
+            Some(_) => Err(StatusError::of_code(401, "Unauthorized")),
         }
     }
 }
@@ -148,6 +153,6 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        Box::pin(self.clone().answer(request))
+        Box::pin(self.clone().handle(request))
     }
 }

@@ -1,4 +1,4 @@
-//! Tables for `kubectl get`: columns by kind, cells from objects. Pure.
+//! The `Table` form of objects for `kubectl get`. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -21,7 +21,11 @@ pub(super) fn table(kind: &Kind, objects: &[Object], metadata: Value, rows: Rows
         json!({"cells": cells, "object": shown})
     };
     let made: Vec<Value> = objects.iter().map(row).collect();
-    let definitions: Vec<Value> = columns.iter().filter(|_| rows.headed).map(Column::definition).collect();
+    let definitions: Vec<Value> = columns
+        .iter()
+        .filter(|_| rows.with_columns)
+        .map(Column::definition)
+        .collect();
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -94,36 +98,51 @@ fn age<'k>(name: &str, path: &'k str) -> Column<'k> {
     }
 }
 
+/// The creation time, for the column `Age`.
+const CREATED: &str = "/metadata/creationTimestamp";
+
 fn columns_of(kind: &Kind) -> Vec<Column<'_>> {
     let mut columns = vec![column("Name", |object| object["metadata"]["name"].clone())];
     if let Some(custom) = &kind.custom {
         columns.extend(custom_columns(custom));
         if custom.columns.is_empty() {
-            columns.push(age("Age", "/metadata/creationTimestamp"));
+            columns.push(age("Age", CREATED));
         }
         return columns;
     }
-    let created = "/metadata/creationTimestamp";
-    match (kind.group.as_str(), kind.plural.as_str()) {
-        ("", "pods") => columns.extend([
+    if kind.plural == "events" {
+        return event_columns();
+    }
+    columns.extend(match kind.group.as_str() {
+        "" => core_columns(&kind.plural),
+        "apps" | "batch" => workload_columns(&kind.plural),
+        group => other_columns(group, &kind.plural),
+    });
+    columns
+}
+
+/// Columns after the name, for kinds of the core group.
+fn core_columns(plural: &str) -> Vec<Column<'static>> {
+    match plural {
+        "pods" => vec![
             column("Ready", pod_ready),
             column("Status", |pod| json!(pod_status(pod))),
             Column {
                 of_type: "string".to_owned(),
                 ..column("Restarts", pod_restarts)
             },
-            age("Age", created),
+            age("Age", CREATED),
             wide("IP", |pod| json!(shown(&pod["status"]["podIP"]))),
             wide("Node", |pod| json!(shown(&pod["spec"]["nodeName"]))),
             wide("Nominated Node", |pod| {
                 json!(shown(&pod["status"]["nominatedNodeName"]))
             }),
             wide("Readiness Gates", |_| json!("<none>")),
-        ]),
-        ("", "nodes") => columns.extend([
+        ],
+        "nodes" => vec![
             column("Status", |node| json!(node_status(node))),
             column("Roles", |node| json!(node_roles(node))),
-            age("Age", created),
+            age("Age", CREATED),
             at("Version", "/status/nodeInfo/kubeletVersion"),
             wide("Internal-IP", |node| json!(node_address(node))),
             wide("OS-Image", |node| json!(shown(&node["status"]["nodeInfo"]["osImage"]))),
@@ -133,96 +152,107 @@ fn columns_of(kind: &Kind) -> Vec<Column<'_>> {
             wide("Container-Runtime", |node| {
                 json!(shown(&node["status"]["nodeInfo"]["containerRuntimeVersion"]))
             }),
-        ]),
-        ("", "namespaces") => columns.extend([at("Status", "/status/phase"), age("Age", created)]),
-        ("", "configmaps") => columns.extend([count("Data", &["/data", "/binaryData"]), age("Age", created)]),
-        ("", "secrets") => columns.extend([at("Type", "/type"), count("Data", &["/data"]), age("Age", created)]),
-        ("", "services") => columns.extend([
+        ],
+        "namespaces" => vec![at("Status", "/status/phase"), age("Age", CREATED)],
+        "configmaps" => vec![count("Data", &["/data", "/binaryData"]), age("Age", CREATED)],
+        "secrets" => vec![at("Type", "/type"), count("Data", &["/data"]), age("Age", CREATED)],
+        "services" => vec![
             at("Type", "/spec/type"),
             at("Cluster-IP", "/spec/clusterIP"),
             column("External-IP", |_| json!("<none>")),
             column("Port(s)", |service| json!(service_ports(service))),
-            age("Age", created),
-        ]),
-        ("" | "events.k8s.io", "events") => {
-            columns = vec![
-                column("Last Seen", |_| Value::Null),
-                at("Type", "/type"),
-                at("Reason", "/reason"),
-                column("Object", |event| json!(event_object(event))),
-                at("Message", "/message"),
-                wide("Name", |event| event["metadata"]["name"].clone()),
-            ];
-            columns[0].cell = Box::new(|event, now| json!(since(last_seen(event), now)));
-        }
-        ("apps", "deployments") => columns.extend([
+            age("Age", CREATED),
+        ],
+        "persistentvolumeclaims" => vec![
+            at("Status", "/status/phase"),
+            at("Volume", "/spec/volumeName"),
+            at("Capacity", "/status/capacity/storage"),
+            at("StorageClass", "/spec/storageClassName"),
+            age("Age", CREATED),
+        ],
+        _ => vec![age("Age", CREATED)],
+    }
+}
+
+/// Columns after the name, for kinds of the groups `apps` and `batch`.
+fn workload_columns(plural: &str) -> Vec<Column<'static>> {
+    match plural {
+        "deployments" => vec![
             column("Ready", |d| {
                 json!(ratio(&d["status"]["readyReplicas"], &d["spec"]["replicas"]))
             }),
             number("Up-to-date", "/status/updatedReplicas"),
             number("Available", "/status/availableReplicas"),
-            age("Age", created),
+            age("Age", CREATED),
             wide("Containers", |set| json!(containers_of(set, "name"))),
             wide("Images", |set| json!(containers_of(set, "image"))),
             wide("Selector", |set| json!(selector_text(&set["spec"]["selector"]))),
-        ]),
-        ("apps", "replicasets") => columns.extend([
+        ],
+        "replicasets" => vec![
             number("Desired", "/spec/replicas"),
             number("Current", "/status/replicas"),
             number("Ready", "/status/readyReplicas"),
-            age("Age", created),
+            age("Age", CREATED),
             wide("Containers", |set| json!(containers_of(set, "name"))),
             wide("Images", |set| json!(containers_of(set, "image"))),
             wide("Selector", |set| json!(selector_text(&set["spec"]["selector"]))),
-        ]),
-        ("apps", "statefulsets") => columns.extend([
+        ],
+        "statefulsets" => vec![
             column("Ready", |s| {
                 json!(ratio(&s["status"]["readyReplicas"], &s["spec"]["replicas"]))
             }),
-            age("Age", created),
-        ]),
-        ("apps", "daemonsets") => columns.extend([
+            age("Age", CREATED),
+        ],
+        "daemonsets" => vec![
             number("Desired", "/status/desiredNumberScheduled"),
             number("Current", "/status/currentNumberScheduled"),
             number("Ready", "/status/numberReady"),
-            age("Age", created),
-        ]),
-        ("batch", "jobs") => columns.extend([
+            age("Age", CREATED),
+        ],
+        "jobs" => vec![
             column("Status", |job| json!(job_status(job))),
             column("Completions", |job| {
                 json!(ratio(&job["status"]["succeeded"], &job["spec"]["completions"]))
             }),
-            age("Age", created),
-        ]),
-        ("batch", "cronjobs") => {
-            columns.extend([
-                at("Schedule", "/spec/schedule"),
-                at("Suspend", "/spec/suspend"),
-                age("Age", created),
-            ]);
-        }
-        ("coordination.k8s.io", "leases") => {
-            columns.extend([at("Holder", "/spec/holderIdentity"), age("Age", created)])
-        }
-        ("scheduling.k8s.io", "priorityclasses") => columns.extend([
+            age("Age", CREATED),
+        ],
+        "cronjobs" => vec![
+            at("Schedule", "/spec/schedule"),
+            at("Suspend", "/spec/suspend"),
+            age("Age", CREATED),
+        ],
+        _ => vec![age("Age", CREATED)],
+    }
+}
+
+/// Columns after the name, for kinds of other groups.
+fn other_columns(group: &str, plural: &str) -> Vec<Column<'static>> {
+    match (group, plural) {
+        ("coordination.k8s.io", "leases") => vec![at("Holder", "/spec/holderIdentity"), age("Age", CREATED)],
+        ("scheduling.k8s.io", "priorityclasses") => vec![
             number("Value", "/value"),
             Column {
                 of_type: "boolean".to_owned(),
                 ..column("Global-Default", |class| json!(class["globalDefault"] == true))
             },
-            age("Age", created),
+            age("Age", CREATED),
             at("PreemptionPolicy", "/preemptionPolicy"),
-        ]),
-        ("", "persistentvolumeclaims") => columns.extend([
-            at("Status", "/status/phase"),
-            at("Volume", "/spec/volumeName"),
-            at("Capacity", "/status/capacity/storage"),
-            at("StorageClass", "/spec/storageClassName"),
-            age("Age", created),
-        ]),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => columns.push(at("Created At", created)),
-        _ => columns.push(age("Age", created)),
+        ],
+        ("apiextensions.k8s.io", "customresourcedefinitions") => vec![at("Created At", CREATED)],
+        _ => vec![age("Age", CREATED)],
     }
+}
+
+fn event_columns() -> Vec<Column<'static>> {
+    let mut columns = vec![
+        column("Last Seen", |_| Value::Null),
+        at("Type", "/type"),
+        at("Reason", "/reason"),
+        column("Object", |event| json!(event_object(event))),
+        at("Message", "/message"),
+        wide("Name", |event| event["metadata"]["name"].clone()),
+    ];
+    columns[0].cell = Box::new(|event, now| json!(since(last_seen(event), now)));
     columns
 }
 
@@ -241,7 +271,7 @@ fn custom_columns(custom: &Custom) -> impl Iterator<Item = Column<'_>> {
     })
 }
 
-/// As kube-apiserver has it: in a column of text, lists and objects are JSON.
+/// The cell of a custom column. As in kube-apiserver, lists and objects in a string column are JSON.
 fn custom_cell(value: &Value, of_type: &str, now: Timestamp) -> Value {
     match (of_type, value) {
         (_, Value::Null) => Value::Null,
@@ -252,7 +282,7 @@ fn custom_cell(value: &Value, of_type: &str, now: Timestamp) -> Value {
     }
 }
 
-/// The value at a simple JSON path: fields by `.name` or `['name']`, items by number or by a filter on equality.
+/// The value at a JSON path: fields by `.name` or `['name']`, items by index or by a filter on equality.
 fn at_json_path<'v>(object: &'v Value, path: &str) -> &'v Value {
     let mut value = object;
     let mut rest = path.trim_start_matches('$');
@@ -265,7 +295,7 @@ fn at_json_path<'v>(object: &'v Value, path: &str) -> &'v Value {
             rest = &inner[end + 1..];
         } else {
             let name = rest.trim_start_matches('.');
-            // A dot within a key is escaped.
+            // A dot in a key is escaped.
             let mut end = name.len();
             let bytes = name.as_bytes();
             for (at, byte) in bytes.iter().enumerate() {
@@ -326,7 +356,7 @@ fn ratio(done: &Value, wanted: &Value) -> String {
     format!("{}/{}", done.as_i64().unwrap_or(0), wanted.as_i64().unwrap_or(1))
 }
 
-/// How long ago, in the short form of `kubectl`: two units at most, fewer as it gets longer.
+/// The age in the short form of `kubectl`: at most two units.
 fn since(moment: &Value, now: Timestamp) -> String {
     let Some(then) = moment.as_str().and_then(|t| t.parse::<Timestamp>().ok()) else {
         return "<unknown>".to_owned();
@@ -353,7 +383,7 @@ fn since(moment: &Value, now: Timestamp) -> String {
     }
 }
 
-/// A field of every container of a pod template.
+/// A field of all containers of a pod template, joined by commas.
 fn containers_of(object: &Value, field: &str) -> String {
     let containers = object["spec"]["template"]["spec"]["containers"].as_array();
     let texts = containers
@@ -473,8 +503,8 @@ fn job_status(job: &Value) -> &'static str {
 }
 
 fn event_object(event: &Value) -> String {
-    let about = &event["involvedObject"];
-    format!("{}/{}", shown(&about["kind"]).to_lowercase(), shown(&about["name"]))
+    let object = &event["involvedObject"];
+    format!("{}/{}", shown(&object["kind"]).to_lowercase(), shown(&object["name"]))
 }
 
 fn last_seen(event: &Value) -> &Value {
@@ -618,7 +648,7 @@ mod tests {
         });
         let now = "2026-01-01T00:00:05Z".parse().unwrap();
         let rows = Rows {
-            headed: true,
+            with_columns: true,
             object: RowObject::Metadata,
         };
         let table = table(&pods, &[Object::new(pod)], json!({}), rows, now);

@@ -1,4 +1,4 @@
-//! Writes over HTTP: plan under the lock, ask admission without it, commit under it; again if somebody was faster.
+//! Writes over HTTP: plan under the lock, run admission without it, commit under it. A conflict with another write starts over.
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -6,219 +6,233 @@ use serde_json::{Value, json};
 use super::field_validation::{FieldValidation, problems};
 use super::json::Parsed;
 use super::request::shown;
-use super::resources::Subject;
-use super::{Body, format, json_answer, scale, success, value_answer};
-use crate::server::admission::{Attempt, Operation, admit};
+use super::resources::RequestContext;
+use super::{Body, format, json_response, scale, success, value_response};
+use crate::server::admission::{Attributes, Operation, admit};
 use crate::server::kinds::Kind;
 use crate::server::object::{Object, meta_text};
 use crate::server::patch::Patch;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 use crate::server::store::{
-    Author, DeleteOptions, Deleted, Part, Planned, Propagation, Writing, undecodable, unpatchable,
+    DeleteOptions, Deleted, ManagerOperation, Part, PlannedUpdate, Propagation, WriteOptions, decode_error, patch_error,
 };
 use crate::server::types;
 
-/// Attempts of a write that somebody else outran, as many as Kubernetes makes.
-const ATTEMPTS: usize = 5;
+/// Attempts of a write that conflicts with others, as in Kubernetes.
+const ATTEMPTS_MAX: usize = 5;
 
-/// The forms in which an object can be sent; clients that name none send JSON.
-const MEDIA: [&str; 4] = [
+/// The media types of object bodies; an empty one means JSON.
+const BODY_MEDIA_TYPES: [&str; 4] = [
     "",
     "application/json",
     "application/yaml",
     "application/vnd.kubernetes.protobuf",
 ];
 
-pub(super) async fn post(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let target = subject.target;
+pub(super) async fn post(
+    context: &RequestContext<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Response<Body>, StatusError> {
+    let target = context.target;
     if !target.name.is_empty() {
-        return match (subject.kind.is("", "pods"), target.subresource.as_str()) {
-            (true, "binding") => bind(subject, warnings).await,
-            (true, "eviction") => evict(subject, warnings).await,
-            _ => Err(Refusal::no_such_method()),
+        return match (context.kind.is("", "pods"), target.subresource.as_str()) {
+            (true, "binding") => bind(context, warnings).await,
+            (true, "eviction") => evict(context, warnings).await,
+            _ => Err(StatusError::no_such_method()),
         };
     }
-    if subject.kind.namespaced() && target.namespace.is_empty() {
-        return Err(Refusal::no_such_method());
+    if context.kind.namespaced() && target.namespace.is_empty() {
+        return Err(StatusError::no_such_method());
     }
-    let writing = writing(subject)?;
-    let body = decoded(subject, warnings)?;
-    let new = subject
+    let options = write_options(context)?;
+    let body = decoded(context, warnings)?;
+    let new = context
         .server
         .lock()
-        .plan_create(&subject.kind, &target.namespace, body)?;
-    let object = create(subject, new, &writing, warnings).await?;
-    answer(subject, StatusCode::CREATED, &object)
+        .plan_create(&context.kind, &target.namespace, body)?;
+    let object = create(context, new, &options, warnings).await?;
+    object_response(context, StatusCode::CREATED, &object)
 }
 
 async fn create(
-    subject: &Subject<'_>,
+    context: &RequestContext<'_>,
     new: Value,
-    writing: &Writing,
+    options: &WriteOptions,
     warnings: &mut Vec<String>,
-) -> Result<Object, Refusal> {
+) -> Result<Object, StatusError> {
     let name = meta_text(&new, "name").to_owned();
-    let attempt = attempt(subject, Operation::Create, "", &name, None, Some(new));
-    let new = admit(subject.server, attempt, warnings).await?.unwrap_or_default();
-    subject.server.lock().commit_create(&subject.kind, new, writing)
+    let attributes = attributes(context, Operation::Create, "", &name, None, Some(new));
+    let new = admit(context.server, attributes, warnings).await?.unwrap_or_default();
+    context.server.lock().commit_create(&context.kind, new, options)
 }
 
-pub(super) async fn put(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let writing = writing(subject)?;
-    if subject.target.subresource == "scale" {
-        return scale::put(subject, &writing, warnings).await;
+pub(super) async fn put(
+    context: &RequestContext<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Response<Body>, StatusError> {
+    let options = write_options(context)?;
+    if context.target.subresource == "scale" {
+        return scale::put(context, &options, warnings).await;
     }
-    let body = decoded(subject, warnings)?;
+    let body = decoded(context, warnings)?;
     if meta_text(&body, "name").is_empty() {
         let message = format!(
             "the name of the object ({} based on URL) was undeterminable: name must be provided",
-            subject.target.name
+            context.target.name
         );
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
-    let object = write(subject, &writing, warnings, |subject, _| {
-        subject
+    let object = write(context, &options, warnings, |context, _| {
+        context
             .server
             .lock()
-            .plan_update(&subject.kind, &subject.key(), body.clone(), writing.part)
+            .plan_update(&context.kind, &context.key(), body.clone(), options.part)
     });
     let object = object.await?;
-    answer(subject, StatusCode::OK, &object)
+    object_response(context, StatusCode::OK, &object)
 }
 
-pub(super) async fn patch(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let (patch, duplicates) = patch_of(subject)?;
-    let mut writing = writing(subject)?;
-    let validation = FieldValidation::of(subject.request)?;
-    if subject.target.subresource == "scale" {
-        return scale::patch(subject, &patch, &writing, warnings).await;
+pub(super) async fn patch(
+    context: &RequestContext<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Response<Body>, StatusError> {
+    let (patch, duplicates) = patch_of(context)?;
+    let mut options = write_options(context)?;
+    let validation = FieldValidation::of(context.request)?;
+    if context.target.subresource == "scale" {
+        return scale::patch(context, &patch, &options, warnings).await;
     }
     if let Patch::Apply { config, .. } = &patch {
-        writing.author = Author::Apply(subject.request.query.text("fieldManager").to_owned());
-        let missing = subject.server.lock().get(&subject.kind, &subject.key()).is_err();
-        if missing && writing.part == Part::Main {
-            let new = subject
+        options.operation = ManagerOperation::Apply(context.request.query.text("fieldManager").to_owned());
+        let missing = context.server.lock().get(&context.kind, &context.key()).is_err();
+        if missing && options.part == Part::Main {
+            let new = context
                 .server
                 .lock()
-                .plan_apply_create(&subject.kind, &subject.key(), config, &writing)?;
-            let object = create(subject, new, &writing, warnings).await?;
-            return answer(subject, StatusCode::CREATED, &object);
+                .plan_apply_create(&context.kind, &context.key(), config, &options)?;
+            let object = create(context, new, &options, warnings).await?;
+            return object_response(context, StatusCode::CREATED, &object);
         }
     }
-    let object = write(subject, &writing, warnings, |subject, warnings| {
-        let planned = subject
+    let object = write(context, &options, warnings, |context, warnings| {
+        let planned = context
             .server
             .lock()
-            .plan_patch(&subject.kind, &subject.key(), &patch, &writing)?;
+            .plan_patch(&context.kind, &context.key(), &patch, &options)?;
         validation
-            .judge(&problems(&duplicates, &planned.unknown), warnings)
-            .map_err(|why| unpatchable(&patch, &why))?;
+            .apply(&problems(&duplicates, &planned.unknown), warnings)
+            .map_err(|why| patch_error(&patch, &why))?;
         Ok(planned)
     });
     let object = object.await?;
-    answer(subject, StatusCode::OK, &object)
+    object_response(context, StatusCode::OK, &object)
 }
 
-/// Plans, asks, commits; from the start if the object changed meanwhile. A client that named a revision then gets its
-/// conflict from the plan.
+/// Plans, runs admission and commits; starts over if the object changed meanwhile. If the client stated a resourceVersion, the second
+/// plan then fails with the conflict.
 pub(super) async fn write(
-    subject: &Subject<'_>,
-    writing: &Writing,
+    context: &RequestContext<'_>,
+    options: &WriteOptions,
     warnings: &mut Vec<String>,
-    plan: impl Fn(&Subject<'_>, &mut Vec<String>) -> Result<Planned, Refusal>,
-) -> Result<Object, Refusal> {
-    let mut outrun = None;
-    for _ in 0..ATTEMPTS {
-        let Planned { old, new, unknown } = plan(subject, warnings)?;
-        let attempt = attempt(
-            subject,
+    plan: impl Fn(&RequestContext<'_>, &mut Vec<String>) -> Result<PlannedUpdate, StatusError>,
+) -> Result<Object, StatusError> {
+    let mut conflict = None;
+    for _ in 0..ATTEMPTS_MAX {
+        let PlannedUpdate { old, new, unknown } = plan(context, warnings)?;
+        let attributes = attributes(
+            context,
             Operation::Update,
-            &subject.target.subresource,
+            &context.target.subresource,
             old.name(),
             Some(&old),
             Some(new),
         );
-        let new = admit(subject.server, attempt, warnings).await?.unwrap_or_default();
-        let planned = Planned {
+        let new = admit(context.server, attributes, warnings).await?.unwrap_or_default();
+        let planned = PlannedUpdate {
             old: old.clone(),
             new,
             unknown,
         };
-        match subject.server.lock().commit_update(&subject.kind, planned, writing) {
-            Err(refusal) if refusal.reason == "Conflict" => outrun = Some(refusal),
+        match context.server.lock().commit_update(&context.kind, planned, options) {
+            Err(error) if error.reason == "Conflict" => conflict = Some(error),
             other => return other,
         }
     }
-    Err(outrun.unwrap_or_else(|| Refusal::outdated(subject.kind.about(&subject.target.name))))
+    Err(conflict.unwrap_or_else(|| StatusError::outdated(context.kind.object_ref(&context.target.name))))
 }
 
-async fn bind(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let binding = types::decode("core.v1.Binding", subject.request.value()?, true)
-        .map_err(|problem| undecodable("v1", "Binding", &problem))?;
+async fn bind(context: &RequestContext<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, StatusError> {
+    let binding = types::decode("core.v1.Binding", context.request.value()?, true)
+        .map_err(|problem| decode_error("v1", "Binding", &problem))?;
     let binding = binding.value;
-    let attempt = attempt(
-        subject,
+    let attributes = attributes(
+        context,
         Operation::Create,
         "binding",
-        &subject.target.name,
+        &context.target.name,
         None,
         Some(binding),
     );
-    let binding = admit(subject.server, attempt, warnings).await?.unwrap_or_default();
-    let dry_run = subject.request.dry_run()?;
-    subject
+    let binding = admit(context.server, attributes, warnings).await?.unwrap_or_default();
+    let dry_run = context.request.dry_run()?;
+    context
         .server
         .lock()
-        .bind(&subject.target.namespace, &subject.target.name, &binding, dry_run)?;
+        .bind(&context.target.namespace, &context.target.name, &binding, dry_run)?;
     Ok(success(StatusCode::CREATED))
 }
 
-async fn evict(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    let eviction = subject.request.value()?;
+async fn evict(context: &RequestContext<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, StatusError> {
+    let eviction = context.request.value()?;
     let mut options = delete_options(&eviction["deleteOptions"])?;
-    options.dry_run |= subject.request.dry_run()?;
-    let attempt = attempt(
-        subject,
+    options.dry_run |= context.request.dry_run()?;
+    let attributes = attributes(
+        context,
         Operation::Create,
         "eviction",
-        &subject.target.name,
+        &context.target.name,
         None,
         Some(eviction),
     );
-    admit(subject.server, attempt, warnings).await?;
-    subject
+    admit(context.server, attributes, warnings).await?;
+    context
         .server
         .lock()
-        .evict(&subject.target.namespace, &subject.target.name, &options)?;
+        .evict(&context.target.namespace, &context.target.name, &options)?;
     Ok(success(StatusCode::CREATED))
 }
 
-pub(super) async fn delete(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Response<Body>, Refusal> {
-    if !subject.target.subresource.is_empty() {
-        return Err(Refusal::no_such_method());
+pub(super) async fn delete(
+    context: &RequestContext<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Response<Body>, StatusError> {
+    if !context.target.subresource.is_empty() {
+        return Err(StatusError::no_such_method());
     }
-    let options = options_of(subject)?;
-    let old = subject.server.lock().get(&subject.kind, &subject.key())?;
-    let asked = attempt(subject, Operation::Delete, "", old.name(), Some(&old), None);
-    admit(subject.server, asked, warnings).await?;
-    let deleted = subject.server.lock().delete(&subject.kind, &subject.key(), &options)?;
+    let options = request_delete_options(context)?;
+    let old = context.server.lock().get(&context.kind, &context.key())?;
+    let asked = attributes(context, Operation::Delete, "", old.name(), Some(&old), None);
+    admit(context.server, asked, warnings).await?;
+    let deleted = context.server.lock().delete(&context.kind, &context.key(), &options)?;
     match deleted {
-        Deleted::Going(object) => answer(subject, StatusCode::OK, &object),
-        Deleted::Gone(object) if comes_back_whole(&subject.kind) => answer(subject, StatusCode::OK, &object),
-        Deleted::Gone(object) => {
-            let mut details = json!({"name": object.name(), "kind": subject.kind.plural, "uid": object.uid()});
-            if !subject.kind.group.is_empty() {
-                details["group"] = json!(subject.kind.group);
+        Deleted::Terminating(object) => object_response(context, StatusCode::OK, &object),
+        Deleted::Removed(object) if returns_deleted_object(&context.kind) => {
+            object_response(context, StatusCode::OK, &object)
+        }
+        Deleted::Removed(object) => {
+            let mut details = json!({"name": object.name(), "kind": context.kind.plural, "uid": object.uid()});
+            if !context.kind.group.is_empty() {
+                details["group"] = json!(context.kind.group);
             }
-            Ok(value_answer(&json!({
+            Ok(value_response(&json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details
             })))
         }
     }
 }
 
-/// Objects of some kinds are answered whole even when they are gone, as in Kubernetes.
-fn comes_back_whole(kind: &Kind) -> bool {
+/// Whether a deletion returns the removed object instead of a `Status`, as Kubernetes does for some kinds.
+fn returns_deleted_object(kind: &Kind) -> bool {
     let core = [
         "persistentvolumeclaims",
         "persistentvolumes",
@@ -232,81 +246,81 @@ fn comes_back_whole(kind: &Kind) -> bool {
 }
 
 pub(super) async fn delete_collection(
-    subject: &Subject<'_>,
+    context: &RequestContext<'_>,
     warnings: &mut Vec<String>,
-) -> Result<Response<Body>, Refusal> {
-    let options = options_of(subject)?;
-    let selector = subject.selector()?;
-    let page = subject
+) -> Result<Response<Body>, StatusError> {
+    let options = request_delete_options(context)?;
+    let selector = context.selector()?;
+    let page = context
         .server
         .lock()
-        .list(&subject.kind, &subject.target.namespace, &selector);
+        .list(&context.kind, &context.target.namespace, &selector);
     for object in &page.objects {
-        let mut asked = attempt(subject, Operation::Delete, "", object.name(), Some(object), None);
+        let mut asked = attributes(context, Operation::Delete, "", object.name(), Some(object), None);
         asked.namespace = object.namespace();
-        admit(subject.server, asked, warnings).await?;
+        admit(context.server, asked, warnings).await?;
     }
-    let mut store = subject.server.lock();
+    let mut store = context.server.lock();
     if !options.dry_run {
-        store.delete_all(&subject.kind, &page.objects, &options);
+        store.delete_all(&context.kind, &page.objects, &options);
     }
     let now = store.clock.now();
     drop(store);
-    Ok(json_answer(
+    Ok(json_response(
         StatusCode::OK,
-        format::list(&subject.kind, &page, subject.request.format()?, now),
+        format::list(&context.kind, &page, context.request.format()?, now),
     ))
 }
 
-fn writing(subject: &Subject<'_>) -> Result<Writing, Refusal> {
-    let manager = subject.request.manager();
-    let mut writing = Writing {
-        dry_run: subject.request.dry_run()?,
-        ..Writing::by(&manager)
+fn write_options(context: &RequestContext<'_>) -> Result<WriteOptions, StatusError> {
+    let manager = context.request.manager();
+    let mut options = WriteOptions {
+        dry_run: context.request.dry_run()?,
+        ..WriteOptions::by(&manager)
     };
-    match subject.target.subresource.as_str() {
+    match context.target.subresource.as_str() {
         "" => {}
-        "status" if subject.kind.status => writing = writing.of_status(),
-        "scale" if subject.kind.scale.is_some() => writing.subresource = "scale",
-        // These take a whole object and change a part that we don't guard.
-        "finalize" if subject.kind.is("", "namespaces") => {}
-        "ephemeralcontainers" | "resize" if subject.kind.is("", "pods") => {}
-        _ => return Err(Refusal::no_such_path()),
+        "status" if context.kind.status => options = options.of_status(),
+        "scale" if context.kind.scale.is_some() => options.subresource = "scale",
+        // These subresources take the whole object; the server does not restrict which part changes.
+        "finalize" if context.kind.is("", "namespaces") => {}
+        "ephemeralcontainers" | "resize" if context.kind.is("", "pods") => {}
+        _ => return Err(StatusError::no_such_path()),
     }
-    Ok(writing)
+    Ok(options)
 }
 
-/// The body of a request as an object, with its unknown fields seen to.
-fn decoded(subject: &Subject<'_>, warnings: &mut Vec<String>) -> Result<Value, Refusal> {
-    let validation = FieldValidation::of(subject.request)?;
-    let media = subject.request.content_type.split(';').next().unwrap_or("").trim();
-    if !MEDIA.contains(&media) {
+/// The body of a request as an object, after the field validation.
+fn decoded(context: &RequestContext<'_>, warnings: &mut Vec<String>) -> Result<Value, StatusError> {
+    let validation = FieldValidation::of(context.request)?;
+    let media = context.request.content_type.split(';').next().unwrap_or("").trim();
+    if !BODY_MEDIA_TYPES.contains(&media) {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
-            MEDIA[1..].join(", ")
+            BODY_MEDIA_TYPES[1..].join(", ")
         );
-        return Err(Refusal::of_code(415, message));
+        return Err(StatusError::of_code(415, message));
     }
-    let (kind, namespace) = (&subject.kind, &subject.target.namespace);
-    let parsed = subject.request.parsed_as(&kind.kind)?;
+    let (kind, namespace) = (&context.kind, &context.target.namespace);
+    let parsed = context.request.parsed_as(&kind.kind)?;
     if kind.custom.is_some() && parsed.value["kind"].as_str().unwrap_or("").is_empty() {
         let body = parsed.value.to_string();
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{body}' ({})",
             kind.kind,
             shown(body.as_bytes())
         )));
     }
-    let decoded = subject.server.lock().decode(kind, namespace, parsed.value)?;
+    let decoded = context.server.lock().decode(kind, namespace, parsed.value)?;
     validation
-        .judge(&problems(&parsed.duplicates, &decoded.unknown), warnings)
-        .map_err(|why| undecodable(&kind.version, &kind.kind, &why))?;
+        .apply(&problems(&parsed.duplicates, &decoded.unknown), warnings)
+        .map_err(|why| decode_error(&kind.version, &kind.kind, &why))?;
     Ok(decoded.value)
 }
 
-/// The patch, and the fields that its body has twice.
-fn patch_of(subject: &Subject<'_>) -> Result<(Patch, Vec<String>), Refusal> {
-    let request = subject.request;
+/// The patch, and the duplicate fields of its body.
+fn patch_of(context: &RequestContext<'_>) -> Result<(Patch, Vec<String>), StatusError> {
+    let request = context.request;
     let Parsed { value, duplicates } = request.parsed()?;
     let patch = match request.content_type.split(';').next().unwrap_or("").trim() {
         "application/json-patch+json" => Ok(Patch::Json(value)),
@@ -316,13 +330,13 @@ fn patch_of(subject: &Subject<'_>) -> Result<(Patch, Vec<String>), Refusal> {
             config: value,
             force: request.query.flag("force"),
         }),
-        _ => Err(Refusal::of_code(415, "415: Unsupported Media Type").with_empty_details()),
+        _ => Err(StatusError::of_code(415, "415: Unsupported Media Type").with_empty_details()),
     };
     patch.map(|patch| (patch, duplicates))
 }
 
-fn options_of(subject: &Subject<'_>) -> Result<DeleteOptions, Refusal> {
-    let request = subject.request;
+fn request_delete_options(context: &RequestContext<'_>) -> Result<DeleteOptions, StatusError> {
+    let request = context.request;
     let body = if request.body.is_empty() {
         Value::Null
     } else {
@@ -340,7 +354,7 @@ fn options_of(subject: &Subject<'_>) -> Result<DeleteOptions, Refusal> {
     Ok(options)
 }
 
-fn delete_options(body: &Value) -> Result<DeleteOptions, Refusal> {
+fn delete_options(body: &Value) -> Result<DeleteOptions, StatusError> {
     let text = |value: &Value| value.as_str().filter(|t| !t.is_empty()).map(str::to_owned);
     let policy = match body["propagationPolicy"].as_str() {
         Some(policy) => propagation(policy)?,
@@ -356,7 +370,7 @@ fn delete_options(body: &Value) -> Result<DeleteOptions, Refusal> {
     })
 }
 
-fn propagation(text: &str) -> Result<Propagation, Refusal> {
+fn propagation(text: &str) -> Result<Propagation, StatusError> {
     match text {
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
@@ -364,36 +378,40 @@ fn propagation(text: &str) -> Result<Propagation, Refusal> {
         other => {
             let allowed = ["Foreground", "Background", "Orphan", "nil"];
             let cause = Cause::unsupported("propagationPolicy", &json!(other), &allowed);
-            Err(Refusal::invalid_options("DeleteOptions", cause))
+            Err(StatusError::invalid_options("DeleteOptions", cause))
         }
     }
 }
 
-fn attempt<'a>(
-    subject: &'a Subject<'_>,
+fn attributes<'a>(
+    context: &'a RequestContext<'_>,
     operation: Operation,
     subresource: &'a str,
     name: &'a str,
     old: Option<&'a Object>,
     new: Option<Value>,
-) -> Attempt<'a> {
-    Attempt {
+) -> Attributes<'a> {
+    Attributes {
         operation,
-        kind: &subject.kind,
+        kind: &context.kind,
         subresource,
-        namespace: &subject.target.namespace,
+        namespace: &context.target.namespace,
         name,
-        user: &subject.request.user,
-        dry_run: subject.request.dry_run().unwrap_or(false),
+        user: &context.request.user,
+        dry_run: context.request.dry_run().unwrap_or(false),
         old: old.map(|o| &**o),
         new,
     }
 }
 
-fn answer(subject: &Subject<'_>, code: StatusCode, object: &Object) -> Result<Response<Body>, Refusal> {
-    let now = subject.server.clock().now();
-    Ok(json_answer(
+fn object_response(
+    context: &RequestContext<'_>,
+    code: StatusCode,
+    object: &Object,
+) -> Result<Response<Body>, StatusError> {
+    let now = context.server.clock().now();
+    Ok(json_response(
         code,
-        format::one(&subject.kind, object, subject.request.format()?, now),
+        format::one(&context.kind, object, context.request.format()?, now),
     ))
 }

@@ -1,19 +1,19 @@
-//! Server-side apply and the books of who owns which field. Pure.
+//! Server-side apply and `managedFields`. Pure.
 
 use serde_json::{Value, json};
 
 use super::fields::{FieldSet, difference, item_key, path_text, value_at};
 use super::shape::{ListShape, Shape};
 use crate::server::object::metadata_mut;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
-/// A name for a manager may not be longer than this, as in Kubernetes.
+/// The longest manager name, as in Kubernetes.
 pub(crate) const MANAGER_LEN_MAX: usize = 128;
 
-/// Who writes.
+/// The field manager of a write.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Author<'a> {
-    pub(crate) manager: &'a str,
+pub(crate) struct FieldManager<'a> {
+    pub(crate) name: &'a str,
     pub(crate) api_version: String,
     /// Empty for the main resource.
     pub(crate) subresource: &'a str,
@@ -21,7 +21,7 @@ pub(crate) struct Author<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Entry {
+struct ManagedFieldsEntry {
     manager: String,
     operation: String,
     api_version: String,
@@ -30,29 +30,29 @@ struct Entry {
     fields: FieldSet,
 }
 
-/// The object after a manager applied its configuration.
+/// Applies a manager's configuration to the live object.
 pub(crate) fn apply(
     live: &Value,
     config: &Value,
     force: bool,
-    author: &Author<'_>,
+    manager: &FieldManager<'_>,
     shape: Shape<'_>,
-) -> Result<Value, Refusal> {
-    check_manager(author.manager)?;
+) -> Result<Value, StatusError> {
+    check_manager(manager.name)?;
     if config["metadata"]
         .get("managedFields")
         .is_some_and(|m| !m.is_null() && *m != json!([]))
     {
-        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
     let wanted = FieldSet::of_object(config, shape);
     let mut entries = entries_of(live);
-    let own = entries.iter().position(|e| e.is_of(author, "Apply"));
+    let own = entries.iter().position(|e| e.is_by(manager, "Apply"));
     let before = own.map(|at| entries.remove(at));
 
     let conflicts = conflicts(live, config, &wanted, &entries, shape);
     if !conflicts.is_empty() && !force {
-        return Err(conflict_refusal(&entries, &conflicts));
+        return Err(conflict_error(&entries, &conflicts));
     }
     for (at, path) in &conflicts {
         entries[*at].fields.subtract(&FieldSet::of_path(path));
@@ -67,17 +67,17 @@ pub(crate) fn apply(
         entries.iter().for_each(|e| kept.add(&e.fields));
         gone.remove_from(&mut new, &kept, shape);
     }
-    let unchanged = before.as_ref().is_some_and(|b| b.fields == wanted) && same_but_books(live, &new);
+    let unchanged = before.as_ref().is_some_and(|b| b.fields == wanted) && same_without_managed_fields(live, &new);
     if unchanged {
         return Ok(live.clone());
     }
-    entries.push(Entry::by(author, "Apply", wanted));
+    entries.push(ManagedFieldsEntry::by(manager, "Apply", wanted));
     set_entries(&mut new, &entries);
     Ok(new)
 }
 
-/// Books a write that was not an apply: what it changed belongs to its author alone.
-pub(crate) fn book_update(old: &Value, new: &mut Value, author: &Author<'_>, shape: Shape<'_>) {
+/// Sets `managedFields` after a write that was no apply: the manager becomes the only owner of the changed fields.
+pub(crate) fn track_update(old: &Value, new: &mut Value, manager: &FieldManager<'_>, shape: Shape<'_>) {
     let cleared = new["metadata"]
         .get("managedFields")
         .is_some_and(|m| *m == json!([]) || *m == json!([{}]));
@@ -89,7 +89,7 @@ pub(crate) fn book_update(old: &Value, new: &mut Value, author: &Author<'_>, sha
     let difference = difference(old, new, shape);
     if difference.is_empty() {
         match old["metadata"].get("managedFields") {
-            Some(books) => metadata_mut(new).insert("managedFields".to_owned(), books.clone()),
+            Some(managed_fields) => metadata_mut(new).insert("managedFields".to_owned(), managed_fields.clone()),
             None => metadata_mut(new).remove("managedFields"),
         };
         return;
@@ -101,20 +101,20 @@ pub(crate) fn book_update(old: &Value, new: &mut Value, author: &Author<'_>, sha
     if !difference.written.is_empty() {
         match entries
             .iter_mut()
-            .find(|e| e.is_of(author, "Update") && e.api_version == author.api_version)
+            .find(|e| e.is_by(manager, "Update") && e.api_version == manager.api_version)
         {
             Some(entry) => {
                 entry.fields.add(&difference.written);
-                entry.time = json!(author.now);
+                entry.time = json!(manager.now);
             }
-            None => entries.push(Entry::by(author, "Update", difference.written)),
+            None => entries.push(ManagedFieldsEntry::by(manager, "Update", difference.written)),
         }
     }
     entries.retain(|e| !e.fields.is_empty());
     set_entries(new, &entries);
 }
 
-/// Live object and configuration together; the configuration wins.
+/// The live object merged with the configuration; the configuration wins.
 pub(crate) fn merged(live: &Value, config: &Value, shape: Shape<'_>) -> Value {
     match (live, config) {
         (Value::Object(a), Value::Object(b)) if !shape.atomic_map() => {
@@ -150,8 +150,8 @@ pub(crate) fn merged(live: &Value, config: &Value, shape: Shape<'_>) -> Value {
     }
 }
 
-/// Refuses names of managers that Kubernetes would refuse.
-fn check_manager(manager: &str) -> Result<(), Refusal> {
+/// Rejects manager names that Kubernetes rejects.
+fn check_manager(manager: &str) -> Result<(), StatusError> {
     let cause = if manager.is_empty() {
         Cause::required("fieldManager", "is required for apply patch")
     } else if manager.len() > MANAGER_LEN_MAX {
@@ -159,14 +159,14 @@ fn check_manager(manager: &str) -> Result<(), Refusal> {
     } else {
         return Ok(());
     };
-    Err(Refusal::invalid("PatchOptions", "meta.k8s.io", "", &[cause]))
+    Err(StatusError::invalid("PatchOptions", "meta.k8s.io", "", &[cause]))
 }
 
 fn conflicts(
     live: &Value,
     config: &Value,
     wanted: &FieldSet,
-    entries: &[Entry],
+    entries: &[ManagedFieldsEntry],
     shape: Shape<'_>,
 ) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
@@ -180,7 +180,7 @@ fn conflicts(
     found
 }
 
-fn conflict_refusal(entries: &[Entry], conflicts: &[(usize, Vec<String>)]) -> Refusal {
+fn conflict_error(entries: &[ManagedFieldsEntry], conflicts: &[(usize, Vec<String>)]) -> StatusError {
     let cause = |(at, path): &(usize, Vec<String>)| {
         let entry = &entries[*at];
         let using = if entry.operation == "Update" {
@@ -198,10 +198,10 @@ fn conflict_refusal(entries: &[Entry], conflicts: &[(usize, Vec<String>)]) -> Re
     let noun = if causes.len() == 1 { "conflict" } else { "conflicts" };
     let lines: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.message, c.field)).collect();
     let message = format!("Apply failed with {} {noun}: {}", causes.len(), lines.join("\n"));
-    Refusal::of_code(409, message).with_causes(&causes)
+    StatusError::of_code(409, message).with_causes(&causes)
 }
 
-fn same_but_books(a: &Value, b: &Value) -> bool {
+fn same_without_managed_fields(a: &Value, b: &Value) -> bool {
     let without = |value: &Value| {
         let mut value = value.clone();
         metadata_mut(&mut value).remove("managedFields");
@@ -210,17 +210,17 @@ fn same_but_books(a: &Value, b: &Value) -> bool {
     without(a) == without(b)
 }
 
-fn entries_of(object: &Value) -> Vec<Entry> {
+fn entries_of(object: &Value) -> Vec<ManagedFieldsEntry> {
     object["metadata"]["managedFields"]
         .as_array()
         .into_iter()
         .flatten()
-        .map(Entry::from_json)
+        .map(ManagedFieldsEntry::from_json)
         .collect()
 }
 
-fn set_entries(object: &mut Value, entries: &[Entry]) {
-    let list: Value = entries.iter().map(Entry::to_json).collect();
+fn set_entries(object: &mut Value, entries: &[ManagedFieldsEntry]) {
+    let list: Value = entries.iter().map(ManagedFieldsEntry::to_json).collect();
     if list == json!([]) {
         metadata_mut(object).remove("managedFields");
     } else {
@@ -228,20 +228,20 @@ fn set_entries(object: &mut Value, entries: &[Entry]) {
     }
 }
 
-impl Entry {
-    fn by(author: &Author<'_>, operation: &str, fields: FieldSet) -> Self {
+impl ManagedFieldsEntry {
+    fn by(manager: &FieldManager<'_>, operation: &str, fields: FieldSet) -> Self {
         Self {
-            manager: author.manager.to_owned(),
+            manager: manager.name.to_owned(),
             operation: operation.to_owned(),
-            api_version: author.api_version.clone(),
-            subresource: author.subresource.to_owned(),
-            time: json!(author.now),
+            api_version: manager.api_version.clone(),
+            subresource: manager.subresource.to_owned(),
+            time: json!(manager.now),
             fields,
         }
     }
 
-    fn is_of(&self, author: &Author<'_>, operation: &str) -> bool {
-        self.manager == author.manager && self.operation == operation && self.subresource == author.subresource
+    fn is_by(&self, manager: &FieldManager<'_>, operation: &str) -> bool {
+        self.manager == manager.name && self.operation == operation && self.subresource == manager.subresource
     }
 
     fn from_json(value: &Value) -> Self {
@@ -276,17 +276,17 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn author(manager: &str) -> Author<'_> {
-        Author {
-            manager,
+    fn manager(name: &str) -> FieldManager<'_> {
+        FieldManager {
+            name,
             api_version: "v1".to_owned(),
             subresource: "",
             now: "2026-01-01T00:00:00Z",
         }
     }
 
-    fn applied(live: &Value, config: Value, manager: &str, force: bool) -> Result<Value, Refusal> {
-        apply(live, &config, force, &author(manager), Shape::BUILT_IN)
+    fn applied(live: &Value, config: Value, name: &str, force: bool) -> Result<Value, StatusError> {
+        apply(live, &config, force, &manager(name), Shape::BUILT_IN)
     }
 
     #[test]
@@ -301,11 +301,11 @@ mod tests {
     #[test]
     fn conflicts_name_manager_and_field() {
         let live = applied(&json!({}), json!({"data": {"a": "1"}}), "one", false).unwrap();
-        let refusal = applied(&live, json!({"data": {"a": "2"}}), "two", false).unwrap_err();
-        assert_eq!((refusal.code, refusal.reason), (409, "Conflict"));
-        assert_eq!(refusal.details["causes"][0]["field"], ".data.a");
+        let error = applied(&live, json!({"data": {"a": "2"}}), "two", false).unwrap_err();
+        assert_eq!((error.code, error.reason), (409, "Conflict"));
+        assert_eq!(error.details["causes"][0]["field"], ".data.a");
         assert_eq!(
-            refusal.message,
+            error.message,
             "Apply failed with 1 conflict: conflict with \"one\": .data.a"
         );
         let live = applied(&live, json!({"data": {"a": "2"}}), "two", true).unwrap();
@@ -341,10 +341,10 @@ mod tests {
         let live = applied(&json!({}), json!({"data": {"a": "1", "b": "1"}}), "one", false).unwrap();
         let mut new = live.clone();
         new["data"]["a"] = json!("2");
-        book_update(&live, &mut new, &author("editor"), Shape::BUILT_IN);
-        let refusal = applied(&new, json!({"data": {"a": "1", "b": "1"}}), "one", false).unwrap_err();
+        track_update(&live, &mut new, &manager("editor"), Shape::BUILT_IN);
+        let error = applied(&new, json!({"data": {"a": "1", "b": "1"}}), "one", false).unwrap_err();
         assert_eq!(
-            refusal.details["causes"][0]["message"],
+            error.details["causes"][0]["message"],
             "conflict with \"editor\" using v1"
         );
         let books = &new["metadata"]["managedFields"];
@@ -355,9 +355,9 @@ mod tests {
     #[test]
     fn applying_the_same_again_changes_nothing() {
         let live = applied(&json!({}), json!({"data": {"a": "1"}}), "one", false).unwrap();
-        let later = Author {
+        let later = FieldManager {
             now: "2027-01-01T00:00:00Z",
-            ..author("one")
+            ..manager("one")
         };
         let again = apply(&live, &json!({"data": {"a": "1"}}), false, &later, Shape::BUILT_IN).unwrap();
         assert_eq!(again, live);

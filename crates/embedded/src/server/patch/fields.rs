@@ -6,20 +6,20 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{ListShape, Shape};
 
-/// A set of fields. A node without children is a field that is in the set.
+/// A set of fields. A leaf is a field in the set.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct FieldSet {
-    /// The node itself is in the set (`.`), beside its children.
+    /// Whether this field itself is in the set (`.`), beside its children.
     itself: bool,
     children: BTreeMap<String, FieldSet>,
 }
 
-/// What a write changed.
+/// The difference between two objects.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
-    /// Fields that are new or have another value.
+    /// New fields, and fields with a new value.
     pub(crate) written: FieldSet,
-    /// Fields that are gone.
+    /// Removed fields.
     pub(crate) removed: FieldSet,
 }
 
@@ -31,7 +31,7 @@ impl FieldSet {
         }
     }
 
-    /// Every field of a value.
+    /// All fields of a value.
     pub(crate) fn of(value: &Value, shape: Shape<'_>) -> Self {
         match value {
             Value::Object(fields) if !fields.is_empty() && !shape.atomic_map() => {
@@ -65,7 +65,7 @@ impl FieldSet {
         }
     }
 
-    /// Every field of an object that a manager can own: without its identity and what the server sets.
+    /// The fields of an object that a manager can own: without apiVersion, kind, name and the metadata that the server sets.
     pub(crate) fn of_object(object: &Value, shape: Shape<'_>) -> Self {
         let mut set = Self::of(object, shape);
         set.strip();
@@ -137,7 +137,7 @@ impl FieldSet {
         }
     }
 
-    /// Takes out every field of `other`, and what is below a field that was taken out as a whole.
+    /// Removes the fields of `other`, and all fields below a leaf of `other`.
     pub(crate) fn subtract(&mut self, other: &Self) {
         if other.itself {
             self.itself = false;
@@ -176,7 +176,7 @@ impl FieldSet {
         }
     }
 
-    /// A set of the one field at a path.
+    /// The set of the one field at a path.
     pub(crate) fn of_path(path: &[String]) -> Self {
         path.iter().rev().fold(Self::leaf(), |set, name| Self {
             itself: false,
@@ -184,7 +184,7 @@ impl FieldSet {
         })
     }
 
-    /// Removes from `value` what is in this set and not in `kept`.
+    /// Removes from `value` the fields of this set that are not in `kept`.
     pub(crate) fn remove_from(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) {
         for (name, gone) in &self.children {
             let kept_child = kept.children.get(name);
@@ -198,7 +198,7 @@ impl FieldSet {
                     }
                     let Some(child) = fields.get_mut(field) else { continue };
                     gone.remove_from(child, kept_child.unwrap_or(&Self::default()), shape.child(field));
-                    if kept_child.is_none() && is_hollow(child) {
+                    if kept_child.is_none() && is_empty_container(child) {
                         fields.remove(field);
                     }
                 }
@@ -222,7 +222,7 @@ impl FieldSet {
     }
 }
 
-/// What changed from one object to another.
+/// The difference between two objects.
 pub(crate) fn difference(old: &Value, new: &Value, shape: Shape<'_>) -> Difference {
     let mut difference = differ(Some(old), Some(new), shape);
     difference.written.strip();
@@ -299,12 +299,12 @@ impl Difference {
     }
 }
 
-/// The name of a list's item: its key fields as JSON.
+/// The key of a list item: its key fields as JSON.
 pub(crate) fn item_key(item: &Value, keys: &[&str]) -> String {
     let mut fields = Map::new();
     for &key in keys {
         match &item[key] {
-            // The one key that has a default.
+            // The only key field with a default.
             Value::Null if key == "protocol" => fields.insert(key.to_owned(), json!("TCP")),
             Value::Null => continue,
             value => fields.insert(key.to_owned(), value.clone()),
@@ -346,7 +346,7 @@ pub(crate) fn path_text(path: &[String]) -> String {
     text
 }
 
-fn is_hollow(value: &Value) -> bool {
+fn is_empty_container(value: &Value) -> bool {
     match value {
         Value::Object(fields) => fields.is_empty(),
         Value::Array(items) => items.is_empty(),

@@ -1,20 +1,20 @@
-//! JSON patches, bounded: a patch can't make an object much larger than the requests that are accepted. Pure.
+//! JSON patch. Bounds on operations and copied bytes keep a small patch from creating a huge object. Pure.
 
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 use crate::server::object::json_bytes;
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
-/// Operations in one patch, as many as Kubernetes accepts.
+/// Operations per patch, as in Kubernetes.
 const OPERATIONS_MAX: usize = 10_000;
-/// By so much the copies of one patch may make an object grow, as in Kubernetes: the largest body that is read.
+/// Bytes that the copies of one patch may add, as in Kubernetes: the size of the largest request body.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Changes `target` as the operations say. After a failure it is in between.
-pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), Refusal> {
+/// Applies the operations to `target`. After an error `target` has some of the changes.
+pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), StatusError> {
     let Value::Array(list) = operations else {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
             if operations.is_object() { "object" } else { "value" }
         )));
@@ -24,11 +24,11 @@ pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), Refusa
         let message = format!(
             "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {count}"
         );
-        return Err(Refusal::of_code(413, message));
+        return Err(StatusError::of_code(413, message));
     }
     let mut copied_bytes = 0;
     for operation in list {
-        let refused = |why: String| Refusal::of_code(422, format!("{operation}: {why}")).with_empty_details();
+        let refused = |why: String| StatusError::of_code(422, format!("{operation}: {why}")).with_empty_details();
         let mut read: PatchOperation = serde_json::from_value(operation.clone()).map_err(|e| refused(e.to_string()))?;
         match read {
             PatchOperation::Copy(ref copy) => {
@@ -40,7 +40,7 @@ pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), Refusa
                     )));
                 }
             }
-            // As Kubernetes has it: in an object, replacing a field that is not there adds it.
+            // As in Kubernetes, `replace` of a missing field of an object adds the field.
             PatchOperation::Replace(replace) if is_missing_field(target, &replace.path) => {
                 let (path, value) = (replace.path, replace.value);
                 read = PatchOperation::Add(AddOperation { path, value });
@@ -71,9 +71,9 @@ mod tests {
         let bomb: Vec<Value> = (0..60)
             .map(|at| json!({"op": "copy", "from": "/a", "path": format!("/a/{at}")}))
             .collect();
-        let refusal = apply(&mut target, &json!(bomb)).unwrap_err();
-        assert_eq!((refusal.code, refusal.reason), (422, "Invalid"));
-        assert!(refusal.message.contains("may add 3145728"), "{refusal}");
+        let error = apply(&mut target, &json!(bomb)).unwrap_err();
+        assert_eq!((error.code, error.reason), (422, "Invalid"));
+        assert!(error.message.contains("may add 3145728"), "{error}");
         assert!(json_bytes(&target) < 2 * COPIED_BYTES_MAX);
     }
 

@@ -1,5 +1,4 @@
-//! Changes to objects as clients write them: JSON patch, merge patch, strategic merge patch and server-side apply, and
-//! who owns which field afterwards. Pure: values in, values out.
+//! JSON patch, merge patch, strategic merge patch and server-side apply with its `managedFields`. Pure.
 
 pub(crate) mod apply;
 pub(crate) mod fields;
@@ -9,10 +8,10 @@ pub(crate) mod strategic;
 
 use serde_json::Value;
 
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 use shape::Shape;
 
-/// A patch as it came, by its content type.
+/// A patch, by its content type.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
     /// `application/json-patch+json`.
@@ -23,15 +22,15 @@ pub enum Patch {
     Strategic(Value),
     /// `application/apply-patch+yaml`.
     Apply {
-        /// What the manager wants.
+        /// The configuration of the manager.
         config: Value,
-        /// Whether to take fields over from other managers.
+        /// Whether the manager takes conflicting fields over from other managers.
         force: bool,
     },
 }
 
-/// The object after a patch of one of the three kinds that know no owners.
-pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Value, Refusal> {
+/// The object after a JSON, merge or strategic merge patch.
+pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Value, StatusError> {
     let mut new = old.clone();
     match patch {
         Patch::Json(operations) => {
@@ -39,7 +38,7 @@ pub(crate) fn patched(old: &Value, patch: &Patch, shape: Shape<'_>) -> Result<Va
         }
         Patch::Merge(merge) if merge.is_object() => json_patch::merge(&mut new, merge),
         Patch::Merge(_) => {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
             ));
         }

@@ -1,27 +1,27 @@
-//! How lists and maps merge: which field tells the items of a list apart, which are replaced as a whole. For built-in
-//! kinds by the field's name, for custom ones by their schema. Never looks at values.
+//! Merge rules of lists and maps: the key fields of list items, and which values are atomic. Built-in kinds have them by field name,
+//! custom kinds by their schema.
 
 use serde_json::Value;
 
-/// The shape of a value at some place of an object.
+/// The merge rules of one value of an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape<'a> {
-    /// Within a built-in kind or any object's metadata: known by the names of the field and of the one around it.
+    /// A value of a built-in kind or of metadata, known by the names of its field and of the parent field.
     BuiltIn { field: &'a str, parent: &'a str },
-    /// Within a custom kind: its schema.
+    /// A value of a custom kind, known by its schema.
     Schema { schema: &'a Value, root: bool },
-    /// Nothing is known: lists are replaced as a whole.
+    /// A value without rules: lists are atomic.
     Untyped,
 }
 
-/// How a list merges.
+/// The merge rules of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ListShape<'a> {
-    /// As a whole.
+    /// The list is replaced.
     Atomic,
-    /// Item by item, each at most once.
+    /// Items are merged by value.
     Set,
-    /// By these fields of the items.
+    /// Items are merged by these key fields.
     Map(Vec<&'a str>),
 }
 
@@ -57,7 +57,7 @@ impl<'a> Shape<'a> {
 
     pub(crate) fn item(self) -> Self {
         match self {
-            // An item is known by its list's name.
+            // The rules of an item are under the name of its list.
             Self::BuiltIn { .. } | Self::Untyped => self,
             Self::Schema { schema, .. } => schema
                 .get("items")
@@ -83,7 +83,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Whether an object at this place is replaced as a whole.
+    /// Whether a JSON object here is replaced instead of merged.
     pub(crate) fn atomic_map(self) -> bool {
         match self {
             Self::Untyped => false,

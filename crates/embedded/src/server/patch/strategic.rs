@@ -3,17 +3,17 @@
 use serde_json::{Map, Value};
 
 use super::shape::{ListShape, Shape};
-use crate::server::refusal::Refusal;
+use crate::server::status_error::StatusError;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const ORDER_PREFIX: &str = "$setElementOrder/";
 const DELETE_PREFIX: &str = "$deleteFromPrimitiveList/";
 
-/// Changes `target` as the patch says.
-pub(crate) fn merge(target: &mut Value, patch: &Value, shape: Shape<'_>) -> Result<(), Refusal> {
+/// Applies the patch to `target`.
+pub(crate) fn merge(target: &mut Value, patch: &Value, shape: Shape<'_>) -> Result<(), StatusError> {
     let Value::Object(patch) = patch else {
-        return Err(Refusal::bad_request("a strategic merge patch must be an object"));
+        return Err(StatusError::bad_request("a strategic merge patch must be an object"));
     };
     if patch.get(DIRECTIVE).and_then(Value::as_str) == Some("replace") {
         let kept = patch
@@ -46,7 +46,12 @@ pub(crate) fn merge(target: &mut Value, patch: &Value, shape: Shape<'_>) -> Resu
     Ok(())
 }
 
-fn merge_field(fields: &mut Map<String, Value>, name: &str, value: &Value, shape: Shape<'_>) -> Result<(), Refusal> {
+fn merge_field(
+    fields: &mut Map<String, Value>,
+    name: &str,
+    value: &Value,
+    shape: Shape<'_>,
+) -> Result<(), StatusError> {
     match value {
         Value::Null => {
             fields.remove(name);
@@ -63,7 +68,7 @@ fn merge_field(fields: &mut Map<String, Value>, name: &str, value: &Value, shape
     Ok(())
 }
 
-fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(), Refusal> {
+fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(), StatusError> {
     let replaces = |item: &Value| item[DIRECTIVE] == "replace" && item.as_object().is_some_and(|o| o.len() == 1);
     let list_shape = shape.list();
     if list_shape == ListShape::Atomic || items.iter().any(replaces) || !target.is_array() {
@@ -78,11 +83,11 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
             ListShape::Atomic => None,
             ListShape::Set => list.iter().position(|old| old == item),
             ListShape::Map(keys) => {
-                // The first key alone: strategic merge knows one merge key per list.
+                // Only the first key: strategic merge has one merge key per list.
                 let key = keys.first().copied().unwrap_or_default();
                 if item[key].is_null() {
                     let message = format!("map: {item} does not contain declared merge key: {key}");
-                    return Err(Refusal::unexplained(500, message));
+                    return Err(StatusError::unexplained(500, message));
                 }
                 list.iter().position(|old| old[key] == item[key])
             }
@@ -108,8 +113,8 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
     Ok(())
 }
 
-/// The order of Kubernetes: items of the patch in its order, the others in theirs; of two that were there before, the
-/// earlier one first, and a new item before all others that follow.
+/// The item order of Kubernetes. Items of the patch keep the patch's order, other items keep the old order. Another item comes before
+/// an item of the patch only if both are old and the other one was first.
 fn interleaved(list: Vec<Value>, patch: &[Value], before: &[Value], key: &str) -> Vec<Value> {
     let rank = |items: &[Value], item: &Value| items.iter().position(|other| other[key] == item[key]);
     let (mut patched, mut others): (Vec<Value>, Vec<Value>) =

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: their defaults and checks, and the kinds that follow from them. Pure.
+//! CustomResourceDefinitions: defaulting, validation, and the kinds that they define. Pure.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::server::kinds::{Custom, Kind, Scale, Scope};
 use crate::server::object::{field_mut, meta_text};
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
 pub(super) fn default_definition(definition: &mut Value) {
     let names = &mut definition["spec"]["names"];
@@ -50,7 +50,7 @@ pub(super) fn check_definition(definition: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Says at once that the definition is accepted and served.
+/// Sets the conditions `NamesAccepted` and `Established`.
 pub(super) fn establish(definition: &mut Value, now: &str) {
     let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now});
     let names = definition["spec"]["names"].clone();
@@ -73,7 +73,7 @@ pub(super) fn establish(definition: &mut Value, now: &str) {
     });
 }
 
-/// The kinds that a definition makes, one per served version.
+/// The kinds of a definition, one per served version.
 pub(crate) fn kinds_of(definition: &Value) -> Vec<Kind> {
     let spec = &definition["spec"];
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Events have two forms, one per API group, and are stored in the core one. Pure.
+//! Conversion of events between the API groups core and `events.k8s.io`. Events are stored in the core form. Pure.
 
 use serde_json::{Value, json};
 
 use crate::server::object::map_mut;
 
-/// Field of `events.k8s.io` and what the core group calls it.
+/// Field names in `events.k8s.io` and in the core group.
 const RENAMED: [(&str, &str); 6] = [
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -14,7 +14,7 @@ const RENAMED: [(&str, &str); 6] = [
     ("deprecatedCount", "count"),
 ];
 
-/// Into the stored form; an event that is in it already stays as it is.
+/// Converts an event to the core form. An event in the core form stays as it is.
 pub(crate) fn to_core(event: &mut Value) {
     let fields = map_mut(event);
     for (new, core) in RENAMED {
@@ -28,7 +28,7 @@ pub(crate) fn to_core(event: &mut Value) {
     fields.entry("involvedObject").or_insert_with(|| json!({}));
 }
 
-/// Out of the stored form, for clients of `events.k8s.io`.
+/// Converts a stored event to the form of `events.k8s.io`.
 pub(crate) fn from_core(event: &Value) -> Value {
     let mut event = event.clone();
     let fields = map_mut(&mut event);

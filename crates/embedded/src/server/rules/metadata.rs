@@ -1,13 +1,13 @@
-//! What is wrong with an object's metadata. Pure.
+//! Validation of metadata. Pure.
 
 use serde_json::{Value, json};
 
 use super::names;
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
-/// So many bytes of annotations an object may have, as in Kubernetes.
+/// The size limit of all annotations of an object, as in Kubernetes.
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
-/// Finalizers that need no domain.
+/// Finalizers without a domain prefix.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 pub(super) fn check(metadata: &Value) -> Vec<Cause> {
@@ -24,7 +24,7 @@ pub(super) fn check(metadata: &Value) -> Vec<Cause> {
     causes
 }
 
-/// What is wrong with labels, or with a selector by labels.
+/// Checks labels, or the labels of a selector.
 pub(super) fn check_labels(labels: &Value, path: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (key, value) in labels.as_object().into_iter().flatten() {
@@ -39,7 +39,7 @@ pub(super) fn check_labels(labels: &Value, path: &str) -> Vec<Cause> {
 fn check_annotations(annotations: &Value, path: &str) -> Vec<Cause> {
     let entries = || annotations.as_object().into_iter().flatten();
     let problems = |key: &String| {
-        // Kubernetes does not mind capitals in the domains of annotations.
+        // Kubernetes allows capitals in the domain prefix of annotations.
         let found = names::qualified(&key.to_lowercase());
         found
             .into_iter()

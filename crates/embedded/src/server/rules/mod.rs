@@ -1,8 +1,12 @@
-//! What the server knows about particular kinds: defaults, checks, and what a new object gets. One file per subject.
+//! The rules of particular kinds: decoding, defaulting, built-in admission and validation.
+//!
+//! `pods`, `pod_spec` and `containers` are about pods, `workloads` about Deployments and the like, `custom` and `schema` about custom
+//! resources, `events` about events. `defaults` and `validation` have the other built-in kinds; `metadata` and `names` apply to all kinds;
+//! `references` admits objects that name other objects.
 
-mod checks;
 mod containers;
 pub(crate) mod custom;
+mod defaults;
 pub(crate) mod events;
 mod metadata;
 pub(crate) mod names;
@@ -10,19 +14,18 @@ mod pod_spec;
 mod pods;
 mod references;
 mod schema;
-mod various;
+mod validation;
 mod workloads;
 
 use serde_json::Value;
 
 use super::kinds::Kind;
 use super::object::{Object, map_mut, meta_text};
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 use super::store::Store;
 use super::types::{self, Decoded};
 
-/// A body as an object of its kind: without what the kind does not know, nulls and what Go would not write. Says what is
-/// wrong with it if it is none.
+/// Decodes a body as an object of its kind: drops unknown fields, nulls and values that Go omits. The error says what does not fit.
 pub(crate) fn decode(kind: &Kind, object: Value) -> Result<Decoded, String> {
     let Some(custom) = &kind.custom else {
         let version = kind.stored_api_version();
@@ -42,7 +45,7 @@ pub(crate) fn decode(kind: &Kind, object: Value) -> Result<Decoded, String> {
     Ok(decoded)
 }
 
-/// Fills in what clients may leave out. Doing it twice changes nothing.
+/// Sets the defaults of missing fields. Idempotent.
 pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
@@ -54,7 +57,7 @@ pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "pods") => pods::default_pod(object),
         ("apps" | "batch", _) => workloads::default_object(kind, object),
-        _ => various::default_object(kind, object),
+        _ => defaults::default_object(kind, object),
     }
     if let Some(of_type) = types::types().of_kind(&kind.stored_api_version(), &kind.kind) {
         types::complete(of_type, object);
@@ -62,7 +65,7 @@ pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
 }
 
 /// Built-in admission of a new object.
-pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     if kind.is("", "pods") {
         pods::set_priority(store, kind, object)?;
         pods::tolerate_lost_nodes(&mut object["spec"]);
@@ -71,23 +74,23 @@ pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Re
     references::admit(store, kind, object)
 }
 
-/// Built-in admission of a new object as webhooks left it.
-pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Result<(), Refusal> {
+/// Built-in admission of a new object after the webhooks.
+pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Result<(), StatusError> {
     references::check(store, kind, object)
 }
 
-/// What an object gets when it has its uid.
+/// Sets the fields of a new object that depend on its uid or on the store.
 pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("batch", "jobs") => workloads::own_pods(object),
-        ("", "services") => various::give_address(store, object),
+        ("", "services") => defaults::give_address(store, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => custom::establish(object, &store.clock.now_text()),
         _ => {}
     }
 }
 
-/// Whether an object may be stored.
-pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), Refusal> {
+/// Validates an object.
+pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<(), StatusError> {
     let mut causes = metadata::check(&new["metadata"]);
     if let Some(custom) = &kind.custom {
         if let Some(schema) = &custom.schema {
@@ -96,12 +99,12 @@ pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<()
     } else if kind.is("", "pods") {
         causes.extend(pods::check(old.map(|o| &**o), new));
     } else {
-        causes.extend(checks::check(kind, old.map(|o| &**o), new));
+        causes.extend(validation::check(kind, old.map(|o| &**o), new));
     }
     if causes.is_empty() {
         return Ok(());
     }
-    Err(Refusal::invalid(
+    Err(StatusError::invalid(
         &kind.kind,
         &kind.group,
         meta_text(new, "name"),
@@ -109,7 +112,7 @@ pub(crate) fn check(kind: &Kind, old: Option<&Object>, new: &Value) -> Result<()
     ))
 }
 
-/// Whether a write changed what generations count.
+/// Whether a write changed the part that `metadata.generation` counts.
 pub(crate) fn spec_differs(kind: &Kind, old: &Value, new: &Value) -> bool {
     if kind.custom.is_none() {
         return old["spec"] != new["spec"];

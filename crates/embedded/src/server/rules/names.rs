@@ -1,9 +1,9 @@
-//! What names, labels and keys may look like, and what Kubernetes says about those that may not. Pure.
+//! Validation of names, labels and keys, with Kubernetes' messages. Pure.
 
 use serde_json::json;
 
 use crate::server::kinds::Kind;
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 
 const SUBDOMAIN_LEN_MAX: usize = 253;
 const LABEL_LEN_MAX: usize = 63;
@@ -26,10 +26,10 @@ const VALUE: &str = "a valid label must be an empty string or consist of alphanu
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
                           'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
-/// Refuses a name that this kind may not have.
-pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), Refusal> {
+/// Checks the name of an object of this kind.
+pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), StatusError> {
     let problems = match (kind.group.as_str(), kind.plural.as_str()) {
-        // Names of roles and the like only have to fit a path.
+        // Names of RBAC objects only have to fit into a path.
         ("rbac.authorization.k8s.io", _) => {
             let bad = name == "." || name == ".." || name.contains(['/', '%']);
             let why = "may not be '.', '..' or contain '/' or '%'";
@@ -46,10 +46,10 @@ pub(crate) fn check(kind: &Kind, name: &str) -> Result<(), Refusal> {
         .iter()
         .map(|why| Cause::invalid("metadata.name", &json!(name), why))
         .collect();
-    Err(Refusal::invalid(&kind.kind, &kind.group, name, &causes))
+    Err(StatusError::invalid(&kind.kind, &kind.group, name, &causes))
 }
 
-/// What is wrong with a name that has to be a DNS subdomain.
+/// Checks a DNS subdomain.
 pub(super) fn subdomain(name: &str) -> Vec<String> {
     let mut problems = too_long(name, SUBDOMAIN_LEN_MAX);
     if !name.split('.').all(is_dns_word) {
@@ -58,7 +58,7 @@ pub(super) fn subdomain(name: &str) -> Vec<String> {
     problems
 }
 
-/// What is wrong with a name that has to be a DNS label.
+/// Checks a DNS label.
 pub(super) fn label(name: &str) -> Vec<String> {
     let mut problems = too_long(name, LABEL_LEN_MAX);
     if !is_dns_word(name) {
@@ -75,7 +75,7 @@ fn service(name: &str) -> Vec<String> {
     problems
 }
 
-/// What is wrong with the key of a label, of an annotation or of a resource.
+/// Checks the key of a label, an annotation or a resource.
 pub(super) fn qualified(key: &str) -> Vec<String> {
     let (prefix, name) = match key.split_once('/') {
         None => (None, key),
@@ -104,7 +104,7 @@ pub(super) fn qualified(key: &str) -> Vec<String> {
     problems
 }
 
-/// What is wrong with the value of a label.
+/// Checks the value of a label.
 pub(super) fn label_value(text: &str) -> Vec<String> {
     let mut problems = too_long(text, LABEL_LEN_MAX);
     if !is_word(text) {
@@ -113,7 +113,7 @@ pub(super) fn label_value(text: &str) -> Vec<String> {
     problems
 }
 
-/// What is wrong with a key of a config map or secret.
+/// Checks a key of a ConfigMap or Secret.
 pub(super) fn config_key(key: &str) -> Vec<String> {
     let mut problems = too_long(key, SUBDOMAIN_LEN_MAX);
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

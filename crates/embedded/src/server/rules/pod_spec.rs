@@ -1,4 +1,4 @@
-//! What is wrong with the spec of a pod or of a pod template, in the words of Kubernetes. Pure.
+//! Validation of the spec of a pod or pod template, with Kubernetes' messages. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::{containers, metadata, names};
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-/// The kinds of volumes that name something, and the field that has to.
+/// Volume sources with a required name, and the field of that name.
 const NAMED_VOLUMES: [(&str, &str); 4] = [
     ("configMap", "name"),
     ("secret", "secretName"),
@@ -19,14 +19,14 @@ const NAMED_VOLUMES: [(&str, &str); 4] = [
 
 /// The path of a field.
 #[derive(Debug, Clone)]
-pub(super) struct Place(String);
+pub(super) struct FieldPath(String);
 
-impl Place {
+impl FieldPath {
     pub(super) fn new(path: impl Into<String>) -> Self {
         Self(path.into())
     }
 
-    /// The path of a field below.
+    /// The path of a child field, as text.
     pub(super) fn at(&self, field: &str) -> String {
         format!("{}.{field}", self.0)
     }
@@ -36,29 +36,29 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// The spec of a pod at a place: `spec`, or `spec.template.spec` of a workload.
-pub(super) fn check(spec: &Value, place: &str) -> Vec<Cause> {
-    let place = &Place::new(place);
-    let mut causes = check_volumes(&spec["volumes"], place);
-    causes.extend(containers::check(spec, place));
+/// Checks a pod spec at a path: `spec`, or `spec.template.spec` of a workload.
+pub(super) fn check(spec: &Value, path: &str) -> Vec<Cause> {
+    let path = &FieldPath::new(path);
+    let mut causes = check_volumes(&spec["volumes"], path);
+    causes.extend(containers::check(spec, path));
     causes.extend(check_word(
         spec,
-        place,
+        path,
         "restartPolicy",
         &["Always", "OnFailure", "Never"],
     ));
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    causes.extend(check_word(spec, place, "dnsPolicy", &policies));
-    causes.extend(metadata::check_labels(&spec["nodeSelector"], &place.at("nodeSelector")));
-    check_affinity(&spec["affinity"], &place.below("affinity"), &mut causes);
-    check_tolerations(&spec["tolerations"], place, &mut causes);
-    check_gates(&spec["schedulingGates"], place, &mut causes);
+    causes.extend(check_word(spec, path, "dnsPolicy", &policies));
+    causes.extend(metadata::check_labels(&spec["nodeSelector"], &path.at("nodeSelector")));
+    check_affinity(&spec["affinity"], &path.below("affinity"), &mut causes);
+    check_tolerations(&spec["tolerations"], path, &mut causes);
+    check_gates(&spec["schedulingGates"], path, &mut causes);
     for field in ["hostname", "subdomain"] {
         let name = text(&spec[field]);
         let problems = if name.is_empty() {
@@ -69,16 +69,16 @@ pub(super) fn check(spec: &Value, place: &str) -> Vec<Cause> {
         causes.extend(
             problems
                 .iter()
-                .map(|why| Cause::invalid(place.at(field), &json!(name), why)),
+                .map(|why| Cause::invalid(path.at(field), &json!(name), why)),
         );
     }
     if let Some(seconds) = spec["activeDeadlineSeconds"].as_i64() {
-        causes.extend(in_range(seconds, 1, i32::MAX.into(), place.at("activeDeadlineSeconds")));
+        causes.extend(in_range(seconds, 1, i32::MAX.into(), path.at("activeDeadlineSeconds")));
     }
     if let Some(seconds) = spec["terminationGracePeriodSeconds"].as_i64().filter(|s| *s < 0) {
         let why = "must be greater than or equal to 0";
         causes.push(Cause::invalid(
-            place.at("terminationGracePeriodSeconds"),
+            path.at("terminationGracePeriodSeconds"),
             &json!(seconds),
             why,
         ));
@@ -86,7 +86,7 @@ pub(super) fn check(spec: &Value, place: &str) -> Vec<Cause> {
     causes
 }
 
-/// The new scheduling gates of a pod that has been created.
+/// Checks that an update adds no scheduling gates.
 pub(super) fn check_new_gates(old: &Value, new: &Value) -> Vec<Cause> {
     let had: Vec<&Value> = items(&old["schedulingGates"]).collect();
     let added = items(&new["schedulingGates"])
@@ -102,81 +102,81 @@ pub(super) fn check_new_gates(old: &Value, new: &Value) -> Vec<Cause> {
     added.map(forbidden).collect()
 }
 
-fn check_volumes(volumes: &Value, place: &Place) -> Vec<Cause> {
+fn check_volumes(volumes: &Value, path: &FieldPath) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut seen = BTreeSet::new();
     for (at, volume) in items(volumes).enumerate() {
-        let place = place.below(&format!("volumes[{at}]"));
+        let path = path.below(&format!("volumes[{at}]"));
         for (kind, field) in NAMED_VOLUMES {
             if volume[kind].is_object() && text(&volume[kind][field]).is_empty() {
-                causes.push(Cause::required(place.at(&format!("{kind}.{field}")), ""));
+                causes.push(Cause::required(path.at(&format!("{kind}.{field}")), ""));
             }
         }
         let name = text(&volume["name"]);
         if name.is_empty() {
-            causes.push(Cause::required(place.at("name"), ""));
+            causes.push(Cause::required(path.at("name"), ""));
             continue;
         }
         let problems = names::label(name);
         causes.extend(
             problems
                 .iter()
-                .map(|why| Cause::invalid(place.at("name"), &json!(name), why)),
+                .map(|why| Cause::invalid(path.at("name"), &json!(name), why)),
         );
         if !seen.insert(name) {
-            causes.push(Cause::duplicate(place.at("name"), &json!(name)));
+            causes.push(Cause::duplicate(path.at("name"), &json!(name)));
         }
     }
     causes
 }
 
-fn check_tolerations(tolerations: &Value, place: &Place, causes: &mut Vec<Cause>) {
+fn check_tolerations(tolerations: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     for (at, toleration) in items(tolerations).enumerate() {
-        let place = place.below(&format!("tolerations[{at}]"));
+        let path = path.below(&format!("tolerations[{at}]"));
         let (key, operator) = (text(&toleration["key"]), text(&toleration["operator"]));
         if !key.is_empty() {
             let problems = names::qualified(key);
             causes.extend(
                 problems
                     .iter()
-                    .map(|why| Cause::invalid(place.at("key"), &json!(key), why)),
+                    .map(|why| Cause::invalid(path.at("key"), &json!(key), why)),
             );
         } else if operator != "Exists" {
             let why = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            causes.push(Cause::invalid(place.at("operator"), &json!(operator), why));
+            causes.push(Cause::invalid(path.at("operator"), &json!(operator), why));
         }
         if operator == "Exists" && !text(&toleration["value"]).is_empty() {
             let why = "value must be empty when `operator` is 'Exists'";
-            causes.push(Cause::invalid(place.at("operator"), toleration, why));
+            causes.push(Cause::invalid(path.at("operator"), toleration, why));
         }
-        causes.extend(check_word(toleration, &place, "operator", &["Equal", "Exists"]));
-        causes.extend(check_word(toleration, &place, "effect", &EFFECTS));
+        causes.extend(check_word(toleration, &path, "operator", &["Equal", "Exists"]));
+        causes.extend(check_word(toleration, &path, "effect", &EFFECTS));
     }
 }
 
-/// The taints of a node; Kubernetes names their place so.
+/// Checks the taints of a node. The path is Kubernetes' own.
 pub(super) fn check_taints(taints: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (at, taint) in items(taints).enumerate() {
-        let place = Place::new(format!("metadata.taints[{at}]"));
+        let path = FieldPath::new(format!("metadata.taints[{at}]"));
         let key = text(&taint["key"]);
         causes.extend(
             names::qualified(key)
                 .iter()
-                .map(|why| Cause::invalid(place.at("key"), &json!(key), why)),
+                .map(|why| Cause::invalid(path.at("key"), &json!(key), why)),
         );
         if text(&taint["effect"]).is_empty() {
-            causes.push(Cause::required(place.at("effect"), ""));
+            causes.push(Cause::required(path.at("effect"), ""));
         }
-        causes.extend(check_word(taint, &place, "effect", &EFFECTS));
+        causes.extend(check_word(taint, &path, "effect", &EFFECTS));
     }
     causes
 }
 
-fn check_gates(gates: &Value, place: &Place, causes: &mut Vec<Cause>) {
+fn check_gates(gates: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     let mut seen = BTreeSet::new();
     for (at, gate) in items(gates).enumerate() {
-        let field = place.at(&format!("schedulingGates[{at}]"));
+        let field = path.at(&format!("schedulingGates[{at}]"));
         let name = text(&gate["name"]);
         causes.extend(
             names::qualified(name)
@@ -189,94 +189,94 @@ fn check_gates(gates: &Value, place: &Place, causes: &mut Vec<Cause>) {
     }
 }
 
-fn check_affinity(affinity: &Value, place: &Place, causes: &mut Vec<Cause>) {
+fn check_affinity(affinity: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     let node = &affinity["nodeAffinity"];
     if node[REQUIRED].is_object() {
-        let place = place.below(&format!("nodeAffinity.{REQUIRED}"));
+        let path = path.below(&format!("nodeAffinity.{REQUIRED}"));
         let terms = &node[REQUIRED]["nodeSelectorTerms"];
         if items(terms).next().is_none() {
             let why = "must have at least one node selector term";
-            causes.push(Cause::required(place.at("nodeSelectorTerms"), why));
+            causes.push(Cause::required(path.at("nodeSelectorTerms"), why));
         }
         for (at, term) in items(terms).enumerate() {
-            check_node_term(term, &place.below(&format!("nodeSelectorTerms[{at}]")), causes);
+            check_node_term(term, &path.below(&format!("nodeSelectorTerms[{at}]")), causes);
         }
     }
     for (at, preferred) in items(&node[PREFERRED]).enumerate() {
-        let place = place.below(&format!("nodeAffinity.{PREFERRED}[{at}]"));
-        causes.extend(weight_of(preferred, &place));
-        check_node_term(&preferred["preference"], &place.below("preference"), causes);
+        let path = path.below(&format!("nodeAffinity.{PREFERRED}[{at}]"));
+        causes.extend(weight_of(preferred, &path));
+        check_node_term(&preferred["preference"], &path.below("preference"), causes);
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
         for (at, term) in items(&affinity[kind][REQUIRED]).enumerate() {
-            check_topology_key(term, &place.below(&format!("{kind}.{REQUIRED}[{at}]")), causes);
+            check_topology_key(term, &path.below(&format!("{kind}.{REQUIRED}[{at}]")), causes);
         }
         for (at, preferred) in items(&affinity[kind][PREFERRED]).enumerate() {
-            let place = place.below(&format!("{kind}.{PREFERRED}[{at}]"));
-            causes.extend(weight_of(preferred, &place));
-            check_topology_key(&preferred["podAffinityTerm"], &place.below("podAffinityTerm"), causes);
+            let path = path.below(&format!("{kind}.{PREFERRED}[{at}]"));
+            causes.extend(weight_of(preferred, &path));
+            check_topology_key(&preferred["podAffinityTerm"], &path.below("podAffinityTerm"), causes);
         }
     }
 }
 
-fn weight_of(preferred: &Value, place: &Place) -> Option<Cause> {
+fn weight_of(preferred: &Value, path: &FieldPath) -> Option<Cause> {
     let weight = preferred["weight"].as_i64().unwrap_or(0);
     let why = "must be in the range 1-100";
-    (!(1..=100).contains(&weight)).then(|| Cause::invalid(place.at("weight"), &json!(weight), why))
+    (!(1..=100).contains(&weight)).then(|| Cause::invalid(path.at("weight"), &json!(weight), why))
 }
 
-fn check_node_term(term: &Value, place: &Place, causes: &mut Vec<Cause>) {
+fn check_node_term(term: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     for (at, expression) in items(&term["matchExpressions"]).enumerate() {
-        let place = place.below(&format!("matchExpressions[{at}]"));
+        let path = path.below(&format!("matchExpressions[{at}]"));
         let values = items(&expression["values"]).count();
         match text(&expression["operator"]) {
             "In" | "NotIn" if values == 0 => {
                 let why = "must be specified when `operator` is 'In' or 'NotIn'";
-                causes.push(Cause::required(place.at("values"), why));
+                causes.push(Cause::required(path.at("values"), why));
             }
             "Exists" | "DoesNotExist" if values > 0 => {
                 let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                causes.push(Cause::forbidden(place.at("values"), why));
+                causes.push(Cause::forbidden(path.at("values"), why));
             }
             "Gt" | "Lt" if values != 1 => {
                 let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-                causes.push(Cause::required(place.at("values"), why));
+                causes.push(Cause::required(path.at("values"), why));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
             other => {
                 let why = "not a valid selector operator";
-                causes.push(Cause::invalid(place.at("operator"), &json!(other), why));
+                causes.push(Cause::invalid(path.at("operator"), &json!(other), why));
             }
         }
         let key = text(&expression["key"]);
         causes.extend(
             names::qualified(key)
                 .iter()
-                .map(|why| Cause::invalid(place.at("key"), &json!(key), why)),
+                .map(|why| Cause::invalid(path.at("key"), &json!(key), why)),
         );
     }
 }
 
-fn check_topology_key(term: &Value, place: &Place, causes: &mut Vec<Cause>) {
+fn check_topology_key(term: &Value, path: &FieldPath, causes: &mut Vec<Cause>) {
     let key = text(&term["topologyKey"]);
     if key.is_empty() {
-        causes.push(Cause::required(place.at("topologyKey"), "can not be empty"));
+        causes.push(Cause::required(path.at("topologyKey"), "can not be empty"));
     }
     let problems = names::qualified(key);
     causes.extend(
         problems
             .iter()
-            .map(|why| Cause::invalid(place.at("topologyKey"), &json!(key), why)),
+            .map(|why| Cause::invalid(path.at("topologyKey"), &json!(key), why)),
     );
 }
 
-/// A field that has one of these words, if it has any.
-pub(super) fn check_word(object: &Value, place: &Place, field: &str, allowed: &[&str]) -> Option<Cause> {
+/// Checks that a field, if set, has one of the allowed values.
+pub(super) fn check_word(object: &Value, path: &FieldPath, field: &str, allowed: &[&str]) -> Option<Cause> {
     let word = text(&object[field]);
     let known = word.is_empty() || allowed.contains(&word);
-    (!known).then(|| Cause::unsupported(place.at(field), &json!(word), allowed))
+    (!known).then(|| Cause::unsupported(path.at(field), &json!(word), allowed))
 }
 
 pub(super) fn in_range(number: i64, min: i64, max: i64, field: String) -> Option<Cause> {
@@ -296,7 +296,7 @@ pub(super) fn text(value: &Value) -> &str {
 mod tests {
     use super::*;
 
-    /// The causes of a spec with one good container, and with these fields.
+    /// The causes of a spec with one valid container and these fields.
     fn problems(fields: Value) -> Vec<String> {
         let mut spec = json!({"containers": [{"name": "a", "image": "x"}]});
         for (name, value) in fields.as_object().unwrap() {

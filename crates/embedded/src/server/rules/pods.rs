@@ -1,17 +1,17 @@
-//! Pods: defaults, priority, quality of service, and what of a pod can't be changed. Pure but for looking up a class.
+//! Pods: defaulting, priority, QoS class, and the immutable fields. Pure, except for the lookup of a PriorityClass.
 
 use serde_json::{Map, Value, json};
 
 use super::pod_spec;
 use crate::server::kinds::Kind;
 use crate::server::object::{field_mut, items_mut, map_mut, meta_text};
-use crate::server::refusal::{Cause, Refusal};
+use crate::server::status_error::{Cause, StatusError};
 use crate::server::store::Store;
 
-/// How long a pod stays on a node that is lost, unless it says otherwise.
+/// The default tolerationSeconds for nodes that are not ready or unreachable.
 const LOST_NODE_SECONDS: i64 = 300;
 
-/// Defaults of a pod.
+/// Sets the defaults of a pod.
 pub(super) fn default_pod(pod: &mut Value) {
     let spec = &mut pod["spec"];
     default_spec(spec);
@@ -24,7 +24,7 @@ pub(super) fn default_pod(pod: &mut Value) {
     default_status(pod);
 }
 
-/// What is limited and not requested is requested at its limit.
+/// Sets missing requests to the limits.
 fn request_limits(container: &mut Value) {
     let resources = field_mut(container, "resources");
     if let Some(Value::Object(limits)) = resources.get("limits").cloned() {
@@ -35,7 +35,7 @@ fn request_limits(container: &mut Value) {
     }
 }
 
-/// Defaults of a pod's spec, which is also the spec of a pod template.
+/// Sets the defaults of the spec of a pod or pod template.
 pub(super) fn default_spec(spec: &mut Value) {
     let spec = map_mut(spec);
     let mut default = |field: &str, value: Value| {
@@ -136,7 +136,7 @@ fn default_status(pod: &mut Value) {
     }
 }
 
-/// The class by which a node's kubelet decides whom to kill first.
+/// The QoS class, by which a kubelet orders evictions.
 fn quality_of_service(spec: &Value) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
@@ -157,13 +157,13 @@ fn quality_of_service(spec: &Value) -> &'static str {
     }
 }
 
-/// Sets the priority from the pod's class.
-pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
+/// Sets the priority from the pod's PriorityClass.
+pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), StatusError> {
     let name = pod["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
     let class = store.priority_class(&name);
     if class.is_none() && !name.is_empty() {
         let why = format!("no PriorityClass with name {name} was found");
-        return Err(Refusal::forbidden(kind.about(meta_text(pod, "name")), why));
+        return Err(StatusError::forbidden(kind.object_ref(meta_text(pod, "name")), why));
     }
     let priority = class.as_ref().map_or(0, |c| c["value"].as_i64().unwrap_or(0));
     let spec = field_mut(pod, "spec");
@@ -173,7 +173,7 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
             "the integer value of priority ({asked}) must not be provided in pod spec; priority admission controller \
              computed {priority} from the given PriorityClass name"
         );
-        return Err(Refusal::forbidden(kind.about(meta_text(pod, "name")), why));
+        return Err(StatusError::forbidden(kind.object_ref(meta_text(pod, "name")), why));
     }
     spec.insert("priority".to_owned(), json!(priority));
     let policy = class
@@ -188,14 +188,14 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
     Ok(())
 }
 
-/// The conditions that a pod has from the start are from now.
+/// Sets the transition time of a new pod's conditions.
 pub(super) fn date_conditions(pod: &mut Value, now: &str) {
     for condition in items_mut(&mut pod["status"], "conditions") {
         condition["lastTransitionTime"] = json!(now);
     }
 }
 
-/// The tolerations that every pod gets.
+/// Adds the default tolerations of every pod.
 pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
     let list = map_mut(spec).entry("tolerations").or_insert(json!([]));
     let Some(tolerations) = list.as_array_mut() else { return };
@@ -212,7 +212,7 @@ pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
     }
 }
 
-/// What is wrong with a pod, or with a change of one.
+/// Validates a pod, or an update of a pod.
 pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
     let mut causes = pod_spec::check(&new["spec"], "spec");
     let gates = old.map_or_else(Vec::new, |old| pod_spec::check_new_gates(&old["spec"], &new["spec"]));
@@ -222,7 +222,7 @@ pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
     }
     if let Some(old) = old
         && mutable_parts_removed(&old["spec"])
-            != mutable_parts_removed(&with_allowed_changes(&old["spec"], &new["spec"]))
+            != mutable_parts_removed(&without_allowed_changes(&old["spec"], &new["spec"]))
     {
         causes.push(Cause::forbidden(
             "spec",
@@ -234,8 +234,8 @@ pub(super) fn check(old: Option<&Value>, new: &Value) -> Vec<Cause> {
     causes
 }
 
-/// The new spec with every allowed change undone.
-fn with_allowed_changes(old: &Value, new: &Value) -> Value {
+/// The new spec with all allowed changes reverted.
+fn without_allowed_changes(old: &Value, new: &Value) -> Value {
     let mut new = new.clone();
     let list = |spec: &Value, field: &str| spec[field].as_array().cloned().unwrap_or_default();
     let (had, has) = (list(old, "tolerations"), list(&new, "tolerations"));
@@ -246,7 +246,7 @@ fn with_allowed_changes(old: &Value, new: &Value) -> Value {
     if has.iter().all(|g| had.contains(g)) {
         restore(&mut new, old, "schedulingGates");
     }
-    // While gated, a pod may still be narrowed to fewer nodes.
+    // The node selector and affinity of a gated pod may become stricter.
     if !had.is_empty() {
         restore(&mut new, old, "nodeSelector");
         restore(&mut new, old, "affinity");

@@ -1,19 +1,19 @@
-//! Built-in admission of objects that name others: the runtime class of a pod, the storage class of a claim, and the default priority
-//! class. Reads the store and never writes to it.
+//! Built-in admission of objects that name others: the RuntimeClass of a pod, the StorageClass of a claim, and the default
+//! PriorityClass. Reads the store and never writes to it.
 
 use serde_json::{Map, Value, json};
 
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, field_mut, map_mut, meta_text};
-use crate::server::refusal::Refusal;
 use crate::server::selector::Selector;
+use crate::server::status_error::StatusError;
 use crate::server::store::Store;
 
-/// The annotation of the storage class that claims without a class get.
+/// The annotation of the default StorageClass.
 const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
-/// Completes a new object with what it names, or refuses it.
-pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+/// Completes a new object from the objects it names, or rejects it.
+pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "pods") => take_over_runtime_class(store, kind, object),
         ("", "persistentvolumeclaims") => {
@@ -25,16 +25,16 @@ pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<()
     }
 }
 
-/// Looks once more at what webhooks made of a new object.
-pub(super) fn check(store: &Store, kind: &Kind, object: &Value) -> Result<(), Refusal> {
+/// Checks a new object again after the webhooks.
+pub(super) fn check(store: &Store, kind: &Kind, object: &Value) -> Result<(), StatusError> {
     if kind.is("", "pods") {
         runtime_class(store, kind, object)?;
     }
     Ok(())
 }
 
-/// The runtime class that the pod names.
-fn runtime_class(store: &Store, kind: &Kind, pod: &Value) -> Result<Option<Object>, Refusal> {
+/// The RuntimeClass of a pod.
+fn runtime_class(store: &Store, kind: &Kind, pod: &Value) -> Result<Option<Object>, StatusError> {
     let Some(name) = pod["spec"]["runtimeClassName"].as_str().filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
@@ -52,12 +52,12 @@ fn runtime_class(store: &Store, kind: &Kind, pod: &Value) -> Result<Option<Objec
     }
 }
 
-fn refuse(kind: &Kind, object: &Value, why: &str) -> Refusal {
-    Refusal::forbidden(kind.about(meta_text(object, "name")), why)
+fn refuse(kind: &Kind, object: &Value, why: &str) -> StatusError {
+    StatusError::forbidden(kind.object_ref(meta_text(object, "name")), why)
 }
 
-/// A pod gets the overhead, node selector and tolerations of its runtime class.
-fn take_over_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
+/// Adds the overhead, node selector and tolerations of the RuntimeClass to the pod.
+fn take_over_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), StatusError> {
     let class = runtime_class(store, kind, pod)?;
     let class: &Value = class.as_deref().unwrap_or(&Value::Null);
     let overhead = &class["overhead"]["podFixed"];
@@ -99,7 +99,7 @@ fn take_over_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
     Ok(())
 }
 
-/// A key for which both have a value, and not the same.
+/// A key with different values in both maps.
 fn conflict(own: &Map<String, Value>, other: &Map<String, Value>) -> Option<String> {
     let mut both = other
         .iter()
@@ -107,7 +107,7 @@ fn conflict(own: &Map<String, Value>, other: &Map<String, Value>) -> Option<Stri
     both.next().map(|(key, _)| key.clone())
 }
 
-/// A claim that says nothing about its class gets the default one; the newest, should there be several.
+/// Sets the default StorageClass of a claim without a class; the newest one, if there are several.
 fn default_storage_class(store: &Store, claim: &mut Value) {
     let spec = field_mut(claim, "spec");
     if spec.get("storageClassName").is_some_and(|name| !name.is_null()) {
@@ -132,8 +132,8 @@ fn default_storage_class(store: &Store, claim: &mut Value) {
     }
 }
 
-/// One priority class of all is the default.
-fn check_default(store: &Store, kind: &Kind, class: &Value) -> Result<(), Refusal> {
+/// Rejects a second default PriorityClass.
+fn check_default(store: &Store, kind: &Kind, class: &Value) -> Result<(), StatusError> {
     match store.priority_class("") {
         Some(default) if class["globalDefault"] == true && default.name() != meta_text(class, "name") => {
             let why = format!(

@@ -1,4 +1,4 @@
-//! Custom objects against their OpenAPI schema: unknown fields are dropped, defaults filled in, the rest checked.
+//! OpenAPI schemas of custom resources: pruning of unknown fields, defaulting, validation, CEL rules.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 
 use crate::server::expressions;
 use crate::server::object::map_mut;
-use crate::server::refusal::Cause;
+use crate::server::status_error::Cause;
 
-/// Drops what the schema does not know, and adds its paths to `pruned`. Identity and metadata of the object itself are
-/// always known.
+/// Drops unknown fields and adds their paths to `pruned`. `apiVersion`, `kind` and `metadata` of the object are always known.
 pub(super) fn prune(object: &mut Value, schema: &Value, pruned: &mut Vec<String>) {
     prune_at(object, schema, "", pruned);
 }
@@ -52,7 +51,7 @@ fn prune_at(value: &mut Value, schema: &Value, path: &str, pruned: &mut Vec<Stri
     }
 }
 
-/// Fills in the schema's defaults, and drops nulls where null is not allowed.
+/// Sets the schema's defaults, and drops nulls where null is not allowed.
 pub(super) fn fill_defaults(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
@@ -80,10 +79,10 @@ pub(super) fn fill_defaults(value: &mut Value, schema: &Value) {
     }
 }
 
-/// What is wrong with an object; `old` is what it was before, for rules about changes.
+/// Validates an object. `old` is the object before an update, for rules with `oldSelf`.
 pub(super) fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
-    // Metadata has rules of its own.
+    // `rules::metadata` validates metadata.
     let mut shown = new.clone();
     map_mut(&mut shown).remove("metadata");
     let mut bare = schema.clone();
@@ -91,7 +90,7 @@ pub(super) fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cau
         properties.remove("metadata");
     }
     check_value(&shown, &bare, "", &mut causes);
-    // Rules are about values of the right form; of the wrong size they may be.
+    // As in Kubernetes, CEL rules run only if all errors so far are of `FieldValueInvalid`.
     let blocking = causes.iter().any(|cause| cause.reason != "FieldValueInvalid");
     if !blocking {
         check_rules(new, old, schema, "", &mut causes);
@@ -103,7 +102,7 @@ pub(super) fn check(new: &Value, old: Option<&Value>, schema: &Value) -> Vec<Cau
     causes
 }
 
-/// Whether a schema has rules anywhere.
+/// Whether a schema has CEL rules at any depth.
 fn has_rules(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.contains_key("x-kubernetes-validations") || fields.values().any(has_rules),
@@ -219,7 +218,7 @@ fn check_pattern(text: &str, schema: &Value, path: &str, causes: &mut Vec<Cause>
     let Some(pattern) = schema["pattern"].as_str() else {
         return;
     };
-    // A pattern that we can't read is not held against the object.
+    // A pattern that the regex crate can't parse is not checked.
     let matches = compiled(pattern).is_none_or(|regex| regex.is_match(text));
     if !matches {
         let why = format!("{} in body should match '{pattern}'", named(path));
@@ -227,7 +226,7 @@ fn check_pattern(text: &str, schema: &Value, path: &str, causes: &mut Vec<Cause>
     }
 }
 
-/// Patterns that are kept compiled. All of an installation's schemas have fewer; compiling one costs more than all other checks.
+/// Compiled patterns in the cache. All schemas of an installation have fewer; compiling one costs more than all other checks.
 const PATTERNS_MAX: usize = 256;
 
 fn compiled(pattern: &str) -> Option<Regex> {
@@ -265,11 +264,11 @@ fn check_alternatives(value: &Value, schema: &Value, path: &str, causes: &mut Ve
     }
 }
 
-/// The CEL rules of a schema, at every place where it has some.
+/// Checks the CEL rules of a schema, at every depth.
 fn check_rules(new: &Value, old: Option<&Value>, schema: &Value, path: &str, causes: &mut Vec<Cause>) {
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         let Some(text) = rule["rule"].as_str() else { continue };
-        // A rule about a change does not apply where there was nothing.
+        // A transition rule does not apply to a new value.
         if text.contains("oldSelf") && old.is_none() {
             continue;
         }
@@ -280,7 +279,7 @@ fn check_rules(new: &Value, old: Option<&Value>, schema: &Value, path: &str, cau
             Ok(false) => rule_message(rule, text, &variables),
             Err(error) => format!("rule evaluation error: {error}"),
         };
-        // Kubernetes shows scalars only.
+        // Kubernetes shows the value only if it is a scalar.
         causes.push(if new.is_object() || new.is_array() {
             Cause {
                 reason: "FieldValueInvalid",
@@ -303,8 +302,7 @@ fn check_rules(new: &Value, old: Option<&Value>, schema: &Value, path: &str, cau
         Value::Array(items) => {
             for (at, item) in items.iter().enumerate() {
                 if let Some(schema) = schema.get("items") {
-                    // Items have no counterpart among the old ones unless the list has keys; rules about their change
-                    // are left out.
+                    // Items of lists without keys have no old item to compare with; transition rules of items are not supported.
                     check_rules(item, None, schema, &format!("{path}[{at}]"), causes);
                 }
             }

@@ -1,5 +1,4 @@
-//! Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs: defaults only. What they do is the business of
-//! their controllers.
+//! Defaulting of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs.
 
 use serde_json::{Value, json};
 
@@ -61,7 +60,7 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
 
 fn default_job(job: &mut Value) {
     let spec = field_mut(job, "spec");
-    // A job with neither runs one pod; with parallelism alone it is a work queue.
+    // A Job without completions and parallelism runs one pod; with parallelism alone it is a work queue.
     if !spec.contains_key("completions") && !spec.contains_key("parallelism") {
         spec.insert("completions".to_owned(), json!(1));
     }
@@ -73,7 +72,7 @@ fn default_job(job: &mut Value) {
         .or_insert(json!("TerminatingOrFailed"));
 }
 
-/// Makes a new job's selector and its pods' labels from its uid.
+/// Sets the selector of a new Job and the labels of its pods from its uid.
 pub(super) fn own_pods(job: &mut Value) {
     let (uid, name) = (meta_text(job, "uid").to_owned(), meta_text(job, "name").to_owned());
     let spec = field_mut(job, "spec");

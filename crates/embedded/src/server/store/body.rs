@@ -1,4 +1,4 @@
-//! The bodies of writes: whether each is an object of its kind, in its place and of a size that can be stored. Pure.
+//! Checks of the bodies of writes: kind, version, namespace, name, uid and size. Pure.
 
 use serde_json::{Value, json};
 
@@ -6,18 +6,18 @@ use super::write::Part;
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, json_bytes, map_mut, meta_text, metadata_mut};
 use crate::server::patch::Patch;
-use crate::server::refusal::{Cause, Refusal};
 use crate::server::rules;
+use crate::server::status_error::{Cause, StatusError};
 use crate::server::types::types;
 
-/// The largest object, as by etcd's default limit of a request.
+/// The largest object: etcd's default limit of a request.
 const OBJECT_BYTES_MAX: usize = 3 * 512 * 1024;
 
-/// The body under the version and in the namespace in which it is stored, if it says nothing else.
-pub(super) fn adopt(kind: &Kind, namespace: &str, body: Value) -> Result<Value, Refusal> {
+/// The body with the stored version, the kind and the namespace filled in; an error if the body states others.
+pub(super) fn normalize(kind: &Kind, namespace: &str, body: Value) -> Result<Value, StatusError> {
     let mut new = body;
     if !new.is_object() {
-        return Err(Refusal::bad_request("the body of the request is not an object"));
+        return Err(StatusError::bad_request("the body of the request is not an object"));
     }
     let expect = kind.api_version();
     let stored = kind.stored_api_version();
@@ -25,7 +25,7 @@ pub(super) fn adopt(kind: &Kind, namespace: &str, body: Value) -> Result<Value, 
     let (version, name) = (says("apiVersion"), says("kind"));
     let known = version.is_empty() || version == expect || version == stored;
     if !known || (!name.is_empty() && name != kind.kind) {
-        return Err(Refusal::bad_request(other_kind(kind, &version, &name)));
+        return Err(StatusError::bad_request(wrong_kind_message(kind, &version, &name)));
     }
     new["apiVersion"] = json!(stored);
     new["kind"] = json!(kind.kind);
@@ -36,7 +36,7 @@ pub(super) fn adopt(kind: &Kind, namespace: &str, body: Value) -> Result<Value, 
     let own = metadata.get("namespace").and_then(Value::as_str).unwrap_or("");
     if kind.namespaced() {
         if !own.is_empty() && own != namespace {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
@@ -47,11 +47,11 @@ pub(super) fn adopt(kind: &Kind, namespace: &str, body: Value) -> Result<Value, 
     Ok(new)
 }
 
-pub(super) fn applied_config(kind: &Kind, key: &Key, config: &Value, part: Part) -> Result<Value, Refusal> {
-    let mut config = adopt(kind, &key.namespace, config.clone())?;
+pub(super) fn applied_config(kind: &Kind, key: &Key, config: &Value, part: Part) -> Result<Value, StatusError> {
+    let mut config = normalize(kind, &key.namespace, config.clone())?;
     let name = meta_text(&config, "name");
     if !name.is_empty() && name != key.name {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             key.name
         )));
@@ -72,11 +72,11 @@ pub(super) fn applied_config(kind: &Kind, key: &Key, config: &Value, part: Part)
     Ok(config)
 }
 
-pub(super) fn check_body(kind: &Kind, old: &Object, body: &Value) -> Result<(), Refusal> {
-    let about = kind.about(old.name());
+pub(super) fn check_body(kind: &Kind, old: &Object, body: &Value) -> Result<(), StatusError> {
+    let object = kind.object_ref(old.name());
     let name = meta_text(body, "name");
     if !name.is_empty() && name != old.name() {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             old.name()
         )));
@@ -87,21 +87,21 @@ pub(super) fn check_body(kind: &Kind, old: &Object, body: &Value) -> Result<(), 
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
             old.uid()
         );
-        return Err(Refusal::conflict(about, why));
+        return Err(StatusError::conflict(object, why));
     }
     let revision = meta_text(body, "resourceVersion");
     if revision.is_empty() && kind.custom.is_some() {
         let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(Refusal::invalid(&kind.plural, &kind.group, old.name(), &[cause]));
+        return Err(StatusError::invalid(&kind.plural, &kind.group, old.name(), &[cause]));
     }
     if !revision.is_empty() && revision != meta_text(old, "resourceVersion") {
-        return Err(Refusal::outdated(about));
+        return Err(StatusError::outdated(object));
     }
     Ok(())
 }
 
-/// What Kubernetes says about an object of another version or kind than the path has.
-fn other_kind(kind: &Kind, version: &str, name: &str) -> String {
+/// Kubernetes' message about a body whose version or kind differs from the path's.
+fn wrong_kind_message(kind: &Kind, version: &str, name: &str) -> String {
     let expect = kind.api_version();
     let (group, short_version) = version.split_once('/').unwrap_or(("", version));
     let package = |group: &str| {
@@ -126,13 +126,13 @@ fn other_kind(kind: &Kind, version: &str, name: &str) -> String {
     )
 }
 
-/// Refuses an applied configuration that is none of this kind: apply knows no leniency.
-pub(super) fn check_typed(kind: &Kind, config: &Value) -> Result<(), Refusal> {
+/// Rejects an applied configuration with unknown fields or wrong types: apply is always strict.
+pub(super) fn check_typed(kind: &Kind, config: &Value) -> Result<(), StatusError> {
     let text = |field: &str| config[field].as_str().unwrap_or("");
     if text("apiVersion").is_empty() || text("kind").is_empty() {
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
         let message = format!("invalid object type: {group}/{version}, Kind={}", text("kind"));
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
     let problem = match rules::decode(kind, config.clone()) {
         Ok(decoded) => decoded
@@ -150,40 +150,40 @@ pub(super) fn check_typed(kind: &Kind, config: &Value) -> Result<(), Refusal> {
         kind.version,
         kind.kind
     );
-    Err(Refusal::unexplained(500, message))
+    Err(StatusError::unexplained(500, message))
 }
 
-/// A patch may not change the uid; a whole object with another uid is a conflict.
-pub(super) fn check_uid(kind: &Kind, old: &Object, new: &Value) -> Result<(), Refusal> {
+/// Rejects a patch that changes the uid.
+pub(super) fn check_uid(kind: &Kind, old: &Object, new: &Value) -> Result<(), StatusError> {
     let uid = meta_text(new, "uid");
     if uid.is_empty() || uid == old.uid() {
         return Ok(());
     }
     let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
-    Err(Refusal::invalid(&kind.kind, &kind.group, old.name(), &[cause]))
+    Err(StatusError::invalid(&kind.kind, &kind.group, old.name(), &[cause]))
 }
 
-/// The refusal of a body that is no object of its kind.
-pub(crate) fn undecodable(version: &str, kind: &str, problem: &str) -> Refusal {
-    Refusal::bad_request(format!(
+/// The error of a body that is no object of its kind.
+pub(crate) fn decode_error(version: &str, kind: &str, problem: &str) -> StatusError {
+    StatusError::bad_request(format!(
         "{kind} in version {version:?} cannot be handled as a {kind}: {problem}"
     ))
 }
 
-/// The refusal of a patch that makes something else of an object than an object of its kind.
-pub(crate) fn unpatchable(patch: &Patch, problem: &str) -> Refusal {
+/// The error of a patch whose result is no object of its kind.
+pub(crate) fn patch_error(patch: &Patch, problem: &str) -> StatusError {
     let shown = match patch {
         Patch::Json(value) | Patch::Merge(value) | Patch::Strategic(value) => value,
         Patch::Apply { config, .. } => config,
     };
     let cause = Cause::invalid("patch", &json!(shown.to_string()), problem);
-    Refusal::invalid("", "", "", &[cause])
+    StatusError::invalid("", "", "", &[cause])
 }
 
-/// Refuses an object that etcd would not take.
-pub(super) fn check_size(new: &Value) -> Result<(), Refusal> {
+/// Rejects an object that is too large for etcd.
+pub(super) fn check_size(new: &Value) -> Result<(), StatusError> {
     if json_bytes(new) > OBJECT_BYTES_MAX {
-        return Err(Refusal::unexplained(500, "etcdserver: request is too large"));
+        return Err(StatusError::unexplained(500, "etcdserver: request is too large"));
     }
     Ok(())
 }

@@ -1,47 +1,47 @@
-//! Deleting: preconditions, grace, finalizers, propagation. What follows for others is in `collect`.
+//! Deletion: preconditions, grace period, finalizers, propagation. `garbage_collection` handles the other objects.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::collect::Chore;
-use super::{Place, Store};
+use super::garbage_collection::FollowUp;
+use super::{ObjectLocation, Store};
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, metadata_mut};
-use crate::server::refusal::{About, Refusal};
+use crate::server::status_error::{ObjectRef, StatusError};
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// What becomes of an object's dependents.
+/// The propagation policy: what happens to the dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Propagation {
-    /// They are deleted after it.
+    /// The dependents are deleted after the object.
     #[default]
     Background,
-    /// It stays until they are gone.
+    /// The object stays until its dependents are gone.
     Foreground,
-    /// They stay and lose their owner.
+    /// The dependents stay and lose the owner reference.
     Orphan,
 }
 
-/// How to delete.
+/// Options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeleteOptions {
-    /// For pods: how long the containers get; `None` for what the pod says.
+    /// The grace period of a pod; `None` for the pod's own.
     pub grace_seconds: Option<i64>,
-    /// Only an object with this uid.
+    /// Precondition: the uid.
     pub uid: Option<String>,
-    /// Only an object with this resourceVersion.
+    /// Precondition: the resourceVersion.
     pub resource_version: Option<String>,
-    /// What becomes of dependents.
+    /// The propagation policy.
     pub propagation: Propagation,
-    /// Only pretend.
+    /// Whether nothing is stored.
     pub dry_run: bool,
 }
 
 impl DeleteOptions {
-    /// At once, without grace.
+    /// Options of a deletion without grace period.
     pub fn now() -> Self {
         Self {
             grace_seconds: Some(0),
@@ -50,45 +50,50 @@ impl DeleteOptions {
     }
 }
 
-/// What a deletion did.
+/// The result of a deletion.
 #[derive(Debug, Clone)]
 pub(crate) enum Deleted {
-    /// The object is gone.
-    Gone(Object),
-    /// It is marked and goes when its grace is over and its finalizers are done.
-    Going(Object),
+    /// The object was removed.
+    Removed(Object),
+    /// The object has a deletionTimestamp and stays until its grace period ends and its finalizers are gone.
+    Terminating(Object),
 }
 
 impl Deleted {
     pub(crate) fn object(&self) -> &Object {
         match self {
-            Self::Gone(object) | Self::Going(object) => object,
+            Self::Removed(object) | Self::Terminating(object) => object,
         }
     }
 }
 
 impl Store {
-    pub(crate) fn delete(&mut self, kind: &Arc<Kind>, key: &Key, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+    pub(crate) fn delete(
+        &mut self,
+        kind: &Arc<Kind>,
+        key: &Key,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, StatusError> {
         let old = self.get(kind, key)?;
         check_preconditions(kind, &old, options)?;
         if options.dry_run {
-            return Ok(Deleted::Gone(old));
+            return Ok(Deleted::Removed(old));
         }
         let deleted = self.delete_unchecked(kind, &old, options);
-        self.settle();
+        self.run_follow_ups();
         Ok(deleted)
     }
 
-    /// Deletes what matches, each as `delete` would; gives what was there before.
+    /// Deletes each object as `delete` does.
     pub(crate) fn delete_all(&mut self, kind: &Arc<Kind>, objects: &[Object], options: &DeleteOptions) {
         for object in objects {
-            // Gone already if it depended on one before it.
+            // The object may be gone already as a dependent of an earlier one.
             let _ = self.delete(kind, &Key::of(object), options);
         }
     }
 
     pub(super) fn delete_unchecked(&mut self, kind: &Arc<Kind>, old: &Object, options: &DeleteOptions) -> Deleted {
-        let place = Place {
+        let location = ObjectLocation {
             table: kind.table,
             key: Key::of(old),
         };
@@ -98,46 +103,47 @@ impl Store {
         let mut new = old.to_value();
         if options.propagation == Propagation::Foreground && self.has_dependents(old.uid()) {
             add_finalizer(&mut new, FOREGROUND);
-            self.chores.push_back(Chore::DeleteDependents(old.uid().to_owned()));
+            self.follow_ups
+                .push_back(FollowUp::DeleteDependents(old.uid().to_owned()));
         }
-        let empties = self.empties(kind, &place);
+        let enqueue_contents = self.enqueue_contents(kind, &location);
         let grace = grace_seconds(kind, old, options.grace_seconds);
-        if grace == 0 && finalizers(&new).is_empty() && !empties {
-            let gone = self.remove(&place).unwrap_or_else(|| old.clone());
-            return Deleted::Gone(self.as_deleted(kind, gone));
+        if grace == 0 && finalizers(&new).is_empty() && !enqueue_contents {
+            let gone = self.remove(&location).unwrap_or_else(|| old.clone());
+            return Deleted::Removed(self.as_deleted(kind, gone));
         }
-        self.mark(&mut new, grace);
+        self.mark_for_deletion(&mut new, grace);
         if kind.is("", "namespaces") {
             new["status"]["phase"] = json!("Terminating");
         }
         let object = if new == **old { old.clone() } else { self.put(kind, new) };
-        Deleted::Going(object)
+        Deleted::Terminating(object)
     }
 
-    /// A pod's last state as its deletion shows it: marked, though nobody else saw it so.
+    /// The last state in the response to a deletion: a removed pod has a deletionTimestamp there, though no watch showed it.
     fn as_deleted(&self, kind: &Kind, gone: Object) -> Object {
         if !kind.is("", "pods") {
             return gone;
         }
         let mut last = gone.to_value();
-        self.mark(&mut last, 0);
+        self.mark_for_deletion(&mut last, 0);
         Object::new(last)
     }
 
-    /// Namespaces and definitions go after their contents; whether there are any.
-    fn empties(&mut self, kind: &Kind, place: &Place) -> bool {
-        let contents = self.contents(kind, &place.key.name);
+    /// Enqueues the deletion of the objects in a namespace or of a definition; whether there are any.
+    fn enqueue_contents(&mut self, kind: &Kind, location: &ObjectLocation) -> bool {
+        let contents = self.contents(kind, &location.key.name);
         if contents.is_empty() {
             return false;
         }
-        self.chores.push_back(Chore::Empty {
+        self.follow_ups.push_back(FollowUp::DeleteContents {
             table: kind.table,
-            name: place.key.name.clone(),
+            name: location.key.name.clone(),
         });
         true
     }
 
-    fn mark(&self, new: &mut Value, grace: i64) {
+    fn mark_for_deletion(&self, new: &mut Value, grace: i64) {
         let now = self.clock.later_text(Duration::from_secs(grace.unsigned_abs()));
         let metadata = metadata_mut(new);
         let marked = metadata.get("deletionTimestamp").is_some_and(|t| !t.is_null());
@@ -156,18 +162,18 @@ impl Store {
     }
 }
 
-fn check_preconditions(kind: &Kind, old: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
+fn check_preconditions(kind: &Kind, old: &Object, options: &DeleteOptions) -> Result<(), StatusError> {
     let conflict = |what: &str, asked: &str, is: &str| {
         let why = format!(
             "the {what} in the precondition ({asked}) does not match the {what} in record ({is}). The object might have \
              been deleted and then recreated"
         );
-        let about = About {
+        let object = ObjectRef {
             group: "",
             resource: &kind.kind,
             name: old.name(),
         };
-        Err(Refusal::conflict(about, why))
+        Err(StatusError::conflict(object, why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != old.uid()) {
         return conflict("UID", uid, old.uid());
@@ -189,7 +195,7 @@ fn grace_seconds(kind: &Kind, old: &Value, asked: Option<i64>) -> i64 {
         return 0;
     }
     let usual = old["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
-    // A negative grace means one second, as in Kubernetes.
+    // A negative grace period means one second, as in Kubernetes.
     let grace = asked.unwrap_or(usual);
     if grace < 0 { 1 } else { grace }
 }
@@ -208,8 +214,8 @@ fn add_finalizer(object: &mut Value, finalizer: &str) {
     }
 }
 
-/// Whether a marked object has nothing left to wait for.
-pub(super) fn is_finished(object: &Value) -> bool {
+/// Whether a terminating object has no grace period and no finalizers left.
+pub(super) fn is_ready_for_removal(object: &Value) -> bool {
     let metadata = &object["metadata"];
     !metadata["deletionTimestamp"].is_null()
         && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0

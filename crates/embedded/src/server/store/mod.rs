@@ -1,9 +1,11 @@
-//! Every object of the cluster, its recent history, and the one counter of revisions. Synchronous: it neither waits nor
-//! calls out, so one lock around it is held for microseconds. Never knows HTTP, users or webhooks.
+//! The store, in place of etcd: all objects, the recent changes of each resource, and the revision counter. Synchronous and without
+//! calls to others, so that callers hold the lock for microseconds. The store knows no HTTP, users or webhooks.
+//!
+//! `read` and `watch` read, `write` creates and updates, `delete` and `garbage_collection` remove, `pods` has binding and eviction.
 
 mod body;
-mod collect;
 mod delete;
+mod garbage_collection;
 mod pods;
 mod read;
 mod watch;
@@ -15,74 +17,74 @@ use std::sync::Arc;
 use kai_cluster::Generation;
 use serde_json::{Value, json};
 
-pub(crate) use body::{undecodable, unpatchable};
+pub(crate) use body::{decode_error, patch_error};
 pub(crate) use delete::Deleted;
 pub use delete::{DeleteOptions, Propagation};
-pub use read::{Page, Position};
-pub(crate) use read::{Paging, too_large};
+pub use read::{ContinueToken, Page};
+pub(crate) use read::{ListOptions, revision_too_large};
 pub(crate) use watch::Cursor;
 pub use watch::{EventType, WatchEvent};
-pub(crate) use write::{Author, Part, Planned, Writing};
+pub(crate) use write::{ManagerOperation, Part, PlannedUpdate, WriteOptions};
 
 use super::clock::Clock;
 use super::kinds::{Kind, Kinds};
 use super::object::{Key, Object, metadata_mut};
 use super::random::Random;
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
-/// Namespaces that are there from the start.
-const FIRST_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// Priority classes that every cluster has.
+/// Namespaces of a new cluster.
+const INITIAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// Priority classes of a new cluster.
 const SYSTEM_CLASSES: [(&str, i64); 2] = [
     ("system-cluster-critical", 2_000_000_000),
     ("system-node-critical", 2_000_001_000),
 ];
 
-/// Whether a priority class is one that every cluster has.
+/// Whether this is a priority class of Kubernetes itself.
 pub(crate) fn is_system_class(name: &str) -> bool {
     SYSTEM_CLASSES.iter().any(|(class, _)| *class == name)
 }
 
-/// All objects.
+/// All objects of the cluster.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) clock: Clock,
     pub(crate) kinds: Kinds,
     random: Random,
-    tables: Vec<Table>,
+    tables: Vec<ResourceTable>,
     revision: u64,
     history_len_max: usize,
-    places: HashMap<String, Place>,
-    dependents: HashMap<String, BTreeSet<Place>>,
-    /// What follows from removals and is not done yet; empty between calls.
-    chores: VecDeque<collect::Chore>,
+    locations: HashMap<String, ObjectLocation>,
+    dependents: HashMap<String, BTreeSet<ObjectLocation>>,
+    /// Garbage collection that is still to do; empty between calls.
+    follow_ups: VecDeque<garbage_collection::FollowUp>,
     service_addresses: u32,
 }
 
 /// The objects of one resource.
 #[derive(Debug)]
-struct Table {
+struct ResourceTable {
     objects: BTreeMap<Key, Object>,
     history: VecDeque<Arc<Change>>,
-    /// Changes up to this revision are no longer in the history.
-    forgotten: u64,
-    /// Raised with each change.
+    /// The history has no changes up to this revision.
+    compacted_revision: u64,
+    /// Wakes watchers; raised with each change.
     head: Generation,
 }
 
-/// One step of an object.
+/// One change of an object.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) revision: u64,
     pub(crate) before: Option<Object>,
-    /// The object after the change; for a removal its last state, with the removal's revision.
+    /// The object after the change; for a removal the last state, with the revision of the removal.
     pub(crate) object: Object,
     pub(crate) removed: bool,
 }
 
-/// Where an object is.
+/// The table and key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ObjectLocation {
     pub(crate) table: usize,
     pub(crate) key: Key,
 }
@@ -90,7 +92,7 @@ pub(crate) struct Place {
 impl Store {
     pub(crate) fn new(clock: Clock, seed: u64, history_len_max: usize) -> Self {
         let kinds = Kinds::built_in();
-        let tables = (0..kinds.tables()).map(|_| Table::new(0)).collect();
+        let tables = (0..kinds.tables()).map(|_| ResourceTable::new(0)).collect();
         let mut store = Self {
             clock,
             kinds,
@@ -98,65 +100,65 @@ impl Store {
             tables,
             revision: 0,
             history_len_max,
-            places: HashMap::new(),
+            locations: HashMap::new(),
             dependents: HashMap::new(),
-            chores: VecDeque::new(),
+            follow_ups: VecDeque::new(),
             service_addresses: 0,
         };
-        store.furnish();
+        store.create_initial_objects();
         store
     }
 
-    /// The counter's value: the revision of the latest change.
+    /// The revision of the latest change.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    fn furnish(&mut self) {
-        for name in FIRST_NAMESPACES {
-            self.furnish_with(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-            self.furnish_with(json!({
+    fn create_initial_objects(&mut self) {
+        for name in INITIAL_NAMESPACES {
+            self.create_initial(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+            self.create_initial(json!({
                 "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}
             }));
         }
         for (name, value) in SYSTEM_CLASSES {
-            self.furnish_with(json!({
+            self.create_initial(json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value
             }));
         }
     }
 
-    fn furnish_with(&mut self, object: Value) {
-        let kind = self.kind_of(&object).expect("furniture is of built-in kinds");
+    fn create_initial(&mut self, object: Value) {
+        let kind = self.kind_of(&object).expect("initial objects are of built-in kinds");
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
-        let writing = Writing::by("kube-apiserver");
-        self.create(&kind, &namespace, object, &writing)
-            .expect("furniture is valid and new");
+        let options = WriteOptions::by("kube-apiserver");
+        self.create(&kind, &namespace, object, &options)
+            .expect("initial objects are valid and new");
     }
 
-    /// A uid for something that is no object.
+    /// A uid for a request.
     pub(crate) fn new_uid(&mut self) -> String {
         self.random.uid()
     }
 
-    /// The kind of an object by its own words.
-    pub(crate) fn kind_of(&self, object: &Value) -> Result<Arc<Kind>, Refusal> {
+    /// The kind that an object's `apiVersion` and `kind` name.
+    pub(crate) fn kind_of(&self, object: &Value) -> Result<Arc<Kind>, StatusError> {
         let (version, kind) = (
             object["apiVersion"].as_str().unwrap_or(""),
             object["kind"].as_str().unwrap_or(""),
         );
-        let no_match = || Refusal::bad_request(format!("no matches for kind {kind:?} in version {version:?}"));
+        let no_match = || StatusError::bad_request(format!("no matches for kind {kind:?} in version {version:?}"));
         self.kinds.of_object(version, kind).ok_or_else(no_match)
     }
 
     /// A kind by the name of its resource: `pods`, `queues.scheduling.run.ai`.
-    pub(crate) fn kind_named(&self, resource: &str) -> Result<Arc<Kind>, Refusal> {
+    pub(crate) fn kind_named(&self, resource: &str) -> Result<Arc<Kind>, StatusError> {
         let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
-        let unknown = || Refusal::of_code(404, format!("the server doesn't have a resource type {resource:?}"));
+        let unknown = || StatusError::of_code(404, format!("the server doesn't have a resource type {resource:?}"));
         self.kinds.preferred(group, plural).ok_or_else(unknown)
     }
 
-    /// The kind in whose form the objects of a table are stored.
+    /// The kind of the stored form of a table's objects.
     fn kind_of_table(&self, table: usize) -> Option<Arc<Kind>> {
         let of_table = || self.kinds.iter().filter(|k| k.table == table);
         of_table()
@@ -164,25 +166,25 @@ impl Store {
             .cloned()
     }
 
-    pub(crate) fn table_mut(&mut self, table: usize) {
+    pub(crate) fn ensure_table(&mut self, table: usize) {
         while self.tables.len() <= table {
-            self.tables.push(Table::new(self.revision));
+            self.tables.push(ResourceTable::new(self.revision));
         }
     }
 
-    /// Puts an object in place under the next revision.
+    /// Stores an object under the next revision.
     fn put(&mut self, kind: &Kind, mut value: Value) -> Object {
         self.revision += 1;
         metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
         let object = Object::new(value);
-        let place = Place {
+        let location = ObjectLocation {
             table: kind.table,
             key: Key::of(&object),
         };
         let before = self.tables[kind.table]
             .objects
-            .insert(place.key.clone(), object.clone());
-        self.index(before.as_ref(), Some(&object), &place);
+            .insert(location.key.clone(), object.clone());
+        self.index(before.as_ref(), Some(&object), &location);
         self.record(
             kind.table,
             Change {
@@ -195,22 +197,23 @@ impl Store {
         object
     }
 
-    /// Takes an object out. What depends on it is seen to by `settle`.
-    fn remove(&mut self, place: &Place) -> Option<Object> {
-        let before = self.tables[place.table].objects.remove(&place.key)?;
+    /// Removes an object. `run_follow_ups` then handles its dependents.
+    fn remove(&mut self, location: &ObjectLocation) -> Option<Object> {
+        let before = self.tables[location.table].objects.remove(&location.key)?;
         self.revision += 1;
         let mut value = before.to_value();
         metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
         let object = Object::new(value);
-        self.index(Some(&before), None, place);
-        self.chores.push_back(collect::Chore::Removed(object.clone()));
+        self.index(Some(&before), None, location);
+        self.follow_ups
+            .push_back(garbage_collection::FollowUp::Removed(object.clone()));
         let change = Change {
             revision: self.revision,
             before: Some(before),
             object: object.clone(),
             removed: true,
         };
-        self.record(place.table, change);
+        self.record(location.table, change);
         Some(object)
     }
 
@@ -220,56 +223,56 @@ impl Store {
         table.history.push_back(Arc::new(change));
         while table.history.len() > limit {
             if let Some(oldest) = table.history.pop_front() {
-                table.forgotten = oldest.revision;
+                table.compacted_revision = oldest.revision;
             }
         }
         table.head.increment();
     }
 
-    fn index(&mut self, before: Option<&Object>, after: Option<&Object>, place: &Place) {
+    fn index(&mut self, before: Option<&Object>, after: Option<&Object>, location: &ObjectLocation) {
         if let Some(before) = before {
-            self.places.remove(before.uid());
+            self.locations.remove(before.uid());
             for owner in owner_uids(before) {
-                if let Some(places) = self.dependents.get_mut(owner) {
-                    places.remove(place);
-                    if places.is_empty() {
+                if let Some(locations) = self.dependents.get_mut(owner) {
+                    locations.remove(location);
+                    if locations.is_empty() {
                         self.dependents.remove(owner);
                     }
                 }
             }
         }
         if let Some(after) = after {
-            self.places.insert(after.uid().to_owned(), place.clone());
+            self.locations.insert(after.uid().to_owned(), location.clone());
             for owner in owner_uids(after) {
                 self.dependents
                     .entry(owner.to_owned())
                     .or_default()
-                    .insert(place.clone());
+                    .insert(location.clone());
             }
         }
     }
 
-    fn object_at(&self, place: &Place) -> Option<&Object> {
-        self.tables.get(place.table)?.objects.get(&place.key)
+    fn object_at(&self, location: &ObjectLocation) -> Option<&Object> {
+        self.tables.get(location.table)?.objects.get(&location.key)
     }
 
-    /// Forgets all history up to now, as a real server does when it compacts or restarts.
-    pub(crate) fn forget_history(&mut self) {
+    /// Drops all history up to now, as a compaction of etcd does.
+    pub(crate) fn compact_history(&mut self) {
         for table in &mut self.tables {
             table.history.clear();
-            table.forgotten = self.revision;
-            // Wakes the watchers, so that each finds out by itself.
+            table.compacted_revision = self.revision;
+            // Wakes the watchers, which then find their revision compacted.
             table.head.increment();
         }
     }
 }
 
-impl Table {
-    fn new(forgotten: u64) -> Self {
+impl ResourceTable {
+    fn new(compacted_revision: u64) -> Self {
         Self {
             objects: BTreeMap::new(),
             history: VecDeque::new(),
-            forgotten,
+            compacted_revision,
             head: Generation::default(),
         }
     }

@@ -1,4 +1,4 @@
-//! Reading the store: one object, lists in pages, lists as they were at an earlier revision.
+//! Reads: one object, lists in pages, lists at an earlier revision.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -6,47 +6,47 @@ use std::ops::Bound;
 use super::Store;
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object};
-use crate::server::refusal::Refusal;
 use crate::server::selector::Selector;
+use crate::server::status_error::StatusError;
 
-/// Where a list goes on after a page.
+/// The continue token of a list: where the next page begins.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Position {
+pub struct ContinueToken {
     /// The revision of the whole list.
     pub revision: u64,
-    /// The last object of the page before.
+    /// The last object of the previous page.
     pub after: Key,
 }
 
 /// A list or a page of it.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// In the order of namespace and name.
+    /// The objects, by namespace and name.
     pub objects: Vec<Object>,
-    /// The state of the store that it shows.
+    /// The revision of the list.
     pub revision: u64,
-    /// Where the next page begins, if there is one.
-    pub next: Option<Position>,
-    /// How many objects are after this page.
+    /// The token of the next page, if there is one.
+    pub next: Option<ContinueToken>,
+    /// The number of objects after this page.
     pub remaining: usize,
 }
 
-/// Which page of a list.
+/// Options of a list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Paging {
+pub(crate) struct ListOptions {
     pub(crate) limit: Option<usize>,
-    pub(crate) from: Option<Position>,
-    /// The list as it was at this revision.
+    pub(crate) from: Option<ContinueToken>,
+    /// The revision to read; the latest if `None`.
     pub(crate) exactly_at: Option<u64>,
 }
 
 impl Store {
-    pub(crate) fn get(&self, kind: &Kind, key: &Key) -> Result<Object, Refusal> {
+    pub(crate) fn get(&self, kind: &Kind, key: &Key) -> Result<Object, StatusError> {
         let found = self.tables[kind.table].objects.get(key).cloned();
-        found.ok_or_else(|| Refusal::not_found(kind.about(&key.name)))
+        found.ok_or_else(|| StatusError::not_found(kind.object_ref(&key.name)))
     }
 
-    /// A list of a namespace, or of all if it is empty.
+    /// A list of a namespace, or of all namespaces if `namespace` is empty.
     pub(crate) fn list(&self, kind: &Kind, namespace: &str, selector: &Selector) -> Page {
         let objects = matching(&self.tables[kind.table].objects, namespace, None, selector)
             .cloned()
@@ -64,33 +64,38 @@ impl Store {
         kind: &Kind,
         namespace: &str,
         selector: &Selector,
-        paging: &Paging,
-    ) -> Result<Page, Refusal> {
-        let revision = paging
+        options: &ListOptions,
+    ) -> Result<Page, StatusError> {
+        let revision = options
             .from
             .as_ref()
             .map(|p| p.revision)
-            .or(paging.exactly_at)
+            .or(options.exactly_at)
             .unwrap_or(self.revision);
         if revision > self.revision {
-            return Err(too_large(revision, self.revision));
+            return Err(revision_too_large(revision, self.revision));
         }
         let table = &self.tables[kind.table];
         let earlier;
-        let newest = table.history.back().map_or(table.forgotten, |change| change.revision);
+        let newest = table
+            .history
+            .back()
+            .map_or(table.compacted_revision, |change| change.revision);
         let objects = if newest <= revision {
             &table.objects
         } else {
-            earlier = self.as_of(kind.table, revision)?;
+            earlier = self.objects_at_revision(kind.table, revision)?;
             &earlier
         };
-        let after = paging.from.as_ref().map(|p| &p.after);
+        let after = options.from.as_ref().map(|p| &p.after);
         let mut found = matching(objects, namespace, after, selector);
-        let limit = paging.limit.unwrap_or(usize::MAX);
+        let limit = options.limit.unwrap_or(usize::MAX);
         let page: Vec<Object> = found.by_ref().take(limit).cloned().collect();
         let remaining = found.count();
         let last = page.last().map(|o| Key::of(o));
-        let next = last.filter(|_| remaining > 0).map(|after| Position { revision, after });
+        let next = last
+            .filter(|_| remaining > 0)
+            .map(|after| ContinueToken { revision, after });
         Ok(Page {
             objects: page,
             revision,
@@ -99,10 +104,10 @@ impl Store {
         })
     }
 
-    fn as_of(&self, table: usize, revision: u64) -> Result<BTreeMap<Key, Object>, Refusal> {
+    fn objects_at_revision(&self, table: usize, revision: u64) -> Result<BTreeMap<Key, Object>, StatusError> {
         let table = &self.tables[table];
-        if revision < table.forgotten {
-            return Err(Refusal::expired(format!(
+        if revision < table.compacted_revision {
+            return Err(StatusError::expired(format!(
                 "The provided continue parameter is too old to display a consistent list result: revision {revision} \
                  has been compacted"
             )));
@@ -119,12 +124,12 @@ impl Store {
     }
 }
 
-pub(crate) fn too_large(asked: u64, current: u64) -> Refusal {
-    let mut refusal = Refusal::of_code(504, format!("Too large resource version: {asked}, current: {current}"));
-    *refusal.details = serde_json::json!({
+pub(crate) fn revision_too_large(asked: u64, current: u64) -> StatusError {
+    let mut error = StatusError::of_code(504, format!("Too large resource version: {asked}, current: {current}"));
+    *error.details = serde_json::json!({
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1
     });
-    refusal
+    error
 }
 
 fn matching<'a>(

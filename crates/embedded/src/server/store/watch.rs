@@ -1,5 +1,5 @@
-//! Watching the store. A watcher is a cursor into a table's history, so that a slow one costs no memory: when the history
-//! has moved past it, it is told so. Never pushes.
+//! Watches. A watcher is a cursor into the history of a table, so a slow watcher needs no memory. A cursor before the first change of
+//! the history gets the error 410 Gone. Watchers pull batches; the store never pushes.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use serde_json::json;
 use super::{Change, Store};
 use crate::server::kinds::Kind;
 use crate::server::object::{Object, metadata_mut};
-use crate::server::refusal::Refusal;
 use crate::server::selector::Selector;
+use crate::server::status_error::StatusError;
 
-/// Changes handed to a watcher at a time: bounds how long the lock is held.
+/// Changes per batch. Bounds the time under the lock.
 const BATCH_LEN_MAX: usize = 500;
 
-/// What happened to an object, as seen through a selector.
+/// The type of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventType {
-    /// It is new, or newly selected.
+    /// The object is new, or newly selected.
     Added,
-    /// It changed.
+    /// The object changed.
     Modified,
-    /// It is gone, or no longer selected.
+    /// The object is removed, or no longer selected.
     Deleted,
 }
 
 impl EventType {
-    /// Kubernetes' word.
+    /// The type as in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
@@ -40,13 +40,13 @@ impl EventType {
 /// One event of a watch.
 #[derive(Debug, Clone)]
 pub struct WatchEvent {
-    /// What happened.
+    /// The type.
     pub event_type: EventType,
-    /// The object afterwards; for a deletion its last state.
+    /// The object after the change; for a deletion the last state.
     pub object: Object,
 }
 
-/// Where a watcher is.
+/// The position of a watcher in the history of a table.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     pub(crate) table: usize,
@@ -56,16 +56,16 @@ pub(crate) struct Cursor {
     pub(crate) head: Generation,
 }
 
-/// What a watcher gets at once.
+/// The next events of a watcher.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) events: Vec<WatchEvent>,
-    /// Everything up to this revision has been seen.
+    /// The revision up to which the watcher has read after this batch.
     pub(crate) seen: u64,
 }
 
 impl Store {
-    /// A watcher of everything after a revision.
+    /// A watcher of all changes after a revision.
     pub(crate) fn cursor(&self, kind: &Kind, namespace: &str, selector: Selector, since: u64) -> Cursor {
         Cursor {
             table: kind.table,
@@ -76,14 +76,14 @@ impl Store {
         }
     }
 
-    /// What a watcher has not seen yet.
-    pub(crate) fn batch(&self, cursor: &Cursor) -> Result<Batch, Refusal> {
+    /// The changes after the cursor.
+    pub(crate) fn batch(&self, cursor: &Cursor) -> Result<Batch, StatusError> {
         let table = &self.tables[cursor.table];
-        if cursor.seen < table.forgotten {
-            return Err(Refusal::expired(format!(
+        if cursor.seen < table.compacted_revision {
+            return Err(StatusError::expired(format!(
                 "too old resource version: {} ({})",
                 cursor.seen,
-                table.forgotten + 1
+                table.compacted_revision + 1
             )));
         }
         let first = table.history.partition_point(|c| c.revision <= cursor.seen);
@@ -95,13 +95,13 @@ impl Store {
             changes.clone().next_back().map_or(self.revision, |c| c.revision)
         };
         Ok(Batch {
-            events: changes.filter_map(|c| seen_as(c, cursor)).collect(),
+            events: changes.filter_map(|c| event_for(c, cursor)).collect(),
             seen,
         })
     }
 }
 
-fn seen_as(change: &Arc<Change>, cursor: &Cursor) -> Option<WatchEvent> {
+fn event_for(change: &Arc<Change>, cursor: &Cursor) -> Option<WatchEvent> {
     let object = &change.object;
     if !cursor.namespace.is_empty() && object.namespace() != cursor.namespace {
         return None;
@@ -115,7 +115,7 @@ fn seen_as(change: &Arc<Change>, cursor: &Cursor) -> Option<WatchEvent> {
         (None, true) => event(EventType::Added, object.clone()),
         (Some(_), true) => event(EventType::Modified, object.clone()),
         (Some(_), false) if change.removed => event(EventType::Deleted, object.clone()),
-        // It left the selection: its last selected state, under the revision of the change.
+        // The object left the selection: the event has the last selected state, with the revision of the change.
         (Some(before), false) => {
             let mut value = before.to_value();
             metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(change.revision.to_string()));

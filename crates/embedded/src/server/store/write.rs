@@ -1,58 +1,59 @@
-//! Creating and changing objects, in two steps: `plan_*` says what the object would become, `commit_*` checks it once
-//! more and puts it in place. Admission, which may wait for others, happens between the two and outside the lock; a plan
-//! made from an outdated object does not commit.
+//! Creates and updates, in two steps: `plan_*` computes the new object, `commit_*` validates and stores it. Admission may wait for
+//! webhooks, so it runs between the two steps and without the lock. `commit_*` rejects a plan made from an outdated object.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::body::{adopt, applied_config, check_body, check_size, check_typed, check_uid, undecodable, unpatchable};
-use super::delete::{finalizers, is_finished};
-use super::{Place, Store};
+use super::body::{
+    applied_config, check_body, check_size, check_typed, check_uid, decode_error, normalize, patch_error,
+};
+use super::delete::{finalizers, is_ready_for_removal};
+use super::{ObjectLocation, Store};
 use crate::server::kinds::Kind;
 use crate::server::object::{Key, Object, map_mut, meta_text, metadata_mut};
 use crate::server::patch::apply::{self, apply};
 use crate::server::patch::shape::Shape;
 use crate::server::patch::{Patch, patched};
-use crate::server::refusal::{Cause, Refusal};
 use crate::server::rules;
+use crate::server::status_error::{Cause, StatusError};
 use crate::server::types::Decoded;
 
-/// Attempts at a free generated name. Names have 27^5 endings; as many collisions in a row mean something is wrong.
+/// Attempts to generate a free name. There are 27^5 suffixes, so this many collisions in a row are an error.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
 
-/// Which part of an object a write is about.
+/// The part of an object that a write changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but the status, if that is apart.
+    /// The object without its status, if the kind has a status subresource.
     Main,
     /// The status alone.
     Status,
 }
 
-/// How a write is booked in `managedFields`.
+/// The manager and operation of a write in `managedFields`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Author {
-    /// By a manager that changed something.
+pub(crate) enum ManagerOperation {
+    /// An update by this manager.
     Update(String),
-    /// By a manager that applied; the books are made already.
+    /// An apply by this manager. `patch::apply` has set `managedFields` already.
     Apply(String),
 }
 
-/// How to write.
+/// Options of a write.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Writing {
-    pub(crate) author: Author,
+pub(crate) struct WriteOptions {
+    pub(crate) operation: ManagerOperation,
     pub(crate) part: Part,
-    /// The subresource as it stands in the books.
+    /// The subresource in `managedFields`.
     pub(crate) subresource: &'static str,
     pub(crate) dry_run: bool,
 }
 
-impl Writing {
+impl WriteOptions {
     pub(crate) fn by(manager: &str) -> Self {
         Self {
-            author: Author::Update(manager.to_owned()),
+            operation: ManagerOperation::Update(manager.to_owned()),
             part: Part::Main,
             subresource: "",
             dry_run: false,
@@ -68,56 +69,56 @@ impl Writing {
     }
 
     fn manager(&self) -> &str {
-        match &self.author {
-            Author::Update(manager) | Author::Apply(manager) => manager,
+        match &self.operation {
+            ManagerOperation::Update(manager) | ManagerOperation::Apply(manager) => manager,
         }
     }
 }
 
-/// A change that has not happened yet.
+/// A planned update: the object before and after it.
 #[derive(Debug, Clone)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedUpdate {
     pub(crate) old: Object,
     pub(crate) new: Value,
-    /// Fields of a patch that the kind does not have.
+    /// Paths of patched fields that the kind does not have.
     pub(crate) unknown: Vec<String>,
 }
 
 impl Store {
-    /// Plans and commits at once, without admission.
+    /// Plans and commits, without admission.
     pub(crate) fn create(
         &mut self,
         kind: &Arc<Kind>,
         namespace: &str,
         body: Value,
-        writing: &Writing,
-    ) -> Result<Object, Refusal> {
+        options: &WriteOptions,
+    ) -> Result<Object, StatusError> {
         let body = self.decode(kind, namespace, body)?.value;
         let new = self.plan_create(kind, namespace, body)?;
-        self.commit_create(kind, new, writing)
+        self.commit_create(kind, new, options)
     }
 
-    /// Plans and commits at once, without admission.
+    /// Plans and commits, without admission.
     pub(crate) fn update(
         &mut self,
         kind: &Arc<Kind>,
         key: &Key,
         body: Value,
-        writing: &Writing,
-    ) -> Result<Object, Refusal> {
+        options: &WriteOptions,
+    ) -> Result<Object, StatusError> {
         let body = self.decode(kind, &key.namespace, body)?.value;
-        let planned = self.plan_update(kind, key, body, writing.part)?;
-        self.commit_update(kind, planned, writing)
+        let planned = self.plan_update(kind, key, body, options.part)?;
+        self.commit_update(kind, planned, options)
     }
 
-    /// A request's body as an object of this kind, in the form in which it is stored.
-    pub(crate) fn decode(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Decoded, Refusal> {
-        rules::decode(kind, adopt(kind, namespace, body)?)
-            .map_err(|problem| undecodable(&kind.version, &kind.kind, &problem))
+    /// The body of a request as an object of this kind, in the stored form.
+    pub(crate) fn decode(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Decoded, StatusError> {
+        rules::decode(kind, normalize(kind, namespace, body)?)
+            .map_err(|problem| decode_error(&kind.version, &kind.kind, &problem))
     }
 
-    /// What creating an object makes of its decoded body.
-    pub(crate) fn plan_create(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, Refusal> {
+    /// The new object from a decoded body.
+    pub(crate) fn plan_create(&self, kind: &Kind, namespace: &str, body: Value) -> Result<Value, StatusError> {
         let mut new = body;
         if kind.namespaced() {
             self.check_namespace(kind, &new, namespace)?;
@@ -127,7 +128,7 @@ impl Store {
             .get("resourceVersion")
             .is_some_and(|r| r.as_str().is_some_and(|r| !r.is_empty()))
         {
-            return Err(Refusal::unexplained(
+            return Err(StatusError::unexplained(
                 500,
                 "resourceVersion should not be set on objects to be created",
             ));
@@ -156,16 +157,16 @@ impl Store {
         &mut self,
         kind: &Arc<Kind>,
         mut new: Value,
-        writing: &Writing,
-    ) -> Result<Object, Refusal> {
+        options: &WriteOptions,
+    ) -> Result<Object, StatusError> {
         rules::default_object(kind, &mut new);
-        self.name_it(kind, &mut new)?;
+        self.assign_name(kind, &mut new)?;
         let key = Key::of(&new);
         rules::check(kind, None, &new)?;
         rules::validate_create(self, kind, &new)?;
         check_size(&new)?;
         if self.tables[kind.table].objects.contains_key(&key) {
-            return Err(Refusal::already_exists(kind.about(&key.name)));
+            return Err(StatusError::already_exists(kind.object_ref(&key.name)));
         }
         let (uid, now) = (self.random.uid(), self.clock.now_text());
         let metadata = metadata_mut(&mut new);
@@ -175,51 +176,57 @@ impl Store {
             metadata.insert("generation".to_owned(), json!(1));
         }
         rules::complete_new(self, kind, &mut new);
-        self.book(kind, &json!({}), &mut new, writing);
-        if writing.dry_run {
+        self.track_managed_fields(kind, &json!({}), &mut new, options);
+        if options.dry_run {
             return Ok(Object::new(new));
         }
         let object = self.put(kind, new);
         self.after_write(kind, &object);
-        self.collect_if_ownerless(kind, &object);
-        self.settle();
+        self.delete_if_orphaned(kind, &object);
+        self.run_follow_ups();
         Ok(object)
     }
 
-    /// What a decoded body makes of an object.
-    pub(crate) fn plan_update(&self, kind: &Kind, key: &Key, body: Value, part: Part) -> Result<Planned, Refusal> {
+    /// The updated object from a decoded body.
+    pub(crate) fn plan_update(
+        &self,
+        kind: &Kind,
+        key: &Key,
+        body: Value,
+        part: Part,
+    ) -> Result<PlannedUpdate, StatusError> {
         let old = self.get(kind, key)?;
         check_body(kind, &old, &body)?;
         let mut new = match part {
             Part::Main => with_old_status(kind, &old, body),
             Part::Status => with_new_status(kind, &old, &body),
         };
-        keep_identity(&old, &mut new);
+        keep_server_set_metadata(&old, &mut new);
         rules::default_object(kind, &mut new);
         let spec_changed = rules::spec_differs(kind, &old, &new);
         if spec_changed && let Some(generation) = old["metadata"]["generation"].as_i64() {
             metadata_mut(&mut new).insert("generation".to_owned(), json!(generation + 1));
         }
-        Ok(Planned {
+        Ok(PlannedUpdate {
             old,
             new,
             unknown: Vec::new(),
         })
     }
 
-    /// What a patch makes of an object. A missing object is an error even for apply; see `plan_create`.
+    /// The updated object from a patch. A missing object is an error even for apply; see `plan_apply_create`.
     pub(crate) fn plan_patch(
         &self,
         kind: &Kind,
         key: &Key,
         patch: &Patch,
-        writing: &Writing,
-    ) -> Result<Planned, Refusal> {
+        options: &WriteOptions,
+    ) -> Result<PlannedUpdate, StatusError> {
         let old = self.get(kind, key)?;
         let shape = shape_of(kind);
         let body = match patch {
             Patch::Strategic(_) if kind.custom.is_some() => {
-                return Err(Refusal::of_code(
+                return Err(StatusError::of_code(
                     415,
                     "the body of the request was in an unknown format - accepted media types include: \
                      application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
@@ -227,71 +234,71 @@ impl Store {
             }
             Patch::Apply { config, force } => {
                 check_typed(kind, config)?;
-                let config = applied_config(kind, key, config, writing.part)?;
+                let config = applied_config(kind, key, config, options.part)?;
                 let now = self.clock.now_text();
-                let author = book_author(kind, writing, &now);
-                apply(&old, &config, *force, &author, shape)?
+                let manager = field_manager(kind, options, &now);
+                apply(&old, &config, *force, &manager, shape)?
             }
             Patch::Json(_) | Patch::Merge(_) | Patch::Strategic(_) => patched(&old, patch, shape)?,
         };
-        let adopted = adopt(kind, &key.namespace, body);
-        // A patch may not make another kind of an object; that is no reason to call the request malformed.
-        let adopted = adopted.map_err(|refusal| unpatchable(patch, &refusal.message))?;
-        let decoded = rules::decode(kind, adopted).map_err(|problem| unpatchable(patch, &problem))?;
+        let normalized = normalize(kind, &key.namespace, body);
+        // A patch that changes the kind is an invalid patch, not a malformed request.
+        let normalized = normalized.map_err(|error| patch_error(patch, &error.message))?;
+        let decoded = rules::decode(kind, normalized).map_err(|problem| patch_error(patch, &problem))?;
         check_uid(kind, &old, &decoded.value)?;
-        let planned = self.plan_update(kind, key, decoded.value, writing.part)?;
-        Ok(Planned {
+        let planned = self.plan_update(kind, key, decoded.value, options.part)?;
+        Ok(PlannedUpdate {
             unknown: decoded.unknown,
             ..planned
         })
     }
 
-    /// The object that an apply creates.
+    /// The new object from an applied configuration.
     pub(crate) fn plan_apply_create(
         &self,
         kind: &Kind,
         key: &Key,
         config: &Value,
-        writing: &Writing,
-    ) -> Result<Value, Refusal> {
+        options: &WriteOptions,
+    ) -> Result<Value, StatusError> {
         check_typed(kind, config)?;
-        let config = applied_config(kind, key, config, writing.part)?;
+        let config = applied_config(kind, key, config, options.part)?;
         let now = self.clock.now_text();
-        let author = book_author(kind, writing, &now);
-        let new = apply(&json!({}), &config, false, &author, shape_of(kind))?;
-        let decoded = rules::decode(kind, new).map_err(|problem| undecodable(&kind.version, &kind.kind, &problem))?;
+        let manager = field_manager(kind, options, &now);
+        let new = apply(&json!({}), &config, false, &manager, shape_of(kind))?;
+        let decoded = rules::decode(kind, new).map_err(|problem| decode_error(&kind.version, &kind.kind, &problem))?;
         self.plan_create(kind, &key.namespace, decoded.value)
     }
 
     pub(crate) fn commit_update(
         &mut self,
         kind: &Arc<Kind>,
-        planned: Planned,
-        writing: &Writing,
-    ) -> Result<Object, Refusal> {
-        let Planned { old, mut new, .. } = planned;
+        planned: PlannedUpdate,
+        options: &WriteOptions,
+    ) -> Result<Object, StatusError> {
+        let PlannedUpdate { old, mut new, .. } = planned;
         let key = Key::of(&old);
         if self.get(kind, &key)?.revision() != old.revision() {
-            return Err(Refusal::outdated(kind.about(&key.name)));
+            return Err(StatusError::outdated(kind.object_ref(&key.name)));
         }
-        if writing.part == Part::Main {
+        if options.part == Part::Main {
             check_finalizers(kind, &old, &new)?;
         }
         rules::check(kind, Some(&old), &new)?;
         check_size(&new)?;
-        self.book(kind, &old, &mut new, writing);
-        if writing.dry_run || new == *old {
+        self.track_managed_fields(kind, &old, &mut new, options);
+        if options.dry_run || new == *old {
             return Ok(Object::new(new));
         }
-        if is_finished(&new) && self.contents(kind, &key.name).is_empty() {
+        if is_ready_for_removal(&new) && self.contents(kind, &key.name).is_empty() {
             let object = self.put(kind, new);
-            self.remove(&Place { table: kind.table, key });
-            self.settle();
+            self.remove(&ObjectLocation { table: kind.table, key });
+            self.run_follow_ups();
             return Ok(object);
         }
         let object = self.put(kind, new);
         self.after_write(kind, &object);
-        self.settle();
+        self.run_follow_ups();
         Ok(object)
     }
 
@@ -299,19 +306,19 @@ impl Store {
         if kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
             for custom in rules::custom::kinds_of(object) {
                 let custom = self.kinds.add(custom);
-                self.table_mut(custom.table);
+                self.ensure_table(custom.table);
             }
         }
     }
 
-    /// Next address for a Service, in the range usual for clusters of one machine.
+    /// The next cluster IP of a Service, in the default range of kubeadm.
     pub(crate) fn next_service_address(&mut self) -> String {
         self.service_addresses += 1;
         let n = self.service_addresses;
         format!("10.96.{}.{}", (n >> 8) & 0xff, n & 0xff)
     }
 
-    /// The class named `name`, or the default one if the name is empty.
+    /// The class of this name, or the default class if the name is empty.
     pub(crate) fn priority_class(&self, name: &str) -> Option<Object> {
         let kind = self.kinds.get("scheduling.k8s.io", "v1", "priorityclasses")?;
         let classes = &self.tables[kind.table].objects;
@@ -322,7 +329,7 @@ impl Store {
         classes.get(&Key::new("", name)).cloned()
     }
 
-    fn check_namespace(&self, kind: &Kind, new: &Value, namespace: &str) -> Result<(), Refusal> {
+    fn check_namespace(&self, kind: &Kind, new: &Value, namespace: &str) -> Result<(), StatusError> {
         let namespaces = self.kinds.get("", "v1", "namespaces").expect("a built-in kind");
         let found = self.get(&namespaces, &Key::new("", namespace))?;
         if found["metadata"]["deletionTimestamp"].is_null() {
@@ -334,10 +341,10 @@ impl Store {
             message: format!("namespace {namespace} is being terminated"),
             field: "metadata.namespace".to_owned(),
         };
-        Err(Refusal::forbidden(kind.about(meta_text(new, "name")), message).with_causes(&[cause]))
+        Err(StatusError::forbidden(kind.object_ref(meta_text(new, "name")), message).with_causes(&[cause]))
     }
 
-    fn name_it(&mut self, kind: &Kind, new: &mut Value) -> Result<(), Refusal> {
+    fn assign_name(&mut self, kind: &Kind, new: &mut Value) -> Result<(), StatusError> {
         let (name, prefix) = (
             meta_text(new, "name").to_owned(),
             meta_text(new, "generateName").to_owned(),
@@ -345,9 +352,9 @@ impl Store {
         if name.is_empty() {
             if prefix.is_empty() {
                 let cause = Cause::required("metadata.name", "name or generateName is required");
-                return Err(Refusal::invalid(&kind.kind, &kind.group, "", &[cause]));
+                return Err(StatusError::invalid(&kind.kind, &kind.group, "", &[cause]));
             }
-            // Kubernetes cuts the prefix so that the whole fits a label.
+            // Kubernetes shortens the prefix so that the name fits into a label.
             let prefix: String = prefix.chars().take(58).collect();
             let namespace = meta_text(new, "namespace").to_owned();
             let free = (0..GENERATED_NAME_ATTEMPTS)
@@ -357,34 +364,34 @@ impl Store {
                         .objects
                         .contains_key(&Key::new(&*namespace, name))
                 });
-            let made = free.ok_or_else(|| Refusal::already_exists(kind.about(&prefix)))?;
+            let made = free.ok_or_else(|| StatusError::already_exists(kind.object_ref(&prefix)))?;
             metadata_mut(new).insert("name".to_owned(), json!(made));
         }
         rules::names::check(kind, meta_text(new, "name"))
     }
 
-    pub(super) fn book(&self, kind: &Kind, old: &Value, new: &mut Value, writing: &Writing) {
-        match &writing.author {
-            Author::Apply(_) => {}
-            Author::Update(_) => {
+    pub(super) fn track_managed_fields(&self, kind: &Kind, old: &Value, new: &mut Value, options: &WriteOptions) {
+        match &options.operation {
+            ManagerOperation::Apply(_) => {}
+            ManagerOperation::Update(_) => {
                 let now = self.clock.now_text();
-                apply::book_update(old, new, &book_author(kind, writing, &now), shape_of(kind));
+                apply::track_update(old, new, &field_manager(kind, options, &now), shape_of(kind));
             }
         }
     }
 }
 
-fn book_author<'a>(kind: &Kind, writing: &'a Writing, now: &'a str) -> apply::Author<'a> {
+fn field_manager<'a>(kind: &Kind, options: &'a WriteOptions, now: &'a str) -> apply::FieldManager<'a> {
     let api_version = kind.stored_api_version();
-    apply::Author {
-        manager: writing.manager(),
+    apply::FieldManager {
+        name: options.manager(),
         api_version,
-        subresource: writing.subresource,
+        subresource: options.subresource,
         now,
     }
 }
 
-/// How a kind's objects merge.
+/// The merge rules of a kind.
 pub(crate) fn shape_of(kind: &Kind) -> Shape<'_> {
     match &kind.custom {
         None => Shape::BUILT_IN,
@@ -422,14 +429,14 @@ fn with_new_status(kind: &Kind, old: &Object, body: &Value) -> Value {
             };
         }
     }
-    if let Some(books) = body["metadata"].get("managedFields") {
-        metadata_mut(&mut new).insert("managedFields".to_owned(), books.clone());
+    if let Some(managed_fields) = body["metadata"].get("managedFields") {
+        metadata_mut(&mut new).insert("managedFields".to_owned(), managed_fields.clone());
     }
     new
 }
 
-/// What only the server sets stays as it was.
-fn keep_identity(old: &Object, new: &mut Value) {
+/// Keeps the metadata that only the server sets.
+fn keep_server_set_metadata(old: &Object, new: &mut Value) {
     let metadata = metadata_mut(new);
     for field in [
         "name",
@@ -449,14 +456,14 @@ fn keep_identity(old: &Object, new: &mut Value) {
         };
     }
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-        let hollow = |v: &Value| v.is_null() || *v == json!({}) || *v == json!([]);
-        if metadata.get(field).is_some_and(hollow) {
+        let is_empty = |v: &Value| v.is_null() || *v == json!({}) || *v == json!([]);
+        if metadata.get(field).is_some_and(is_empty) {
             metadata.remove(field);
         }
     }
 }
 
-fn check_finalizers(kind: &Kind, old: &Object, new: &Value) -> Result<(), Refusal> {
+fn check_finalizers(kind: &Kind, old: &Object, new: &Value) -> Result<(), StatusError> {
     if old["metadata"]["deletionTimestamp"].is_null() {
         return Ok(());
     }
@@ -473,7 +480,7 @@ fn check_finalizers(kind: &Kind, old: &Object, new: &Value) -> Result<(), Refusa
         "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
         new.join(", ")
     );
-    Err(Refusal::invalid(
+    Err(StatusError::invalid(
         &kind.kind,
         &kind.group,
         old.name(),

@@ -1,21 +1,21 @@
-//! JSON values as objects of the API's types, as Go decodes and writes them back: unknown fields and nulls go, empty values
-//! that Go leaves out go, values of the wrong kind are refused in Go's words. Pure.
+//! Decodes JSON values by the Go types of the API. As in Go, decoding drops unknown fields, nulls and empty values with `omitempty`,
+//! and rejects values of the wrong type with Go's message. Pure.
 
 use serde_json::{Map, Value};
 
-use super::scalar::{self, Misfit};
+use super::scalar::{self, Mismatch};
 use super::{Field, FieldType, Form, types};
 
-/// A value that fits its type.
+/// A decoded value.
 #[derive(Debug)]
 pub(crate) struct Decoded {
     pub(crate) value: Value,
-    /// Paths of fields that the type does not have, with the indices of lists.
+    /// Paths of unknown fields, with list indices.
     pub(crate) unknown: Vec<String>,
 }
 
 impl Decoded {
-    /// A value of which nothing is unknown.
+    /// A value without unknown fields.
     pub(crate) fn whole(value: Value) -> Self {
         Self {
             value,
@@ -24,7 +24,7 @@ impl Decoded {
     }
 }
 
-/// Decodes a part of an object: the field of this name.
+/// Decodes one field of an object.
 pub(crate) fn decode_at(field: &str, type_name: &str, value: Value) -> Result<Decoded, String> {
     let value = if value.is_null() {
         Value::Object(Map::new())
@@ -39,7 +39,7 @@ pub(crate) fn decode_at(field: &str, type_name: &str, value: Value) -> Result<De
     decoder.done(value)
 }
 
-/// Decodes an object, or says what is wrong with it. `root` says that it may name its `apiVersion` and `kind`.
+/// Decodes an object, or returns Go's error message. With `root` the object may have `apiVersion` and `kind`.
 pub(crate) fn decode(type_name: &str, value: Value, root: bool) -> Result<Decoded, String> {
     let mut decoder = Decoder::default();
     let value = decoder.message(type_name, "", value, root);
@@ -48,12 +48,12 @@ pub(crate) fn decode(type_name: &str, value: Value, root: bool) -> Result<Decode
 
 #[derive(Default)]
 struct Decoder {
-    /// Names of the fields on the way here, without indices: Go's messages have them so.
+    /// Field names from the root, without indices, as in Go's messages.
     fields: Vec<String>,
-    /// Path to here, with indices.
+    /// The path from the root, with indices.
     path: String,
     unknown: Vec<String>,
-    /// The first; Go goes on after it and reports it at the end.
+    /// The first error. Go also decodes on and reports the first error at the end.
     problem: Option<String>,
 }
 
@@ -68,11 +68,11 @@ impl Decoder {
         }
     }
 
-    /// `around` is the struct that has the field of this value.
-    fn message(&mut self, type_name: &str, around: &str, value: Value, root: bool) -> Value {
+    /// `parent` is the struct with the field of this value.
+    fn message(&mut self, type_name: &str, parent: &str, value: Value, root: bool) -> Value {
         let Value::Object(given) = value else {
             let of = FieldType::parse_name(type_name);
-            self.misfit(Misfit::Type(scalar::kind_of(&value).to_owned()), around, of);
+            self.mismatch(Mismatch::Type(scalar::kind_of(&value).to_owned()), parent, of);
             return Value::Object(Map::new());
         };
         let Some(of_type) = types().get(type_name) else {
@@ -96,25 +96,25 @@ impl Decoder {
         Value::Object(made)
     }
 
-    /// The field's value as Go would write it; `None` if it would not.
-    fn field(&mut self, field: Field, around: &str, value: Value) -> Option<Value> {
+    /// The field's value as Go writes it; `None` if Go omits it.
+    fn field(&mut self, field: Field, parent: &str, value: Value) -> Option<Value> {
         if value.is_null() {
-            // Go writes a time that was not set as null.
+            // Go writes an unset time as null.
             let time = matches!(field.of.base, "time" | "microtime") && field.of.form == Form::One;
             return (field.always_written && time).then_some(Value::Null);
         }
-        let value = self.value(field.of, around, value);
+        let value = self.value(field.of, parent, value);
         let kept = field.of.pointer || field.always_written || !scalar::is_empty(&value);
         kept.then_some(value)
     }
 
-    fn value(&mut self, of: FieldType, around: &str, value: Value) -> Value {
+    fn value(&mut self, of: FieldType, parent: &str, value: Value) -> Value {
         match (of.form, value) {
             (Form::List, Value::Array(items)) => {
                 let items = items.into_iter().enumerate().map(|(at, item)| {
                     let len = self.path.len();
                     self.path.push_str(&format!("[{at}]"));
-                    let item = self.item(of.item(), around, item);
+                    let item = self.item(of.item(), parent, item);
                     self.path.truncate(len);
                     item
                 });
@@ -125,35 +125,35 @@ impl Decoder {
                 for (key, value) in entries {
                     let len = self.path.len();
                     self.path = joined(&self.path, &key);
-                    let value = self.item(of.item(), around, value);
+                    let value = self.item(of.item(), parent, value);
                     self.path.truncate(len);
                     made.insert(key, value);
                 }
                 Value::Object(made)
             }
             (Form::List | Form::Map, other) => {
-                self.misfit(Misfit::Type(scalar::kind_of(&other).to_owned()), around, of);
+                self.mismatch(Mismatch::Type(scalar::kind_of(&other).to_owned()), parent, of);
                 Value::Null
             }
-            (Form::One, value) => self.item(of, around, value),
+            (Form::One, value) => self.item(of, parent, value),
         }
     }
 
-    fn item(&mut self, of: FieldType, around: &str, value: Value) -> Value {
+    fn item(&mut self, of: FieldType, parent: &str, value: Value) -> Value {
         if !scalar::is_scalar(of.base) {
-            // A null among items is an empty item.
+            // A null item is an empty struct.
             let value = if value.is_null() {
                 Value::Object(Map::new())
             } else {
                 value
             };
-            return self.message(of.base, around, value, false);
+            return self.message(of.base, parent, value, false);
         }
         if value.is_null() {
             return empty_scalar(of.base);
         }
-        scalar::read(of.base, value).unwrap_or_else(|misfit| {
-            self.misfit(misfit, around, of);
+        scalar::read(of.base, value).unwrap_or_else(|mismatch| {
+            self.mismatch(mismatch, parent, of);
             Value::Null
         })
     }
@@ -168,17 +168,17 @@ impl Decoder {
         done
     }
 
-    fn misfit(&mut self, misfit: Misfit, around: &str, of: FieldType) {
+    fn mismatch(&mut self, mismatch: Mismatch, parent: &str, of: FieldType) {
         if self.problem.is_some() {
             return;
         }
-        self.problem = Some(match misfit {
-            Misfit::Text(text) => text,
-            Misfit::Type(found) if around.is_empty() => {
+        self.problem = Some(match mismatch {
+            Mismatch::Text(text) => text,
+            Mismatch::Type(found) if parent.is_empty() => {
                 format!("json: cannot unmarshal {found} into Go value of type {}", of.go_name())
             }
-            Misfit::Type(found) => format!(
-                "json: cannot unmarshal {found} into Go struct field {around}.{} of type {}",
+            Mismatch::Type(found) => format!(
+                "json: cannot unmarshal {found} into Go struct field {parent}.{} of type {}",
                 self.fields.join("."),
                 of.go_name()
             ),
@@ -186,7 +186,7 @@ impl Decoder {
     }
 }
 
-/// Adds the fields that Go writes even if they are empty, at every depth.
+/// Adds the empty fields that Go writes, at every depth.
 pub(crate) fn complete(type_name: &str, object: &mut Value) {
     let (Some(of_type), Value::Object(fields)) = (types().get(type_name), object) else {
         return;

@@ -1,5 +1,5 @@
-//! The types of Kubernetes' API: which fields each has, by JSON name and by protobuf number. Read from a table that
-//! `.ci/kubernetes/apitypes` writes. Decoding of JSON is in [`decode`], of protobuf in the HTTP side.
+//! The Go types of the Kubernetes API with their fields, by JSON name and by protobuf number. `.ci/kubernetes/apitypes` writes the table
+//! `table.txt`. [`decode`] reads JSON by it, `http::protobuf` reads protobuf.
 
 mod decode;
 pub(crate) mod quantity;
@@ -17,44 +17,44 @@ pub(crate) const OBJECT_META: &str = "meta.v1.ObjectMeta";
 
 /// All types.
 pub(crate) struct Types {
-    /// Type by `apiVersion` and `kind`.
+    /// Type names by `apiVersion` and `kind`.
     kinds: HashMap<(&'static str, &'static str), &'static str>,
     types: HashMap<&'static str, Type>,
 }
 
-/// One type, a struct in Go.
+/// One Go struct.
 #[derive(Debug, Default)]
 pub(crate) struct Type {
-    /// By JSON name; an inlined type's fields are not among them.
+    /// Fields by JSON name, without those of inlined types.
     by_name: HashMap<&'static str, Field>,
     by_number: HashMap<u64, Field>,
-    /// Names of the types whose fields belong to this one.
+    /// Names of inlined types.
     inlined: Vec<&'static str>,
 }
 
 /// One field of a type.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
-    /// JSON name; `=` if its fields belong to the type around it.
+    /// JSON name; `=` for an inlined type.
     pub(crate) name: &'static str,
     pub(crate) of: FieldType,
-    /// Whether Go writes it even if it is empty.
+    /// Whether Go writes an empty value: the field has no `omitempty`.
     pub(crate) always_written: bool,
 }
 
 /// The type of a field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FieldType {
-    /// Whether it is a pointer: then an empty value differs from none.
+    /// Whether the field is a pointer, so that an empty value differs from a missing one.
     pub(crate) pointer: bool,
     pub(crate) form: Form,
-    /// The word for the type of the field or of its items: a scalar's or a type of the table.
+    /// The type of the field or of its items: a scalar or a type of the table.
     pub(crate) base: &'static str,
-    /// The name that Go gives the type, if that does not follow from the rest.
+    /// Go's name of the type, if it does not follow from `base` and `form`.
     go_name: Option<&'static str>,
 }
 
-/// Whether a field holds one value or many.
+/// Whether a field is a single value, a list or a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     One,
@@ -73,7 +73,7 @@ impl Types {
         self.types.get(name)
     }
 
-    /// A field by its JSON name, of the type itself or of one that is inlined.
+    /// A field by its JSON name, inlined types included.
     pub(crate) fn field(&self, of_type: &Type, name: &str) -> Option<Field> {
         let own = of_type.by_name.get(name).copied();
         own.or_else(|| {
@@ -82,7 +82,7 @@ impl Types {
         })
     }
 
-    /// The fields that Go writes always, of the type itself and of those that are inlined.
+    /// The fields that Go always writes, inlined types included.
     fn always_written(&self, of_type: &Type) -> Vec<Field> {
         let own = of_type.by_name.values().filter(|field| field.always_written).copied();
         let inlined = of_type.inlined.iter().filter_map(|inner| self.get(inner));
@@ -117,15 +117,15 @@ impl FieldType {
         }
     }
 
-    /// A type of the table itself.
+    /// A type of the table, as a field type.
     fn parse_name(name: &str) -> Self {
         let base = types().types.get_key_value(name).map_or("", |(name, _)| *name);
         Self::parse(base)
     }
 
-    /// The same without its list or map.
+    /// The type of the items.
     pub(crate) fn item(self) -> Self {
-        // Only the name of a list of named strings is that of its items.
+        // Go's name applies to the items only for a list of named strings.
         let go_name = self
             .go_name
             .filter(|_| self.form == Form::List && self.base == "string");
@@ -137,7 +137,7 @@ impl FieldType {
         }
     }
 
-    /// How Go names the type in messages.
+    /// The type's name in Go's messages.
     fn go_name(self) -> String {
         let base = || match self.base {
             "bytes" => "[]uint8".to_owned(),

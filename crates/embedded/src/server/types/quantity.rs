@@ -1,17 +1,17 @@
-//! Quantities as Kubernetes reads and writes them: exact, in billionths, and in the one canonical text that objects carry.
+//! Quantities as Kubernetes reads and writes them: exact, in billionths, with their canonical text.
 
-/// Billionths in one.
+/// Billionths per unit.
 const NANO: i128 = 1_000_000_000;
-/// The largest amount that Kubernetes keeps.
+/// The largest amount of Kubernetes.
 const UNITS_MAX: i128 = i64::MAX as i128;
 
-/// Why a text is no quantity.
+/// The error of a text that is no quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
-    /// It does not look like one.
+    /// The text has not the form of a quantity.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Form,
-    /// Its suffix is none of the known ones.
+    /// The suffix is unknown.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
@@ -65,7 +65,7 @@ impl Quantity {
         self.nanos
     }
 
-    /// The text that objects carry.
+    /// The canonical text.
     fn canonical(self) -> String {
         if self.nanos == 0 {
             return "0".to_owned();
@@ -136,7 +136,7 @@ fn exponent(suffix: &str) -> Result<(i128, i128, Format), Error> {
     }
     let power = suffix.strip_prefix(['e', 'E']).ok_or(Error::Suffix)?;
     let power: i32 = power.parse().map_err(|_| Error::Suffix)?;
-    // Beyond these powers everything is the largest amount, or the smallest.
+    // Beyond these powers every amount is the largest or the smallest one.
     let magnitude = |power_max: u32| 10_i128.pow(power.unsigned_abs().min(power_max));
     Ok(if power < 0 {
         (1, magnitude(18), Format::Exponent)
@@ -148,7 +148,7 @@ fn exponent(suffix: &str) -> Result<(i128, i128, Format), Error> {
 /// A decimal number times a scale, in billionths, rounded up as Kubernetes does.
 fn in_nanos(number: &str, multiplier: i128, divisor: i128) -> i128 {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // More digits than these say nothing: amounts are bounded, and smaller than a billionth is rounded up.
+    // Further digits change nothing: amounts are bounded, and parts of a billionth are rounded up.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 28 {
         return UNITS_MAX * NANO;

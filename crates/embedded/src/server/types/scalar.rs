@@ -1,4 +1,4 @@
-//! Scalars of the API's types as Go reads them from JSON: what is accepted, what is written back, what the refusal says.
+//! Scalars of the API's types: decoding from JSON, canonical form and error messages, as in Go.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -27,22 +27,22 @@ const WORDS: &[&str] = &[
     "time",
 ];
 
-/// Why a value is no scalar of its type.
+/// The error of a value that does not fit its type.
 #[derive(Debug, PartialEq)]
-pub(super) enum Misfit {
-    /// A value of another kind, in Go's words.
+pub(super) enum Mismatch {
+    /// The JSON type that was found, as Go names it.
     Type(String),
-    /// The type's own words.
+    /// The message of the type's own decoder.
     Text(String),
 }
 
-/// Whether a word of the table names a scalar.
+/// Whether this type of the table is a scalar.
 pub(super) fn is_scalar(word: &str) -> bool {
     WORDS.binary_search(&word).is_ok()
 }
 
-/// The scalar in the form in which Go would write it.
-pub(super) fn read(word: &str, value: Value) -> Result<Value, Misfit> {
+/// The scalar as Go writes it.
+pub(super) fn read(word: &str, value: Value) -> Result<Value, Mismatch> {
     match (word, value) {
         ("bool", Value::Bool(truth)) => Ok(Value::Bool(truth)),
         ("string", Value::String(text)) => Ok(Value::String(text)),
@@ -51,7 +51,7 @@ pub(super) fn read(word: &str, value: Value) -> Result<Value, Misfit> {
         ("float64", Value::Number(number)) => Ok(Value::Number(number)),
         ("bytes", Value::String(text)) => match STANDARD.decode(text.replace(['\r', '\n'], "")) {
             Ok(bytes) => Ok(json!(STANDARD.encode(bytes))),
-            Err(_) => Err(Misfit::Text(format!(
+            Err(_) => Err(Mismatch::Text(format!(
                 "illegal base64 data at input byte {}",
                 first_bad_byte(&text)
             ))),
@@ -68,11 +68,11 @@ pub(super) fn read(word: &str, value: Value) -> Result<Value, Misfit> {
         ("duration", Value::String(text)) => Ok(Value::String(text)),
         ("strings", Value::Array(items)) if items.iter().all(Value::is_string) => Ok(Value::Array(items)),
         ("raw" | "schema-or-bool" | "schema-or-list" | "schema-or-strings", value) => Ok(value),
-        (_, other) => Err(Misfit::Type(kind_of(&other).to_owned())),
+        (_, other) => Err(Mismatch::Type(kind_of(&other).to_owned())),
     }
 }
 
-/// Whether Go takes the value for empty and leaves it out.
+/// Whether Go omits the value as empty.
 pub(in crate::server) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -84,7 +84,7 @@ pub(in crate::server) fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Go's word for the kind of a JSON value.
+/// Go's name of a JSON type.
 pub(super) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -96,37 +96,37 @@ pub(super) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// A moment as objects carry it: whole seconds.
+/// A time as objects have it: whole seconds.
 fn seconds_text(moment: Timestamp) -> String {
     Timestamp::from_second(moment.as_second()).unwrap_or(moment).to_string()
 }
 
-fn moment(text: &str) -> Result<Timestamp, Misfit> {
+fn moment(text: &str) -> Result<Timestamp, Mismatch> {
     let layout = "2006-01-02T15:04:05Z07:00";
     text.parse().map_err(|_| {
         let why = format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\"");
-        Misfit::Text(why)
+        Mismatch::Text(why)
     })
 }
 
-fn whole(number: serde_json::Number, min: i64, max: i64) -> Result<Value, Misfit> {
+fn whole(number: serde_json::Number, min: i64, max: i64) -> Result<Value, Mismatch> {
     match number.as_i64().filter(|n| (min..=max).contains(n)) {
         Some(whole) => Ok(json!(whole)),
-        None => Err(Misfit::Type(format!("number {number}"))),
+        None => Err(Mismatch::Type(format!("number {number}"))),
     }
 }
 
-fn canonical(text: &str) -> Result<Value, Misfit> {
+fn canonical(text: &str) -> Result<Value, Mismatch> {
     quantity::canonical(text)
         .map(Value::String)
-        .map_err(|error| Misfit::Text(error.to_string()))
+        .map_err(|error| Mismatch::Text(error.to_string()))
 }
 
 fn first_bad_byte(text: &str) -> usize {
     let good = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let bytes = text.as_bytes();
     let end = bytes.iter().position(|byte| !good(byte)).unwrap_or(bytes.len());
-    // Padding is good where it completes a group of four; what is cut off is bad from its last group on.
+    // Padding is valid where it completes a group of four. A truncated text is invalid from its last group on.
     if bytes.get(end) == Some(&b'=') || end == bytes.len() {
         return end - end % 4;
     }
@@ -147,10 +147,10 @@ mod tests {
         assert_eq!(read("int32", json!(7)), Ok(json!(7)));
         assert_eq!(
             read("int32", json!(4_294_967_296_i64)),
-            Err(Misfit::Type("number 4294967296".into()))
+            Err(Mismatch::Type("number 4294967296".into()))
         );
-        assert_eq!(read("int64", json!(1.5)), Err(Misfit::Type("number 1.5".into())));
-        assert_eq!(read("int64", json!("7")), Err(Misfit::Type("string".into())));
+        assert_eq!(read("int64", json!(1.5)), Err(Mismatch::Type("number 1.5".into())));
+        assert_eq!(read("int64", json!("7")), Err(Mismatch::Type("string".into())));
     }
 
     #[test]
@@ -163,12 +163,14 @@ mod tests {
             read("microtime", json!("2026-01-01T00:00:00.5Z")),
             Ok(json!("2026-01-01T00:00:00.500000Z"))
         );
-        assert!(matches!(read("time", json!("soon")), Err(Misfit::Text(why)) if why.contains("parsing time \"soon\"")));
+        assert!(
+            matches!(read("time", json!("soon")), Err(Mismatch::Text(why)) if why.contains("parsing time \"soon\""))
+        );
     }
 
     #[test]
     fn bytes_are_base64() {
         assert_eq!(read("bytes", json!("dmFsdWU=")), Ok(json!("dmFsdWU=")));
-        assert!(matches!(read("bytes", json!("no!")), Err(Misfit::Text(why)) if why.ends_with("byte 2")));
+        assert!(matches!(read("bytes", json!("no!")), Err(Mismatch::Text(why)) if why.ends_with("byte 2")));
     }
 }

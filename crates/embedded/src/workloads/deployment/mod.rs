@@ -1,7 +1,7 @@
-//! Deployments: the replica set of the present template grows while those of old templates shrink, within the bounds of the update
-//! strategy. Pure; the parent carries the plan out.
+//! Deployments: scales the ReplicaSet of the present template up and the old ones down, within `maxSurge` and `maxUnavailable`. Pure;
+//! `reconcile` carries the plan out.
 
-mod report;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -13,26 +13,26 @@ use serde_json::{Map, Value, json};
 
 use super::objects::{Deployment, Workload, copy_present, int_or_percent, template_hash};
 
-/// Annotation of deployments and replica sets by which `kubectl rollout` numbers templates.
+/// Annotation of Deployments and ReplicaSets: the revision number for `kubectl rollout`.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 const HASH: &str = "pod-template-hash";
-/// Annotations of a deployment that its replica sets do not get.
+/// Annotations of a Deployment that its ReplicaSets do not get.
 const NOT_COPIED: [&str; 2] = [REVISION, "kubectl.kubernetes.io/last-applied-configuration"];
 
-/// What to do for a deployment.
+/// The writes for a Deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// The replica set of the present template.
+    /// The ReplicaSet of the present template.
     pub(super) create: Option<Value>,
-    /// Changes of replica sets by name.
+    /// Changes of ReplicaSets, by name.
     pub(super) change: Vec<(String, Change)>,
-    /// Replica sets of revisions that are no longer kept.
+    /// ReplicaSets beyond the history limit.
     pub(super) delete: Vec<String>,
-    /// The deployment's annotations as far as they change.
+    /// The changed annotations of the Deployment.
     pub(super) annotations: Map<String, Value>,
     pub(super) status: Value,
-    /// When time alone changes the status.
-    pub(super) again_in: Option<Duration>,
+    /// When the passing of time changes the status.
+    pub(super) requeue_after: Option<Duration>,
 }
 
 /// A change of a replica set.
@@ -42,12 +42,12 @@ pub(super) struct Change {
     pub(super) annotations: Map<String, Value>,
 }
 
-/// A deployment and its replica sets.
+/// A Deployment and its ReplicaSets.
 struct Rollout<'a> {
     deployment: &'a Workload,
-    /// The replica set of the present template.
+    /// The ReplicaSet of the present template.
     new: Option<&'a Workload>,
-    /// The others, oldest first.
+    /// The other ReplicaSets, the oldest first.
     old: Vec<&'a Workload>,
     surge: i64,
     unavailable: i64,
@@ -68,14 +68,14 @@ pub(super) fn plan(deployment: &Workload, sets: &[Workload], now: Timestamp) -> 
         if number != *annotation(deployment, REVISION) {
             plan.annotations.insert(REVISION.to_owned(), number);
         }
-        plan.delete = rollout.forgotten();
+        plan.delete = rollout.surplus_history();
     }
     match (paused, deployment.spec["strategy"]["type"] == "Recreate") {
         (true, _) => rollout.scale_while_paused(&mut plan),
         (false, true) => rollout.recreate(&mut plan, revision),
         (false, false) => rollout.roll(&mut plan, revision),
     }
-    rollout.report(&mut plan, now);
+    rollout.set_status(&mut plan, now);
     plan
 }
 
@@ -96,7 +96,7 @@ impl<'a> Rollout<'a> {
             surge,
             unavailable: match deployment.spec["strategy"]["type"] == "Recreate" {
                 true => 0,
-                // With neither an update would never begin.
+                // With both at 0 an update would never begin.
                 false if surge == 0 && unavailable == 0 => 1,
                 false => unavailable.min(replicas),
             },
@@ -107,7 +107,7 @@ impl<'a> Rollout<'a> {
         self.old.iter().copied().chain(self.new)
     }
 
-    /// The number of the present template: above those of all others.
+    /// The revision number of the present template: higher than all others.
     fn new_revision(&self) -> i64 {
         let of_old = self.old.iter().map(|set| revision_of(set)).max().unwrap_or(0);
         let of_new = self.new.map_or(0, revision_of);
@@ -118,7 +118,7 @@ impl<'a> Rollout<'a> {
         self.all().map(Workload::replicas).sum()
     }
 
-    /// As many pods of the present template as the bound on the surge allows.
+    /// The replicas of the present template that `maxSurge` allows.
     fn new_replicas(&self) -> i64 {
         let replicas = self.deployment.replicas();
         let present = self.new.map_or(0, Workload::replicas);
@@ -144,7 +144,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// How far the old replica sets may shrink now. Pods that are not available go first: nobody misses them.
+    /// The replicas of the old ReplicaSets that `maxUnavailable` still requires. Unavailable pods go first.
     fn old_replicas(&self, new: &Workload) -> Vec<(&'a Workload, i64)> {
         let available = |set: &Workload| set.counter("availableReplicas");
         let available_min = self.deployment.replicas() - self.unavailable;
@@ -166,7 +166,7 @@ impl<'a> Rollout<'a> {
         left
     }
 
-    /// Old pods go first, all of them; then the new ones come.
+    /// Deletes all old pods, then creates the new ones.
     fn recreate(&self, plan: &mut Plan, revision: i64) {
         for set in self.old.iter().filter(|set| set.replicas() > 0) {
             plan.change_of(set).replicas = Some(0);
@@ -186,7 +186,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// A paused deployment can still be scaled, as long as one replica set has all of its pods.
+    /// Scales a paused Deployment, if one ReplicaSet has all of its pods.
     fn scale_while_paused(&self, plan: &mut Plan) {
         let active: Vec<&Workload> = self.all().filter(|set| set.replicas() > 0).collect();
         if let [set] = active[..]
@@ -218,8 +218,8 @@ impl<'a> Rollout<'a> {
         json!({ "metadata": metadata, "spec": spec })
     }
 
-    /// Old replica sets without pods, beyond the number that is kept for `kubectl rollout undo`.
-    fn forgotten(&self) -> Vec<String> {
+    /// Old ReplicaSets without pods, beyond `revisionHistoryLimit`.
+    fn surplus_history(&self) -> Vec<String> {
         let idle = |set: &&&Workload| {
             set.replicas() == 0 && set.counter("replicas") == 0 && set.counter("observedGeneration") >= set.generation
         };

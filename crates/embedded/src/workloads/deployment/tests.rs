@@ -5,7 +5,7 @@ use crate::workloads::conditions;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
-/// A deployment with its replica sets, on which plans are carried out.
+/// A Deployment with its ReplicaSets, to which plans are applied.
 struct Cluster {
     deployment: Value,
     sets: Vec<Value>,
@@ -42,7 +42,7 @@ impl Cluster {
         plan(&deployment, &sets, now.parse().unwrap())
     }
 
-    /// Plans once and writes what was planned.
+    /// Plans once and applies the plan.
     fn step(&mut self, now: &str) -> Plan {
         let plan = self.plan(now);
         for (name, change) in &plan.change {
@@ -68,7 +68,7 @@ impl Cluster {
         plan
     }
 
-    /// The replica sets have the pods they want, and all of them are ready.
+    /// Makes all wanted pods of the ReplicaSets ready.
     fn follow(&mut self) {
         for set in &mut self.sets {
             let replicas = set["spec"]["replicas"].clone();
@@ -80,7 +80,7 @@ impl Cluster {
         self.sets.iter().map(|set| set[part][field].as_i64().unwrap_or(0)).sum()
     }
 
-    /// Goes on until nothing changes any more.
+    /// Plans and applies until nothing changes.
     fn settle(&mut self, mut check: impl FnMut(&Cluster)) {
         for _ in 0..100 {
             let before = (self.sets.clone(), self.deployment.clone());
@@ -170,7 +170,7 @@ fn an_update_that_does_not_become_ready_keeps_old_pods() {
     assert_eq!((cluster.replicas_of("a"), cluster.replicas_of("b")), (3, 2));
     assert_eq!(cluster.reason("Progressing"), "ReplicaSetUpdated");
     let plan = cluster.step("2026-01-01T00:15:00Z");
-    assert_eq!(plan.again_in, Some(Duration::from_secs(300)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(300)));
     cluster.step("2026-01-01T00:20:00Z");
     assert_eq!(cluster.reason("Progressing"), "ProgressDeadlineExceeded");
 }

@@ -1,5 +1,5 @@
-//! One simulated machine: what it has, who is on it, and whether one more pod fits. Devices are chosen by the node agent's own code.
-//! Pure; the shell in the parent module talks to the API.
+//! One simulated node: its capacity, its pods, and the admission of further pods. The node agent's own code chooses the devices. Pure;
+//! the parent module talks to the API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,67 +11,67 @@ use kai_node::reservation_duty::LeftGpus;
 
 use tokio::time::Instant;
 
-use super::template::NodeTemplate;
+use super::node_template::NodeTemplate;
 
-/// A simulated machine.
+/// A simulated node.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct SimulatedNode {
     pub(super) template: NodeTemplate,
     pub(super) gpus: Option<NodeGpus>,
     pub(super) ready: bool,
-    /// Pods that it does not take, whatever they ask for.
+    /// The number of next pods that the kubelet rejects; set by tests.
     pub(super) rejections: u32,
     cpu_milli: i64,
     memory_bytes: i64,
-    tenants: BTreeMap<String, Tenant>,
-    /// What the node agent keeps for the next reservation pod.
+    pods: BTreeMap<String, AdmittedPod>,
+    /// GPUs whose reservation pod left lately. The node agent allocates them last, because pods may still share them.
     left: LeftGpus,
 }
 
-/// A pod on the machine.
+/// A pod that the kubelet admitted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Tenant {
+pub(super) struct AdmittedPod {
     cpu_milli: i64,
     memory_bytes: i64,
     /// Device ids by resource.
     pub(super) devices: BTreeMap<String, Vec<String>>,
-    /// UUIDs of GPUs that its containers were told, and of which it has a part.
+    /// UUIDs of the GPUs that the pod shares.
     pub(super) shared: Vec<String>,
     is_reservation: bool,
 }
 
-impl Tenant {
-    /// The UUIDs of the GPUs it was given.
+impl AdmittedPod {
+    /// UUIDs of the allocated GPUs.
     pub(super) fn gpu_uuids(&self) -> Vec<String> {
         let ids = self.devices.values().flatten();
         ids.map(|id| unreplicated(id).to_owned()).collect()
     }
 }
 
-/// Why a kubelet does not take a pod, in a kubelet's words.
+/// Why the kubelet rejects a pod, as a kubelet words it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rejection {
     pub(super) reason: String,
     pub(super) message: String,
 }
 
-impl Machine {
-    pub(super) fn new(template: &NodeTemplate, name: &str, allocatable: (i64, i64)) -> Result<Machine, String> {
-        Ok(Machine {
+impl SimulatedNode {
+    pub(super) fn new(template: &NodeTemplate, name: &str, allocatable: (i64, i64)) -> Result<SimulatedNode, String> {
+        Ok(SimulatedNode {
             gpus: template.gpus(name)?,
             template: template.clone(),
             ready: true,
             rejections: 0,
             cpu_milli: allocatable.0,
             memory_bytes: allocatable.1,
-            tenants: BTreeMap::new(),
+            pods: BTreeMap::new(),
             left: LeftGpus::default(),
         })
     }
 
-    /// Takes the pod, or says why not. A pod that is there already keeps what it has.
-    pub(super) fn admit(&mut self, pod: &PodSpec) -> Result<&Tenant, Rejection> {
-        if !self.tenants.contains_key(&pod.uid) {
+    /// Admits or rejects a pod. A pod that is admitted already keeps its devices.
+    pub(super) fn admit(&mut self, pod: &PodSpec) -> Result<&AdmittedPod, Rejection> {
+        if !self.pods.contains_key(&pod.uid) {
             if let Some(rest) = self.rejections.checked_sub(1) {
                 self.rejections = rest;
                 return Err(Rejection {
@@ -79,45 +79,45 @@ impl Machine {
                     message: "Pod was rejected: made to fail".to_owned(),
                 });
             }
-            let tenant = self.fit(pod)?;
-            if tenant.is_reservation {
-                tenant.gpu_uuids().iter().for_each(|gpu| self.left.remove(gpu));
+            let admitted = self.fit(pod)?;
+            if admitted.is_reservation {
+                admitted.gpu_uuids().iter().for_each(|gpu| self.left.remove(gpu));
             }
-            self.tenants.insert(pod.uid.clone(), tenant);
+            self.pods.insert(pod.uid.clone(), admitted);
         }
-        Ok(&self.tenants[&pod.uid])
+        Ok(&self.pods[&pod.uid])
     }
 
-    /// What the pod was given.
-    pub(super) fn tenant(&self, uid: &str) -> Option<&Tenant> {
-        self.tenants.get(uid)
+    /// The admitted pod with this uid.
+    pub(super) fn admitted_pod(&self, uid: &str) -> Option<&AdmittedPod> {
+        self.pods.get(uid)
     }
 
-    /// The pod's containers were told these GPUs.
+    /// Sets the GPUs that the pod shares.
     pub(super) fn share(&mut self, uid: &str, gpus: Vec<String>) {
-        if let Some(tenant) = self.tenants.get_mut(uid) {
-            tenant.shared = gpus;
+        if let Some(admitted) = self.pods.get_mut(uid) {
+            admitted.shared = gpus;
         }
     }
 
-    /// The pod is gone.
+    /// Frees the resources of the pod.
     pub(super) fn release(&mut self, uid: &str) {
-        let Some(tenant) = self.tenants.remove(uid) else { return };
-        if tenant.is_reservation {
-            let gpus = tenant.gpu_uuids().into_iter();
+        let Some(admitted) = self.pods.remove(uid) else { return };
+        if admitted.is_reservation {
+            let gpus = admitted.gpu_uuids().into_iter();
             gpus.for_each(|gpu| self.left.add(gpu, Instant::now()));
         }
     }
 
-    fn fit(&self, pod: &PodSpec) -> Result<Tenant, Rejection> {
-        let used = |of: fn(&Tenant) -> i64| self.tenants.values().map(of).sum::<i64>();
+    fn fit(&self, pod: &PodSpec) -> Result<AdmittedPod, Rejection> {
+        let used = |of: fn(&AdmittedPod) -> i64| self.pods.values().map(of).sum::<i64>();
         let short = |resource: &str, asked: i64, used: i64, capacity: i64| Rejection {
             reason: format!("OutOf{resource}"),
             message: format!(
                 "Pod was rejected: Node didn't have enough resource: {resource}, requested: {asked}, used: {used}, capacity: {capacity}"
             ),
         };
-        let pods = i64::try_from(self.tenants.len()).unwrap_or(i64::MAX);
+        let pods = i64::try_from(self.pods.len()).unwrap_or(i64::MAX);
         if pods >= i64::from(self.template.pods) {
             return Err(short("pods", 1, pods, self.template.pods.into()));
         }
@@ -125,13 +125,13 @@ impl Machine {
             (
                 "cpu",
                 pod.requests.cpu_milli,
-                used(|tenant| tenant.cpu_milli),
+                used(|admitted| admitted.cpu_milli),
                 self.cpu_milli,
             ),
             (
                 "memory",
                 pod.requests.memory_bytes,
-                used(|tenant| tenant.memory_bytes),
+                used(|admitted| admitted.memory_bytes),
                 self.memory_bytes,
             ),
         ];
@@ -144,7 +144,7 @@ impl Machine {
         for (resource, count) in device_requests(&pod.requests.gpu) {
             devices.insert(resource.clone(), self.choose(&resource, count)?);
         }
-        Ok(Tenant {
+        Ok(AdmittedPod {
             cpu_milli: pod.requests.cpu_milli,
             memory_bytes: pod.requests.memory_bytes,
             devices,
@@ -153,14 +153,14 @@ impl Machine {
         })
     }
 
-    /// Chooses devices as the kubelet does: of the healthy free ones, those that the plugin prefers.
+    /// Chooses devices as the kubelet does: the device plugin's preferred ones of the healthy free devices.
     fn choose(&self, resource: &str, count: usize) -> Result<Vec<String>, Rejection> {
         let unexpected = |message: String| Rejection {
             reason: "UnexpectedAdmissionError".to_owned(),
             message: format!("Pod was rejected: Allocate failed due to {message}, which is unexpected"),
         };
         let taken = |id: &String| {
-            let held = self.tenants.values().filter_map(|tenant| tenant.devices.get(resource));
+            let held = self.pods.values().filter_map(|admitted| admitted.devices.get(resource));
             held.flatten().any(|other| other == id)
         };
         let listed = self.gpus.as_ref().map(NodeGpus::resources).unwrap_or_default();
@@ -191,7 +191,7 @@ impl Machine {
     }
 }
 
-/// Devices that the kubelet hands out. Parts of GPUs are none of its business.
+/// The devices that the kubelet allocates for a request. GPU shares are not among them.
 fn device_requests(gpu: &GpuRequest) -> Vec<(String, usize)> {
     let count = |devices: i64| usize::try_from(devices).unwrap_or(0);
     match gpu {

@@ -1,4 +1,4 @@
-//! `kai` as a process: started, asked how it is, weighed, and ended with the value.
+//! A process of `kai`: start, readiness, metrics, memory and CPU time. Dropping the value kills the process.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,38 +9,38 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::time::Instant;
 
-/// A process that is not ready by then hangs.
-const READY_MAX: Duration = Duration::from_secs(300);
-/// How often readiness is looked at.
-const GLANCE: Duration = Duration::from_millis(20);
-/// An answer over the loopback interface takes no longer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Ticks of /proc per second, on every Linux there is.
+/// The longest wait for readiness.
+const READY_WAIT_MAX: Duration = Duration::from_secs(300);
+/// The pause between two checks of readiness.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The timeout of a request over the loopback interface.
+const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The clock ticks per second in /proc, equal on all Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A running `kai`.
-pub(crate) struct Kai {
+pub(crate) struct KaiProcess {
     process: Child,
     address: SocketAddr,
     started: Instant,
 }
 
-/// What a process takes.
+/// Memory and CPU time of a process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weight {
+pub(crate) struct ProcessUsage {
     /// Resident memory now.
     pub(crate) rss_mib: f64,
-    /// Resident memory at its most.
+    /// Peak resident memory.
     pub(crate) peak_mib: f64,
-    /// Processor time since the start.
+    /// CPU time since the start.
     pub(crate) cpu_seconds: f64,
 }
 
-impl Kai {
+impl KaiProcess {
     /// Starts a role.
-    pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<Kai> {
+    pub(crate) fn start(role: &str, kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let address = free_address()?;
-        // Built beside this program.
+        // Cargo builds `kai` into the same folder as this program.
         let program = std::env::current_exe()?.with_file_name("kai");
         let process = Command::new(&program)
             .arg(role)
@@ -52,23 +52,23 @@ impl Kai {
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("starting {}", program.display()))?;
-        Ok(Kai {
+        Ok(KaiProcess {
             process,
             address,
             started: Instant::now(),
         })
     }
 
-    /// `kai all` with its webhooks, which the API server reaches by address.
-    pub(crate) fn all(kubeconfig: &Path, more: &[&str]) -> anyhow::Result<Kai> {
+    /// Starts `kai all` with webhooks, which the API server reaches by address.
+    pub(crate) fn all(kubeconfig: &Path, more: &[&str]) -> anyhow::Result<KaiProcess> {
         let webhooks = free_address()?;
         let url = format!("--role=admission=--webhook-url=https://{webhooks}");
         let port = format!("--role=admission=--webhook-addr={}", webhooks.port());
         let own = ["--plugin-server-port=0", &url, &port];
-        Kai::start("all", kubeconfig, &[&own, more].concat())
+        KaiProcess::start("all", kubeconfig, &[&own, more].concat())
     }
 
-    /// Waits until it is ready; answers how long that took from the start.
+    /// Waits until the process is ready; returns the time since its start.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<Duration> {
         while !self
             .get("/readyz")
@@ -77,10 +77,10 @@ impl Kai {
             if let Some(status) = self.process.try_wait()? {
                 bail!("kai ended: {status}");
             }
-            if self.started.elapsed() > READY_MAX {
+            if self.started.elapsed() > READY_WAIT_MAX {
                 bail!("kai does not get ready: {:?}", self.get("/readyz"));
             }
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(self.started.elapsed())
     }
@@ -96,8 +96,8 @@ impl Kai {
         Ok(values.sum())
     }
 
-    /// What it takes.
-    pub(crate) fn weight(&self) -> anyhow::Result<Weight> {
+    /// Memory and CPU time.
+    pub(crate) fn usage(&self) -> anyhow::Result<ProcessUsage> {
         let root = format!("/proc/{}", self.process.id());
         let status = std::fs::read_to_string(format!("{root}/status"))?;
         let mib = |key: &str| -> Option<f64> {
@@ -106,11 +106,11 @@ impl Kai {
             Some(kib / 1024.0)
         };
         let stat = std::fs::read_to_string(format!("{root}/stat"))?;
-        // After the name, which may have spaces: utime and stime are fields 14 and 15 of all, 12 and 13 from there.
+        // utime and stime are fields 14 and 15, or 12 and 13 after the name, which may have spaces.
         let after = stat.rsplit(')').next().unwrap_or_default();
         let ticks = after.split_whitespace().skip(11).take(2);
         let ticks: f64 = ticks.filter_map(|field| field.parse::<f64>().ok()).sum();
-        Ok(Weight {
+        Ok(ProcessUsage {
             rss_mib: mib("VmRSS:").context("VmRSS")?,
             peak_mib: mib("VmHWM:").context("VmHWM")?,
             cpu_seconds: ticks / TICKS_PER_SECOND,
@@ -118,8 +118,8 @@ impl Kai {
     }
 
     fn get(&self, path: &str) -> anyhow::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER_MAX)?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        let mut stream = TcpStream::connect_timeout(&self.address, RESPONSE_WAIT_MAX)?;
+        stream.set_read_timeout(Some(RESPONSE_WAIT_MAX))?;
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -127,15 +127,15 @@ impl Kai {
     }
 }
 
-impl Drop for Kai {
+impl Drop for KaiProcess {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// An address that nobody listens on.
+/// A free loopback address.
 fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

@@ -1,39 +1,39 @@
-//! What follows when objects go: dependents are collected, owners that waited for them go, emptied namespaces and
-//! definitions go. A real cluster does this a little later in controllers; here it is part of the write, so that tests
-//! see one outcome.
+//! Garbage collection: the removal of an object removes its dependents, owners in foreground deletion, and the terminating namespace
+//! or CustomResourceDefinition that it was the last object of. Controllers do this later in a real cluster; here it is part of the
+//! write, so that tests see one result.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::delete::{DeleteOptions, FOREGROUND, finalizers, is_finished};
-use super::{Place, Store, owner_uids};
+use super::delete::{DeleteOptions, FOREGROUND, finalizers, is_ready_for_removal};
+use super::{ObjectLocation, Store, owner_uids};
 use crate::server::kinds::Kind;
 use crate::server::object::{Object, metadata_mut};
 
-/// Something left to do.
+/// Work that follows from a removal or deletion.
 #[derive(Debug)]
-pub(super) enum Chore {
-    /// An object went: see to its dependents, its owners, its namespace.
+pub(super) enum FollowUp {
+    /// An object was removed: handle its dependents, owners, namespace and definition.
     Removed(Object),
-    /// The dependents of this uid have to go.
+    /// Delete the dependents of this uid.
     DeleteDependents(String),
-    /// The contents of a namespace or a definition have to go.
-    Empty { table: usize, name: String },
+    /// Delete the objects in a namespace or of a CustomResourceDefinition.
+    DeleteContents { table: usize, name: String },
 }
 
 impl Store {
-    /// Does everything that follows from the writes so far. Ends, because each chore removes or marks an object, and no
+    /// Does all work that follows from the writes so far. Ends, because each step removes an object or marks it for deletion, and no
     /// object is marked twice.
-    pub(super) fn settle(&mut self) {
-        while let Some(chore) = self.chores.pop_front() {
-            match chore {
-                Chore::Removed(object) => self.after_removal(&object),
-                Chore::DeleteDependents(uid) => {
+    pub(super) fn run_follow_ups(&mut self) {
+        while let Some(follow_up) = self.follow_ups.pop_front() {
+            match follow_up {
+                FollowUp::Removed(object) => self.after_removal(&object),
+                FollowUp::DeleteDependents(uid) => {
                     self.delete_dependents(&uid);
-                    self.finish_foreground(&uid);
+                    self.finish_foreground_deletion(&uid);
                 }
-                Chore::Empty { table, name } => self.empty(table, &name),
+                FollowUp::DeleteContents { table, name } => self.delete_contents(table, &name),
             }
         }
     }
@@ -42,28 +42,28 @@ impl Store {
         self.dependents.contains_key(uid)
     }
 
-    /// Takes the owner out of its dependents.
+    /// Removes the owner reference from all dependents.
     pub(super) fn orphan_dependents(&mut self, uid: &str) {
-        for place in self.dependents_of(uid) {
-            self.drop_owner(&place, uid);
+        for location in self.dependents_of(uid) {
+            self.remove_owner_reference(&location, uid);
         }
     }
 
-    /// Deletes a new object whose owners are all gone.
-    pub(super) fn collect_if_ownerless(&mut self, kind: &Arc<Kind>, object: &Object) {
+    /// Deletes a new object whose owners do not exist any more.
+    pub(super) fn delete_if_orphaned(&mut self, kind: &Arc<Kind>, object: &Object) {
         let mut owners = owner_uids(object).peekable();
-        if owners.peek().is_some() && owners.all(|uid| !self.places.contains_key(uid)) {
+        if owners.peek().is_some() && owners.all(|uid| !self.locations.contains_key(uid)) {
             self.delete_unchecked(kind, object, &DeleteOptions::default());
         }
     }
 
-    /// What a namespace or a definition contains; nothing for other kinds.
-    pub(super) fn contents(&self, kind: &Kind, name: &str) -> Vec<Place> {
+    /// The objects in a namespace or of a CustomResourceDefinition; empty for other kinds.
+    pub(super) fn contents(&self, kind: &Kind, name: &str) -> Vec<ObjectLocation> {
         if kind.is("", "namespaces") {
-            let of_table = |(table, t): (usize, &super::Table)| {
+            let of_table = |(table, t): (usize, &super::ResourceTable)| {
                 let inside = t.objects.keys().filter(|key| key.namespace == name);
                 inside
-                    .map(move |key| Place {
+                    .map(move |key| ObjectLocation {
                         table,
                         key: key.clone(),
                     })
@@ -80,7 +80,7 @@ impl Store {
             };
             let keys = self.tables[custom.table].objects.keys();
             return keys
-                .map(|key| Place {
+                .map(|key| ObjectLocation {
                     table: custom.table,
                     key: key.clone(),
                 })
@@ -92,10 +92,10 @@ impl Store {
     fn after_removal(&mut self, gone: &Object) {
         self.delete_dependents(gone.uid());
         for owner in owner_uids(gone) {
-            self.finish_foreground(owner);
+            self.finish_foreground_deletion(owner);
         }
         if !gone.namespace().is_empty() {
-            self.finish_container("", "namespaces", gone.namespace());
+            self.remove_if_emptied("", "namespaces", gone.namespace());
         }
         let (group, _) = gone["apiVersion"]
             .as_str()
@@ -105,7 +105,7 @@ impl Store {
         let custom = self.kind_of(gone).ok().filter(|k| k.custom.is_some());
         if let Some(kind) = custom {
             let name = format!("{}.{group}", kind.plural);
-            self.finish_container("apiextensions.k8s.io", "customresourcedefinitions", &name);
+            self.remove_if_emptied("apiextensions.k8s.io", "customresourcedefinitions", &name);
         }
         if gone["kind"] == "CustomResourceDefinition" && group == "apiextensions.k8s.io" {
             let names = &gone["spec"]["names"];
@@ -115,14 +115,14 @@ impl Store {
     }
 
     fn delete_dependents(&mut self, uid: &str) {
-        for place in self.dependents_of(uid) {
-            let Some(object) = self.object_at(&place).cloned() else {
+        for location in self.dependents_of(uid) {
+            let Some(object) = self.object_at(&location).cloned() else {
                 continue;
             };
-            let others_live = owner_uids(&object).any(|other| other != uid && self.places.contains_key(other));
+            let others_live = owner_uids(&object).any(|other| other != uid && self.locations.contains_key(other));
             if others_live {
-                self.drop_owner(&place, uid);
-            } else if let Some(kind) = self.kind_of_table(place.table)
+                self.remove_owner_reference(&location, uid);
+            } else if let Some(kind) = self.kind_of_table(location.table)
                 && object["metadata"]["deletionTimestamp"].is_null()
             {
                 self.delete_unchecked(&kind, &object, &DeleteOptions::default());
@@ -130,10 +130,11 @@ impl Store {
         }
     }
 
-    fn empty(&mut self, table: usize, name: &str) {
+    fn delete_contents(&mut self, table: usize, name: &str) {
         let Some(kind) = self.kind_of_table(table) else { return };
-        for place in self.contents(&kind, name) {
-            let (Some(object), Some(kind)) = (self.object_at(&place).cloned(), self.kind_of_table(place.table)) else {
+        for location in self.contents(&kind, name) {
+            let (Some(object), Some(kind)) = (self.object_at(&location).cloned(), self.kind_of_table(location.table))
+            else {
                 continue;
             };
             if object["metadata"]["deletionTimestamp"].is_null() {
@@ -142,26 +143,28 @@ impl Store {
         }
     }
 
-    /// Removes a namespace or definition that only waited for its contents.
-    fn finish_container(&mut self, group: &str, plural: &str, name: &str) {
+    /// Removes a terminating namespace or CustomResourceDefinition that has no more objects.
+    fn remove_if_emptied(&mut self, group: &str, plural: &str, name: &str) {
         let Some(kind) = self.kinds.preferred(group, plural) else {
             return;
         };
-        let place = Place {
+        let location = ObjectLocation {
             table: kind.table,
             key: crate::server::object::Key::new("", name),
         };
-        let finished = self.object_at(&place).is_some_and(|object| is_finished(object));
+        let finished = self
+            .object_at(&location)
+            .is_some_and(|object| is_ready_for_removal(object));
         if finished && self.contents(&kind, name).is_empty() {
-            self.remove(&place);
+            self.remove(&location);
         }
     }
 
-    fn finish_foreground(&mut self, owner: &str) {
-        let Some(place) = self.places.get(owner).cloned() else {
+    fn finish_foreground_deletion(&mut self, owner: &str) {
+        let Some(location) = self.locations.get(owner).cloned() else {
             return;
         };
-        let Some(object) = self.object_at(&place).cloned() else {
+        let Some(object) = self.object_at(&location).cloned() else {
             return;
         };
         let waits = finalizers(&object).iter().any(|f| f == FOREGROUND);
@@ -175,14 +178,14 @@ impl Store {
         {
             list.retain(|f| f != FOREGROUND);
         }
-        if is_finished(&new) {
-            self.remove(&place);
-        } else if let Some(kind) = self.kind_of_table(place.table) {
+        if is_ready_for_removal(&new) {
+            self.remove(&location);
+        } else if let Some(kind) = self.kind_of_table(location.table) {
             self.put(&kind, new);
         }
     }
 
-    fn blocks(&self, dependent: &Place, owner: &str) -> bool {
+    fn blocks(&self, dependent: &ObjectLocation, owner: &str) -> bool {
         let Some(object) = self.object_at(dependent) else {
             return false;
         };
@@ -192,11 +195,11 @@ impl Store {
             .any(|r| r["uid"] == owner && r["blockOwnerDeletion"] == true)
     }
 
-    fn drop_owner(&mut self, place: &Place, uid: &str) {
-        let Some(kind) = self.kind_of_table(place.table) else {
+    fn remove_owner_reference(&mut self, location: &ObjectLocation, uid: &str) {
+        let Some(kind) = self.kind_of_table(location.table) else {
             return;
         };
-        let Some(mut new) = self.object_at(place).map(Object::to_value) else {
+        let Some(mut new) = self.object_at(location).map(Object::to_value) else {
             return;
         };
         if let Some(list) = metadata_mut(&mut new)
@@ -211,7 +214,7 @@ impl Store {
         self.put(&kind, new);
     }
 
-    fn dependents_of(&self, uid: &str) -> Vec<Place> {
+    fn dependents_of(&self, uid: &str) -> Vec<ObjectLocation> {
         self.dependents.get(uid).into_iter().flatten().cloned().collect()
     }
 }

@@ -1,12 +1,12 @@
-//! The known name that an unknown one was probably meant to be.
+//! Suggestions for misspelt names.
 
-/// More than this many changes are no slip of the pen.
+/// The largest edit distance of a typo.
 const CHANGES_MAX: usize = 3;
 
-/// The nearest of the known names, if one is near.
+/// The nearest known name, if its distance is that of a typo.
 pub(super) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
     let changes = |known: &str| strsim::damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
-    // A short name is another word after few changes.
+    // A few changes turn a short name into another word.
     let bound = CHANGES_MAX.min(name.chars().count() / 2);
     known
         .map(|known| (changes(known), known))

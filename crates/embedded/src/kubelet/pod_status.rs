@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::machine::Rejection;
+use super::node::Rejection;
 
 /// The pod runs.
 pub(super) fn running(pod: &Value, now: &str, address: &str) -> Value {
@@ -17,7 +17,7 @@ pub(super) fn running(pod: &Value, now: &str, address: &str) -> Value {
     } })
 }
 
-/// The pod can't start yet.
+/// The containers can't start yet.
 pub(super) fn waiting(pod: &Value, now: &str, reason: &str, message: &str) -> Value {
     let state = json!({ "waiting": { "reason": reason, "message": message } });
     json!({ "status": {
@@ -42,14 +42,14 @@ pub(super) fn ended(pod: &Value, now: &str, exit_code: i64) -> Value {
     } })
 }
 
-/// The kubelet ended the pod, because its node ran out of memory.
+/// The kubelet evicted the pod under memory pressure.
 pub(super) fn evicted() -> Value {
     json!({ "status": {
         "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. Made to be so",
     } })
 }
 
-/// The kubelet does not take the pod.
+/// The kubelet rejected the pod.
 pub(super) fn rejected(rejection: &Rejection) -> Value {
     json!({ "status": { "phase": "Failed", "reason": rejection.reason, "message": rejection.message } })
 }

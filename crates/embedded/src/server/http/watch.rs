@@ -1,5 +1,4 @@
-//! Watch streams: the initial state if asked for, changes as they come, bookmarks, the end. A state machine over the
-//! store's cursor; it holds no events beyond one batch.
+//! Watch streams: initial events, changes, bookmarks, timeout. A state machine over the store's cursor that buffers one batch at most.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -7,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -16,22 +14,22 @@ use tokio::time::Instant;
 
 use super::Body;
 use super::format::{self, Format};
-use super::resources::{Subject, revision_of};
+use super::resources::{RequestContext, revision_of};
 use super::table;
 use crate::server::Server;
 use crate::server::faults::{RequestInfo, WatchFault};
 use crate::server::kinds::Kind;
-use crate::server::refusal::{Cause, Refusal};
-use crate::server::store::{Cursor, EventType, Paging, WatchEvent};
+use crate::server::status_error::{Cause, StatusError};
+use crate::server::store::{Cursor, EventType, ListOptions, WatchEvent};
 
-/// A watch that names no end ends after this time; clients are used to it.
-const WATCH_SECONDS: u64 = 3_600;
-/// How often a quiet watch says how far it is.
+/// The timeout of watches without `timeoutSeconds`.
+const WATCH_SECONDS_DEFAULT: u64 = 3_600;
+/// The pause between bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// Marks the end of the initial state for clients that asked for it.
+/// Annotation of the bookmark after the initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-struct Watching {
+struct WatchStream {
     server: Server,
     kind: Arc<Kind>,
     info: RequestInfo,
@@ -42,71 +40,82 @@ struct Watching {
     next_bookmark: Instant,
     deadline: Instant,
     delivered: u64,
-    /// Columns are sent with the first table only.
-    headed: bool,
+    /// Whether a table has had column definitions: only the first one does.
+    columns_sent: bool,
     over: bool,
 }
 
-pub(super) fn watch(subject: &Subject<'_>) -> Result<Response<Body>, Refusal> {
-    let selector = subject.selector()?;
-    let query = &subject.request.query;
+pub(super) fn watch(context: &RequestContext<'_>) -> Result<Response<Body>, StatusError> {
+    let selector = context.selector()?;
+    let query = &context.request.query;
     let asked = query.text("resourceVersion");
-    let since = revision_of(asked).map_err(|why| Refusal::unexplained(500, why))?;
+    let since = revision_of(asked).map_err(|why| StatusError::unexplained(500, why))?;
     let initial = query.flag("sendInitialEvents");
     if initial && query.text("resourceVersionMatch") != "NotOlderThan" {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         let cause = Cause::forbidden("resourceVersionMatch", why);
-        return Err(Refusal::invalid_options("ListOptions", cause));
+        return Err(StatusError::invalid_options("ListOptions", cause));
     }
     let seconds = query
         .number("timeoutSeconds")
         .filter(|s| *s > 0)
-        .unwrap_or(WATCH_SECONDS);
+        .unwrap_or(WATCH_SECONDS_DEFAULT);
     let bookmarks = query.flag("allowWatchBookmarks");
 
-    let store = subject.server.lock();
+    let store = context.server.lock();
     let with_state = initial || since == 0;
-    let state = with_state.then(|| store.page(&subject.kind, &subject.target.namespace, &selector, &Paging::default()));
+    let state = with_state.then(|| {
+        store.page(
+            &context.kind,
+            &context.target.namespace,
+            &selector,
+            &ListOptions::default(),
+        )
+    });
     let state = state.transpose()?;
     let from = state.as_ref().map_or(since, |page| page.revision);
-    let cursor = store.cursor(&subject.kind, &subject.target.namespace, selector, from);
+    let cursor = store.cursor(&context.kind, &context.target.namespace, selector, from);
     drop(store);
 
-    let mut watching = Watching {
-        server: subject.server.clone(),
-        kind: subject.kind.clone(),
-        info: subject.request.info(),
-        format: subject.request.format()?,
+    let mut stream = WatchStream {
+        server: context.server.clone(),
+        kind: context.kind.clone(),
+        info: context.request.info(),
+        format: context.request.format()?,
         cursor,
         frames: VecDeque::new(),
         bookmarks,
         next_bookmark: Instant::now() + BOOKMARK_INTERVAL,
         deadline: Instant::now() + Duration::from_secs(seconds),
         delivered: 0,
-        headed: false,
+        columns_sent: false,
         over: false,
     };
     for object in state.into_iter().flat_map(|page| page.objects) {
-        watching.push(&WatchEvent {
+        stream.push(&WatchEvent {
             event_type: EventType::Added,
             object,
         });
     }
     if initial && bookmarks {
-        watching.push_bookmark(true);
+        stream.push_bookmark(true);
     }
-    let frames = stream::unfold(watching, |mut watching| async move {
-        let frame = watching.next_frame().await?;
-        Some((Ok::<_, Infallible>(Frame::data(frame)), watching))
-    });
-    let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    Ok(stream.into_response())
 }
 
-impl Watching {
+impl WatchStream {
+    fn into_response(self) -> Response<Body> {
+        let frames = futures_util::stream::unfold(self, |mut stream| async move {
+            let frame = stream.next_frame().await?;
+            Some((Ok::<_, Infallible>(Frame::data(frame)), stream))
+        });
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+
     async fn next_frame(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.frames.pop_front() {
@@ -116,11 +125,11 @@ impl Watching {
             if self.over {
                 return None;
             }
-            // Seen before reading, so that a change in between wakes us.
+            // Read before the batch, so that a change in between wakes this task.
             let head = self.cursor.head.value();
             self.read();
             if !self.frames.is_empty() {
-                self.suffer_faults().await;
+                self.inject_faults().await;
                 continue;
             }
             let bookmark_at = if self.bookmarks {
@@ -142,7 +151,7 @@ impl Watching {
         }
     }
 
-    /// Takes the next batch of changes.
+    /// Reads the next batch of changes.
     fn read(&mut self) {
         let batch = self.server.lock().batch(&self.cursor);
         match batch {
@@ -152,11 +161,11 @@ impl Watching {
                     self.push(event);
                 }
             }
-            Err(refusal) => self.fail(&refusal),
+            Err(error) => self.fail(&error),
         }
     }
 
-    async fn suffer_faults(&mut self) {
+    async fn inject_faults(&mut self) {
         let fault = self.server.faults().watch(&self.info, self.delivered);
         match fault {
             WatchFault::Pass => {}
@@ -167,14 +176,14 @@ impl Watching {
             }
             WatchFault::Gone => {
                 self.frames.clear();
-                self.fail(&Refusal::expired("a fault that was asked for"));
+                self.fail(&StatusError::expired("a fault that was asked for"));
             }
         }
     }
 
-    fn fail(&mut self, refusal: &Refusal) {
+    fn fail(&mut self, error: &StatusError) {
         self.frames
-            .push_back(frame("ERROR", refusal.status().to_string().as_bytes()));
+            .push_back(frame("ERROR", error.status().to_string().as_bytes()));
         self.over = true;
     }
 
@@ -186,8 +195,14 @@ impl Watching {
                 let now = self.server.clock().now();
                 let metadata = json!({"resourceVersion": event.object["metadata"]["resourceVersion"]});
                 let objects = std::slice::from_ref(&event.object);
-                let table = table::table(&self.kind, objects, metadata, rows.headed(!self.headed), now);
-                self.headed = true;
+                let table = table::table(
+                    &self.kind,
+                    objects,
+                    metadata,
+                    rows.with_columns(!self.columns_sent),
+                    now,
+                );
+                self.columns_sent = true;
                 Bytes::from(table.to_string())
             }
         };
@@ -204,9 +219,13 @@ impl Watching {
                 json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
             }
             Format::Metadata => format::metadata_only(&json!({"metadata": metadata})),
-            Format::Table(rows) => {
-                table::table(&self.kind, &[], metadata, rows.headed(false), self.server.clock().now())
-            }
+            Format::Table(rows) => table::table(
+                &self.kind,
+                &[],
+                metadata,
+                rows.with_columns(false),
+                self.server.clock().now(),
+            ),
         };
         self.frames.push_back(frame("BOOKMARK", object.to_string().as_bytes()));
     }

@@ -1,5 +1,5 @@
-//! Which GPUs pods really have: those that a kubelet gave them, and those that their containers were told when they started. Labels and
-//! annotations have no say in it.
+//! The GPUs that pods use: those that the kubelet allocated, and those in the containers' environment at their start. Labels and
+//! annotations do not count.
 
 use kai_api::{ObjectKey, keys};
 use serde_json::Value;
@@ -8,59 +8,59 @@ use super::Kubelets;
 
 /// The GPUs of a pod on a simulated node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct PodGpus {
     /// Namespace and name of the pod.
     pub pod: ObjectKey,
-    /// Its uid.
+    /// The pod's uid.
     pub uid: String,
-    /// Its node.
+    /// The pod's node.
     pub node: String,
-    /// UUIDs of the GPUs that the kubelet gave it: no other pod is given these.
-    pub gpus: Vec<String>,
-    /// UUIDs of the GPUs that its containers were told in a ConfigMap: it has a part of each.
+    /// UUIDs of the GPUs that the kubelet allocated to this pod alone.
+    pub allocated: Vec<String>,
+    /// UUIDs of the GPUs that the pod shares: the containers get them from a ConfigMap.
     pub shared: Vec<String>,
 }
 
 impl Kubelets {
-    /// The GPUs of all pods that have some.
-    pub fn holdings(&self) -> Vec<Holding> {
+    /// The GPUs of all pods with GPUs.
+    pub fn pod_gpus(&self) -> Vec<PodGpus> {
         let state = self.lock();
-        let mut all: Vec<Holding> = state
+        let mut all: Vec<PodGpus> = state
             .pods
             .iter()
-            .filter_map(|(key, life)| {
-                let tenant = state.machines.get(&life.node)?.tenant(&life.uid)?;
-                Some(Holding {
+            .filter_map(|(key, record)| {
+                let admitted = state.nodes.get(&record.node)?.admitted_pod(&record.uid)?;
+                Some(PodGpus {
                     pod: key.clone(),
-                    uid: life.uid.clone(),
-                    node: life.node.clone(),
-                    gpus: tenant.gpu_uuids(),
-                    shared: tenant.shared.clone(),
+                    uid: record.uid.clone(),
+                    node: record.node.clone(),
+                    allocated: admitted.gpu_uuids(),
+                    shared: admitted.shared.clone(),
                 })
             })
-            .filter(|holding| !holding.gpus.is_empty() || !holding.shared.is_empty())
+            .filter(|pod_gpus| !pod_gpus.allocated.is_empty() || !pod_gpus.shared.is_empty())
             .collect();
         all.sort_by(|a, b| a.pod.cmp(&b.pod));
         all
     }
 
-    /// UUIDs of the GPUs that the kubelet gave to a pod; empty for one that got none.
+    /// UUIDs of the GPUs that the kubelet allocated to a pod.
     pub fn gpus_of(&self, namespace: &str, name: &str) -> Vec<String> {
         let pod = ObjectKey::new(namespace, name);
-        let found = self.holdings().into_iter().find(|holding| holding.pod == pod);
-        found.map(|holding| holding.gpus).unwrap_or_default()
+        let found = self.pod_gpus().into_iter().find(|pod_gpus| pod_gpus.pod == pod);
+        found.map(|pod_gpus| pod_gpus.allocated).unwrap_or_default()
     }
 
-    /// UUIDs of the GPUs that the pod's containers were told, of which it has a part.
+    /// UUIDs of the GPUs that a pod shares.
     pub fn shared_gpus_of(&self, namespace: &str, name: &str) -> Vec<String> {
         let pod = ObjectKey::new(namespace, name);
-        let found = self.holdings().into_iter().find(|holding| holding.pod == pod);
-        found.map(|holding| holding.shared).unwrap_or_default()
+        let found = self.pod_gpus().into_iter().find(|pod_gpus| pod_gpus.pod == pod);
+        found.map(|pod_gpus| pod_gpus.shared).unwrap_or_default()
     }
 }
 
-/// The GPUs that a ConfigMap of this name tells the pod's containers, whichever way they are named. Only a variable of its own counts: it
-/// wins over everything that a container imports.
+/// The GPUs that the pod's containers get from this ConfigMap, as UUIDs or as CDI names. Only `env` counts, because it overrides
+/// `envFrom`.
 pub(super) fn visible_gpus(pod: &Value, name: &str, config_map: &Value) -> Vec<String> {
     let lists = ["containers", "initContainers"].map(|list| pod["spec"][list].as_array());
     let containers = lists.into_iter().flatten().flatten();

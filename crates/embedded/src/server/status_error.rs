@@ -1,24 +1,23 @@
-//! Why a request is refused, in the form clients know: code, reason, message, details; and as a `Status` object.
-//! Never an internal fault of the server: those have no variant because the store can't fail.
+//! The error of a rejected request, as Kubernetes' `StatusError`: code, reason, message and details of the `Status` object.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
-/// A refused request.
+/// The error of a rejected request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct StatusError {
     /// HTTP status code.
     pub code: u16,
-    /// Kubernetes' word for it, e.g. `NotFound`.
+    /// The reason of the `Status`, e.g. `NotFound`.
     pub reason: &'static str,
-    /// For people.
+    /// The message for people.
     pub message: String,
-    /// `details` of the Status object: name, group, kind, uid, causes, retryAfterSeconds.
+    /// `details` of the `Status`: name, group, kind, uid, causes, retryAfterSeconds.
     pub details: Box<Value>,
 }
 
-/// The reason that usually goes with a code.
+/// The usual reason of each status code.
 const USUAL_REASONS: [(u16, &str); 15] = [
     (400, "BadRequest"),
     (401, "Unauthorized"),
@@ -37,7 +36,7 @@ const USUAL_REASONS: [(u16, &str); 15] = [
     (504, "Timeout"),
 ];
 
-/// Kubernetes' word as others wrote it; `Unknown` if it is none.
+/// The known reason that equals this text; `Unknown` if there is none.
 pub(crate) fn reason_word(text: &str) -> &'static str {
     let mut words = USUAL_REASONS
         .iter()
@@ -46,12 +45,12 @@ pub(crate) fn reason_word(text: &str) -> &'static str {
     words.find(|word| *word == text).unwrap_or("Unknown")
 }
 
-/// What went wrong with one field of an object.
+/// A cause in `details.causes`: what is wrong with one field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cause {
-    /// Kubernetes' word, e.g. `FieldValueInvalid`.
+    /// The reason of the cause, e.g. `FieldValueInvalid`.
     pub reason: &'static str,
-    /// For people.
+    /// The message for people.
     pub message: String,
     /// The field's path.
     pub field: String,
@@ -68,7 +67,7 @@ impl Cause {
         }
     }
 
-    /// A field that has to be there.
+    /// A required field that is missing.
     pub(crate) fn required(field: impl Into<String>, why: impl AsRef<str>) -> Self {
         let why = why.as_ref();
         let message = if why.is_empty() {
@@ -83,7 +82,7 @@ impl Cause {
         }
     }
 
-    /// A field with a word that is none of those allowed.
+    /// A field whose value is none of the allowed words.
     pub(crate) fn unsupported(field: impl Into<String>, value: &Value, allowed: &[&str]) -> Self {
         let allowed: Vec<String> = allowed.iter().map(|word| format!("{word:?}")).collect();
         let message = format!("Unsupported value: {value}: supported values: {}", allowed.join(", "));
@@ -94,7 +93,7 @@ impl Cause {
         }
     }
 
-    /// A field whose value occurs a second time.
+    /// A field whose value occurs twice.
     pub(crate) fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         Self {
             reason: "FieldValueDuplicate",
@@ -103,7 +102,7 @@ impl Cause {
         }
     }
 
-    /// A field that names something that is not there.
+    /// A field that refers to a missing object.
     pub(crate) fn not_found(field: impl Into<String>, value: &Value) -> Self {
         Self {
             reason: "FieldValueNotFound",
@@ -112,7 +111,7 @@ impl Cause {
         }
     }
 
-    /// A field with more bytes than it may have.
+    /// A field with too many bytes.
     pub(crate) fn too_long(field: impl Into<String>, bytes_max: usize) -> Self {
         Self {
             reason: "FieldValueTooLong",
@@ -121,7 +120,7 @@ impl Cause {
         }
     }
 
-    /// A list with more items than it may have.
+    /// A list with too many items.
     pub(crate) fn too_many(field: impl Into<String>, count: usize, max: u64) -> Self {
         Self {
             reason: "FieldValueTooMany",
@@ -140,15 +139,15 @@ impl Cause {
     }
 }
 
-/// The resource a refusal is about, for `details`.
+/// The object of a rejected request, for the message and for `details`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct About<'a> {
+pub(crate) struct ObjectRef<'a> {
     pub(crate) group: &'a str,
     pub(crate) resource: &'a str,
     pub(crate) name: &'a str,
 }
 
-impl About<'_> {
+impl ObjectRef<'_> {
     fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.resource.to_owned()
@@ -162,8 +161,8 @@ impl About<'_> {
     }
 }
 
-impl Refusal {
-    /// A refusal without details.
+impl StatusError {
+    /// An error without details.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             code: code.as_u16(),
@@ -173,7 +172,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal usual for a status code, for faults and proxies.
+    /// An error with the usual reason of a status code, for faults and proxies.
     pub fn of_code(code: u16, message: impl Into<String>) -> Self {
         let usual = USUAL_REASONS.iter().find(|(usual, _)| *usual == code);
         Self {
@@ -188,15 +187,15 @@ impl Refusal {
         Self::of_code(400, message)
     }
 
-    pub(crate) fn not_found(about: About<'_>) -> Self {
-        let message = format!("{} \"{}\" not found", about.qualified(), about.name);
+    pub(crate) fn not_found(object: ObjectRef<'_>) -> Self {
+        let message = format!("{} \"{}\" not found", object.qualified(), object.name);
         Self {
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
             ..Self::of_code(404, message)
         }
     }
 
-    /// A refusal that Kubernetes gives no reason for.
+    /// An error without a reason, where Kubernetes gives none.
     pub(crate) fn unexplained(code: u16, message: impl Into<String>) -> Self {
         Self {
             reason: "",
@@ -212,7 +211,7 @@ impl Refusal {
         Self::of_code(405, "the server does not allow this method on the requested resource").with_empty_details()
     }
 
-    /// The refusal of the options of a request, e.g. of `CreateOptions`.
+    /// The error of invalid request options, e.g. of `CreateOptions`.
     pub(crate) fn invalid_options(options: &str, cause: Cause) -> Self {
         Self::invalid(options, "meta.k8s.io", "", &[cause])
     }
@@ -222,46 +221,46 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn already_exists(about: About<'_>) -> Self {
-        let message = format!("{} \"{}\" already exists", about.qualified(), about.name);
+    pub(crate) fn already_exists(object: ObjectRef<'_>) -> Self {
+        let message = format!("{} \"{}\" already exists", object.qualified(), object.name);
         Self {
             code: 409,
             reason: "AlreadyExists",
             message,
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
         }
     }
 
-    pub(crate) fn conflict(about: About<'_>, why: impl AsRef<str>) -> Self {
+    pub(crate) fn conflict(object: ObjectRef<'_>, why: impl AsRef<str>) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{}\": {}",
-            about.qualified(),
-            about.name,
+            object.qualified(),
+            object.name,
             why.as_ref()
         );
         Self {
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
             ..Self::of_code(409, message)
         }
     }
 
-    /// The conflict of a write that was made from an outdated object.
-    pub(crate) fn outdated(about: About<'_>) -> Self {
+    /// The conflict of a write with an outdated resourceVersion.
+    pub(crate) fn outdated(object: ObjectRef<'_>) -> Self {
         Self::conflict(
-            about,
+            object,
             "the object has been modified; please apply your changes to the latest version and try again",
         )
     }
 
-    pub(crate) fn forbidden(about: About<'_>, why: impl AsRef<str>) -> Self {
+    pub(crate) fn forbidden(object: ObjectRef<'_>, why: impl AsRef<str>) -> Self {
         let message = format!(
             "{} \"{}\" is forbidden: {}",
-            about.qualified(),
-            about.name,
+            object.qualified(),
+            object.name,
             why.as_ref()
         );
         Self {
-            details: Box::new(about.details()),
+            details: Box::new(object.details()),
             ..Self::of_code(403, message)
         }
     }
@@ -306,7 +305,7 @@ impl Refusal {
         self
     }
 
-    /// The `Status` object that a client gets.
+    /// The `Status` object for the client.
     pub fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -326,7 +325,7 @@ impl Refusal {
     }
 }
 
-/// What a refusal is about; what is empty is left out.
+/// The fields of `details` that are not empty.
 fn details_of(name: &str, kind: &str, group: &str) -> Value {
     let all = [("name", name), ("kind", kind), ("group", group)];
     let given = all.iter().filter(|(_, text)| !text.is_empty());

@@ -1,4 +1,4 @@
-//! Carries out what was decided for a workload: creates, changes and deletes objects, writes the status, tells people in events.
+//! Carries out the plans of workloads: creates, changes and deletes objects, writes statuses, records events.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 use super::objects::{
     Claim, ControllerRevision, CronJob, DaemonSet, Deployment, Job, ReplicaSet, StatefulSet, Workload,
 };
-use super::pods::Owned;
+use super::pods::OwnedPod;
 use super::replica_set::Plan;
 use super::revisions::{self, Revisions};
 use super::{Inner, Kind, cron_job, daemon_set, deployment, job, replica_set, stateful_set};
 
 const SERVICE_ACCOUNT: Resource = Resource::new("", "v1", "ServiceAccount", "serviceaccounts", Scope::Namespaced);
 
-/// When to look at an object again without a change of it.
-pub(super) type Again = Option<Duration>;
+/// When to reconcile an object again without a change.
+pub(super) type RequeueAfter = Option<Duration>;
 
 impl Inner {
-    pub(super) async fn reconcile(&self, kind: Kind, key: &ObjectKey) -> Result<Again, Error> {
+    pub(super) async fn reconcile(&self, kind: Kind, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         match kind {
             Kind::Deployment => match live(&self.deployments, key, |object| &object.0) {
                 Some(deployment) => self.deployment(key, &deployment).await,
@@ -49,11 +49,11 @@ impl Inner {
             Kind::Claim => self.claim(key).await,
             Kind::Volume => self.volume(key).await,
             Kind::Namespace => self.namespace(key).await,
-            Kind::LostNode => self.lost_node(key).await,
+            Kind::DeletedNode => self.deleted_node(key).await,
         }
     }
 
-    async fn deployment(&self, key: &ObjectKey, deployment: &Workload) -> Result<Again, Error> {
+    async fn deployment(&self, key: &ObjectKey, deployment: &Workload) -> Result<RequeueAfter, Error> {
         let sets = self.owned(&ReplicaSet::RESOURCE, key, deployment).await?;
         let plan = deployment::plan(deployment, &sets, self.context.clock.now());
         let client = &self.context.client;
@@ -62,7 +62,7 @@ impl Inner {
             if let Some(replicas) = change.replicas {
                 body["spec"]["replicas"] = replicas.into();
                 let message = format!("Scaled replica set {name} to {replicas}");
-                self.tell(deployment, &Deployment::RESOURCE, "ScalingReplicaSet", message)
+                self.emit(deployment, &Deployment::RESOURCE, "ScalingReplicaSet", message)
                     .await;
             }
             if !change.annotations.is_empty() {
@@ -79,7 +79,7 @@ impl Inner {
                         "Scaled up replica set {} from 0 to {replicas}",
                         name.as_str().unwrap_or_default()
                     );
-                    self.tell(deployment, &Deployment::RESOURCE, "ScalingReplicaSet", message)
+                    self.emit(deployment, &Deployment::RESOURCE, "ScalingReplicaSet", message)
                         .await;
                 }
                 Err(error) if error.is_conflict() => {}
@@ -99,23 +99,23 @@ impl Inner {
             client.patch(target, Part::Object, Patch::Merge(body)).await?;
         }
         self.write_status(target, deployment, plan.status).await?;
-        Ok(plan.again_in)
+        Ok(plan.requeue_after)
     }
 
-    async fn replica_set(&self, key: &ObjectKey, set: &Workload) -> Result<Again, Error> {
+    async fn replica_set(&self, key: &ObjectKey, set: &Workload) -> Result<RequeueAfter, Error> {
         let owned = self.owned_pods(key, set).await?;
         let mut plan = replica_set::plan(set, &owned, self.context.clock.now());
-        let (status, again_in) = (plan.status.take(), plan.again_in);
-        let done = self.carry_out(key, &ReplicaSet::RESOURCE, set, plan).await;
+        let (status, requeue_after) = (plan.status.take(), plan.requeue_after);
+        let done = self.apply_plan(key, &ReplicaSet::RESOURCE, set, plan).await;
         let failed = done.as_ref().err().map(server_message);
         let mut status = status;
         status["conditions"] = replica_set::failure(set, failed, &self.context.clock.now_text());
         self.write_status(Target::of::<ReplicaSet>(&key.namespace, &key.name), set, status)
             .await?;
-        done.map(|()| again_in)
+        done.map(|()| requeue_after)
     }
 
-    async fn stateful_set(&self, key: &ObjectKey, set: &Workload) -> Result<Again, Error> {
+    async fn stateful_set(&self, key: &ObjectKey, set: &Workload) -> Result<RequeueAfter, Error> {
         let owned = self.owned_pods(key, set).await?;
         let revisions = self.revisions(key, &StatefulSet::RESOURCE, set, &owned).await?;
         let plan = stateful_set::plan(set, &owned, &revisions, self.context.clock.now());
@@ -130,10 +130,10 @@ impl Inner {
                 )?;
             }
         }
-        self.work(key, &StatefulSet::RESOURCE, set, plan).await
+        self.apply_plan_and_status(key, &StatefulSet::RESOURCE, set, plan).await
     }
 
-    async fn daemon_set(&self, key: &ObjectKey, set: &Workload) -> Result<Again, Error> {
+    async fn daemon_set(&self, key: &ObjectKey, set: &Workload) -> Result<RequeueAfter, Error> {
         let owned = self.owned_pods(key, set).await?;
         let client = &self.context.client;
         let nodes = client
@@ -141,19 +141,19 @@ impl Inner {
             .await?;
         let revisions = self.revisions(key, &DaemonSet::RESOURCE, set, &owned).await?;
         let plan = daemon_set::plan(set, &nodes, &owned, &revisions, self.context.clock.now());
-        self.work(key, &DaemonSet::RESOURCE, set, plan).await
+        self.apply_plan_and_status(key, &DaemonSet::RESOURCE, set, plan).await
     }
 
-    async fn job(&self, key: &ObjectKey, job: &Workload) -> Result<Again, Error> {
+    async fn job(&self, key: &ObjectKey, job: &Workload) -> Result<RequeueAfter, Error> {
         let owned = self.owned_pods(key, job).await?;
         match job::plan(job, &owned, self.context.clock.now()) {
-            job::Step::Work(plan) => self.work(key, &Job::RESOURCE, job, plan).await,
-            job::Step::Expire => self.delete::<Job>(key, &key.name).await.map(|()| None),
-            job::Step::Rest(again_in) => Ok(again_in),
+            job::Step::Apply(plan) => self.apply_plan_and_status(key, &Job::RESOURCE, job, plan).await,
+            job::Step::Delete => self.delete::<Job>(key, &key.name).await.map(|()| None),
+            job::Step::Wait(requeue_after) => Ok(requeue_after),
         }
     }
 
-    async fn cron_job(&self, key: &ObjectKey, cron_job: &Workload) -> Result<Again, Error> {
+    async fn cron_job(&self, key: &ObjectKey, cron_job: &Workload) -> Result<RequeueAfter, Error> {
         let jobs = self.owned(&Job::RESOURCE, key, cron_job).await?;
         let plan = cron_job::plan(cron_job, &jobs, self.context.clock.now());
         if let Some((reason, message)) = plan.warning {
@@ -167,7 +167,7 @@ impl Inner {
             match self.context.client.create(&Job::RESOURCE, &key.namespace, job).await {
                 Ok(job) => {
                     let message = format!("Created job {}", job["metadata"]["name"].as_str().unwrap_or_default());
-                    self.tell(cron_job, &CronJob::RESOURCE, "SuccessfulCreate", message)
+                    self.emit(cron_job, &CronJob::RESOURCE, "SuccessfulCreate", message)
                         .await;
                 }
                 Err(error) if error.is_conflict() => {}
@@ -176,11 +176,11 @@ impl Inner {
         }
         let target = Target::of::<CronJob>(&key.namespace, &key.name);
         self.write_status(target, cron_job, plan.status).await?;
-        Ok(plan.again_in)
+        Ok(plan.requeue_after)
     }
 
-    /// Every namespace has a service account for pods that name none.
-    async fn namespace(&self, key: &ObjectKey) -> Result<Again, Error> {
+    /// Creates the service account `default` of a namespace.
+    async fn namespace(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let live = self
             .namespaces
             .get(key)
@@ -194,25 +194,25 @@ impl Inner {
     }
 
     /// Creates and deletes pods, then writes the status.
-    async fn work(
+    async fn apply_plan_and_status(
         &self,
         key: &ObjectKey,
         resource: &Resource,
         workload: &Workload,
         mut plan: Plan,
-    ) -> Result<Again, Error> {
-        let (status, again_in) = (plan.status.take(), plan.again_in);
-        let done = self.carry_out(key, resource, workload, plan).await;
+    ) -> Result<RequeueAfter, Error> {
+        let (status, requeue_after) = (plan.status.take(), plan.requeue_after);
+        let done = self.apply_plan(key, resource, workload, plan).await;
         let target = Target {
             resource,
             namespace: &key.namespace,
             name: &key.name,
         };
         self.write_status(target, workload, status).await?;
-        done.map(|()| again_in)
+        done.map(|()| requeue_after)
     }
 
-    async fn carry_out(
+    async fn apply_plan(
         &self,
         key: &ObjectKey,
         resource: &Resource,
@@ -222,17 +222,17 @@ impl Inner {
         let client = &self.context.client;
         for name in plan.delete {
             self.delete::<kai_api::Pod>(key, &name).await?;
-            self.tell(workload, resource, "SuccessfulDelete", format!("Deleted pod: {name}"))
+            self.emit(workload, resource, "SuccessfulDelete", format!("Deleted pod: {name}"))
                 .await;
         }
         for pod in plan.create {
             match client.create(&kai_api::Pod::RESOURCE, &key.namespace, pod).await {
                 Ok(pod) => {
                     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-                    self.tell(workload, resource, "SuccessfulCreate", format!("Created pod: {name}"))
+                    self.emit(workload, resource, "SuccessfulCreate", format!("Created pod: {name}"))
                         .await;
                 }
-                // What an earlier try has created is created.
+                // An earlier attempt created the pod.
                 Err(error) if error.is_conflict() => {}
                 Err(error) => return Err(self.failed(workload, resource, "FailedCreate", error).await),
             }
@@ -240,13 +240,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Finds or makes the revision of the present template.
+    /// Plans the revisions of a workload and writes them.
     async fn revisions(
         &self,
         key: &ObjectKey,
         resource: &Resource,
         workload: &Workload,
-        owned: &[Owned],
+        owned: &[OwnedPod],
     ) -> Result<Revisions, Error> {
         let client = &self.context.client;
         let selection = in_namespace(key);
@@ -284,8 +284,8 @@ impl Inner {
         written.map(drop)
     }
 
-    /// The pods of a workload, those that have ended included.
-    async fn owned_pods(&self, key: &ObjectKey, workload: &Workload) -> Result<Vec<Owned>, Error> {
+    /// The pods of a workload, including terminal ones.
+    async fn owned_pods(&self, key: &ObjectKey, workload: &Workload) -> Result<Vec<OwnedPod>, Error> {
         let selection = Selection {
             labels: selector_text(&workload.spec["selector"]),
             ..in_namespace(key)
@@ -296,7 +296,7 @@ impl Inner {
             .list_values(&kai_api::Pod::RESOURCE, &selection)
             .await?;
         let own = pods.iter().filter(|pod| owns(workload, pod));
-        Ok(own.map(Owned::of).collect())
+        Ok(own.map(OwnedPod::of).collect())
     }
 
     async fn owned(&self, resource: &Resource, key: &ObjectKey, owner: &Workload) -> Result<Vec<Workload>, Error> {
@@ -315,7 +315,7 @@ impl Inner {
         self.context.client.delete(target, &Deletion::default()).await
     }
 
-    /// Tells people that an object can't be created, in the server's words. The error goes on to whoever tries again.
+    /// Records the event of a failed creation, and returns the error for the retry.
     pub(super) async fn failed(
         &self,
         about: &Workload,
@@ -328,7 +328,7 @@ impl Inner {
         error
     }
 
-    pub(super) async fn tell(&self, about: &Workload, resource: &Resource, reason: &'static str, message: String) {
+    pub(super) async fn emit(&self, about: &Workload, resource: &Resource, reason: &'static str, message: String) {
         self.record(about, resource, Severity::Normal, reason, message).await;
     }
 
@@ -351,7 +351,7 @@ impl Inner {
     }
 }
 
-/// The object, unless it is gone or about to go.
+/// The object, unless it is gone or terminating.
 fn live<T: Object>(informer: &Informer<T>, key: &ObjectKey, workload: impl Fn(&T) -> &Workload) -> Option<Workload> {
     let object = informer.get(key)?;
     let workload = workload(&object);
@@ -370,14 +370,14 @@ fn in_namespace(key: &ObjectKey) -> Selection {
     }
 }
 
-/// The plain labels of a selector as text; the rest of it need not be asked for, since owners decide.
+/// The `matchLabels` of a selector as text. Expressions are left out: the owner references decide.
 fn selector_text(selector: &Value) -> String {
     let labels = selector["matchLabels"].as_object().into_iter().flatten();
     let pairs = labels.filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)));
     pairs.collect::<Vec<_>>().join(",")
 }
 
-/// What the server said, without our words around it.
+/// The server's message alone.
 fn server_message(error: &Error) -> String {
     match error {
         Error::Call { message, .. } => message.clone(),
@@ -385,7 +385,7 @@ fn server_message(error: &Error) -> String {
     }
 }
 
-/// What another replica of ours, or an earlier try, has created is created.
+/// Ignores that another replica or an earlier attempt created the object.
 pub(super) fn ignore_conflict(created: Result<Value, Error>) -> Result<(), Error> {
     match created {
         Err(error) if !error.is_conflict() => Err(error),
@@ -393,7 +393,7 @@ pub(super) fn ignore_conflict(created: Result<Value, Error>) -> Result<(), Error
     }
 }
 
-/// Whether a field of the status need not be written: servers leave out what is empty.
+/// Whether a status field has this value already. API servers omit empty values.
 fn same(present: &Value, wanted: &Value) -> bool {
     let empty = [json!([]), json!(0), json!("")];
     present == wanted || present.is_null() && empty.contains(wanted)

@@ -1,17 +1,17 @@
-//! What is wrong with objects of the built-in kinds other than pods, in the words of Kubernetes. Pure.
+//! Validation of built-in kinds other than pods, with Kubernetes' messages. Pure.
 
 use serde_json::{Value, json};
 
 use super::names;
-use super::pod_spec::{self, Place, check_word, items, text};
+use super::pod_spec::{self, FieldPath, check_word, items, text};
 use crate::server::kinds::Kind;
 use crate::server::object::meta_text;
-use crate::server::refusal::Cause;
 use crate::server::selector::Selector;
+use crate::server::status_error::Cause;
 
-/// The highest priority that a class of users may have.
+/// The highest value of a user's PriorityClass.
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;
-/// So many bytes a config map or secret may hold.
+/// The size limit of a ConfigMap or Secret.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 pub(super) fn check(kind: &Kind, old: Option<&Value>, new: &Value) -> Vec<Cause> {
@@ -102,7 +102,7 @@ fn check_selector(kind: &Kind, old: Option<&Value>, spec: &Value) -> Vec<Cause> 
     causes
 }
 
-/// The pod template, whose pods may only be restarted in these ways.
+/// Checks the pod template; `restart` has the allowed restart policies.
 fn check_template(spec: &Value, restart: &[&str]) -> Vec<Cause> {
     let template = &spec["template"]["spec"];
     let mut causes = pod_spec::check(template, "spec.template.spec");
@@ -195,16 +195,16 @@ fn check_service(new: &Value) -> Vec<Cause> {
     let needless = spec["clusterIP"] == "None" || spec["type"] == "ExternalName";
     let mut causes = cause_if(ports == 0 && !needless, || Cause::required("spec.ports", ""));
     for (at, port) in items(&spec["ports"]).enumerate() {
-        let place = Place::new(format!("spec.ports[{at}]"));
+        let path = FieldPath::new(format!("spec.ports[{at}]"));
         causes.extend(cause_if(ports > 1 && text(&port["name"]).is_empty(), || {
-            Cause::required(place.at("name"), "")
+            Cause::required(path.at("name"), "")
         }));
         let number = port["port"].as_i64().unwrap_or(0);
-        causes.extend(pod_spec::in_range(number, 1, 65_535, place.at("port")));
-        causes.extend(check_word(port, &place, "protocol", &["SCTP", "TCP", "UDP"]));
+        causes.extend(pod_spec::in_range(number, 1, 65_535, path.at("port")));
+        causes.extend(check_word(port, &path, "protocol", &["SCTP", "TCP", "UDP"]));
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-    causes.extend(check_word(spec, &Place::new("spec"), "type", &kinds));
+    causes.extend(check_word(spec, &FieldPath::new("spec"), "type", &kinds));
     causes
 }
 
@@ -222,7 +222,7 @@ fn check_claim(new: &Value) -> Vec<Cause> {
 fn check_event(old: Option<&Value>, new: &Value) -> Vec<Cause> {
     let about = text(&new["involvedObject"]["namespace"]);
     let own = meta_text(new, "namespace");
-    // What is in no namespace has its events in the default one.
+    // Events of cluster-wide objects are in the namespace `default`.
     let fits = about == own || about.is_empty() && matches!(own, "default" | "kube-system");
     cause_if(old.is_none() && !fits, || {
         Cause::invalid(

@@ -1,24 +1,24 @@
-//! A process of `kai all` in front of a large cluster: how long until it decides, what it weighs, and what a thousand changes cost.
+//! `kai all` on a large canned cluster: the time until it is ready, its memory, and the cost of a thousand changes.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::canned::{Canned, PODS_PER_NODE};
-use crate::kai::Kai;
+use crate::canned_server::{CannedServer, PODS_PER_NODE};
+use crate::process::KaiProcess;
 use crate::table::Table;
 
-/// Changed pods at once.
+/// Changed pods per burst.
 const CHANGES: usize = 1_000;
-/// How often.
+/// The number of bursts.
 const BURSTS: u32 = 10;
-/// Between two bursts; everything about one is done by then.
+/// The pause between two bursts. The work of a burst is done by then.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What a start leaves to do is done by then.
-const SETTLED: Duration = Duration::from_secs(5);
+/// The time after which the writes of the start are done.
+const STARTUP_WRITES_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
-    let server = Canned::serve(pods).await?;
+    let server = CannedServer::serve(pods).await?;
     let kubeconfig = tempfile::NamedTempFile::new()?;
     let name = "canned";
     let config = json!({
@@ -28,15 +28,15 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
         "contexts": [{ "name": name, "context": { "cluster": name, "user": name } }],
     });
     std::fs::write(kubeconfig.path(), config.to_string())?;
-    // Webhooks have nothing to do here; the audit's lists would come between the bursts.
+    // The canned server calls no webhooks, and the lists of the audit would disturb the bursts.
     let flags = [
         "--no-admission",
         "--plugin-server-port=0",
         "--role=scheduler=--audit-period=0s",
     ];
-    let mut kai = Kai::start("all", kubeconfig.path(), &flags)?;
+    let mut kai = KaiProcess::start("all", kubeconfig.path(), &flags)?;
     let cold = kai.ready().await?;
-    let start = kai.weight()?;
+    let start = kai.usage()?;
     let shape = format!("{} nodes, {pods} pods", pods.div_ceil(PODS_PER_NODE));
     let mib = server.bytes() / (1 << 20);
     let figure = format!(
@@ -46,9 +46,9 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
     );
     table.row(&format!("cold start, {shape}"), figure, "10 s", "3 s");
 
-    tokio::time::sleep(SETTLED).await;
-    let before = kai.weight()?;
-    let (mut cycles, mut taken_in) = (Vec::new(), Vec::new());
+    tokio::time::sleep(STARTUP_WRITES_MAX).await;
+    let before = kai.usage()?;
+    let (mut cycles, mut take_in) = (Vec::new(), Vec::new());
     for _ in 0..BURSTS {
         let spent = || -> anyhow::Result<(f64, f64)> {
             let millis = |name: &str| kai.metric(name).map(|seconds| seconds * 1e3);
@@ -62,13 +62,13 @@ pub(crate) async fn run(pods: usize, table: &mut Table) -> anyhow::Result<()> {
         tokio::time::sleep(PAUSE).await;
         let now = spent()?;
         cycles.push(now.0 - earlier.0);
-        taken_in.push(now.1 - earlier.1);
+        take_in.push(now.1 - earlier.1);
     }
-    let after = kai.weight()?;
+    let after = kai.usage()?;
     let changes = format!("... {CHANGES} changes, all cycles");
     table.row(&changes, spread(cycles), "10 ms", "1 ms");
     let changes = "... taking them in, in cycles and between them";
-    table.row(changes, spread(taken_in), "", "");
+    table.row(changes, spread(take_in), "", "");
     let cpu = (after.cpu_seconds - before.cpu_seconds) / f64::from(BURSTS) * 1e3;
     let figure = format!("{cpu:.0} ms of processor");
     table.row("... with reading and all other roles", figure, "", "");

@@ -1,5 +1,5 @@
-//! A large cluster that exists as text only: an HTTP server that lists it page by page, tells of changed pods and accepts every write.
-//! The objects have the size and the parts of real ones, so that reading them costs what it costs in a cluster.
+//! A canned API server: an HTTP server that lists a large generated cluster in pages, sends changed pods to watches and accepts every
+//! write. The objects have the size and fields of real ones, so that parsing them costs as much as in a real cluster.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,18 +15,18 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::task::AbortHandle;
 
-/// Pods on a node.
+/// Pods per node.
 pub(crate) const PODS_PER_NODE: usize = 35;
-/// So many of them have a GPU each.
+/// Pods per node with one GPU each.
 const GPUS_PER_NODE: usize = 8;
-/// Pods of a pod group.
-const GANG: usize = 4;
+/// Pods per pod group.
+const PODS_PER_GROUP: usize = 4;
 const QUEUES: usize = 20;
-/// Bursts of changes that a slow reader may be behind.
-const BURSTS_MAX: usize = 16;
+/// Bursts that are buffered for a slow watch.
+const BURSTS_BUFFERED_MAX: usize = 16;
 
-/// The running server; it ends with the value.
-pub(crate) struct Canned {
+/// The running server; dropping it stops the server.
+pub(crate) struct CannedServer {
     pub(crate) address: SocketAddr,
     cluster: Arc<Cluster>,
     task: AbortHandle,
@@ -37,16 +37,16 @@ struct Cluster {
     pod: Template,
     group: Template,
     node: Template,
-    /// The version of the newest change.
+    /// The resourceVersion of the latest change.
     version: AtomicU64,
     writes: AtomicUsize,
     bytes: AtomicUsize,
     bursts: broadcast::Sender<Bytes>,
 }
 
-impl Canned {
-    /// Serves a cluster of so many pods.
-    pub(crate) async fn serve(pods: usize) -> anyhow::Result<Canned> {
+impl CannedServer {
+    /// Serves a cluster with this number of pods.
+    pub(crate) async fn serve(pods: usize) -> anyhow::Result<CannedServer> {
         let cluster = Arc::new(Cluster {
             pods,
             pod: Template::new(&pod()),
@@ -55,30 +55,30 @@ impl Canned {
             version: AtomicU64::new(1),
             writes: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-            bursts: broadcast::Sender::new(BURSTS_MAX),
+            bursts: broadcast::Sender::new(BURSTS_BUFFERED_MAX),
         });
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let router = axum::Router::new().fallback(answer).with_state(Arc::clone(&cluster));
         let task = tokio::spawn(async move { axum::serve(listener, router).await });
-        Ok(Canned {
+        Ok(CannedServer {
             address,
             cluster,
             task: task.abort_handle(),
         })
     }
 
-    /// Writes that were accepted so far.
+    /// The number of accepted writes.
     pub(crate) fn writes(&self) -> usize {
         self.cluster.writes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that lists had so far.
+    /// The bytes of all lists so far.
     pub(crate) fn bytes(&self) -> usize {
         self.cluster.bytes.load(Ordering::Relaxed)
     }
 
-    /// Tells of so many changed pods at once: they start, or start over.
+    /// Sends a burst of changed pods to the watches: their phase alternates between Pending and Running.
     pub(crate) fn change(&self, count: usize) {
         let version = self.cluster.version.fetch_add(1, Ordering::Relaxed) + 1;
         let mut text = String::new();
@@ -87,12 +87,12 @@ impl Canned {
             self.cluster.write_pod(&mut text, at * 7 % self.cluster.pods, version);
             text.push_str("}\n");
         }
-        // Nobody may be watching.
+        // There may be no watch.
         let _ = self.cluster.bursts.send(text.into());
     }
 }
 
-impl Drop for Canned {
+impl Drop for CannedServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -120,7 +120,7 @@ async fn answer(State(cluster): State<Arc<Cluster>>, request: Request) -> Respon
     }
     let from: usize = parameter("continue").parse().unwrap_or(0);
     let limit: usize = parameter("limit").parse().unwrap_or(usize::MAX);
-    // Only helper pods are looked for by namespace, and there are none.
+    // Only helper pods, such as reservation pods, are listed by namespace; this cluster has none.
     let of_namespace = path.contains("/namespaces/") && plural == "pods";
     let listed = cluster.list(plural, from, if of_namespace { 0 } else { limit });
     match listed {
@@ -142,7 +142,7 @@ impl Cluster {
     }
 
     fn watch(&self, plural: &str) -> Response {
-        // An open watch without news.
+        // A watch without events.
         if plural != "pods" {
             let silence = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
             return ([(header::CONTENT_TYPE, "application/json")], silence).into_response();
@@ -154,12 +154,12 @@ impl Cluster {
         ([(header::CONTENT_TYPE, "application/json")], body).into_response()
     }
 
-    /// One page; `None` for what is no list.
+    /// One page; `None` for a path that is no list.
     fn list(&self, plural: &str, from: usize, limit: usize) -> Option<String> {
         let count = match plural {
             "pods" => self.pods,
             "nodes" => self.nodes(),
-            "podgroups" => self.pods.div_ceil(GANG),
+            "podgroups" => self.pods.div_ceil(PODS_PER_GROUP),
             "queues" => QUEUES + 1,
             "priorityclasses" => 1,
             _ if plural.ends_with('s') => 0,
@@ -191,7 +191,7 @@ impl Cluster {
         Some(text)
     }
 
-    /// The pods of a gang are alike: all with a GPU or all without.
+    /// Writes the pod with this number.
     fn write_pod(&self, text: &mut String, at: usize, version: u64) {
         let gpus = usize::from(has_gpu(at / self.nodes()));
         let version = usize::try_from(version).unwrap_or(usize::MAX);
@@ -199,8 +199,8 @@ impl Cluster {
             ("POD", at),
             ("UID", at),
             ("NODE", at % self.nodes()),
-            ("GROUP", at / GANG),
-            ("QUEUE", at / GANG % QUEUES),
+            ("GROUP", at / PODS_PER_GROUP),
+            ("QUEUE", at / PODS_PER_GROUP % QUEUES),
             ("VERSION", version),
             ("GPUS", gpus),
             ("PHASE", version),
@@ -209,20 +209,20 @@ impl Cluster {
     }
 
     fn write_group(&self, text: &mut String, at: usize) {
-        let members = GANG.min(self.pods - at * GANG);
+        let members = PODS_PER_GROUP.min(self.pods - at * PODS_PER_GROUP);
         let gpus = (0..members)
-            .filter(|member| has_gpu((at * GANG + member) / self.nodes()))
+            .filter(|member| has_gpu((at * PODS_PER_GROUP + member) / self.nodes()))
             .count();
         let numbers = [("GROUP", at), ("UID", at), ("QUEUE", at % QUEUES), ("GPUS", gpus)];
         self.group.write(text, &numbers);
     }
 }
 
-fn has_gpu(slot: usize) -> bool {
-    slot < GPUS_PER_NODE
+fn has_gpu(pod_of_node: usize) -> bool {
+    pod_of_node < GPUS_PER_NODE
 }
 
-/// JSON text with places for numbers, which are written `%NAME%`.
+/// JSON text with placeholders for numbers, such as `%NAME%`.
 struct Template {
     parts: Vec<(String, String)>,
     rest: String,
@@ -248,7 +248,7 @@ impl Template {
             // Writing to a string can't fail.
             let _ = match name.as_str() {
                 "UID" => write!(text, "{number:08x}-1f2e-4d3c-8b4a-{number:012x}"),
-                // Versions are odd at first.
+                // The first version is odd, which means Running.
                 "PHASE" => write!(text, "{}", ["Pending", "Running"][number % 2]),
                 _ => write!(text, "{number}"),
             };
@@ -271,7 +271,7 @@ fn queue(at: usize) -> Value {
     })
 }
 
-/// The class of all groups.
+/// The PriorityClass of all pod groups.
 fn priority_class() -> Value {
     json!({
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
@@ -281,7 +281,7 @@ fn priority_class() -> Value {
 }
 
 fn group() -> Value {
-    // As the status controller writes them, so that it has nothing to write.
+    // As the pod group controller writes them, so that it has nothing to update.
     let amounts = json!({ "cpu": "400m", "memory": "1Gi", "nvidia.com/gpu": "%GPUS%" });
     json!({
         "apiVersion": "scheduling.run.ai/v2alpha2", "kind": "PodGroup",
@@ -292,9 +292,9 @@ fn group() -> Value {
             "annotations": { "kai.scheduler/last-start-timestamp": "2026-01-01T00:00:05Z" },
             "managedFields": managed_fields(&["metadata", "labels", "annotations", "spec", "queue", "minMember"]),
         },
-        "spec": { "minMember": GANG, "queue": "queue-%QUEUE%", "priorityClassName": "train" },
+        "spec": { "minMember": PODS_PER_GROUP, "queue": "queue-%QUEUE%", "priorityClassName": "train" },
         "status": {
-            "phase": "Running", "running": GANG, "pending": 0,
+            "phase": "Running", "running": PODS_PER_GROUP, "pending": 0,
             "resourcesStatus": { "allocated": amounts, "requested": amounts },
         },
     })
@@ -336,7 +336,7 @@ fn node() -> Value {
     })
 }
 
-/// As long as those of pods that a controller made, the API server completed and a kubelet keeps.
+/// `managedFields` as long as those of a pod that a controller created and a kubelet updates.
 fn managed_fields(names: &[&str]) -> Value {
     let mut fields = serde_json::Map::new();
     for name in names {

@@ -1,7 +1,6 @@
-//! Fields that no API has: slips of the pen, which an API server with strict field validation would refuse.
+//! Warns of unknown fields, which an API server with strict field validation would reject.
 //!
-//! The known fields are those of the schemas: of our definitions for custom resources, of Kubernetes' own types otherwise.
-//! Values are not judged here; that is the business of whoever reads the object.
+//! The known fields come from the schemas: of our CustomResourceDefinitions, and of Kubernetes' types. Values are not checked here.
 
 use std::sync::LazyLock;
 
@@ -12,19 +11,19 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::nearest::suggestion;
+use super::suggestion::suggestion;
 use super::{Warnings, display};
 
 /// The schema of a kind.
 struct Schema {
     root: Value,
     metadata: Value,
-    /// What references lead to.
+    /// The targets of `$ref`.
     definitions: Map<String, Value>,
 }
 
 impl Schema {
-    /// Of a kind of Kubernetes.
+    /// The schema of a built-in kind.
     fn of<Kind: JsonSchema>() -> Schema {
         let mut generator = SchemaSettings::draft2020_12().into_generator();
         Schema {
@@ -34,7 +33,7 @@ impl Schema {
         }
     }
 
-    /// Of a custom resource.
+    /// The schema of a custom resource.
     fn custom<Spec: JsonSchema, Status: JsonSchema>() -> Schema {
         let mut generator = SchemaSettings::draft2020_12().into_generator();
         let spec = generator.subschema_for::<Spec>();
@@ -47,7 +46,7 @@ impl Schema {
     }
 
     fn resolve<'a>(&'a self, mut schema: &'a Value) -> &'a Value {
-        // An optional field may be a reference or null.
+        // The schema of an optional field is a reference or null.
         if let Some(choices) = schema.get("anyOf").and_then(Value::as_array) {
             schema = choices
                 .iter()
@@ -60,7 +59,7 @@ impl Schema {
     }
 }
 
-/// The schema of a kind. It is made when the kind is first met: most runs have few of them.
+/// The schema of a kind, generated at its first use: most runs need few schemas.
 fn schema_of(kind: &str) -> Option<&'static Schema> {
     static NODE: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::Node>);
     static POD: LazyLock<Schema> = LazyLock::new(Schema::of::<core::v1::Pod>);
@@ -92,7 +91,7 @@ fn schema_of(kind: &str) -> Option<&'static Schema> {
     })
 }
 
-/// Warns of each field that an object of this kind does not have. Kinds that are not known are not looked at.
+/// Warns of unknown fields of an object. Objects of unknown kinds are not checked.
 pub(super) fn check(kind: &str, object: &Value, warnings: &mut Warnings) {
     let (Some(schema), Some(fields)) = (schema_of(kind), object.as_object()) else {
         return;
@@ -108,7 +107,7 @@ pub(super) fn check(kind: &str, object: &Value, warnings: &mut Warnings) {
     for (field, value) in fields {
         match field.as_str() {
             "apiVersion" | "kind" => {}
-            // Definitions of custom resources leave it to the API server.
+            // The definitions of custom resources have no schema of metadata.
             "metadata" => checker.field(field, value, Some(&schema.metadata), root),
             _ => checker.field(field, value, property(root, field), root),
         }
@@ -128,9 +127,9 @@ struct Checker<'c> {
 }
 
 impl Checker<'_> {
-    /// `within` is the schema that has the field, or lacks it.
+    /// `within` is the schema of the parent.
     fn field(&mut self, field: &str, value: &Value, schema: Option<&Value>, within: &Value) {
-        // A null is a field that is not there.
+        // A null counts as a missing field.
         if value.is_null() {
             return;
         }
@@ -187,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    fn told(kind: &str, object: Value) -> Vec<String> {
+    fn warnings_of(kind: &str, object: Value) -> Vec<String> {
         let mut warnings = Warnings::default();
         check(kind, &object, &mut warnings);
         warnings.lines().collect()
@@ -198,12 +197,12 @@ mod tests {
         let queue =
             json!({ "metadata": { "name": "q" }, "spec": { "resources": { "gpu": { "qouta": 3, "limit": -1 } } } });
         assert_eq!(
-            told("Queue", queue),
+            warnings_of("Queue", queue),
             ["Queue q: spec.resources.gpu.qouta: Queue has no such field (it is ignored); did you mean quota?"]
         );
         let group = json!({ "metadata": { "name": "g", "lables": {} }, "spec": { "subGroups": [{ "name": "a", "minMembers": 2 }] } });
         assert_eq!(
-            told("PodGroup", group),
+            warnings_of("PodGroup", group),
             [
                 "PodGroup g: metadata.lables: PodGroup has no such field (it is ignored); did you mean labels?",
                 "PodGroup g: spec.subGroups[0].minMembers: PodGroup has no such field (it is ignored); did you mean minMember?",
@@ -211,14 +210,14 @@ mod tests {
         );
         let constraint = json!({ "spec": { "topologyConstraint": { "topolgy": "t" } } });
         assert_eq!(
-            told("PodGroup", constraint),
+            warnings_of("PodGroup", constraint),
             [
                 "PodGroup (no name): spec.topologyConstraint.topolgy: PodGroup has no such field (it is ignored); did you mean \
                  topology?"
             ]
         );
         for (kind, field) in [("BindRequest", "podNam"), ("Topology", "level")] {
-            assert_eq!(told(kind, json!({ "spec": { field: 1 } })).len(), 1, "{kind}");
+            assert_eq!(warnings_of(kind, json!({ "spec": { field: 1 } })).len(), 1, "{kind}");
         }
     }
 
@@ -232,7 +231,7 @@ mod tests {
             },
         });
         assert_eq!(
-            told("Pod", pod),
+            warnings_of("Pod", pod),
             [
                 "Pod ns/p: spec.containers[0].resources.limit: Pod has no such field (it is ignored); did you mean limits?",
                 "Pod ns/p: spec.nodeSelectr: Pod has no such field (it is ignored); did you mean nodeSelector?",
@@ -240,16 +239,19 @@ mod tests {
         );
         let job = json!({ "spec": { "paralellism": 2, "template": { "spec": { "containers": [] } } } });
         assert_eq!(
-            told("Job", job),
+            warnings_of("Job", job),
             ["Job (no name): spec.paralellism: Job has no such field (it is ignored); did you mean parallelism?"]
         );
     }
 
     #[test]
     fn kinds_without_a_schema_and_nulls_are_not_judged() {
-        assert_eq!(told("Widget", json!({ "spec": { "a": 1 } })), Vec::<String>::new());
         assert_eq!(
-            told("Node", json!({ "spec": { "nothing": null } })),
+            warnings_of("Widget", json!({ "spec": { "a": 1 } })),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            warnings_of("Node", json!({ "spec": { "nothing": null } })),
             Vec::<String>::new()
         );
     }

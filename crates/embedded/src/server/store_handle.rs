@@ -1,5 +1,5 @@
-//! The store at value level, for kubelets, controllers and tests in this process: the same rules, without HTTP, faults,
-//! webhooks or policies. Resources are named as for `kubectl`: `pods`, `queues.scheduling.run.ai`.
+//! Direct access to the store, for kubelets, controllers and tests in this process: the same defaulting and validation, without HTTP,
+//! faults, webhooks and policies. Callers name resources as for `kubectl`: `pods`, `queues.scheduling.run.ai`.
 
 use serde_json::{Value, json};
 
@@ -7,23 +7,23 @@ use super::Server;
 use super::kinds::Kind;
 use super::object::{Key, Object, meta_text};
 use super::patch::Patch;
-use super::refusal::Refusal;
 use super::selector::Selector;
-use super::store::{Author, Cursor, DeleteOptions, Page, WatchEvent, Writing};
+use super::status_error::StatusError;
+use super::store::{Cursor, DeleteOptions, ManagerOperation, Page, WatchEvent, WriteOptions};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Who writes through the door, in `managedFields`.
+/// The manager in `managedFields` of handles without a name.
 const MANAGER: &str = "sim";
 
-/// The store without HTTP. Cheap to clone.
+/// Direct access to the store. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct StoreHandle {
     server: Server,
     manager: String,
 }
 
-impl Door {
+impl StoreHandle {
     pub(super) fn new(server: Server) -> Self {
         Self {
             server,
@@ -31,7 +31,7 @@ impl Door {
         }
     }
 
-    /// The same, with its writes booked under this name.
+    /// The same handle, with this manager in `managedFields`.
     pub fn named(self, manager: &str) -> Self {
         Self {
             manager: manager.to_owned(),
@@ -40,47 +40,47 @@ impl Door {
     }
 
     /// One object.
-    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Object, Refusal> {
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Object, StatusError> {
         let store = self.server.lock();
         let kind = store.kind_named(resource)?;
         store.get(&kind, &key(&kind, namespace, name))
     }
 
-    /// The objects of a namespace, or of all if `namespace` is empty.
-    pub fn list(&self, resource: &str, namespace: &str, selector: &Selector) -> Result<Page, Refusal> {
+    /// The objects of a namespace, or of all namespaces if `namespace` is empty.
+    pub fn list(&self, resource: &str, namespace: &str, selector: &Selector) -> Result<Page, StatusError> {
         let store = self.server.lock();
         let kind = store.kind_named(resource)?;
         Ok(store.list(&kind, namespace, selector))
     }
 
     /// A selector from texts as in `kubectl -l ... --field-selector ...`.
-    pub fn selector(&self, resource: &str, labels: &str, fields: &str) -> Result<Selector, Refusal> {
+    pub fn selector(&self, resource: &str, labels: &str, fields: &str) -> Result<Selector, StatusError> {
         let kind = self.server.lock().kind_named(resource)?;
         Selector::parse(&kind, labels, fields)
     }
 
-    /// Creates an object. Its namespace is `default` if it says none.
-    pub fn create(&self, object: Value) -> Result<Object, Refusal> {
+    /// Creates an object, in the namespace `default` if the object names none.
+    pub fn create(&self, object: Value) -> Result<Object, StatusError> {
         let mut store = self.server.lock();
         let kind = store.kind_of(&object)?;
         let namespace = namespace_of(&kind, &object);
-        store.create(&kind, &namespace, object, &self.writing())
+        store.create(&kind, &namespace, object, &self.write_options())
     }
 
-    /// Replaces an object, except for its status if that is written apart.
-    pub fn update(&self, object: Value) -> Result<Object, Refusal> {
-        self.write(object, &self.writing())
+    /// Replaces an object, without its status if the kind has a status subresource.
+    pub fn update(&self, object: Value) -> Result<Object, StatusError> {
+        self.write(object, &self.write_options())
     }
 
     /// Replaces an object's status.
-    pub fn update_status(&self, object: Value) -> Result<Object, Refusal> {
-        self.write(object, &self.writing().of_status())
+    pub fn update_status(&self, object: Value) -> Result<Object, StatusError> {
+        self.write(object, &self.write_options().of_status())
     }
 
-    /// Creates an object or, if it exists, replaces it whatever its revision.
-    pub fn put(&self, mut object: Value) -> Result<Object, Refusal> {
+    /// Creates an object, or replaces the existing one regardless of its revision.
+    pub fn put(&self, mut object: Value) -> Result<Object, StatusError> {
         match self.create(object.clone()) {
-            Err(refusal) if refusal.reason == "AlreadyExists" => {
+            Err(error) if error.reason == "AlreadyExists" => {
                 let kind = self.server.lock().kind_of(&object)?;
                 let old = self.server.lock().get(
                     &kind,
@@ -94,23 +94,29 @@ impl Door {
     }
 
     /// Patches an object.
-    pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<Object, Refusal> {
-        self.patch_with(resource, namespace, name, patch, self.writing())
+    pub fn patch(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<Object, StatusError> {
+        self.patch_with(resource, namespace, name, patch, self.write_options())
     }
 
     /// Patches an object's status.
-    pub fn patch_status(&self, resource: &str, namespace: &str, name: &str, patch: &Patch) -> Result<Object, Refusal> {
-        self.patch_with(resource, namespace, name, patch, self.writing().of_status())
+    pub fn patch_status(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        patch: &Patch,
+    ) -> Result<Object, StatusError> {
+        self.patch_with(resource, namespace, name, patch, self.write_options().of_status())
     }
 
-    /// Deletes an object; gives its last state, or the state in which it waits for its end.
+    /// Deletes an object; returns its last state, or the terminating object if grace or finalizers keep it.
     pub fn delete(
         &self,
         resource: &str,
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
-    ) -> Result<Object, Refusal> {
+    ) -> Result<Object, StatusError> {
         let mut store = self.server.lock();
         let kind = store.kind_named(resource)?;
         let deleted = store.delete(&kind, &key(&kind, namespace, name), options)?;
@@ -118,19 +124,19 @@ impl Door {
     }
 
     /// Binds a pod to a node.
-    pub fn bind(&self, namespace: &str, pod: &str, node: &str) -> Result<(), Refusal> {
+    pub fn bind(&self, namespace: &str, pod: &str, node: &str) -> Result<(), StatusError> {
         let binding = json!({"target": {"kind": "Node", "name": node}});
         self.server.lock().bind(namespace, pod, &binding, false).map(|_| ())
     }
 
-    /// Watches a resource from a revision on; from now on if none is given.
+    /// Watches a resource from a revision on, or from the latest one if `since` is `None`.
     pub fn watch(
         &self,
         resource: &str,
         namespace: &str,
         selector: Selector,
         since: Option<u64>,
-    ) -> Result<Watch, Refusal> {
+    ) -> Result<Watch, StatusError> {
         let store = self.server.lock();
         let kind = store.kind_named(resource)?;
         let since = since.unwrap_or(store.revision());
@@ -148,15 +154,15 @@ impl Door {
         self.server.lock().revision()
     }
 
-    fn writing(&self) -> Writing {
-        Writing::by(&self.manager)
+    fn write_options(&self) -> WriteOptions {
+        WriteOptions::by(&self.manager)
     }
 
-    fn write(&self, object: Value, writing: &Writing) -> Result<Object, Refusal> {
+    fn write(&self, object: Value, options: &WriteOptions) -> Result<Object, StatusError> {
         let mut store = self.server.lock();
         let kind = store.kind_of(&object)?;
         let key = key(&kind, &namespace_of(&kind, &object), meta_text(&object, "name"));
-        store.update(&kind, &key, object, writing)
+        store.update(&kind, &key, object, options)
     }
 
     fn patch_with(
@@ -165,25 +171,25 @@ impl Door {
         namespace: &str,
         name: &str,
         patch: &Patch,
-        writing: Writing,
-    ) -> Result<Object, Refusal> {
+        options: WriteOptions,
+    ) -> Result<Object, StatusError> {
         let mut store = self.server.lock();
         let kind = store.kind_named(resource)?;
         let key = key(&kind, namespace, name);
         let Patch::Apply { config, .. } = patch else {
-            let planned = store.plan_patch(&kind, &key, patch, &writing)?;
-            return store.commit_update(&kind, planned, &writing);
+            let planned = store.plan_patch(&kind, &key, patch, &options)?;
+            return store.commit_update(&kind, planned, &options);
         };
-        let writing = Writing {
-            author: Author::Apply(self.manager.clone()),
-            ..writing
+        let options = WriteOptions {
+            operation: ManagerOperation::Apply(self.manager.clone()),
+            ..options
         };
         if store.get(&kind, &key).is_err() {
-            let new = store.plan_apply_create(&kind, &key, config, &writing)?;
-            return store.commit_create(&kind, new, &writing);
+            let new = store.plan_apply_create(&kind, &key, config, &options)?;
+            return store.commit_create(&kind, new, &options);
         }
-        let planned = store.plan_patch(&kind, &key, patch, &writing)?;
-        store.commit_update(&kind, planned, &writing)
+        let planned = store.plan_patch(&kind, &key, patch, &options)?;
+        store.commit_update(&kind, planned, &options)
     }
 }
 
@@ -196,10 +202,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next event, waiting for it. An error means that the history no longer reaches back: list and watch again.
-    pub async fn next(&mut self) -> Result<WatchEvent, Refusal> {
+    /// Waits for the next event. An error means that the history no longer has the watch's revision: list and watch again.
+    pub async fn next(&mut self) -> Result<WatchEvent, StatusError> {
         loop {
-            // Seen before reading, so that a change in between wakes us.
+            // Read before the batch, so that a change in between wakes this task.
             let head = self.cursor.head.value();
             if let Some(event) = self.try_next()? {
                 return Ok(event);
@@ -208,8 +214,8 @@ impl Watch {
         }
     }
 
-    /// The next event if there is one.
-    pub fn try_next(&mut self) -> Result<Option<WatchEvent>, Refusal> {
+    /// The next event, if there is one already.
+    pub fn try_next(&mut self) -> Result<Option<WatchEvent>, StatusError> {
         if self.ready.is_empty() {
             let batch = self.server.lock().batch(&self.cursor)?;
             self.cursor.seen = batch.seen;

@@ -1,4 +1,4 @@
-//! Simulated nodes as people write them in a YAML file, and the Node objects made from them.
+//! Simulated nodes as users write them in a YAML file, and their Node objects.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 pub struct NodesFile {
     /// The nodes.
     pub nodes: Vec<NodeTemplate>,
-    /// How long pods take.
+    /// The delays of pods.
     pub delays: Delays,
 }
 
-/// How long pods take to start and to stop.
+/// The delays of a pod's start and stop.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Delays {
-    /// From being bound to running.
+    /// From the binding to running.
     pub start_seconds: f64,
-    /// From being asked to stop to being gone.
+    /// From the deletion to the removal.
     pub stop_seconds: f64,
 }
 
@@ -37,15 +37,15 @@ impl Default for Delays {
     }
 }
 
-/// One simulated node, or several alike.
+/// One simulated node, or several equal ones.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct NodeTemplate {
-    /// Name; with `count` the nodes are called `name-0`, `name-1` and so on.
+    /// The name; with `count` the nodes are `name-0`, `name-1` and so on.
     pub name: String,
-    /// How many alike; one node without a number if it is not given.
+    /// The number of nodes; one node without a number if missing.
     pub count: Option<u32>,
-    /// GPUs by profile and count, with MIG partitions: `h100:8`, `a100-40:4/1g.5gb*7`. Nothing for a node without GPUs.
+    /// GPUs by profile and count, with MIG partitions: `h100:8`, `a100-40:4/1g.5gb*7`. Empty for a node without GPUs.
     #[serde(default)]
     pub gpus: String,
     /// Cores.
@@ -54,16 +54,16 @@ pub struct NodeTemplate {
     /// Memory.
     #[serde(default = "default_memory")]
     pub memory: String,
-    /// Pods that it takes.
+    /// The largest number of pods.
     #[serde(default = "default_pods")]
     pub pods: u32,
-    /// How MIG partitions are offered: `none`, `single` or `mixed`.
+    /// The MIG strategy of the device plugin: `none`, `single` or `mixed`.
     #[serde(default)]
     pub mig_strategy: Option<String>,
-    /// Time slicing: each GPU is offered this many times.
+    /// Time slicing: the replicas of each GPU.
     #[serde(default)]
     pub replicas: Option<u32>,
-    /// More labels.
+    /// Further labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Taints as in a Node object.
@@ -82,7 +82,7 @@ fn default_pods() -> u32 {
 }
 
 impl NodesFile {
-    /// Reads a file's text.
+    /// Parses and validates a file.
     pub fn parse(text: &str) -> Result<NodesFile, String> {
         let written: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         super::nodes_file::check_numbers(&written)?;
@@ -93,7 +93,7 @@ impl NodesFile {
 }
 
 impl NodeTemplate {
-    /// A node of this name with these GPUs, everything else as usual.
+    /// A node of this name with these GPUs, and defaults for the rest.
     pub fn new(name: &str, gpus: &str) -> NodeTemplate {
         NodeTemplate {
             name: name.to_owned(),
@@ -109,7 +109,7 @@ impl NodeTemplate {
         }
     }
 
-    /// The names of its nodes.
+    /// The names of the nodes.
     pub fn names(&self) -> Vec<String> {
         match self.count {
             None => vec![self.name.clone()],
@@ -117,7 +117,7 @@ impl NodeTemplate {
         }
     }
 
-    /// The GPUs of the node of this name; `None` if it has none.
+    /// The GPUs of the node of this name; `None` for a node without GPUs.
     pub(super) fn gpus(&self, name: &str) -> Result<Option<NodeGpus>, String> {
         if self.gpus.is_empty() {
             return Ok(None);
@@ -157,7 +157,7 @@ impl NodeTemplate {
         json!({ "metadata": { "name": name, "labels": labels }, "spec": { "taints": self.taints } })
     }
 
-    /// The resources of the Node's status: capacity and allocatable.
+    /// Capacity and allocatable of the Node's status.
     pub(super) fn resources(&self, gpus: Option<&NodeGpus>) -> (Value, Value) {
         let plain = json!({ "cpu": self.cpu, "memory": self.memory, "pods": self.pods.to_string() });
         let (mut capacity, mut allocatable) = (plain.clone(), plain);

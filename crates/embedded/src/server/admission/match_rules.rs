@@ -1,21 +1,21 @@
-//! Whether a webhook or a policy has a say about a write. Pure.
+//! Which webhooks and policies apply to a write: resource rules, selectors, match conditions. Pure.
 
 use serde_json::Value;
 
-use super::{Attempt, Opinions};
+use super::{AdmissionConfig, Attributes};
 use crate::server::expressions;
 use crate::server::selector::Selector;
 
-/// Whether any rule of the list covers the write.
-pub(super) fn any_rule(rules: &Value, attempt: &Attempt<'_>) -> bool {
+/// Whether a rule of the list matches the write.
+pub(super) fn any_rule(rules: &Value, attributes: &Attributes<'_>) -> bool {
     rules
         .as_array()
         .into_iter()
         .flatten()
-        .any(|rule| rule_covers(rule, attempt))
+        .any(|rule| rule_covers(rule, attributes))
 }
 
-fn rule_covers(rule: &Value, attempt: &Attempt<'_>) -> bool {
+fn rule_covers(rule: &Value, attributes: &Attributes<'_>) -> bool {
     let lists = |field: &str, word: &str| {
         rule[field]
             .as_array()
@@ -24,48 +24,48 @@ fn rule_covers(rule: &Value, attempt: &Attempt<'_>) -> bool {
             .any(|v| v == "*" || v == word)
     };
     let scope = match rule["scope"].as_str() {
-        Some("Cluster") => !attempt.kind.namespaced(),
-        Some("Namespaced") => attempt.kind.namespaced(),
+        Some("Cluster") => !attributes.kind.namespaced(),
+        Some("Namespaced") => attributes.kind.namespaced(),
         _ => true,
     };
     let names = rule["resourceNames"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let named = names.is_empty() || names.iter().any(|n| n == attempt.name);
+    let named = names.is_empty() || names.iter().any(|n| n == attributes.name);
     scope
         && named
-        && lists("operations", attempt.operation.as_str())
-        && lists("apiGroups", &attempt.kind.group)
-        && lists("apiVersions", &attempt.kind.version)
+        && lists("operations", attributes.operation.as_str())
+        && lists("apiGroups", &attributes.kind.group)
+        && lists("apiVersions", &attributes.kind.version)
         && rule["resources"]
             .as_array()
             .into_iter()
             .flatten()
-            .any(|r| resource_covers(r.as_str().unwrap_or(""), attempt))
+            .any(|r| resource_covers(r.as_str().unwrap_or(""), attributes))
 }
 
-fn resource_covers(pattern: &str, attempt: &Attempt<'_>) -> bool {
+fn resource_covers(pattern: &str, attributes: &Attributes<'_>) -> bool {
     let (resource, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
-    let resource_fits = resource == "*" || resource == attempt.kind.plural;
-    resource_fits && (sub == attempt.subresource || sub == "*")
+    let resource_fits = resource == "*" || resource == attributes.kind.plural;
+    resource_fits && (sub == attributes.subresource || sub == "*")
 }
 
-/// Whether namespace and object are selected by the two selectors of `place`.
-pub(super) fn selected(place: &Value, opinions: &Opinions, attempt: &Attempt<'_>) -> bool {
+/// Whether `matcher`'s namespaceSelector and objectSelector select the write.
+pub(super) fn selected(matcher: &Value, config: &AdmissionConfig, attributes: &Attributes<'_>) -> bool {
     let fits = |selector: &Value, object: &Value| {
         selector.is_null()
             || Selector::of_object(selector).is_some_and(|s| s.matches_labels(&object["metadata"]["labels"]))
     };
-    let in_namespace = attempt.kind.namespaced() || attempt.kind.is("", "namespaces");
-    let namespace_fits = !in_namespace || fits(&place["namespaceSelector"], &opinions.namespace);
-    let object_selector = &place["objectSelector"];
+    let in_namespace = attributes.kind.namespaced() || attributes.kind.is("", "namespaces");
+    let namespace_fits = !in_namespace || fits(&matcher["namespaceSelector"], &config.namespace);
+    let object_selector = &matcher["objectSelector"];
     let exists = |value: &Value| !value.is_null();
     let object_fits = object_selector.is_null()
-        || (exists(attempt.object()) && fits(object_selector, attempt.object()))
-        || (exists(attempt.old_object()) && fits(object_selector, attempt.old_object()));
+        || (exists(attributes.object()) && fits(object_selector, attributes.object()))
+        || (exists(attributes.old_object()) && fits(object_selector, attributes.old_object()));
     namespace_fits && object_fits
 }
 
-/// What CEL expressions may speak of.
-pub(super) struct Scope {
+/// The variables of CEL expressions.
+pub(super) struct CelVariables {
     request: Value,
     object: Value,
     old: Value,
@@ -73,13 +73,13 @@ pub(super) struct Scope {
     pub(super) variables: Value,
 }
 
-impl Scope {
-    pub(super) fn of(attempt: &Attempt<'_>, opinions: &Opinions) -> Self {
+impl CelVariables {
+    pub(super) fn of(attributes: &Attributes<'_>, config: &AdmissionConfig) -> Self {
         Self {
-            request: attempt.request(""),
-            object: as_typed(attempt, attempt.object()),
-            old: as_typed(attempt, attempt.old_object()),
-            namespace: opinions.namespace.clone(),
+            request: attributes.request(""),
+            object: as_typed(attributes, attributes.object()),
+            old: as_typed(attributes, attributes.old_object()),
+            namespace: config.namespace.clone(),
             variables: Value::Object(serde_json::Map::new()),
         }
     }
@@ -95,7 +95,7 @@ impl Scope {
         ]
     }
 
-    /// Whether all conditions hold. One that is false outweighs one that can't be evaluated, as in Kubernetes.
+    /// Whether all conditions are true. A false condition outweighs an error of another one, as in Kubernetes.
     pub(super) fn conditions_hold(&self, conditions: &Value) -> Result<bool, String> {
         let mut problem = None;
         for condition in conditions.as_array().into_iter().flatten() {
@@ -110,10 +110,10 @@ impl Scope {
     }
 }
 
-/// An object as expressions see it. A field of a built-in kind that is null is absent: the real server decodes these kinds into
-/// structs, which have no nulls. Custom resources keep theirs.
-fn as_typed(attempt: &Attempt<'_>, object: &Value) -> Value {
-    match &attempt.kind.custom {
+/// The object as CEL expressions see it. Null fields of built-in kinds are absent, because the real server decodes these kinds into
+/// structs. Custom resources keep null fields.
+fn as_typed(attributes: &Attributes<'_>, object: &Value) -> Value {
+    match &attributes.kind.custom {
         None => without_nulls(object),
         Some(_) => object.clone(),
     }

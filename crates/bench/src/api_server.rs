@@ -1,4 +1,4 @@
-//! A real API server: kai's definitions are installed there, and load is put on it. Starting and stopping it is `.ci/bench`'s matter.
+//! A real API server: installs kai's CustomResourceDefinitions and creates nodes and pods. `.ci/bench` starts and stops the server.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -14,28 +14,28 @@ use kai_embedded::kubelet::NodeTemplate;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// Calls at a time, as the scheduler makes them.
+/// Concurrent calls, as many as the scheduler makes.
 pub(crate) const IN_FLIGHT: usize = 64;
-/// What the field manager of the installation is called.
-const MANAGER: &str = "kai-bench";
-/// How often conditions are looked at.
-const GLANCE: Duration = Duration::from_millis(50);
-/// Whatever takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The field manager of the installation.
+const FIELD_MANAGER: &str = "kai-bench";
+/// The pause between two checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest wait for a condition.
+const WAIT_MAX: Duration = Duration::from_secs(300);
 /// The namespace of all pods.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// Which server, and how to get in.
-pub(crate) struct Kube {
-    /// A user who may do everything.
+/// The server and its credentials.
+pub(crate) struct ApiServer {
+    /// The client of the benchmark, with all rights.
     pub(crate) client: Client,
-    /// As kai is: its account, and no limits of the server's fairness between clients.
+    /// The kubeconfig of `kai`: its service account, in a group that is exempt from API priority and fairness.
     pub(crate) kubeconfig: tempfile::NamedTempFile,
 }
 
-impl Kube {
-    /// Installs kai's definitions.
-    pub(crate) async fn install(path: PathBuf) -> anyhow::Result<Kube> {
+impl ApiServer {
+    /// Installs kai's CustomResourceDefinitions.
+    pub(crate) async fn install(path: PathBuf) -> anyhow::Result<ApiServer> {
         let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
         let client = Client::connect(&ClientConfig::Kubeconfig(path)).await?;
         for user in config["users"].as_array_mut().context("users")? {
@@ -44,11 +44,11 @@ impl Kube {
         }
         let kubeconfig = tempfile::NamedTempFile::new()?;
         std::fs::write(kubeconfig.path(), config.to_string())?;
-        let kube = Kube { client, kubeconfig };
+        let server = ApiServer { client, kubeconfig };
         let namespaces = [keys::SYSTEM_NAMESPACE, keys::RESERVATION]
             .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
         for object in namespaces.into_iter().chain(kai_api::crd::crds()) {
-            kube.apply(object).await?;
+            server.apply(object).await?;
         }
         for resource in [
             kai_api::Queue::RESOURCE,
@@ -58,11 +58,11 @@ impl Kube {
         ] {
             let selection = Selection::default();
             until("the definitions to be served", async || {
-                kube.client.list_values(&resource, &selection).await.is_ok()
+                server.client.list_values(&resource, &selection).await.is_ok()
             })
             .await?;
         }
-        Ok(kube)
+        Ok(server)
     }
 
     async fn apply(&self, object: Value) -> anyhow::Result<()> {
@@ -80,23 +80,23 @@ impl Kube {
             name: &name,
         };
         let patch = Patch::Apply {
-            manager: MANAGER,
+            manager: FIELD_MANAGER,
             fields: object,
         };
         self.client.patch(target, Part::Object, patch).await?;
         Ok(())
     }
 
-    /// Watches of the load's own.
+    /// New watches for the benchmark itself.
     pub(crate) fn context(&self) -> Context {
         Context::new(self.client.clone(), Clock::System)
     }
 
-    /// Adds nodes with these GPUs. Nobody plays their kubelets.
+    /// Adds nodes with these GPUs, without running kubelets.
     pub(crate) async fn add_nodes(&self, name: &str, count: usize, gpus: &str) -> anyhow::Result<()> {
         let kubelets = kai_embedded::kubelet::Kubelets::new(&self.context(), kai_embedded::kubelet::Delays::default());
         let (name, gpus) = (name.to_owned(), gpus.to_owned());
-        in_parallel(count, move |at| {
+        run_in_parallel(count, move |at| {
             let (kubelets, template) = (kubelets.clone(), NodeTemplate::new(&format!("{name}-{at}"), &gpus));
             async move { kubelets.add(&template).await.map_err(anyhow::Error::msg) }
         })
@@ -117,7 +117,7 @@ impl Kube {
                     break;
                 }
                 let (client, resource, found) = (self.client.clone(), resource.clone(), Arc::new(found));
-                in_parallel(found.len(), move |at| {
+                run_in_parallel(found.len(), move |at| {
                     let (client, resource, found) = (client.clone(), resource.clone(), Arc::clone(&found));
                     async move {
                         let metadata = &found[at]["metadata"];
@@ -139,7 +139,7 @@ impl Kube {
         Ok(())
     }
 
-    /// Removes kai's webhooks and all that a part made.
+    /// Removes kai's webhooks and the objects of a part.
     pub(crate) async fn clean(&self) -> anyhow::Result<()> {
         kai_controllers::admission::uninstall(&self.client).await?;
         let kinds = [
@@ -154,7 +154,7 @@ impl Kube {
     /// Creates one-GPU pods `name-0` and so on.
     pub(crate) async fn create_pods(&self, name: &str, count: usize, scheduler: &str) -> anyhow::Result<()> {
         let (client, name, scheduler) = (self.client.clone(), name.to_owned(), scheduler.to_owned());
-        in_parallel(count, move |at| {
+        run_in_parallel(count, move |at| {
             let (client, body) = (client.clone(), one_gpu_pod(&format!("{name}-{at}"), &scheduler));
             async move {
                 Ok(client
@@ -167,7 +167,7 @@ impl Kube {
     }
 }
 
-/// A pod as a training job would have it.
+/// A pod like that of a training job.
 pub(crate) fn one_gpu_pod(name: &str, scheduler: &str) -> Value {
     let amounts = json!({ "cpu": "1", "memory": "4Gi", "nvidia.com/gpu": "1" });
     json!({
@@ -189,8 +189,8 @@ pub(crate) fn one_gpu_pod(name: &str, scheduler: &str) -> Value {
     })
 }
 
-/// Does something `count` times, so many at a time as the scheduler writes. The first failure ends it.
-pub(crate) async fn in_parallel<F>(
+/// Runs `work` `count` times, [`IN_FLIGHT`] at a time. The first error ends it.
+pub(crate) async fn run_in_parallel<F>(
     count: usize,
     work: impl Fn(usize) -> F + Send + Sync + 'static,
 ) -> anyhow::Result<()>
@@ -221,39 +221,39 @@ where
 pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
     let waited = async {
         while !holds().await {
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waited)
+    tokio::time::timeout(WAIT_MAX, waited)
         .await
         .with_context(|| format!("waiting for {what}"))
 }
 
-/// How far the server's audit log goes by now; 0 where there is none.
-pub(crate) fn audit_mark() -> u64 {
+/// The length of the server's audit log; 0 without a log.
+pub(crate) fn audit_log_len() -> u64 {
     let path = std::env::var_os("KAI_KUBE_AUDIT");
     let metadata = path.and_then(|path| std::fs::metadata(path).ok());
     metadata.map_or(0, |metadata| metadata.len())
 }
 
-/// The writes that the audit log has after the mark, by verb and resource.
-pub(crate) fn writes_since(mark: u64) -> anyhow::Result<BTreeMap<String, usize>> {
+/// The writes in the audit log after this offset, by verb and resource.
+pub(crate) fn writes_since(offset: u64) -> anyhow::Result<BTreeMap<String, usize>> {
     let mut counts = BTreeMap::new();
     let Some(path) = std::env::var_os("KAI_KUBE_AUDIT") else {
         return Ok(counts);
     };
     let mut log = std::fs::File::open(path)?;
-    log.seek(SeekFrom::Start(mark))?;
+    log.seek(SeekFrom::Start(offset))?;
     for line in BufReader::new(log).lines() {
-        // The last one may be half written.
-        let Ok(entry) = serde_json::from_str::<Entry>(&line?) else {
+        // The last line may be incomplete.
+        let Ok(event) = serde_json::from_str::<AuditEvent>(&line?) else {
             continue;
         };
-        if !["create", "update", "patch", "delete"].contains(&&*entry.verb) {
+        if !["create", "update", "patch", "delete"].contains(&&*event.verb) {
             continue;
         }
-        let mut what = format!("{} {}", entry.verb, entry.object.resource);
-        if let Some(part) = &entry.object.subresource {
+        let mut what = format!("{} {}", event.verb, event.object.resource);
+        if let Some(part) = &event.object.subresource {
             what.push('/');
             what.push_str(part);
         }
@@ -262,17 +262,17 @@ pub(crate) fn writes_since(mark: u64) -> anyhow::Result<BTreeMap<String, usize>>
     Ok(counts)
 }
 
-/// A line of the audit log.
+/// An event of the audit log.
 #[derive(serde::Deserialize)]
-struct Entry {
+struct AuditEvent {
     verb: String,
     #[serde(rename = "objectRef", default)]
-    object: Reference,
+    object: ObjectReference,
 }
 
 #[derive(Default, serde::Deserialize)]
 #[serde(default)]
-struct Reference {
+struct ObjectReference {
     resource: String,
     subresource: Option<String>,
 }

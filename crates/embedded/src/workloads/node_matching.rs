@@ -1,8 +1,8 @@
-//! Whether a pod template may run on a node: node selector, required node affinity, taints. For daemon sets. Pure.
+//! Whether a DaemonSet's pod may run on a node: node selector, required node affinity, taints. Pure.
 
 use serde_json::{Value, json};
 
-/// Taints that pods of daemon sets bear: they are to run on nodes that are about to be ready, or not to be used by others.
+/// Taints that all pods of DaemonSets tolerate.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -12,14 +12,14 @@ const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
-/// The tolerations that every pod of a daemon set has.
+/// The tolerations of all pods of DaemonSets.
 pub(super) fn daemon_tolerations() -> impl Iterator<Item = Value> {
     TOLERATED
         .iter()
         .map(|(key, effect)| json!({ "key": key, "operator": "Exists", "effect": effect }))
 }
 
-/// Whether a pod with this spec may be put on the node.
+/// Whether a pod with this spec may run on the node.
 pub(super) fn may_run_on(spec: &Value, node: &Value) -> bool {
     let labels = &node["metadata"]["labels"];
     let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
@@ -69,7 +69,7 @@ fn requirement_holds(requirement: &Value, labels: &Value) -> bool {
     }
 }
 
-/// A taint of the node that keeps the pod away.
+/// A taint of the node that the pod does not tolerate.
 fn untolerated<'a>(spec: &Value, node: &'a Value) -> Option<&'a Value> {
     let tolerations: Vec<Value> = spec["tolerations"]
         .as_array()

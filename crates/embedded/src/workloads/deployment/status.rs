@@ -1,4 +1,4 @@
-//! The status of a deployment: its counters and conditions. Pure.
+//! The status of a Deployment: counters and conditions. Pure.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Plan, Rollout};
 use crate::workloads::conditions::{self, Condition};
 
 impl Rollout<'_> {
-    pub(super) fn report(&self, plan: &mut Plan, now: Timestamp) {
+    pub(super) fn set_status(&self, plan: &mut Plan, now: Timestamp) {
         let sum = |field: &str| self.all().map(|set| set.counter(field)).sum::<i64>();
         let available = sum("availableReplicas");
         let mut status = json!({
@@ -21,13 +21,13 @@ impl Rollout<'_> {
             "unavailableReplicas": (self.wanted_in_all() - available).max(0),
         });
         let mut list = vec![self.availability(available)];
-        let (progress, again_in) = self.progress(plan, &status, now);
+        let (progress, requeue_after) = self.progress(plan, &status, now);
         list.extend(progress);
         list.extend(self.failure());
         let now_text = kai_cluster::whole_seconds(now);
         status["conditions"] = conditions::list_with_update_times(&self.deployment.status, &list, &now_text);
         plan.status = status;
-        plan.again_in = again_in;
+        plan.requeue_after = requeue_after;
     }
 
     fn availability(&self, available: i64) -> Condition {
@@ -52,22 +52,14 @@ impl Rollout<'_> {
         }
     }
 
-    /// Whether the rollout goes on, and when it will have taken too long.
+    /// The condition `Progressing`, and the time until its deadline.
     fn progress(&self, plan: &Plan, status: &Value, now: Timestamp) -> (Option<Condition>, Option<Duration>) {
-        let of = |status, reason, message| {
-            Some(Condition {
-                kind: "Progressing",
-                status,
-                reason,
-                message,
-            })
-        };
         let Some(deadline) = self.deployment.spec["progressDeadlineSeconds"].as_i64() else {
             return (None, None);
         };
         if self.deployment.spec["paused"] == true {
             return (
-                of("Unknown", "DeploymentPaused", "Deployment is paused".to_owned()),
+                progressing("Unknown", "DeploymentPaused", "Deployment is paused".to_owned()),
                 None,
             );
         }
@@ -79,15 +71,27 @@ impl Rollout<'_> {
                 .as_ref()
                 .map_or(&Value::Null, |set| &set["metadata"]["name"]);
             let message = format!("Created new replica set {name}");
-            return (of("True", "NewReplicaSetCreated", message), None);
+            return (progressing("True", "NewReplicaSetCreated", message), None);
         };
         let complete = ["replicas", "updatedReplicas", "availableReplicas"]
             .iter()
             .all(|field| status[field] == replicas);
         if complete {
             let message = format!("{set} has successfully progressed.");
-            return (of("True", "NewReplicaSetAvailable", message), None);
+            return (progressing("True", "NewReplicaSetAvailable", message), None);
         }
+        self.progress_until_deadline(&set, status, deadline, now)
+    }
+
+    /// The same for a rollout that is not complete: it progresses or has exceeded its deadline.
+    fn progress_until_deadline(
+        &self,
+        set: &str,
+        status: &Value,
+        deadline: i64,
+        now: Timestamp,
+    ) -> (Option<Condition>, Option<Duration>) {
+        let replicas = self.deployment.replicas();
         let before = conditions::find(&self.deployment.status, "Progressing");
         let was_complete = before["reason"] == "NewReplicaSetAvailable";
         let grew = ["updatedReplicas", "readyReplicas", "availableReplicas"]
@@ -101,7 +105,7 @@ impl Rollout<'_> {
         match rest {
             Some(rest) if !moved && !was_complete && rest <= 0 => {
                 let message = format!("{set} has timed out progressing.");
-                (of("False", "ProgressDeadlineExceeded", message), None)
+                (progressing("False", "ProgressDeadlineExceeded", message), None)
             }
             _ => {
                 let counted = format!(
@@ -113,13 +117,13 @@ impl Rollout<'_> {
                 } else {
                     rest.unwrap_or(deadline)
                 };
-                let again_in = Duration::from_secs(u64::try_from(rest).unwrap_or(0));
-                (of("True", "ReplicaSetUpdated", counted), Some(again_in))
+                let requeue_after = Duration::from_secs(u64::try_from(rest).unwrap_or(0));
+                (progressing("True", "ReplicaSetUpdated", counted), Some(requeue_after))
             }
         }
     }
 
-    /// What keeps replica sets from creating pods.
+    /// The condition `ReplicaFailure`, if a ReplicaSet has it.
     fn failure(&self) -> Option<Condition> {
         let mut failed = self.all().map(|set| conditions::find(&set.status, "ReplicaFailure"));
         let failed = failed.find(|condition| condition["status"] == "True")?;
@@ -130,4 +134,13 @@ impl Rollout<'_> {
             message: failed["message"].as_str().unwrap_or_default().to_owned(),
         })
     }
+}
+
+fn progressing(status: &'static str, reason: &'static str, message: String) -> Option<Condition> {
+    Some(Condition {
+        kind: "Progressing",
+        status,
+        reason,
+        message,
+    })
 }

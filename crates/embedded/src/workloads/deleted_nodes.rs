@@ -1,4 +1,4 @@
-//! Pods of nodes that were deleted are deleted too: no kubelet is left that would do it.
+//! Deletes the pods of deleted nodes, as the pod garbage collector does: no kubelet is left to remove them.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use kai_api::{Object, ObjectKey};
 use kai_cluster::{Deletion, Error, Part, Patch, Selection, Target};
 use serde_json::json;
 
-use super::shell::Again;
+use super::reconcile::RequeueAfter;
 use super::{Inner, Kind};
 
-/// How long a node has to be gone, as in kube-controller-manager: it may be registered again.
+/// The pause before the pods of a missing node are deleted, as in kube-controller-manager: the node may register again.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
 impl Inner {
-    /// Has a node looked for after a while, unless it is there.
-    pub(super) fn look_for_node(&self, node: &str) {
+    /// Enqueues a check of a node that does not exist.
+    pub(super) fn enqueue_if_node_is_missing(&self, node: &str) {
         let key = ObjectKey::new("", node);
         if self.context.informers.nodes().is_synced() && self.context.informers.nodes().get(&key).is_none() {
-            self.queue.add_after((Kind::LostNode, key), QUARANTINE);
+            self.queue.add_after((Kind::DeletedNode, key), QUARANTINE);
         }
     }
 
-    /// Deletes the pods of a node that is not there.
-    pub(super) async fn lost_node(&self, key: &ObjectKey) -> Result<Again, Error> {
+    /// Deletes the pods of a node if it still does not exist.
+    pub(super) async fn deleted_node(&self, key: &ObjectKey) -> Result<RequeueAfter, Error> {
         let client = &self.context.client;
         if client
             .get_metadata(Target::of::<kai_api::Node>("", &key.name))

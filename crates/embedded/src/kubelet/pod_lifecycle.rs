@@ -1,4 +1,4 @@
-//! A pod on a simulated node, from being bound to being gone: what the kubelet writes at which stage.
+//! The stages of a pod on a simulated node, from the binding to the removal, and what the kubelet writes at each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use kai_engine::model::PodPhase;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::machine::{self, Rejection};
-use super::{EXIT_CODE, Inner, Life, RUN_SECONDS, Stage, holdings, status};
+use super::node::{self, Rejection};
+use super::{EXIT_CODE, Inner, PodRecord, RUN_SECONDS, Stage, pod_gpus, pod_status};
 
-/// How often a kubelet looks again for a ConfigMap that a pod needs.
-const MISSING_RETRY: Duration = Duration::from_secs(1);
-/// A pod that is to run for longer runs for ever: clocks can't count to every number that people write.
+/// The pause before the kubelet checks again for a missing ConfigMap, or for a node that is not ready.
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+/// The longest run time. A pod with a longer one never ends by itself: larger times overflow the clock.
 const RUN_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Inner {
@@ -24,41 +24,41 @@ impl Inner {
             .as_deref()
             .and_then(|pod| pod.metadata.uid.as_deref())
             .unwrap_or_default();
-        self.forget_predecessor(key, uid);
+        self.release_replaced_pod(key, uid);
         let Some(pod) = &pod else { return Ok(WorkResult::Done) };
         let Some(node) = pod.node_name() else {
             return Ok(WorkResult::Done);
         };
-        match self.lock().machines.get(node) {
-            Some(machine) if machine.ready => {}
-            Some(_) => return Ok(WorkResult::RequeueAfter(MISSING_RETRY)),
+        match self.lock().nodes.get(node) {
+            Some(node) if node.ready => {}
+            Some(_) => return Ok(WorkResult::RequeueAfter(RETRY_PERIOD)),
             None => return Ok(WorkResult::Done),
         }
         if pod.metadata.deletion_timestamp.is_some() {
             return self.stop(key, uid).await;
         }
-        let life = self.lock().pods.get(key).cloned();
-        match life {
-            None => self.take_in(key, pod, node).await,
-            Some(life) => self.advance(key, &life).await,
+        let record = self.lock().pods.get(key).cloned();
+        match record {
+            None => self.admit_pod(key, pod, node).await,
+            Some(record) => self.advance(key, &record).await,
         }
     }
 
-    /// A pod that is gone, or was followed by another of the same name, leaves its machine.
-    fn forget_predecessor(&self, key: &ObjectKey, uid: &str) {
+    /// Releases the pod of this name if it is gone or replaced by a pod with another uid.
+    fn release_replaced_pod(&self, key: &ObjectKey, uid: &str) {
         let mut state = self.lock();
-        let Some(life) = state.pods.get(key) else { return };
-        if life.uid == uid {
+        let Some(record) = state.pods.get(key) else { return };
+        if record.uid == uid {
             return;
         }
-        let (node, uid) = (life.node.clone(), life.uid.clone());
+        let (node, uid) = (record.node.clone(), record.uid.clone());
         state.pods.remove(key);
-        if let Some(machine) = state.machines.get_mut(&node) {
-            machine.release(&uid);
+        if let Some(node) = state.nodes.get_mut(&node) {
+            node.release(&uid);
         }
     }
 
-    async fn take_in(
+    async fn admit_pod(
         &self,
         key: &ObjectKey,
         slim: &kai_api::Pod,
@@ -74,10 +74,10 @@ impl Inner {
         };
         let admitted = {
             let mut state = self.lock();
-            let Some(machine) = state.machines.get_mut(node) else {
+            let Some(node) = state.nodes.get_mut(node) else {
                 return Ok(WorkResult::Done);
             };
-            machine.admit(&spec).map(drop)
+            node.admit(&spec).map(drop)
         };
         if let Err(rejection) = admitted {
             return self.reject(key, &rejection).await;
@@ -87,7 +87,7 @@ impl Inner {
         state.addresses = state.addresses.wrapping_add(1);
         let [_, a, b, c] = state.addresses.to_be_bytes();
         let since = Instant::now();
-        let life = Life {
+        let record = PodRecord {
             uid: spec.uid,
             node: node.to_owned(),
             object: Arc::new(object),
@@ -99,7 +99,7 @@ impl Inner {
             stopping: None,
             address: format!("10.{a}.{b}.{c}"),
         };
-        state.pods.insert(key.clone(), life);
+        state.pods.insert(key.clone(), record);
         Ok(WorkResult::RequeueAfter(Duration::from_secs_f64(
             self.delays.start_seconds.max(0.0),
         )))
@@ -107,12 +107,12 @@ impl Inner {
 
     async fn reject(&self, key: &ObjectKey, rejection: &Rejection) -> Result<WorkResult, kai_cluster::Error> {
         tracing::info!(%key, reason = rejection.reason, "a simulated kubelet rejects a pod");
-        self.write_last(key, status::rejected(rejection)).await?;
+        self.write_terminal_status(key, pod_status::rejected(rejection)).await?;
         Ok(WorkResult::Done)
     }
 
-    async fn advance(&self, key: &ObjectKey, life: &Life) -> Result<WorkResult, kai_cluster::Error> {
-        match life.stage {
+    async fn advance(&self, key: &ObjectKey, record: &PodRecord) -> Result<WorkResult, kai_cluster::Error> {
+        match record.stage {
             Stage::Starting { since } => {
                 let start = since + Duration::from_secs_f64(self.delays.start_seconds.max(0.0));
                 if let Some(rest) = start
@@ -121,11 +121,11 @@ impl Inner {
                 {
                     return Ok(WorkResult::RequeueAfter(rest));
                 }
-                self.start(key, life).await
+                self.start(key, record).await
             }
             Stage::Running { since } => {
-                self.reserve(key, life).await?;
-                let Some(run) = annotation(&life.object, RUN_SECONDS).and_then(run_time) else {
+                self.annotate_reservation_pod(key, record).await?;
+                let Some(run) = annotation(&record.object, RUN_SECONDS).and_then(run_time) else {
                     return Ok(WorkResult::Done);
                 };
                 let end = since + run;
@@ -135,60 +135,60 @@ impl Inner {
                 {
                     return Ok(WorkResult::RequeueAfter(rest));
                 }
-                let code = annotation(&life.object, EXIT_CODE)
+                let code = annotation(&record.object, EXIT_CODE)
                     .and_then(|text| text.parse().ok())
                     .unwrap_or(0);
-                self.exit(key, life, code).await?;
+                self.exit(key, record, code).await?;
                 Ok(WorkResult::Done)
             }
             Stage::Ended => Ok(WorkResult::Done),
         }
     }
 
-    async fn start(&self, key: &ObjectKey, life: &Life) -> Result<WorkResult, kai_cluster::Error> {
+    async fn start(&self, key: &ObjectKey, record: &PodRecord) -> Result<WorkResult, kai_cluster::Error> {
         let now = self.context.clock.now_text();
         let mut shared = Vec::new();
-        for name in status::needed_config_maps(&life.object) {
+        for name in pod_status::needed_config_maps(&record.object) {
             let target = Target::of::<kai_api::ConfigMap>(&key.namespace, &name);
             if let Some(map) = self.context.client.get_value(target).await? {
-                shared.extend(holdings::visible_gpus(&life.object, &name, &map));
+                shared.extend(pod_gpus::visible_gpus(&record.object, &name, &map));
             } else {
                 let message = format!("configmap \"{name}\" not found");
                 self.write(
                     key,
-                    status::waiting(&life.object, &now, "CreateContainerConfigError", &message),
+                    pod_status::waiting(&record.object, &now, "CreateContainerConfigError", &message),
                 )
                 .await?;
-                return Ok(WorkResult::RequeueAfter(MISSING_RETRY));
+                return Ok(WorkResult::RequeueAfter(RETRY_PERIOD));
             }
         }
-        if let Some(machine) = self.lock().machines.get_mut(&life.node) {
-            machine.share(&life.uid, shared);
+        if let Some(node) = self.lock().nodes.get_mut(&record.node) {
+            node.share(&record.uid, shared);
         }
-        self.write(key, status::running(&life.object, &now, &life.address))
+        self.write(key, pod_status::running(&record.object, &now, &record.address))
             .await?;
-        self.set_stage(key, life, Stage::Running { since: Instant::now() });
-        self.reserve(key, life).await?;
+        self.set_stage(key, record, Stage::Running { since: Instant::now() });
+        self.annotate_reservation_pod(key, record).await?;
         Ok(WorkResult::RequeueAfter(Duration::ZERO))
     }
 
-    /// The node agent's duty: a reservation pod is told which GPU it holds.
-    async fn reserve(&self, key: &ObjectKey, life: &Life) -> Result<(), kai_cluster::Error> {
+    /// Annotates a reservation pod with its GPU, as the node agent does.
+    async fn annotate_reservation_pod(&self, key: &ObjectKey, record: &PodRecord) -> Result<(), kai_cluster::Error> {
         let ours =
-            *key.namespace == *keys::RESERVATION && life.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
-        if !ours || annotation(&life.object, keys::RESERVED_GPU).is_some() {
+            *key.namespace == *keys::RESERVATION && record.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
+        if !ours || annotation(&record.object, keys::RESERVED_GPU).is_some() {
             return Ok(());
         }
         let uuids = {
             let mut state = self.lock();
-            let tenant = state
-                .machines
-                .get_mut(&life.node)
-                .and_then(|machine| machine.tenant(&life.uid));
-            tenant.map(machine::Tenant::gpu_uuids).unwrap_or_default()
+            let admitted = state
+                .nodes
+                .get_mut(&record.node)
+                .and_then(|node| node.admitted_pod(&record.uid));
+            admitted.map(node::AdmittedPod::gpu_uuids).unwrap_or_default()
         };
         let [uuid] = &uuids[..] else { return Ok(()) };
-        let body = json!({ "metadata": { "uid": life.uid, "annotations": { keys::RESERVED_GPU: uuid } } });
+        let body = json!({ "metadata": { "uid": record.uid, "annotations": { keys::RESERVED_GPU: uuid } } });
         let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         self.context
             .client
@@ -197,34 +197,45 @@ impl Inner {
             .map(drop)
     }
 
-    pub(super) async fn exit(&self, key: &ObjectKey, life: &Life, exit_code: i64) -> Result<(), kai_cluster::Error> {
+    pub(super) async fn exit(
+        &self,
+        key: &ObjectKey,
+        record: &PodRecord,
+        exit_code: i64,
+    ) -> Result<(), kai_cluster::Error> {
         let now = self.context.clock.now_text();
-        self.end(key, life, status::ended(&life.object, &now, exit_code)).await
+        self.end(key, record, pod_status::ended(&record.object, &now, exit_code))
+            .await
     }
 
-    /// The pod is over, with this status.
-    pub(super) async fn end(&self, key: &ObjectKey, life: &Life, status: Value) -> Result<(), kai_cluster::Error> {
-        self.release(life);
-        self.write_last(key, status).await?;
-        self.set_stage(key, life, Stage::Ended);
+    /// Ends a pod with this status.
+    pub(super) async fn end(
+        &self,
+        key: &ObjectKey,
+        record: &PodRecord,
+        status: Value,
+    ) -> Result<(), kai_cluster::Error> {
+        self.release(record);
+        self.write_terminal_status(key, status).await?;
+        self.set_stage(key, record, Stage::Ended);
         Ok(())
     }
 
-    /// Stops a pod that was asked to go, then takes its object away.
+    /// Stops a deleted pod, then removes its object.
     async fn stop(&self, key: &ObjectKey, uid: &str) -> Result<WorkResult, kai_cluster::Error> {
-        if let Some(rest) = self.time_to_stop(key, uid) {
+        if let Some(rest) = self.remaining_stop_time(key, uid) {
             return Ok(WorkResult::RequeueAfter(rest));
         }
-        // Before others can know that the pod is gone: the scheduler may hear of it sooner than this watch does.
-        let life = self.lock().pods.get(key).filter(|life| life.uid == uid).cloned();
-        if let Some(life) = life {
-            self.release(&life);
+        // Before the removal: the scheduler's watch may show the removal before this watch does.
+        let record = self.lock().pods.get(key).filter(|record| record.uid == uid).cloned();
+        if let Some(record) = record {
+            self.release(&record);
         }
-        self.take_away(key, uid).await?;
+        self.remove_pod_object(key, uid).await?;
         Ok(WorkResult::Done)
     }
 
-    async fn take_away(&self, key: &ObjectKey, uid: &str) -> Result<(), kai_cluster::Error> {
+    async fn remove_pod_object(&self, key: &ObjectKey, uid: &str) -> Result<(), kai_cluster::Error> {
         let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         let deletion = Deletion {
             uid: Some(uid.to_owned()),
@@ -237,34 +248,37 @@ impl Inner {
         }
     }
 
-    /// How long it still takes the pod to stop.
-    fn time_to_stop(&self, key: &ObjectKey, uid: &str) -> Option<Duration> {
+    /// The time until the pod has stopped; `None` if it has.
+    fn remaining_stop_time(&self, key: &ObjectKey, uid: &str) -> Option<Duration> {
         let mut state = self.lock();
-        let life = state.pods.get_mut(key).filter(|life| life.uid == uid)?;
-        let since = *life.stopping.get_or_insert_with(Instant::now);
+        let record = state.pods.get_mut(key).filter(|record| record.uid == uid)?;
+        let since = *record.stopping.get_or_insert_with(Instant::now);
         let end = since + Duration::from_secs_f64(self.delays.stop_seconds.max(0.0));
         end.checked_duration_since(Instant::now())
             .filter(|rest| !rest.is_zero())
     }
 
-    /// What the pod had is free.
-    fn release(&self, life: &Life) {
-        if let Some(machine) = self.lock().machines.get_mut(&life.node) {
-            machine.release(&life.uid);
+    /// Frees the resources of the pod.
+    fn release(&self, record: &PodRecord) {
+        if let Some(node) = self.lock().nodes.get_mut(&record.node) {
+            node.release(&record.uid);
         }
     }
 
-    /// Writes how the pod ended. One that was asked to go meanwhile goes at once: the watch no longer shows pods that have ended.
-    async fn write_last(&self, key: &ObjectKey, status: Value) -> Result<(), kai_cluster::Error> {
+    /// Writes a terminal status. Removes a pod that was deleted meanwhile: the watch does not show terminal pods.
+    async fn write_terminal_status(&self, key: &ObjectKey, status: Value) -> Result<(), kai_cluster::Error> {
         let written = self.write(key, status).await?;
         let metadata = written.as_ref().map(|pod| &pod["metadata"]);
         match metadata.filter(|metadata| !metadata["deletionTimestamp"].is_null()) {
-            Some(metadata) => self.take_away(key, metadata["uid"].as_str().unwrap_or_default()).await,
+            Some(metadata) => {
+                self.remove_pod_object(key, metadata["uid"].as_str().unwrap_or_default())
+                    .await
+            }
             None => Ok(()),
         }
     }
 
-    /// The pod as it is then, unless it is gone.
+    /// Writes a status and returns the pod; `None` if the pod is gone.
     async fn write(&self, key: &ObjectKey, status: Value) -> Result<Option<Value>, kai_cluster::Error> {
         let target = Target::of::<kai_api::Pod>(&key.namespace, &key.name);
         let written = self
@@ -279,14 +293,19 @@ impl Inner {
         }
     }
 
-    fn set_stage(&self, key: &ObjectKey, life: &Life, stage: Stage) {
-        if let Some(present) = self.lock().pods.get_mut(key).filter(|present| present.uid == life.uid) {
+    fn set_stage(&self, key: &ObjectKey, record: &PodRecord, stage: Stage) {
+        if let Some(present) = self
+            .lock()
+            .pods
+            .get_mut(key)
+            .filter(|present| present.uid == record.uid)
+        {
             present.stage = stage;
         }
     }
 }
 
-/// How long a pod runs. Nonsense means for ever, and so does a time that no clock reaches.
+/// The run time of a pod; `None` for an invalid or too long one, which means forever.
 fn run_time(text: &str) -> Option<Duration> {
     let run = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
     (run <= RUN_MAX).then_some(run)

@@ -1,6 +1,6 @@
-//! Any JSON or YAML value, and typed reading of it with the path of the field that is wrong.
+//! Parses JSON and YAML to values, and reads them as typed objects with the path of a wrong field.
 //!
-//! Used where speed does not matter: manifests, YAML, and the second look at a JSON case that failed.
+//! Used where speed does not matter: for manifests, YAML, and JSON cases that failed on the fast path.
 
 use std::fmt;
 use std::path::Path;
@@ -9,14 +9,14 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::files::{Format, format_of_text};
-use super::nearest::nearest;
+use super::sources::{Format, format_of_text};
+use super::suggestion::nearest;
 use crate::Error;
 
-/// Characters of a file that a message shows.
+/// The longest excerpt of a file in a message.
 const EXCERPT_MAX: usize = 120;
 
-/// A value that keeps NaN and infinities, as text: JSON's own would quietly turn them into null.
+/// A value that keeps NaN and infinities as text: serde_json would silently turn them into null.
 struct Tree(Value);
 
 struct TreeVisitor;
@@ -91,8 +91,7 @@ pub(super) fn documents(path: &Path, text: &str) -> Result<Vec<Value>, Error> {
     Ok(parsed.into_iter().filter(|value| !value.is_null()).collect())
 }
 
-/// JSON as the standard has it and, where that fails, with the bare `NaN` and `Infinity` that some programs write: they
-/// become text, so that the error can name the field.
+/// Parses JSON. If that fails, bare `NaN` and `Infinity`, which some programs write, become text, so that the error can name the field.
 fn parse_json(text: &str) -> Result<Value, serde_json::Error> {
     let first = serde_json::from_str(text);
     match first {
@@ -136,21 +135,21 @@ fn parse_yaml(text: &str) -> Result<Vec<Value>, String> {
     let parsed: Result<Vec<Tree>, _> = serde_saphyr::from_multiple_with_options(text, yaml_options(text.len()));
     match parsed {
         Ok(trees) => Ok(trees.into_iter().map(|Tree(value)| value).collect()),
-        // The parser's rendering has a source excerpt over several lines; the first line says what and where.
+        // The first line has the problem and the position; further lines have an excerpt of the source.
         Err(error) => {
-            let told = error
+            let message = error
                 .without_snippet()
                 .render_with_formatter(&serde_saphyr::UserMessageFormatter);
-            Err(shortened(told.lines().next().unwrap_or_default()))
+            Err(shortened(message.lines().next().unwrap_or_default()))
         }
     }
 }
 
-/// Bounds that grow with the file: they stop aliases that multiply, not large clusters.
+/// Bounds in proportion to the file: they stop aliases that multiply, but no large cluster.
 fn yaml_options(bytes: usize) -> serde_saphyr::Options {
     let room = bytes.saturating_add(10_000);
     serde_saphyr::options! {
-        // A node may be called `n`, and Norway's rack `no`.
+        // A node may be named `n`, and a rack `no`.
         strict_booleans: true,
         non_finite_float_policy: serde_saphyr::options::NonFiniteFloatPolicy::AsString,
         budget: serde_saphyr::budget! {
@@ -163,12 +162,12 @@ fn yaml_options(bytes: usize) -> serde_saphyr::Options {
     }
 }
 
-/// Reads a value as `T`, or tells the field that is wrong and what to do.
+/// Reads a value as `T`; the error has the field and the problem.
 pub(super) fn typed<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, (String, String)> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
         let problem = plain(&error.into_inner().to_string());
-        // What the API server says to `gpu-fraction: 0.5` without quotes is this, in many more words.
+        // As for `gpu-fraction: 0.5` without quotes.
         let remedy = if problem.ends_with("expected a string") {
             "; put it in quotes"
         } else {
@@ -178,7 +177,7 @@ pub(super) fn typed<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, (Stri
     })
 }
 
-/// What serde says, in words of the file and not of our program.
+/// serde's message without the names of Rust types.
 fn plain(problem: &str) -> String {
     if let Some(unknown) = unknown_field(problem) {
         return unknown;
@@ -200,7 +199,7 @@ fn plain(problem: &str) -> String {
     }
 }
 
-/// From a message that lists the known names in backticks, after the unknown one.
+/// Rewrites serde's message about an unknown field, which lists the known names in backticks.
 fn unknown_field(problem: &str) -> Option<String> {
     let (_, names) = problem.split_once("unknown field `")?;
     let (name, known) = names.split_once('`')?;
@@ -212,7 +211,7 @@ fn unknown_field(problem: &str) -> Option<String> {
     })
 }
 
-/// A file that was given by mistake is not shown whole.
+/// Shortens a text, so that a message never shows a whole file.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(EXCERPT_MAX) {
         Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),

@@ -1,47 +1,47 @@
-//! The world around the scheduler between two cycles: it carries out at once what was decided.
+//! The rest of the cluster between two cycles, which applies the scheduler's decisions at once.
 //!
-//! A bound pod runs. A pod that was evicted, or was leaving anyway, is gone and re-created: it waits, with no node. A pod
-//! with only a promise waits again. Bind requests are done. Pods of held groups stay on their way out.
+//! A bound pod runs. An evicted or terminating pod is deleted and re-created: it is pending again. A pipelined pod stays pending. Bind
+//! requests are completed. Pods of the groups in `holdReleasing` stay terminating.
 
 use kai_engine::Cluster;
 use kai_engine::model::{Event, GangKey, GangSpec, Millis, PodPhase, PodSpec};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Objects as the API server would have them.
+/// The objects as the API server would have them.
 #[derive(Debug, Default)]
-pub(crate) struct World {
+pub(crate) struct SimulatedCluster {
     pods: FxHashMap<String, PodSpec>,
     gangs: FxHashMap<GangKey, GangSpec>,
     hold_releasing: FxHashSet<String>,
 }
 
-/// What becomes of a pod when the world moves on.
+/// The transition of a pod between two cycles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nothing changes.
-    Stays,
-    /// It runs where it was bound.
-    Runs,
-    /// It was re-created.
-    Returns,
-    /// It is told to go and does not.
-    Lingers,
+pub(crate) enum Transition {
+    /// The pod stays as it is.
+    Unchanged,
+    /// The pod runs on the node it was bound to.
+    Starts,
+    /// The pod is deleted and re-created.
+    Recreated,
+    /// The pod stays terminating.
+    StaysTerminating,
 }
 
-impl World {
-    pub(crate) fn new(hold_releasing: &[String]) -> World {
-        World {
+impl SimulatedCluster {
+    pub(crate) fn new(hold_releasing: &[String]) -> SimulatedCluster {
+        SimulatedCluster {
             hold_releasing: hold_releasing.iter().cloned().collect(),
-            ..World::default()
+            ..SimulatedCluster::default()
         }
     }
 
-    pub(crate) fn remember_pod(&mut self, pod: &PodSpec) {
+    pub(crate) fn add_pod(&mut self, pod: &PodSpec) {
         self.pods.insert(pod.uid.clone(), pod.clone());
     }
 
-    pub(crate) fn remember_gang(&mut self, gang: &GangSpec) {
+    pub(crate) fn add_gang(&mut self, gang: &GangSpec) {
         self.gangs.insert(gang.key.clone(), gang.clone());
     }
 
@@ -49,16 +49,16 @@ impl World {
         self.pods.get(uid)
     }
 
-    /// What becomes of the pod; `evicted` = by a decision of this cycle.
-    pub(crate) fn fate(&self, pod: &PodView<'_>, evicted: bool) -> Fate {
+    /// The transition of a pod. `evicted` says that this cycle evicted it.
+    pub(crate) fn transition(&self, pod: &PodView<'_>, evicted: bool) -> Transition {
         let held = pod.gang.is_some_and(|gang| self.hold_releasing.contains(&gang.name));
         match pod.status {
-            Status::Binding | Status::Bound => Fate::Runs,
-            Status::Releasing if held => Fate::Lingers,
-            Status::Releasing => Fate::Returns,
-            // Evicted with a new place in view: it leaves the old one all the same.
-            Status::Pipelined if evicted && held => Fate::Lingers,
-            Status::Pipelined if evicted => Fate::Returns,
+            Status::Binding | Status::Bound => Transition::Starts,
+            Status::Releasing if held => Transition::StaysTerminating,
+            Status::Releasing => Transition::Recreated,
+            // Evicted and pipelined to another node: the pod leaves the old node.
+            Status::Pipelined if evicted && held => Transition::StaysTerminating,
+            Status::Pipelined if evicted => Transition::Recreated,
             Status::Pipelined
             | Status::Pending
             | Status::Gated
@@ -66,25 +66,25 @@ impl World {
             | Status::StuckInReleasing
             | Status::Succeeded
             | Status::Failed
-            | Status::Unknown => Fate::Stays,
+            | Status::Unknown => Transition::Unchanged,
         }
     }
 
-    /// Carries out the decisions of a cycle and tells the engine.
-    pub(crate) fn step(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
+    /// Applies the decisions of a cycle and sends the changes to the engine.
+    pub(crate) fn apply_decisions(&mut self, cluster: &mut Cluster, report: &Report, now: Millis) {
         let evicted = evicted_pods(report);
         let mut changed = Vec::new();
         for view in cluster.pods() {
-            let fate = self.fate(&view, evicted.contains(view.uid));
+            let transition = self.transition(&view, evicted.contains(view.uid));
             let Some(pod) = self.pods.get_mut(view.uid) else {
                 continue;
             };
-            match fate {
-                Fate::Stays => continue,
-                Fate::Runs => run(pod, &view),
-                Fate::Returns => recreate(pod),
-                Fate::Lingers if pod.deletion.is_some() => continue,
-                Fate::Lingers => pod.deletion = Some(now),
+            match transition {
+                Transition::Unchanged => continue,
+                Transition::Starts => run(pod, &view),
+                Transition::Recreated => recreate(pod),
+                Transition::StaysTerminating if pod.deletion.is_some() => continue,
+                Transition::StaysTerminating => pod.deletion = Some(now),
             }
             changed.push(Event::Pod(pod.clone()));
         }
@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// The pods that a cycle evicted, by uid.
+/// The uids of the pods that a cycle evicted.
 pub(crate) fn evicted_pods(report: &Report) -> FxHashSet<&str> {
     let evicted = report.decisions.iter().filter_map(|decision| match decision {
         Decision::Evict { pod, .. } => Some(&**pod),

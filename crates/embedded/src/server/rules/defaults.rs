@@ -1,4 +1,4 @@
-//! Defaults of the small built-in kinds.
+//! Defaulting of built-in kinds other than pods and workloads.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -79,7 +79,7 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// A service gets an address, unless it wants none.
+/// Sets the cluster IP of a Service, unless it is headless.
 pub(super) fn give_address(store: &mut Store, service: &mut Value) {
     let spec = field_mut(service, "spec");
     let external = spec.get("type").is_some_and(|t| t == "ExternalName");

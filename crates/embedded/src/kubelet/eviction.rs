@@ -1,21 +1,21 @@
-//! Evictions by the kubelet: a node that runs out of memory or disk ends pods, one at a time.
+//! Evictions by the kubelet under memory pressure.
 
 use kai_api::ObjectKey;
 use serde_json::Value;
 
-use super::{Kubelets, Stage, status};
+use super::{Kubelets, Stage, pod_status};
 
 impl Kubelets {
-    /// The node is short of memory: its kubelet ends the pod that comes first in its order. Answers with that pod.
-    pub async fn press(&self, node: &str) -> Result<Option<ObjectKey>, String> {
+    /// Simulates memory pressure: the kubelet evicts the first pod of its eviction order. Returns that pod.
+    pub async fn evict_for_memory_pressure(&self, node: &str) -> Result<Option<ObjectKey>, String> {
         let victim = {
             let state = self.lock();
             let on_node = state
                 .pods
                 .iter()
-                .filter(|(_, life)| life.node == node && life.stage != Stage::Ended && life.stopping.is_none());
+                .filter(|(_, record)| record.node == node && record.stage != Stage::Ended && record.stopping.is_none());
             on_node
-                .min_by_key(|(key, life)| (rank(&life.object), (*key).clone()))
+                .min_by_key(|(key, record)| (rank(&record.object), (*key).clone()))
                 .map(|(key, _)| key.clone())
         };
         if let Some(victim) = &victim {
@@ -24,23 +24,23 @@ impl Kubelets {
         Ok(victim)
     }
 
-    /// The pod's kubelet ends it for want of memory, whatever comes first in its order.
+    /// Makes the kubelet evict this pod, regardless of the eviction order.
     pub async fn evict(&self, namespace: &str, name: &str) -> Result<(), String> {
         let key = ObjectKey::new(namespace, name);
-        let life = self
+        let record = self
             .lock()
             .pods
             .get(&key)
-            .filter(|life| life.stage != Stage::Ended)
+            .filter(|record| record.stage != Stage::Ended)
             .cloned();
-        let life = life.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
-        let ended = self.inner.end(&key, &life, status::evicted()).await;
+        let record = record.ok_or_else(|| format!("pod {key} is on no simulated node"))?;
+        let ended = self.inner.end(&key, &record, pod_status::evicted()).await;
         ended.map_err(|error| error.to_string())
     }
 }
 
-/// In which order pods go. Who uses more than it asked for goes first: of simulated pods, which use nothing, those count as such that
-/// asked for nothing, or for less than their limit. Then priority decides.
+/// The eviction order. A kubelet first evicts pods that use more than they request. Simulated pods use nothing, so the QoS class stands
+/// for that: BestEffort, then Burstable. Priority decides between equals.
 fn rank(pod: &Value) -> (u8, i64) {
     let class = match pod["status"]["qosClass"].as_str() {
         Some("Guaranteed") => 2,

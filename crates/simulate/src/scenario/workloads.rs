@@ -1,6 +1,6 @@
-//! Pods of the workloads in manifests, by the rules of the workload controllers.
+//! Generates the pods of the workloads in manifests, by the rules of the workload controllers.
 //!
-//! Pods that are in the manifests already, as in a cluster that was written to files, are counted; only missing ones are made.
+//! Existing pods in the manifests, as in a dump of a cluster, count; only missing pods are generated.
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -8,19 +8,19 @@ use serde_json::Value;
 use super::{Document, Warnings};
 use kai_embedded::workloads::expansion::{self, Workload};
 
-/// The kinds that become pods here.
+/// The workload kinds, for messages.
 pub(super) const KINDS: &str = "Deployment, ReplicaSet, StatefulSet, DaemonSet and Job";
-/// The same, each after those that make it.
+/// The workload kinds; a Deployment comes before the ReplicaSet that it creates.
 const ORDER: [&str; 5] = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"];
-/// More pods of one workload than any cluster runs; keeps a slip of the pen from filling the memory.
+/// More pods of one workload than any cluster runs. Keeps a typo from filling the memory.
 const PODS_MAX: i64 = 100_000;
 
-/// Whether pods are made of this kind.
+/// Whether this is a workload kind.
 pub(super) fn is_workload(kind: &str) -> bool {
     ORDER.contains(&kind)
 }
 
-/// Appends the pods that the workloads lack, with their owners, so that they can be grouped as in a cluster.
+/// Appends the missing pods of the workloads with their owner references, which grouping needs.
 pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
     for document in documents.iter_mut().filter(|document| is_workload(&document.kind)) {
         give_identity(document);
@@ -49,16 +49,16 @@ pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
             }
             let uid = document.object.pointer("/metadata/uid").and_then(Value::as_str);
             let owned = uid.and_then(|uid| owned.get(uid)).map_or(&[][..], Vec::as_slice);
-            let (kind, objects) = expansion::missing(kind, &workload, owned, &nodes);
+            let (kind, objects) = expansion::missing_objects(kind, &workload, owned, &nodes);
             made.extend(objects.into_iter().map(|object| document.made(kind, object)));
         }
         documents.append(&mut made);
     }
 }
 
-/// Owners are found by uid, which objects that were never in a cluster lack.
+/// Sets a uid, by which owner references find the workload. Objects that were never in a cluster have none.
 fn give_identity(document: &mut Document) {
-    let uid = super::made_up_uid(&document.name());
+    let uid = super::synthetic_uid(&document.name());
     let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };

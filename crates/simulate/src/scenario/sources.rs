@@ -17,10 +17,10 @@ const PREFIX_BYTES: u64 = 16 * 1024;
 
 /// The path that means standard input.
 const STANDARD_INPUT: &str = "-";
-/// How standard input is called in messages.
+/// The name of standard input in messages.
 const STANDARD_INPUT_NAME: &str = "standard input";
 
-/// A file that a scenario is read from. Standard input is read once, when it is found.
+/// A file of a scenario. Standard input is read once, by `discover`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     path: PathBuf,
@@ -28,12 +28,12 @@ pub struct File {
 }
 
 impl File {
-    /// Its path, or what standard input is called.
+    /// The path, or `standard input`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its text.
+    /// The text.
     pub(super) fn read(&self) -> Result<String, Error> {
         match &self.text {
             Some(text) => Ok(text.to_string()),
@@ -50,7 +50,7 @@ fn text_of(path: &Path, read: std::io::Result<Vec<u8>>) -> Result<String, Error>
     String::from_utf8(bytes).map_err(|_| Error::NotText { path: path.to_owned() })
 }
 
-/// What one scenario is read from.
+/// The files of one scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A case file.
@@ -79,7 +79,7 @@ impl Source {
     }
 }
 
-/// The scenarios in these files and folders, in order. Folders are read with everything below them; `-` is `standard_input`.
+/// The scenarios in these files and folders, in order. Folders are read recursively; `-` is `standard_input`.
 pub fn discover(paths: &[PathBuf], mut standard_input: impl Read) -> Result<Vec<Source>, Error> {
     let mut found = Found::default();
     let mut named = Vec::new();
@@ -166,14 +166,14 @@ impl Found {
     }
 }
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Json,
     Yaml,
 }
 
-/// By the name; `None` for names that say nothing.
+/// The format by the extension; `None` for other extensions.
 pub(super) fn format_of(path: &Path) -> Option<Format> {
     match path.extension()?.to_str()? {
         "json" => Some(Format::Json),
@@ -182,7 +182,7 @@ pub(super) fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
-/// By the name, else by the first character.
+/// The format by the extension, else by the first character.
 pub(super) fn format_of_text(path: &Path, text: &str) -> Format {
     format_of(path).unwrap_or(if text.trim_start().starts_with('{') {
         Format::Json
@@ -217,7 +217,7 @@ fn sniff_text(path: &Path, text: &str) -> Content {
         Format::Yaml if text.trim_start().starts_with('{') => sniff_json(text),
         Format::Yaml => sniff_yaml(text),
     };
-    // A file that says nothing is taken for a case; loading it says what is missing.
+    // A file without known keys is read as a case, whose loading reports what is missing.
     content.unwrap_or(Content::Case)
 }
 
@@ -257,7 +257,7 @@ fn sniff_json(text: &str) -> Option<Content> {
     }
 
     let mut content = None;
-    // The text is only a prefix: that it ends early, or goes on, is no error here.
+    // The text is a prefix of the file, so an error at its end is expected.
     let _ = serde_json::Deserializer::from_str(text).deserialize_map(Keys(&mut content));
     content
 }
