@@ -170,21 +170,21 @@ impl<T: Object> Informer<T> {
         selection: &Selection,
         settle: std::time::Duration,
     ) -> Result<u64, Error> {
-        let listed: Vec<T> = client.list(selection).await?;
+        let before = by_key(client.list(selection).await?);
         // The watch needs a moment to deliver the latest changes.
         tokio::time::sleep(settle).await;
-        let again: Vec<T> = client.list(selection).await?;
+        let after = by_key(client.list(selection).await?);
+        let differences = self.correct_outdated(&before, &after) + self.remove_deleted(client, &before, &after).await?;
+        let drift = &self.shared.drift;
+        drift.fetch_add(differences, std::sync::atomic::Ordering::Relaxed);
+        Ok(differences)
+    }
+
+    /// Corrects objects of both lists that are missing or outdated in the state, and returns their number.
+    fn correct_outdated(&self, before: &BTreeMap<ObjectKey, T>, after: &BTreeMap<ObjectKey, T>) -> u64 {
         let version = |object: &T| object.metadata().resource_version.clone();
-        let before: BTreeMap<ObjectKey, T> = listed
-            .into_iter()
-            .map(|object| (ObjectKey::of(&object), object))
-            .collect();
-        let after: BTreeMap<ObjectKey, T> = again
-            .into_iter()
-            .map(|object| (ObjectKey::of(&object), object))
-            .collect();
         let mut differences = 0;
-        for (key, object) in &after {
+        for (key, object) in after {
             // Only an object that is equal in both lists can be compared.
             let unchanged = before
                 .get(key)
@@ -199,23 +199,29 @@ impl<T: Object> Informer<T> {
                 self.set(key.clone(), Some(object.clone()));
             }
         }
+        differences
+    }
+
+    /// Removes objects of the state that are in neither list and do not exist, and returns their number.
+    async fn remove_deleted(
+        &self,
+        client: &Client,
+        before: &BTreeMap<ObjectKey, T>,
+        after: &BTreeMap<ObjectKey, T>,
+    ) -> Result<u64, Error> {
+        let mut differences = 0;
         for kept in self.all() {
             let key = ObjectKey::of(&*kept);
-            if !after.contains_key(&key)
-                && !before.contains_key(&key)
-                && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
-            {
-                // Either newer than the second list, or deleted long ago: a read decides.
-                if client.get::<T>(&key.namespace, &key.name).await?.is_none()
-                    && self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept))
-                {
-                    differences += 1;
-                    self.set(key, None);
-                }
+            let is_current = || self.get(&key).is_some_and(|now| Arc::ptr_eq(&now, &kept));
+            if after.contains_key(&key) || before.contains_key(&key) || !is_current() {
+                continue;
+            }
+            // Either newer than the second list, or deleted long ago: a read decides.
+            if client.get::<T>(&key.namespace, &key.name).await?.is_none() && is_current() {
+                differences += 1;
+                self.set(key, None);
             }
         }
-        let drift = &self.shared.drift;
-        drift.fetch_add(differences, std::sync::atomic::Ordering::Relaxed);
         Ok(differences)
     }
 
@@ -312,6 +318,11 @@ impl<T: Object> Subscription<T> {
     pub fn informer(&self) -> &Informer<T> {
         &self.informer
     }
+}
+
+fn by_key<T: Object>(objects: Vec<T>) -> BTreeMap<ObjectKey, T> {
+    let keyed = objects.into_iter().map(|object| (ObjectKey::of(&object), object));
+    keyed.collect()
 }
 
 fn same_version<T: Object>(one: &T, other: &T) -> bool {

@@ -101,7 +101,9 @@ impl Binder {
             NotBound::RetryAfter(pause) if self.progress.elapsed(&key) < self.wait_limit() => {
                 return Ok(WorkResult::RequeueAfter(pause));
             }
-            NotBound::RetryAfter(_) => "timed out: its reservation pods, its ConfigMaps or the pod itself did not become ready or kept changing".to_owned(),
+            NotBound::RetryAfter(_) => {
+                "timed out: its reservation pods, its ConfigMaps or the pod kept changing or were not ready".to_owned()
+            }
             NotBound::Refused(reason) => reason,
             NotBound::Call(error)
                 if is_transient(&error) && self.progress.count_failed_call(&key) < FAILED_CALLS_MAX =>
