@@ -24,7 +24,7 @@ pub struct Config {
 crate::object::object!(Config, "kai.scheduler", "v1", "Config", "configs", Cluster);
 
 impl Config {
-    /// Whether it is the Config object that the operator reads.
+    /// Whether the name is [`keys::CONFIG_NAME`]: other Config objects have no effect.
     pub fn is_the_one(&self) -> bool {
         self.metadata.name.as_deref() == Some(keys::CONFIG_NAME)
     }

@@ -268,7 +268,7 @@ pub const SCHEDULER_NAME: &str = "kai-scheduler";
 pub const SYSTEM_NAMESPACE: &str = "kai-scheduler";
 /// The namespace and service account of scaling pods.
 pub const SCALE_ADJUST_NAMESPACE: &str = "kai-scale-adjust";
-/// The name of the Config object that the operator reads.
+/// The name of the only Config object that has an effect.
 pub const CONFIG_NAME: &str = "kai-config";
 /// The shard of objects without a node-pool label, and its name in conditions and events.
 pub const DEFAULT_SHARD: &str = "default";

@@ -1,5 +1,4 @@
-//! The kinds as users and API servers meet them: committed definitions, examples with every field, what validation lets
-//! through, and the examples of the documentation.
+//! Tests of the custom resources: committed definitions, examples with every field, validation, and the examples in the documentation.
 
 mod support;
 
@@ -48,7 +47,7 @@ fn yaml_says_what_json_says() {
     }
 }
 
-/// The schema takes the example, and nothing of it is lost on its way through the type.
+/// The schema accepts the example, and the type keeps all of its fields.
 fn round_trip<T: DeserializeOwned + Serialize>(name: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/examples").join(name);
     let written = yaml(&fs::read_to_string(path).expect("an example"));
@@ -68,7 +67,7 @@ fn every_field_survives() {
     round_trip::<kai_api::crd::Topology>("topology.yaml");
 }
 
-/// Every field of ours, outside the types of Kubernetes, is in an example: `every_field_survives` means every one.
+/// Every field of our kinds, apart from fields of Kubernetes' types, is in an example, so that `every_field_survives` covers all of them.
 #[test]
 fn examples_leave_nothing_out() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/examples");
@@ -89,7 +88,7 @@ fn collect_left_out(schema: &Value, values: &[&Value], path: &str, left_out: &mu
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
         let present: Vec<&Value> = values.iter().filter_map(|value| value.get(name)).collect();
-        // Types of Kubernetes come without descriptions; our own fields all have one.
+        // Embedded types of Kubernetes have no descriptions; all of our own fields have one.
         let ours = field.get("description").is_some();
         if ours && present.is_empty() && path != ".spec.extendedResourceClaimAllocation.allocation" {
             left_out.push(path.clone());

@@ -1,4 +1,4 @@
-//! The BindRequest kind: what the scheduler decided about one pod, for the binder to carry out.
+//! The BindRequest kind: a decision of the scheduler about one pod, which the binder executes.
 
 use k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ResourceList, schema};
 
-/// What was decided.
+/// The decision.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "scheduling.run.ai",
@@ -20,7 +20,7 @@ use super::{ResourceList, schema};
     status = "BindRequestStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "A decision about one pod, for the binder to carry out.",
+    doc = "A decision of the scheduler about one pod, which the binder executes.",
     printcolumn = r#"{"name":"Pod","type":"string","jsonPath":".spec.podName"}"#,
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.selectedNode"}"#,
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
@@ -36,36 +36,36 @@ pub struct BindRequestSpec {
     /// The node.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub selected_node: String,
-    /// What the pod gets: Regular, Fraction or MigInstance.
+    /// The type of resources that the pod gets: Regular, Fraction or MigInstance.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub received_resource_type: String,
-    /// How many GPUs, and how much of each.
+    /// The number of GPUs and the fraction of each.
     #[serde(rename = "receivedGPU", skip_serializing_if = "Option::is_none")]
     pub received_gpu: Option<ReceivedGpu>,
-    /// The shared GPUs, one group each.
+    /// The GPU groups of the shared GPUs, one per GPU.
     #[serde(rename = "selectedGPUGroups", default, skip_serializing_if = "Vec::is_empty")]
     pub selected_gpu_groups: Vec<String>,
     /// Devices for the pod's resource claims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_claim_allocations: Vec<ResourceClaimAllocation>,
-    /// Devices for extended resources that are served by a driver of resource claims.
+    /// Devices for extended resources that a DRA driver provides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extended_resource_claim_allocation: Option<ExtendedResourceClaimAllocation>,
     /// The NUMA zones that the node is expected to choose.
     #[serde(rename = "predictedNUMAZones", default, skip_serializing_if = "Vec::is_empty")]
     pub predicted_numa_zones: Vec<NumaZone>,
-    /// How many attempts may fail; if unset, the first failure ends it.
+    /// The number of failed attempts after which the binder gives up; 1 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
 }
 
-/// How many GPUs a pod gets, and how much of each.
+/// The number of GPUs that a pod gets and the fraction of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct ReceivedGpu {
-    /// How many.
+    /// The number of GPUs.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub count: i32,
-    /// The part of each, with two decimals: 1.00 is a whole one.
+    /// The fraction of each GPU, with two decimals: 1.00 is a whole GPU.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub portion: String,
 }
@@ -90,11 +90,11 @@ pub struct ExtendedResourceClaimAllocation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::embedded::<AllocationResult>")]
     pub allocation: Option<AllocationResult>,
-    /// The requests of the claim that has to be made, DeviceRequests of resource.k8s.io/v1.
+    /// The requests of the claim to create, DeviceRequests of resource.k8s.io/v1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::embedded::<Vec<DeviceRequest>>")]
     pub device_requests: Vec<DeviceRequest>,
-    /// Which request serves which resource of which container.
+    /// The request for each extended resource of each container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::embedded::<Vec<ContainerExtendedResourceRequest>>")]
     pub container_mappings: Vec<ContainerExtendedResourceRequest>,
@@ -105,28 +105,28 @@ pub struct ExtendedResourceClaimAllocation {
 pub struct NumaZone {
     /// The zone.
     pub zone: String,
-    /// How much of what.
+    /// The amounts by resource name.
     #[schemars(schema_with = "schema::resource_list")]
     pub amount: ResourceList,
 }
 
-/// What became of a bind request.
+/// The status of a bind request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BindRequestStatus {
     /// Pending, Succeeded or Failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// Why it failed.
+    /// Why the last attempt failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// How many attempts failed.
+    /// The number of failed attempts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed_attempts: i32,
 }
 
 impl BindRequestStatus {
-    /// Phase: under way.
+    /// Phase: the binder has not bound the pod yet.
     pub const PENDING: &str = "Pending";
     /// Phase: the pod is bound.
     pub const SUCCEEDED: &str = "Succeeded";

@@ -1,4 +1,4 @@
-//! The kinds as CustomResourceDefinitions, ready to be applied to a cluster. Pure: printing and writing is for others.
+//! The CustomResourceDefinitions of all kinds. Pure: callers print and write them.
 
 use kube::CustomResourceExt;
 use serde_json::{Map, Value};
@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use super::schema::nested;
 use super::{BindRequest, Config, PodGroup, Queue, SchedulingShard, Topology};
 
-/// The definitions of all kinds, by name. Their keys are sorted, so that the same kinds always print alike.
+/// The definitions of all kinds, by name. Their keys are sorted, so that the output is deterministic.
 pub fn crds() -> Vec<Value> {
-    // Only a topology is nothing without its spec.
+    // Only topologies require a spec.
     vec![
         definition::<BindRequest>(Spec::Optional),
         definition::<Config>(Spec::Optional),
@@ -65,8 +65,8 @@ fn definition<K: CustomResourceExt>(spec: Spec) -> Value {
     sorted(definition)
 }
 
-/// Defaults are applied by whoever reads an object, as KAI does; in the schema they would end up in every stored object
-/// and could not change with a new release.
+/// Removes defaults from the schema. The readers of an object apply defaults, as in KAI; from the schema the API server would store them in
+/// every object, and a new release could not change them.
 fn drop_defaults(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     schema.remove("default");

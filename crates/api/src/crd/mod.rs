@@ -1,5 +1,5 @@
-//! The kinds that an installation brings along, whole: what they are (schema, columns, validation) and the types from
-//! which bodies are written. To read many objects fast and small, use the slim types beside this module.
+//! The custom resources in full: schema, printer columns, validation, and the types for writing objects. To read many objects with little
+//! memory, use the slim types of this crate.
 
 mod bind_request;
 pub mod config;

@@ -1,4 +1,4 @@
-//! The PodGroup kind: pods that are scheduled together, and what became of them.
+//! The PodGroup kind: pods that are scheduled together.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ResourceList, schema};
 use crate::SUB_GROUPS_MAX;
 
-/// What a pod group asks for.
+/// The scheduling requirements of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "scheduling.run.ai",
@@ -33,127 +33,127 @@ use crate::SUB_GROUPS_MAX;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupSpec {
-    /// How many pods must start together; 0 means no gang. Not together with minSubGroup.
+    /// The number of pods that must start together; 0 means no gang. Excludes minSubGroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_member: Option<i32>,
-    /// How many direct subgroups must start together; all of them if unset.
+    /// The number of direct subgroups that must start together; all of them if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_sub_group: Option<i32>,
-    /// Name of the queue that pays.
+    /// Name of the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Name of the PriorityClass that gives the priority.
+    /// Name of the PriorityClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Whether others may take its place; if unset, whether its priority is below 100.
+    /// Whether other workloads may preempt the pod group; if unset, it is preemptible with a priority below 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemptibility: Option<Preemptibility>,
-    /// How close together the pods must be.
+    /// The topology constraint of all pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_constraint: Option<TopologyConstraint>,
-    /// Parts of the group with minimums and places of their own.
+    /// Subgroups with their own minimums and topology constraints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = SUB_GROUPS_MAX))]
     pub sub_groups: Vec<SubGroup>,
-    /// Whether pods that don't fit get a PodScheduled condition that says so; true if unset.
+    /// Whether unschedulable pods get a PodScheduled condition; true if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_unschedulable: Option<bool>,
-    /// How often it is tried in each node pool: -1 (the default) for ever, 1 once.
+    /// The number of scheduling attempts in each node pool: -1 (the default) for no limit, or 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling_backoff: Option<i32>,
-    /// How long it waits, from creation or its last eviction, before it may evict others. A duration such as 10m.
+    /// How long the pod group waits, from its creation or last eviction, before it may preempt other workloads. A duration such as 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption_delay: Option<String>,
-    /// How long it may run below its minimum before it is evicted. A duration such as 60s; negative means for ever.
+    /// How long the pod group may run below its minimum before it is evicted. A duration such as 60s; negative means forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_grace_period: Option<String>,
 }
 
-/// Whether others may take a workload's place.
+/// Whether other workloads may preempt a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preemptibility {
-    /// They may.
+    /// Other workloads may preempt it.
     Preemptible,
-    /// They may not.
+    /// No workload may preempt it.
     NonPreemptible,
 }
 
-/// How close together pods must be.
+/// A topology constraint: pods must or should be in one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologyConstraint {
-    /// Name of the Topology; without it the constraint means nothing.
+    /// Name of the Topology; without it the constraint has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
-    /// The level within one domain of which all pods must be.
+    /// All pods must be in one domain of this level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required_topology_level: Option<String>,
-    /// The level within one domain of which all pods should be.
+    /// All pods should be in one domain of this level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred_topology_level: Option<String>,
 }
 
-/// Part of a group.
+/// A subgroup of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubGroup {
-    /// Name, unique within the group.
+    /// Name, unique within the pod group.
     #[schemars(length(min = 1), regex(pattern = schema::LABEL_PATTERN))]
     pub name: String,
-    /// How many pods of a subgroup without children must start together.
+    /// The number of pods that must start together, for a subgroup without children.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_member: Option<i32>,
-    /// How many children of a subgroup must start together.
+    /// The number of children that must start together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub min_sub_group: Option<i32>,
-    /// Name of the subgroup it is part of.
+    /// Name of the parent subgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = schema::LABEL_PATTERN))]
     pub parent: Option<String>,
-    /// How close together its pods must be.
+    /// The topology constraint of the subgroup's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_constraint: Option<TopologyConstraint>,
 }
 
-/// What became of a pod group.
+/// The status of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupStatus {
-    /// Running once a pod of it has a node, Pending before.
+    /// Running once a pod has a node, Pending before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// Its pods that have a node.
+    /// The number of pods with a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<i32>,
-    /// Its pods that wait for a node.
+    /// The number of pods without a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
-    /// General conditions; nothing of ours writes them.
+    /// General conditions; kai does not write them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<PodGroupCondition>,
-    /// Why it does not run, one entry per node pool, the newest last.
+    /// Why the pod group is not scheduled, one entry per node pool, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scheduling_conditions: Vec<SchedulingCondition>,
-    /// What its pods ask for and have.
+    /// Requested and allocated resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources_status: Option<ResourcesStatus>,
 }
 
-/// How many pods of a group have a node and how many wait for one, as its status has it.
+/// The counts of pods in the status of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PodCounts {
-    /// In a word.
+    /// The phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
-    /// Those with a node.
+    /// The number of pods with a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<i32>,
-    /// Those without.
+    /// The number of pods without a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
 }
@@ -161,10 +161,10 @@ pub struct PodCounts {
 impl PodCounts {
     /// Phase: a pod has a node.
     pub const RUNNING: &str = "Running";
-    /// Phase: none has.
+    /// Phase: no pod has a node.
     pub const PENDING: &str = "Pending";
 
-    /// The counts of a group with so many pods of either kind. A group without pods has none.
+    /// The counts of a pod group with these numbers of pods. A pod group without pods has no counts.
     pub fn of(running: usize, pending: usize) -> PodCounts {
         if running + pending == 0 {
             return PodCounts::default();
@@ -189,22 +189,22 @@ pub struct PodGroupCondition {
     /// True, False or Unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub status: String,
-    /// Which change this was.
+    /// The id of the last transition.
     #[serde(rename = "transitionID", default, skip_serializing_if = "String::is_empty")]
     pub transition_id: String,
-    /// When it changed.
+    /// Time of the last transition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Option<Time>,
-    /// One word.
+    /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence.
+    /// Message for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// Why a group does not run in a node pool.
+/// Why a pod group is not scheduled in a node pool.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulingCondition {
@@ -214,19 +214,19 @@ pub struct SchedulingCondition {
     /// The node pool; `default` for the one without a label.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node_pool: String,
-    /// One word.
+    /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// All reasons as text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// All reasons for programs.
+    /// All reasons, structured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<UnschedulableReason>,
-    /// A number that grows with every change.
+    /// A number that increases with every change of a condition.
     #[serde(rename = "transitionID", default, skip_serializing_if = "String::is_empty")]
     pub transition_id: String,
-    /// When it changed.
+    /// Time of the last transition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Option<Time>,
@@ -236,12 +236,12 @@ pub struct SchedulingCondition {
 }
 
 impl SchedulingCondition {
-    /// The only type there is.
+    /// The only type.
     pub const UNSCHEDULABLE: &str = "UnschedulableOnNodePool";
     /// The reason of that type.
     pub const REASON: &str = "Unschedulable";
 
-    /// Whether both say the same; when it was said and in which change does not count.
+    /// Whether both are equal apart from transition time and id.
     pub fn same_content(&self, other: &SchedulingCondition) -> bool {
         self.type_ == other.type_
             && self.node_pool == other.node_pool
@@ -251,17 +251,17 @@ impl SchedulingCondition {
     }
 }
 
-/// One reason why a group does not run.
+/// One reason why a pod group is not scheduled.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UnschedulableReason {
-    /// One word.
+    /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence.
+    /// Message for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Numbers.
+    /// The numbers behind the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<ReasonDetails>,
 }
@@ -269,33 +269,33 @@ pub struct UnschedulableReason {
 impl UnschedulableReason {
     /// A queue's limit would be exceeded.
     pub const OVER_LIMIT: &str = "OverLimit";
-    /// Work that can't be preempted would exceed a queue's quota.
+    /// Non-preemptible work would exceed a queue's quota.
     pub const NON_PREEMPTIBLE_OVER_QUOTA: &str = "NonPreemptibleOverQuota";
-    /// There is no such queue, or it has no way to a root.
+    /// The queue does not exist, or an ancestor of it does not.
     pub const QUEUE_DOES_NOT_EXIST: &str = "QueueDoesNotExist";
-    /// It may not evict others yet.
+    /// The preemption delay has not elapsed.
     pub const PREEMPTION_DELAY_NOT_ELAPSED: &str = "PreemptionDelayNotElapsed";
-    /// Its pods fit nowhere.
+    /// No node fits the pods.
     pub const POD_SCHEDULING_ERRORS: &str = "PodSchedulingErrors";
 }
 
-/// Numbers behind a reason.
+/// The numbers behind a reason.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReasonDetails {
-    /// The queue that stands in the way.
+    /// The queue whose limit or quota is exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_details: Option<QueueDetails>,
 }
 
-/// The queue that stands in the way of a group.
+/// The queue whose limit or quota a pod group would exceed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueDetails {
     /// Name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// What all work in the queue asks for.
+    /// The requests of all work in the queue.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub queue_requested_resources: ResourceList,
@@ -303,11 +303,11 @@ pub struct QueueDetails {
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub queue_deserved_resources: ResourceList,
-    /// What the queue has.
+    /// The resources allocated to the queue.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub queue_allocated_resources: ResourceList,
-    /// The part of it that can't be preempted.
+    /// The non-preemptible part of the allocated resources.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub queue_allocated_non_preemptible_resources: ResourceList,
@@ -315,29 +315,29 @@ pub struct QueueDetails {
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub queue_resource_limits: ResourceList,
-    /// What the group asks for.
+    /// The requests of the pod group.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub pod_group_requested_resources: ResourceList,
-    /// The part of it that can't be preempted.
+    /// The non-preemptible part of the requests.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub pod_group_requested_non_preemptible_resources: ResourceList,
 }
 
-/// What the pods of a group ask for and have.
+/// Requested and allocated resources of a pod group.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourcesStatus {
-    /// Of pods that run or are about to.
+    /// Resources of pods that run or are being bound.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub allocated: ResourceList,
-    /// The same, of a group that can't be preempted.
+    /// The allocated resources if the pod group is non-preemptible.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub allocated_non_preemptible: ResourceList,
-    /// Of all pods that have not ended.
+    /// Requests of all pods that have not ended.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub requested: ResourceList,

@@ -1,4 +1,4 @@
-//! The Queue kind: who may use how much of the cluster.
+//! The Queue kind: quotas, limits and weights of a part of the users.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::CustomResource;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ResourceList, schema};
 
-/// What a queue is promised.
+/// The settings of a queue.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "scheduling.run.ai",
@@ -18,7 +18,7 @@ use super::{ResourceList, schema};
     status = "QueueStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "A share of the cluster.",
+    doc = "A queue of workloads with its quotas and limits.",
     printcolumn = r#"{"name":"Priority","type":"string","jsonPath":".spec.priority"}"#,
     printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
     printcolumn = r#"{"name":"Children","type":"string","jsonPath":".status.childQueues"}"#,
@@ -32,33 +32,33 @@ use super::{ResourceList, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct QueueSpec {
-    /// The name that people are shown.
+    /// The name in messages and metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
-    /// The queue it is part of; none for a root.
+    /// The parent queue; none for a root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_queue: Option<String>,
-    /// Higher is served first and reclaimed from last; 100 if unset.
+    /// Queues of higher priority are served first and reclaimed from last; 100 if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// How much of each resource.
+    /// Quotas, limits and weights by resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<QueueResources>,
-    /// How long its work runs before work of the same queue may evict it. A duration such as 5m; inherited if unset.
+    /// How long workloads run before workloads of the same queue may evict them. A duration such as 5m; inherited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preempt_min_runtime: Option<String>,
-    /// How long its work runs before other queues may evict it. A duration such as 5m; inherited if unset.
+    /// How long workloads run before workloads of other queues may evict them. A duration such as 5m; inherited if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_min_runtime: Option<String>,
 }
 
-/// How much of each resource a queue is promised.
+/// Quotas, limits and weights of a queue by resource.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct QueueResources {
-    /// In GPUs; parts are fine.
+    /// In GPUs; fractions are allowed.
     #[serde(default)]
     pub gpu: QueueResource,
-    /// In thousandths of a CPU.
+    /// In milli-cores.
     #[serde(default)]
     pub cpu: QueueResource,
     /// In millions of bytes.
@@ -66,23 +66,23 @@ pub struct QueueResources {
     pub memory: QueueResource,
 }
 
-/// How much of one resource a queue is promised. What is not written is 0.
+/// Quota, limit and weight of one resource. Unset values are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueResource {
-    /// What is its own; -1 for no bound.
+    /// The guaranteed amount; -1 for unlimited.
     #[serde(default)]
     pub quota: f64,
-    /// Its part of what others leave, relative to its siblings.
+    /// The weight among siblings in the division of resources above quota.
     #[serde(default)]
     pub over_quota_weight: f64,
-    /// The most it may have; -1 for no bound.
+    /// The highest amount; -1 for unlimited.
     #[serde(default)]
     pub limit: f64,
 }
 
 impl QueueResource {
-    /// No bound, and an equal part of what others leave.
+    /// Unlimited, with weight 1.
     pub const UNLIMITED: QueueResource = QueueResource {
         quota: -1.0,
         over_quota_weight: 1.0,
@@ -90,29 +90,29 @@ impl QueueResource {
     };
 }
 
-/// What a queue uses.
+/// The status of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// Conditions; nothing of ours writes them.
+    /// Conditions; kai does not write them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<QueueCondition>,
-    /// Names of the queues that are part of it.
+    /// Names of the child queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub child_queues: Vec<String>,
-    /// What its work has, with that of its children.
+    /// Allocated resources, with those of child queues.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub allocated: ResourceList,
-    /// The part of it that can't be preempted.
+    /// The non-preemptible part of the allocated resources.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub allocated_non_preemptible: ResourceList,
-    /// What its work asks for, with that of its children.
+    /// Requested resources, with those of child queues.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub requested: ResourceList,
-    /// What it may have at present beside all others that ask; the scheduler writes it now and then.
+    /// The present fair share. The scheduler updates it every 30 seconds at most.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub fair_share: ResourceList,
@@ -127,18 +127,18 @@ pub struct QueueCondition {
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
-    /// When it was looked at.
+    /// Time of the last update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_probe_time: Option<Time>,
-    /// When it changed.
+    /// Time of the last transition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Option<Time>,
-    /// One word.
+    /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// A sentence.
+    /// Message for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! The SchedulingShard kind: how one partition of the cluster is scheduled. Defaults are applied by whoever reads it.
+//! The SchedulingShard kind: the scheduling settings of one partition of the cluster. Its readers apply the defaults.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::schema;
 use crate::QuantityText;
 
-/// How a partition is scheduled.
+/// The scheduling settings of a partition.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "kai.scheduler",
@@ -21,7 +21,7 @@ use crate::QuantityText;
     status = "SchedulingShardStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "How one partition of the cluster is scheduled."
+    doc = "The scheduling settings of one partition of the cluster."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulingShardSpec {
@@ -36,84 +36,84 @@ pub struct SchedulingShardSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub go_mem_limit: Option<QuantityText>,
-    /// Whether work is packed or spread; packed if unset.
+    /// The placement strategy; binpack if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement_strategy: Option<PlacementStrategy>,
-    /// The value of the node-pool label of this partition; empty: objects without the label.
+    /// The value of the node-pool label of this partition's objects; empty: objects without the label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_label_value: Option<String>,
-    /// How many pod groups of each queue an action looks at, by action.
+    /// The number of pod groups of each queue that an action tries, by action.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub queue_depth_per_action: BTreeMap<String, i64>,
-    /// How long work runs before it may be evicted, where its queue says nothing.
+    /// The minimum runtime before eviction, for queues that do not set it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_runtime: Option<MinRuntime>,
-    /// How much past use counts in the division of what is over quota; 1 if unset.
+    /// The weight of past usage in the division of resources above quota; 1 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub k_value: Option<f64>,
-    /// Where past use is looked up.
+    /// The database of past usage.
     #[serde(rename = "usageDBConfig", skip_serializing_if = "Option::is_none")]
     pub usage_db_config: Option<UsageDbConfig>,
-    /// How long the search for evictions may take.
+    /// The time limits of the victim search.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scenario_search_budgets: Option<ScenarioSearchBudgets>,
-    /// Plugins that differ from the defaults, by name.
+    /// Plugins with settings other than the defaults, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub plugins: BTreeMap<String, PluginConfig>,
-    /// Actions that differ from the defaults, by name.
+    /// Actions with settings other than the defaults, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub actions: BTreeMap<String, ActionConfig>,
 }
 
-/// Whether work is packed onto few devices and nodes, or spread.
+/// The placement strategy: pack pods onto few devices and nodes, or spread them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct PlacementStrategy {
-    /// For work with GPUs: binpack or spread.
+    /// For pods with GPUs: binpack or spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
-    /// For work without: binpack or spread.
+    /// For pods without GPUs: binpack or spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
 }
 
-/// How long work runs before it may be evicted.
+/// The minimum runtimes before eviction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MinRuntime {
-    /// By work of the same queue. A duration such as 5m.
+    /// Before eviction by workloads of the same queue. A duration such as 5m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempt_min_runtime: Option<String>,
-    /// By other queues. A duration such as 5m.
+    /// Before eviction by workloads of other queues. A duration such as 5m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_min_runtime: Option<String>,
 }
 
-/// A plugin that differs from its defaults.
+/// The settings of a plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct PluginConfig {
-    /// Whether it takes part.
+    /// Whether it is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Higher goes first.
+    /// Higher priority runs first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
-    /// Its arguments; if given, they replace the defaults.
+    /// Its arguments. They replace the default arguments.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub arguments: BTreeMap<String, String>,
 }
 
-/// An action that differs from its defaults.
+/// The settings of an action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct ActionConfig {
-    /// Whether it takes part.
+    /// Whether it is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Higher goes first.
+    /// Higher priority runs first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
 }
 
-/// How long the search for evictions may take. Durations such as 30s; 0s is no bound.
+/// The time limits of the victim search. Durations such as 30s; 0s is unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScenarioSearchBudgets {
@@ -123,19 +123,19 @@ pub struct ScenarioSearchBudgets {
     /// Per pod group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_job_search_duration: Option<String>,
-    /// What each pod group gets at least.
+    /// The minimum for each pod group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_job_search_duration: Option<String>,
-    /// Per way of searching.
+    /// Per generator of victim sets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub max_generator_search_duration: BTreeMap<String, String>,
 }
 
-/// Where past use is looked up.
+/// The database of past usage.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageDbConfig {
-    /// prometheus.
+    /// The type of client: prometheus.
     pub client_type: String,
     /// Its address.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,23 +143,23 @@ pub struct UsageDbConfig {
     /// The environment variable with its address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_string_env_var: Option<String>,
-    /// What is looked up.
+    /// The query settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_params: Option<UsageParams>,
 }
 
-/// Which past use counts.
+/// The query settings of past usage.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageParams {
-    /// After this long, use counts half; no decay if unset. A duration.
+    /// The half-life of past usage; no decay if unset. A duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_life_period: Option<String>,
-    /// How far back use counts, such as 1w.
+    /// The size of the window, such as 1w.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = WINDOW_PATTERN))]
     pub window_size: Option<String>,
-    /// sliding, tumbling or cron.
+    /// The type of window: sliding, tumbling or cron.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_type: Option<String>,
     /// When the first tumbling window starts.
@@ -169,13 +169,13 @@ pub struct UsageParams {
     /// When cron windows start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron_string: Option<String>,
-    /// How often use is looked up. A duration.
+    /// The time between two queries. A duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fetch_interval: Option<String>,
-    /// After how long figures no longer count. A duration.
+    /// The age at which data is stale. A duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness_period: Option<String>,
-    /// How long an answer may take. A duration.
+    /// The timeout of a query. A duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_timeout: Option<String>,
     /// Names of metrics and other details of the client.
@@ -187,7 +187,7 @@ pub struct UsageParams {
 const WINDOW_PATTERN: &str =
     "^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$";
 
-/// How a shard is doing.
+/// The status of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct SchedulingShardStatus {
     /// Conditions.

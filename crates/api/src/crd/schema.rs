@@ -1,10 +1,10 @@
-//! Pieces of schema that several kinds share, and what every generated schema goes through before it is printed.
+//! Schema parts that several kinds share, and the post-processing of generated schemas.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
-/// What the API server takes for a quantity.
+/// The API server's pattern of quantities.
 const QUANTITY_PATTERN: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// An RFC 1123 label: names of subgroups.
@@ -29,7 +29,7 @@ pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
-/// Conditions as every kind of Kubernetes has them.
+/// The standard conditions of Kubernetes.
 pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -53,8 +53,7 @@ pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A type of Kubernetes, without its descriptions: they would be most of the file, and `kubectl explain` has them at
-/// the kind they belong to.
+/// A type of Kubernetes without its descriptions: they would be most of the file, and `kubectl explain` has them at their own kind.
 pub(super) fn embedded<T: JsonSchema>(_: &mut SchemaGenerator) -> Schema {
     let mut settings = SchemaSettings::openapi3();
     settings.inline_subschemas = true;
@@ -68,11 +67,11 @@ fn tidy(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     schema.remove("description");
     schema.remove("title");
-    // None of the types that are embedded has a port or percentage: numbers that may be strings are all quantities.
+    // No embedded type has a port or percentage, so every `int-or-string` is a quantity.
     if schema.contains_key("x-kubernetes-int-or-string") {
         schema.insert("pattern".to_owned(), QUANTITY_PATTERN.into());
     }
-    // Without this, the parameters that a device driver defines would be dropped.
+    // Without this, the API server would drop the parameters of device drivers.
     let is_object = schema.get("type").is_some_and(|kind| kind == "object");
     if is_object && !schema.contains_key("properties") && !schema.contains_key("additionalProperties") {
         schema.insert("x-kubernetes-preserve-unknown-fields".to_owned(), true.into());
@@ -80,7 +79,7 @@ fn tidy(schema: &mut Value) {
     nested(schema).for_each(tidy);
 }
 
-/// The schemas inside a schema: of its fields, list entries and map values.
+/// The nested schemas of a schema: fields, list entries and map values.
 pub(super) fn nested(schema: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
     schema.iter_mut().flat_map(|(key, value)| match (key.as_str(), value) {
         ("properties", Value::Object(fields)) => fields.values_mut().collect::<Vec<_>>(),

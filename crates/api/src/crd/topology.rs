@@ -1,4 +1,4 @@
-//! The Topology kind: how a cluster's nodes are nested, from the widest level to the narrowest.
+//! The Topology kind: the hierarchy of a cluster's nodes, from the widest level to the narrowest.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema;
 
-/// How nodes are nested.
+/// The hierarchy of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "kai.scheduler",
@@ -16,7 +16,7 @@ use super::schema;
     singular = "topology",
     derive = "Default",
     derive = "PartialEq",
-    doc = "How the nodes of the cluster are nested."
+    doc = "The hierarchy of the cluster's nodes, such as zones and racks."
 )]
 pub struct TopologySpec {
     /// The levels, the widest first.
@@ -44,7 +44,7 @@ pub struct TopologyLevel {
     /// The node label whose values are the domains of this level.
     #[schemars(length(min = 1, max = 316), regex(pattern = schema::QUALIFIED_NAME_PATTERN))]
     pub node_label: String,
-    /// Another name for the level.
+    /// An alternative name of the level.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 316), regex(pattern = schema::QUALIFIED_NAME_PATTERN))]
     pub alias: Option<String>,

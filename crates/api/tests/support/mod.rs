@@ -1,15 +1,15 @@
-//! A small checker of objects against the schemas of our kinds: what an API server with strict field validation refuses.
-//! It knows the parts of OpenAPI that our schemas use and fails on any other. CEL rules are for the API server's tests.
+//! Validates objects against the schemas of our kinds, as an API server with strict field validation does. It supports the parts of OpenAPI
+//! that our schemas use and fails on any other. Tests of the API server cover the CEL rules.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 use serde_json::Value;
 
-/// Made once: the schemas are large.
+/// Built once, since the schemas are large.
 static CRDS: LazyLock<Vec<Value>> = LazyLock::new(kai_api::crd::crds);
 
-/// All that is wrong with an object of one of our kinds.
+/// All errors of an object of one of our kinds.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));

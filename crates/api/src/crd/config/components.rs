@@ -13,40 +13,40 @@ use super::{ClientConfig, Image, Service, ServicePort, Vpa};
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGrouperConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
-    /// How it groups.
+    /// Grouping settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<PodGrouperArgs>,
-    /// How fast it may talk to the API server.
+    /// Rate limits of the component's Kubernetes client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub k8s_client_config: Option<ClientConfig>,
-    /// How many objects it works on at once.
+    /// The number of objects to reconcile concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent_reconciles: Option<i64>,
-    /// How many pods; those of the whole system if unset.
+    /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
 
-/// How pods are grouped.
+/// Grouping settings of the pod grouper.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGrouperArgs {
-    /// Whether the pods of a Knative revision start together.
+    /// Whether the pods of a Knative revision are a gang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang_schedule_knative: Option<bool>,
-    /// Whether kinds that nobody knows are looked up among the Kartas.
+    /// Whether to look up unknown kinds among the Kartas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generic_karta_fallback: Option<bool>,
     /// ConfigMap with default priorities per kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_priorities_config_map_name: Option<String>,
-    /// Its namespace.
+    /// The namespace of that ConfigMap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_priorities_config_map_namespace: Option<String>,
 }
@@ -55,19 +55,19 @@ pub struct PodGrouperArgs {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BinderConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
-    /// The pods that hold shared GPUs.
+    /// Reservation pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_reservation: Option<ResourceReservationConfig>,
-    /// How many pods; those of the whole system if unset.
+    /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How many objects it works on at once.
+    /// The number of objects to reconcile concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent_reconciles: Option<i64>,
-    /// How long volumes may take; 120 if unset.
+    /// Timeout of volume binding in seconds; 120 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_binding_timeout_seconds: Option<i64>,
     /// Port of health checks; 8081 if unset.
@@ -76,28 +76,28 @@ pub struct BinderConfig {
     /// Port of metrics; 8080 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_port: Option<i64>,
-    /// Whether devices are named as CDI does; found out if unset.
+    /// Whether to use CDI device names; detected if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cdi_enabled: Option<bool>,
-    /// Plugins that differ from the defaults, by name.
+    /// Plugins with settings other than the defaults, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub plugins: BTreeMap<String, PluginConfig>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
 
-/// The pods that hold shared GPUs.
+/// Settings of reservation pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceReservationConfig {
     /// Their image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// Seconds until one must have its GPU; 40 if unset.
+    /// Seconds until a reservation pod must have reported its GPU; 40 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocation_timeout: Option<i64>,
-    /// Where they live.
+    /// Their namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Their service account.
@@ -109,7 +109,7 @@ pub struct ResourceReservationConfig {
     /// Their runtime class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// What they ask for beside the GPU.
+    /// Their resources besides the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::embedded::<ResourceRequirements>")]
     pub pod_resources: Option<ResourceRequirements>,
@@ -127,37 +127,37 @@ pub struct ResourceReservationConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
     /// Its ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<AdmissionWebhook>,
-    /// How many pods; those of the whole system if unset.
+    /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
     /// Whether pods may share GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_sharing: Option<bool>,
-    /// Whether pods without GPUs are kept from seeing any.
+    /// Whether to hide all GPUs from pods without GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_nvidia_visible_devices: Option<bool>,
-    /// Whether only namespaces with a queue label are looked at.
+    /// Whether to handle only namespaces with a queue label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_label_selector: Option<bool>,
-    /// Name of the validating configuration.
+    /// Name of the validating webhook configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validating_webhook_configuration_name: Option<String>,
-    /// Name of the mutating configuration.
+    /// Name of the mutating webhook configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutating_webhook_configuration_name: Option<String>,
-    /// Old name of gpuFractionRuntimeClassName.
+    /// Legacy name of gpuFractionRuntimeClassName.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_pod_runtime_class_name: Option<String>,
     /// Runtime class of pods that share GPUs; nvidia if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_fraction_runtime_class_name: Option<String>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
@@ -166,16 +166,16 @@ pub struct AdmissionConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionWebhook {
-    /// Of the service; 443 if unset.
+    /// Port of the service; 443 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i64>,
-    /// Of its pods; 9443 if unset.
+    /// Port of the pods; 9443 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_port: Option<i64>,
-    /// Of health checks; 8081 if unset.
+    /// Port of health checks; 8081 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe_port: Option<i64>,
-    /// Of metrics; 8080 if unset.
+    /// Port of metrics; 8080 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_port: Option<i64>,
 }
@@ -184,7 +184,7 @@ pub struct AdmissionWebhook {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
     /// Accepted for compatibility: the scheduler has no garbage collector to tune.
@@ -193,10 +193,10 @@ pub struct SchedulerConfig {
     /// Its service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler_service: Option<SchedulerService>,
-    /// How many pods; those of the whole system if unset.
+    /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
@@ -205,13 +205,13 @@ pub struct SchedulerConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerService {
-    /// ClusterIP if unset.
+    /// Type of the service; ClusterIP if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
-    /// Of the service; 8080 if unset.
+    /// Port of the service; 8080 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i64>,
-    /// Of its pods; 8080 if unset.
+    /// Port of the pods; 8080 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_port: Option<i64>,
 }
@@ -220,7 +220,7 @@ pub struct SchedulerService {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueControllerConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
     /// Its service.
@@ -229,19 +229,19 @@ pub struct QueueControllerConfig {
     /// Validation of queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhooks: Option<WebhookConfig>,
-    /// How many pods; those of the whole system if unset.
+    /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// How the names of its metrics begin.
+    /// Prefix of the names of its metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_namespace: Option<String>,
     /// Queue labels that become metric labels, as a=b,c=d.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_label_to_metric_label: Option<String>,
-    /// Their values where a queue has none, as a=b,c=d.
+    /// Default values of these metric labels, as a=b,c=d.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_label_to_default_metric_value: Option<String>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
@@ -249,10 +249,10 @@ pub struct QueueControllerConfig {
 /// The service of the queue controller.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct QueueControllerService {
-    /// Metrics.
+    /// Port of metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<ServicePort>,
-    /// The webhook.
+    /// Port of the webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<ServicePort>,
 }
@@ -261,10 +261,10 @@ pub struct QueueControllerService {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookConfig {
-    /// Whether there is one; true if unset.
+    /// Whether it is enabled; true if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_validation: Option<bool>,
-    /// How the name of its configuration begins.
+    /// Prefix of the name of its configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_configuration_name_prefix: Option<String>,
 }
@@ -273,22 +273,22 @@ pub struct WebhookConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupControllerConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
     /// Its service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller_service: Option<PodGroupControllerService>,
-    /// How many objects it works on at once.
+    /// The number of objects to reconcile concurrently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent_reconciles: Option<i64>,
     /// Validation of pod groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhooks: Option<WebhookConfig>,
-    /// How many pods; those of the whole system if unset.
+    /// Replicas; the global replicaCount if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
@@ -296,26 +296,26 @@ pub struct PodGroupControllerConfig {
 /// The service of the pod group controller.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct PodGroupControllerService {
-    /// The webhook.
+    /// Port of the webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<ServicePort>,
 }
 
-/// What makes cluster autoscalers see pods that share GPUs.
+/// The node scale adjuster, which makes cluster autoscalers add nodes for pods that share GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct NodeScaleAdjusterConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
-    /// How it does.
+    /// Settings of scaling pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<NodeScaleAdjusterArgs>,
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
 }
 
-/// How cluster autoscalers are told.
+/// Settings of scaling pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeScaleAdjusterArgs {
@@ -328,29 +328,29 @@ pub struct NodeScaleAdjusterArgs {
     /// Their service account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_scale_service_account: Option<String>,
-    /// Which part of a GPU a memory request counts as.
+    /// The fraction of a GPU that a memory request counts as.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_memory_to_fraction_ratio: Option<f64>,
 }
 
-/// What reports the NUMA zones of running pods.
+/// The exporter of the NUMA zones of running pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NumaPlacementExporterConfig {
-    /// How its pods run.
+    /// Common settings of the component's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
-    /// The nodes it runs on.
+    /// Node selector of its pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints it tolerates.
+    /// Tolerations of its pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::embedded::<Vec<Toleration>>")]
     pub tolerations: Vec<Toleration>,
-    /// How often it looks. A duration.
+    /// The time between two reads of the NUMA zones. A duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub poll_interval: Option<String>,
-    /// How often it writes all anew. A duration.
+    /// The time between two full updates. A duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drift_resync_interval: Option<String>,
     /// Directory of the kubelet's socket on the host.
@@ -364,77 +364,77 @@ pub struct NumaPlacementExporterConfig {
     pub sysfs_host_path: Option<String>,
 }
 
-/// The Prometheus that remembers past use.
+/// The Prometheus server with past usage.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PrometheusConfig {
-    /// Whether one is installed.
+    /// Whether to install a Prometheus server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance_name: Option<String>,
-    /// How far back it remembers.
+    /// Retention period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_period: Option<String>,
-    /// How often it samples.
+    /// Sample interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_interval: Option<String>,
-    /// Whether its memory survives restarts; true if unset.
+    /// Whether to use persistent storage; true if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_persistent_storage: Option<bool>,
-    /// How much storage.
+    /// Size of the storage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_size: Option<String>,
-    /// Which storage.
+    /// Storage class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
-    /// How it scrapes.
+    /// Scrape settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_monitor: Option<ServiceMonitorConfig>,
-    /// Address of another one to use instead.
+    /// Address of an external Prometheus server to use instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_prometheus_url: Option<String>,
-    /// How that one is watched.
+    /// Health checks of the external Prometheus server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_prometheus_health_probe: Option<PrometheusHealthProbe>,
-    /// Label of what it scrapes.
+    /// Label key of the accounting metrics' service monitors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting_label_key: Option<String>,
-    /// That label's value.
+    /// Value of that label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accounting_label_value: Option<String>,
 }
 
-/// How metrics are scraped.
+/// Scrape settings.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceMonitorConfig {
-    /// Whether they are; true if unset.
+    /// Whether service monitors are enabled; true if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How often.
+    /// Scrape interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
-    /// How long it may take.
+    /// Scrape timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape_timeout: Option<String>,
-    /// The file with the token.
+    /// The file with the bearer token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer_token_file: Option<String>,
 }
 
-/// How an external Prometheus is watched.
+/// Health checks of an external Prometheus server.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PrometheusHealthProbe {
-    /// Seconds between looks; 30 if unset.
+    /// Seconds between two checks; 30 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<i64>,
-    /// Seconds until a look failed; 10 if unset.
+    /// Timeout of a check in seconds; 10 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
-    /// How many looks may fail; 5 if unset.
+    /// The number of retries of a failed check; 5 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<i64>,
 }

@@ -1,5 +1,4 @@
-//! The Config kind: what an installation consists of. Only the object named `kai-config` counts; defaults are applied by
-//! whoever reads it.
+//! The Config kind: the components of an installation. Only the object named `kai-config` has an effect. Its readers apply the defaults.
 
 mod components;
 mod service;
@@ -16,7 +15,7 @@ pub use service::*;
 
 use super::schema;
 
-/// What an installation consists of.
+/// The components of an installation.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "kai.scheduler",
@@ -27,14 +26,14 @@ use super::schema;
     status = "ConfigStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "What an installation consists of. Only the object named kai-config counts."
+    doc = "The components of an installation. Only the object named kai-config has an effect."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigSpec {
-    /// Where it is installed; kai-scheduler if unset.
+    /// The namespace of the installation; kai-scheduler if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// What all components share.
+    /// Settings of all components.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global: Option<GlobalConfig>,
     /// The pod grouper.
@@ -55,28 +54,28 @@ pub struct ConfigSpec {
     /// The pod group controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_group_controller: Option<PodGroupControllerConfig>,
-    /// What makes cluster autoscalers see pods that share GPUs.
+    /// The node scale adjuster, which makes cluster autoscalers add nodes for pods that share GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_scale_adjuster: Option<NodeScaleAdjusterConfig>,
-    /// What reports the NUMA zones of running pods.
+    /// The exporter of the NUMA zones of running pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_placement_exporter: Option<NumaPlacementExporterConfig>,
-    /// The Prometheus that remembers past use.
+    /// The Prometheus server with past usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<PrometheusConfig>,
 }
 
-/// What all components share.
+/// Settings of all components.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GlobalConfig {
-    /// Vertical autoscaling of its pods.
+    /// Vertical autoscaling of the components' pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vpa: Option<Vpa>,
     /// Whether the cluster is OpenShift.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub openshift: Option<bool>,
-    /// Where pods of the system run.
+    /// Affinity of the system's pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::embedded::<Affinity>")]
     pub affinity: Option<Affinity>,
@@ -87,42 +86,42 @@ pub struct GlobalConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::embedded::<SecurityContext>")]
     pub security_context: Option<SecurityContext>,
-    /// Old form of additionalImagePullSecrets, for one.
+    /// Legacy form of additionalImagePullSecrets, for one secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images_pull_secret: Option<String>,
-    /// Secrets that images are pulled with.
+    /// Image pull secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub additional_image_pull_secrets: Vec<String>,
-    /// Nodes for pods of the system.
+    /// Node selector of the system's pods.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that pods of the system tolerate.
+    /// Tolerations of the system's pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::embedded::<Vec<Toleration>>")]
     pub tolerations: Vec<Toleration>,
-    /// Taints that pods on every node tolerate.
+    /// Tolerations of the system's DaemonSets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::embedded::<Vec<Toleration>>")]
     pub daemonsets_tolerations: Vec<Toleration>,
-    /// Priority class of pods of the system.
+    /// Priority class of the system's pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// How many pods each component has; 1 if unset.
+    /// Replicas of each component; 1 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica_count: Option<i32>,
-    /// Label that names the queue; kai.scheduler/queue if unset.
+    /// Label key of the queue; kai.scheduler/queue if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_label_key: Option<String>,
-    /// Scheduler name that pods ask for; kai-scheduler if unset.
+    /// The schedulerName of pods; kai-scheduler if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler_name: Option<String>,
-    /// Label that names the node pool; kai.scheduler/node-pool if unset.
+    /// Label key of the node pool; kai.scheduler/node-pool if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_pool_label_key: Option<String>,
-    /// Only namespaces with these labels are looked at.
+    /// Restricts the system to namespaces with these labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub namespace_label_selector: BTreeMap<String, String>,
-    /// Only pods with these labels are looked at.
+    /// Restricts the system to pods with these labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pod_label_selector: BTreeMap<String, String>,
     /// Whether logs are JSON.
@@ -130,7 +129,7 @@ pub struct GlobalConfig {
     pub json_log: Option<bool>,
 }
 
-/// How an installation is doing.
+/// The status of an installation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct ConfigStatus {
     /// Conditions.

@@ -1,4 +1,4 @@
-//! Building blocks of the Config kind: how the pods of a component run.
+//! Parts of the Config kind that all components share: image, resources, replicas, autoscaling, ports.
 
 use k8s_openapi::api::core::v1::{Affinity, ResourceRequirements};
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{ResourceList, schema};
 
-/// How the pods of a component run.
+/// Common settings of a component's pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
@@ -16,18 +16,18 @@ pub struct Service {
     /// Its image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// What its pods ask for.
+    /// Resources of its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::embedded::<ResourceRequirements>")]
     pub resources: Option<ResourceRequirements>,
-    /// How fast it may talk to the API server.
+    /// Rate limits of its Kubernetes client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub k8s_client_config: Option<ClientConfig>,
-    /// Where its pods run.
+    /// Affinity of its pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::embedded::<Affinity>")]
     pub affinity: Option<Affinity>,
-    /// How many of its pods may be away.
+    /// Pod disruption budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_disruption_budget: Option<PodDisruptionBudget>,
 }
@@ -39,36 +39,36 @@ pub struct Image {
     /// Registry and path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
-    /// Last part of the path.
+    /// Name: the last part of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// When it is pulled; IfNotPresent if unset.
+    /// Pull policy; IfNotPresent if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pull_policy: Option<String>,
 }
 
-/// How fast a component may talk to the API server.
+/// Rate limits of a component's Kubernetes client.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 pub struct ClientConfig {
     /// Requests per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qps: Option<i64>,
-    /// Requests at once.
+    /// Burst of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<i64>,
 }
 
-/// How many pods of a component may be away.
+/// The pod disruption budget of a component.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodDisruptionBudget {
-    /// Whether there is a budget.
+    /// Whether the budget is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// How many; 1 if unset.
+    /// Maximum of unavailable pods; 1 if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<i32>,
 }
@@ -77,45 +77,45 @@ pub struct PodDisruptionBudget {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Vpa {
-    /// Whether there is any.
+    /// Whether it is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// When pods are changed.
+    /// Update policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_policy: Option<VpaUpdatePolicy>,
-    /// By how much.
+    /// Resource policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_policy: Option<VpaResourcePolicy>,
 }
 
-/// When pods are changed.
+/// The update policy of vertical autoscaling.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VpaUpdatePolicy {
-    /// InPlaceOrRecreate if unset.
+    /// Update mode; InPlaceOrRecreate if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Off", "Initial", "Recreate", "InPlaceOrRecreate", "Auto"]))]
     pub update_mode: Option<String>,
-    /// Fewer pods than this are left alone.
+    /// Minimum of replicas for evictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_replicas: Option<i32>,
-    /// What must hold before a pod is evicted.
+    /// Requirements for the eviction of a pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub eviction_requirements: Vec<VpaEvictionRequirement>,
 }
 
-/// What must hold before a pod is evicted.
+/// A requirement for the eviction of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VpaEvictionRequirement {
-    /// For which resources.
+    /// The resources that the requirement is about.
     pub resources: Vec<String>,
-    /// In which direction they change.
+    /// The direction of their change.
     #[schemars(extend("enum" = ["TargetHigherThanRequests", "TargetLowerThanRequests"]))]
     pub change_requirement: String,
 }
 
-/// By how much pods are changed.
+/// The resource policy of vertical autoscaling.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VpaResourcePolicy {
@@ -124,29 +124,29 @@ pub struct VpaResourcePolicy {
     pub container_policies: Vec<VpaContainerPolicy>,
 }
 
-/// By how much a container is changed.
+/// The resource policy of a container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VpaContainerPolicy {
     /// Its name, or * for all others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_name: Option<String>,
-    /// Whether it is changed at all.
+    /// Mode: Auto or Off.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Auto", "Off"]))]
     pub mode: Option<String>,
-    /// The least it gets.
+    /// Minimum of its resources.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub min_allowed: ResourceList,
-    /// The most it gets.
+    /// Maximum of its resources.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub max_allowed: ResourceList,
-    /// Which resources.
+    /// The controlled resources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub controlled_resources: Vec<String>,
-    /// Requests alone, or limits too.
+    /// The controlled values: requests only, or requests and limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["RequestsAndLimits", "RequestsOnly"]))]
     pub controlled_values: Option<String>,
@@ -156,10 +156,10 @@ pub struct VpaContainerPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
-    /// Of the service.
+    /// Port of the service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i64>,
-    /// Of its pods.
+    /// Port of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_port: Option<i64>,
     /// Its name.
