@@ -9,7 +9,7 @@ use kai_controllers::admission::{self, Endpoint};
 use kai_embedded::server::{Backend, Server, Service};
 use serde_json::json;
 
-use crate::all::{self, Settings};
+use crate::roles::{self, RoleSettings};
 
 /// Where kai is installed.
 const NAMESPACE: &str = "kai-scheduler";
@@ -49,9 +49,9 @@ pub fn service_of_nodes(server: &Server) -> Service {
 }
 
 /// Runs the roles with their webhooks in this process, until one of them fails for good; dropping it stops them all.
-pub async fn run(server: Server, context: Context, mut settings: Settings) -> anyhow::Result<Infallible> {
+pub async fn run(server: Server, context: Context, mut settings: RoleSettings) -> anyhow::Result<Infallible> {
     let Some(webhooks) = settings.admission.take() else {
-        return all::run(context, settings).await;
+        return roles::run(context, settings).await;
     };
     let Endpoint::Service { name, .. } = &webhooks.endpoint else {
         anyhow::bail!("webhooks in this process are behind a service, not at an address");
@@ -70,7 +70,7 @@ pub async fn run(server: Server, context: Context, mut settings: Settings) -> an
     let alone = settings.scheduler.is_none() && settings.binder.is_none() && settings.controllers.is_none();
     tokio::select! {
         biased;
-        failed = all::run(context.clone(), settings), if !alone => failed,
+        failed = roles::run(context.clone(), settings), if !alone => failed,
         never = admission::register(context, webhooks) => match never {},
     }
 }

@@ -9,8 +9,8 @@ use kai_embedded::workloads::{OtherSchedulers, Workloads};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::all::Settings;
 use crate::embedded;
+use crate::roles::RoleSettings;
 
 /// A running cluster.
 pub(super) struct World {
@@ -51,7 +51,7 @@ impl World {
             anyhow::anyhow!("the watch for pods of other schedulers ended")
         });
         let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
-        let settings = Settings::every_role()?;
+        let settings = RoleSettings::every_role()?;
         tasks.spawn(async move {
             match embedded::run(server, roles, settings).await {
                 Ok(never) => match never {},

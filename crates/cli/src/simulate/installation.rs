@@ -12,7 +12,7 @@ use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_made_
 use serde_json::{Map, Value};
 
 use super::files::{Files, all_of, read};
-use crate::all;
+use crate::roles;
 
 /// No kind asks for more objects than its owner and one beside it.
 const READS_MAX: usize = 4;
@@ -25,7 +25,7 @@ pub(super) struct Installed {
 
 impl Installed {
     pub(super) fn new() -> anyhow::Result<Installed> {
-        let roles = all::Settings::every_role()?;
+        let roles = roles::RoleSettings::every_role()?;
         Ok(Installed {
             admission: roles.admission.unwrap_or_default(),
             grouper: roles

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kai_cli::all::Settings;
 use kai_cli::embedded;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Clock, Context};
 use kai_embedded::server::Server;
 use tokio::task::JoinSet;
@@ -26,35 +26,35 @@ pub(crate) enum Layout {
 
 impl Layout {
     fn shapes(self) -> Vec<Shape> {
-        let all = Settings::every_role().unwrap();
-        let one = Settings::default;
+        let all = RoleSettings::every_role().unwrap();
+        let one = RoleSettings::default;
         match self {
             Layout::Together => vec![("kai", all)],
             Layout::Apart => vec![
                 (
                     "scheduler",
-                    Settings {
+                    RoleSettings {
                         scheduler: all.scheduler,
                         ..one()
                     },
                 ),
                 (
                     "binder",
-                    Settings {
+                    RoleSettings {
                         binder: all.binder,
                         ..one()
                     },
                 ),
                 (
                     "controllers",
-                    Settings {
+                    RoleSettings {
                         controllers: all.controllers,
                         ..one()
                     },
                 ),
                 (
                     "admission",
-                    Settings {
+                    RoleSettings {
                         admission: all.admission,
                         ..one()
                     },
@@ -65,7 +65,7 @@ impl Layout {
 }
 
 /// What a process is called, which is its account too, and what it does.
-type Shape = (&'static str, Settings);
+type Shape = (&'static str, RoleSettings);
 
 /// The processes of one life.
 pub(crate) struct Processes {
@@ -128,7 +128,7 @@ impl Processes {
         let at = self.at(pick);
         self.doubles[at].shutdown().await;
         let (name, settings) = self.shapes[at].clone();
-        let settings = Settings {
+        let settings = RoleSettings {
             scheduler: None,
             admission: None,
             ..settings

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kai_api::{Object, Resource, Scope, keys};
-use kai_cli::all::{self, Settings};
+use kai_cli::roles::{self, RoleSettings};
 use kai_cluster::{Access, Candidate, Client, Clock, Context, Deletion, Part, Patch, Selection, Target, Times};
 use kai_controllers::admission::Endpoint;
 use serde_json::{Value, json};
@@ -180,7 +180,7 @@ impl Kube {
     }
 
     /// Runs each role as its own account, with watches of its own, until one fails for good.
-    pub(crate) async fn run_roles(&self, mut settings: Settings) -> anyhow::Error {
+    pub(crate) async fn run_roles(&self, mut settings: RoleSettings) -> anyhow::Error {
         let webhooks = settings.admission.take();
         let mut roles = self.elected(settings, TIMES).await;
         if let Some(mut webhooks) = webhooks {
@@ -198,7 +198,7 @@ impl Kube {
 
     /// Runs a second replica of each role that has a leader.
     pub(crate) async fn run_standby(&self) -> anyhow::Error {
-        first_end(self.elected(Settings::every_role().unwrap(), TIMES).await).await
+        first_end(self.elected(RoleSettings::every_role().unwrap(), TIMES).await).await
     }
 
     /// The kubeconfig that says where the server is, for programs.
@@ -265,19 +265,23 @@ impl Kube {
     }
 
     /// The roles of which one replica at a time does the work.
-    pub(super) async fn elected(&self, settings: Settings, times: Times) -> JoinSet<anyhow::Result<()>> {
-        let Settings {
+    pub(super) async fn elected(&self, settings: RoleSettings, times: Times) -> JoinSet<anyhow::Result<()>> {
+        let RoleSettings {
             scheduler,
             binder,
             controllers,
             admission: _,
-            questions: _,
+            debug_address: _,
         } = settings;
-        let one = Settings::default;
+        let one = RoleSettings::default;
         let alone = [
-            ("scheduler", scheduler.is_some(), Settings { scheduler, ..one() }),
-            ("binder", binder.is_some(), Settings { binder, ..one() }),
-            ("controllers", controllers.is_some(), Settings { controllers, ..one() }),
+            ("scheduler", scheduler.is_some(), RoleSettings { scheduler, ..one() }),
+            ("binder", binder.is_some(), RoleSettings { binder, ..one() }),
+            (
+                "controllers",
+                controllers.is_some(),
+                RoleSettings { controllers, ..one() },
+            ),
         ];
         let replica = REPLICAS.fetch_add(1, Ordering::Relaxed);
         let mut roles = JoinSet::new();
@@ -292,7 +296,7 @@ impl Kube {
             };
             roles.spawn(async move {
                 loop {
-                    let lead = |claim| all::run(context.guarded(&claim), settings.clone());
+                    let lead = |claim| roles::run(context.guarded(&claim), settings.clone());
                     // A role that loses its lease ends, and is started anew.
                     if let Some(ended) = context.client.while_leading(candidate.clone(), lead).await {
                         return ended.map(|never| match never {});
