@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints a text that is all a command has to say. The reader of a pipe may have seen enough; that is no error.
+/// Prints the whole output of a command. A reader that closes the pipe early is no error.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -18,7 +18,7 @@ pub(super) struct World {
     pub(super) context: Context,
     pub(super) kubelets: Kubelets,
     listening: Listening,
-    /// Locked only by whoever waits for the end.
+    /// Locked by the one caller that waits for the end.
     tasks: Mutex<JoinSet<anyhow::Error>>,
 }
 
@@ -58,7 +58,7 @@ impl World {
                 Err(error) => error,
             }
         });
-        // For the picture at the end: a feed that is first asked then has nothing yet.
+        // The picture at the end reads it; a watch that starts then has no objects yet.
         context.feeds.nodes().synced().await;
         let world = World {
             client,
@@ -75,7 +75,7 @@ impl World {
         self.listening.url()
     }
 
-    /// Waits until some part of the cluster ends, which none should.
+    /// Waits until a part of the cluster fails.
     pub(super) async fn ended(&self) -> anyhow::Error {
         match self.tasks.lock().await.join_next().await {
             Some(Ok(error)) => error,

@@ -210,7 +210,7 @@ impl State {
         }
     }
 
-    /// SeededRandom for the next call of this kind.
+    /// The random numbers of the next call of this kind.
     fn random(&mut self, seed: u64, what: [&str; 2]) -> SeededRandom {
         let hash = mix(fnv(what[0].as_bytes())) ^ fnv(what[1].as_bytes());
         let count = self.calls.entry(hash).or_default();
