@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use kai_api::crd::{Manifest, crds, manifests};
 
-/// What `kai crds` is asked for.
+/// The flags of `kai crds`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How to print them.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Yaml)]
     output: Format,
     /// Write one YAML file per kind into this directory instead of printing.
@@ -26,7 +26,7 @@ enum Format {
     Json,
 }
 
-/// Prints or writes them.
+/// Prints or writes the definitions.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match (arguments.to, arguments.output) {
         (Some(directory), _) => write(&directory, &manifests())?,

@@ -1,15 +1,15 @@
-//! `kai doctor`: prints what was found.
+//! `kai doctor`: prints the findings.
 
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-/// What was typed.
+/// The flags of `kai doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     doctor: kai_node::doctor::Args,
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -22,7 +22,7 @@ enum Output {
     Json,
 }
 
-/// Looks. The exit code is 1 if something will not work.
+/// Checks the machine. The exit code is 1 if something will not work.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let report = kai_node::doctor::run(arguments.doctor)?;
     let text = match arguments.output {

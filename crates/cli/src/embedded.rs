@@ -1,5 +1,5 @@
-//! kai on the embedded API server: its custom resources and namespaces, and its webhooks without a network between. For the playground
-//! and for tests; on a real cluster manifests do this.
+//! Installs kai on the embedded API server: custom resources, namespaces, and webhooks that are called in the process. For the playground
+//! and tests; on a real cluster manifests do this.
 
 use std::convert::Infallible;
 
@@ -9,22 +9,22 @@ use kai_controllers::admission::{self, Endpoint};
 use kai_embedded::server::{Backend, Server, Service};
 use serde_json::json;
 
-use crate::all::{self, Settings};
+use crate::roles::{self, RoleSettings};
 
-/// Where kai is installed.
+/// The namespace of kai.
 const NAMESPACE: &str = "kai-scheduler";
-/// Who its roles are.
+/// The account of the roles.
 const ROLES: &str = "system:serviceaccount:kai-scheduler:kai-all";
-/// Who the simulated nodes are. They do the duty of kubelets and node agents of all nodes, for which the account of the agents, which is
-/// good for one node only, would not do; all accounts of this namespace are trusted with the scheduler's keys.
+/// The account of the simulated nodes. They act as kubelets and node agents of all nodes; the account of a node agent is limited to one
+/// node. Accounts of this namespace may write the scheduler's keys.
 const NODES: &str = "system:serviceaccount:kai-scheduler:simulated-nodes";
 
-/// Puts into the server what an installation puts into a cluster before the roles start.
+/// Creates the objects that an installation creates before the roles start.
 pub fn install(server: &Server) -> anyhow::Result<()> {
     let store = server.store();
     let namespaces = [NAMESPACE, kai_api::keys::RESERVATION]
         .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
-    // What most clusters have, for claims that name no class.
+    // The default class of most clusters, for claims that name none.
     let storage_class = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": kai_embedded::workloads::VOLUME_PROVISIONER,
         "metadata": { "name": "standard", "annotations": { "storageclass.kubernetes.io/is-default-class": "true" } },
@@ -38,20 +38,20 @@ pub fn install(server: &Server) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The API as the roles see it.
+/// The API with the account of the roles.
 pub fn service_of_roles(server: &Server) -> Service {
     server.service_as(ROLES)
 }
 
-/// The API as simulated nodes see it.
+/// The API with the account of the simulated nodes.
 pub fn service_of_nodes(server: &Server) -> Service {
     server.service_as(NODES)
 }
 
-/// Runs the roles with their webhooks in this process, until one of them fails for good; dropping it stops them all.
-pub async fn run(server: Server, context: Context, mut settings: Settings) -> anyhow::Result<Infallible> {
+/// Runs the roles with their webhooks in this process, until one of them fails for good. Dropping the future stops them all.
+pub async fn run(server: Server, context: Context, mut settings: RoleSettings) -> anyhow::Result<Infallible> {
     let Some(webhooks) = settings.admission.take() else {
-        return all::run(context, settings).await;
+        return roles::run(context, settings).await;
     };
     let Endpoint::Service { name, .. } = &webhooks.endpoint else {
         anyhow::bail!("webhooks in this process are behind a service, not at an address");
@@ -70,12 +70,12 @@ pub async fn run(server: Server, context: Context, mut settings: Settings) -> an
     let alone = settings.scheduler.is_none() && settings.binder.is_none() && settings.controllers.is_none();
     tokio::select! {
         biased;
-        failed = all::run(context.clone(), settings), if !alone => failed,
+        failed = roles::run(context.clone(), settings), if !alone => failed,
         never = admission::register(context, webhooks) => match never {},
     }
 }
 
-/// Nobody answers for the webhooks of roles that are gone.
+/// Removes the route to the webhooks when the roles end.
 struct Unroute {
     server: Server,
     namespace: String,

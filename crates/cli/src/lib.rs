@@ -1,6 +1,5 @@
 //! The `kai` program: argument parsing, wiring and printing only. Every role and tool is a subcommand.
 
-pub mod all;
 mod crds;
 mod doctor;
 pub mod embedded;
@@ -9,7 +8,7 @@ mod log;
 mod node_agent;
 mod playground;
 mod resource_reservation;
-mod roles;
+pub mod roles;
 mod simulate;
 mod uninstall;
 
@@ -26,52 +25,54 @@ struct Arguments {
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
-enum Command {
+/// Lists the commands: the text of `--help`, the name, and the module with its `Arguments` and its function.
+macro_rules! commands {
+    ($($(#[$help:meta])+ $command:ident => $($module:ident)::+.$function:ident,)+) => {
+        #[derive(Debug, Subcommand)]
+        enum Command {
+            $($(#[$help])+ $command(Box<$($module)::+::Arguments>),)+
+        }
+
+        impl Command {
+            fn run(self) -> anyhow::Result<ExitCode> {
+                match self {
+                    $(Command::$command(arguments) => $($module)::+::$function(*arguments),)+
+                }
+            }
+        }
+    };
+}
+
+commands! {
     /// Run clusters from files through the scheduler's engine, without a cluster.
-    Simulate(simulate::Arguments),
-    /// Try kai: a whole cluster with made-up GPUs in this process. Needs no GPU and no Kubernetes.
-    Playground(playground::Arguments),
-    /// All roles of the cluster's side in one process.
-    All(Box<roles::AllArguments>),
+    Simulate => simulate.run,
+    /// Try kai: a whole cluster with simulated GPUs in this process. Needs no GPU and no Kubernetes.
+    Playground => playground.run,
+    /// Run all roles of the cluster's side in one process.
+    All => roles::all.main,
     /// Decide which pod gets which node and GPU.
-    Scheduler(Box<roles::SchedulerArguments>),
+    Scheduler => roles::scheduler.main,
     /// Carry out decisions: reserve GPUs, prepare pods, bind them.
-    Binder(Box<roles::BinderArguments>),
-    /// Make gangs of workloads and keep the status of pod groups and queues.
-    Controllers(Box<roles::ControllersArguments>),
+    Binder => roles::binder.main,
+    /// Group workloads into gangs and keep the status of pod groups and queues.
+    Controllers => roles::controllers.main,
     /// Check and complete pods, queues, pod groups and topologies as they are created.
-    Admission(Box<roles::AdmissionArguments>),
-    /// Remove what kai put in the way of the API: webhooks and policies. Workloads and their pods stay.
-    Uninstall(uninstall::Arguments),
+    Admission => roles::admission.main,
+    /// Remove kai's webhooks and admission policies from the API server. Workloads and their pods stay.
+    Uninstall => uninstall.run,
     /// Serve the GPUs of this node: offer them to the kubelet, inject the driver, label the node, watch health.
-    NodeAgent(Box<node_agent::Arguments>),
-    /// Write on this reservation pod which GPU it was given, and hold it. For nodes without the agent.
-    ResourceReservation(Box<resource_reservation::Arguments>),
-    /// Look at this machine and say what will not work, why, and what repairs it. Changes nothing.
-    Doctor(Box<doctor::Arguments>),
+    NodeAgent => node_agent.run,
+    /// Annotate this reservation pod with the GPU that it was given, and hold the GPU. For nodes without the agent.
+    ResourceReservation => resource_reservation.run,
+    /// Check this machine and report what will not work, why, and what repairs it. Changes nothing.
+    Doctor => doctor.run,
     /// Print the custom resource definitions that an installation needs.
-    Crds(crds::Arguments),
+    Crds => crds.run,
 }
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let done = match arguments.command {
-        Command::Simulate(arguments) => simulate::run(arguments),
-        Command::Playground(arguments) => playground::run(arguments),
-        Command::All(arguments) => roles::all(*arguments),
-        Command::Scheduler(arguments) => roles::scheduler(*arguments),
-        Command::Binder(arguments) => roles::binder(*arguments),
-        Command::Controllers(arguments) => roles::controllers(*arguments),
-        Command::Admission(arguments) => roles::admission(*arguments),
-        Command::Uninstall(arguments) => uninstall::run(arguments),
-        Command::NodeAgent(arguments) => node_agent::run(*arguments),
-        Command::ResourceReservation(arguments) => resource_reservation::run(*arguments),
-        Command::Doctor(arguments) => doctor::run(*arguments),
-        Command::Crds(arguments) => crds::run(arguments),
-    };
-    match done {
+    match Arguments::parse().command.run() {
         Ok(code) => code,
         Err(error) => {
             // One sentence; our errors have their cause in it.
@@ -81,7 +82,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints a text that is all a command has to say. The reader of a pipe may have seen enough; that is no error.
+/// Prints the whole output of a command. A reader that closes the pipe early is no error.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -8,21 +8,21 @@ use tracing_subscriber::EnvFilter;
 
 const FILTER_DEFAULT: &str = "info";
 
-/// How a role logs.
+/// The log flags of a role.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Log")]
 pub(crate) struct LogArguments {
-    /// What is logged: a level, or targets with levels such as warn,kai_node=debug.
+    /// Log filter: a level, or targets with levels such as warn,kai_node=debug.
     #[arg(long = "log", value_name = "FILTER", default_value = FILTER_DEFAULT, env = "RUST_LOG")]
     filter: String,
-    /// How a line looks.
+    /// Format of the lines.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text, env = "KAI_LOG_FORMAT")]
     log_format: Format,
     #[command(flatten)]
     kai: KaiLogArguments,
 }
 
-/// The same, as KAI's programs have it: klog's flags for some of them, zap's for others.
+/// The log flags of KAI's programs: klog's for some, zap's for others.
 #[derive(Debug, Default, Args)]
 struct KaiLogArguments {
     #[arg(long, hide = true, default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -41,18 +41,18 @@ struct KaiLogArguments {
     zap_time_encoding: Option<String>,
 }
 
-/// From this verbosity on KAI tells what only its developers read.
+/// KAI logs debug messages from this verbosity on.
 const VERBOSITY_DEBUG: u32 = 5;
 
 impl KaiLogArguments {
-    /// The level they ask for.
+    /// The level that the flags set.
     fn level(&self) -> Option<&'static str> {
         let number = self.verbosity.map(|verbosity| verbosity >= VERBOSITY_DEBUG);
         let zap = self.zap_log_level.as_deref();
         match (number, zap) {
             (Some(true), _) | (_, Some("debug")) => Some("debug"),
             (_, Some("error" | "panic")) => Some("error"),
-            // zap's numbers begin where info ends.
+            // zap's numbers continue below info.
             (_, Some(level)) if level.parse::<u32>().is_ok_and(|level| level > 0) => Some("debug"),
             _ => None,
         }
@@ -72,7 +72,7 @@ enum Format {
     Json,
 }
 
-/// Begins to log. Once per process.
+/// Starts the log. Once per process.
 pub(crate) fn start(arguments: &LogArguments) -> anyhow::Result<()> {
     let filter = match arguments.kai.level() {
         Some(level) if arguments.filter == FILTER_DEFAULT => level,
@@ -83,7 +83,7 @@ pub(crate) fn start(arguments: &LogArguments) -> anyhow::Result<()> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
-        // Colours would come between the name and the value of a field, and no search would find it.
+        // Colour codes would stand between the name and the value of a field, and grep would not find the pair.
         .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
     match arguments.log_format {
         Format::Text if arguments.kai.is_json() => log.json().flatten_event(true).init(),
@@ -93,7 +93,7 @@ pub(crate) fn start(arguments: &LogArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Logs what passes the filter and no more, for tools that print for people.
+/// Starts the log of a tool that prints for people: only the filter, no other flags.
 pub(crate) fn start_quietly(filter: &str) -> anyhow::Result<()> {
     start(&LogArguments {
         filter: filter.to_owned(),

@@ -1,4 +1,4 @@
-//! `kai node-agent`: the role, or with `--dry-run` what it would do.
+//! `kai node-agent`: runs the node agent, or prints with `--dry-run` what it would do.
 
 use std::process::ExitCode;
 
@@ -6,12 +6,12 @@ use clap::Args;
 
 use crate::log::{self, LogArguments};
 
-/// What was typed.
+/// The flags of `kai node-agent`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     agent: kai_node::agent::Args,
-    /// Print what this node would be labelled, serve and inject, and end. Nothing is changed and nobody is asked.
+    /// Print the labels, devices and driver files of this node, and exit. Changes nothing and needs no cluster.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

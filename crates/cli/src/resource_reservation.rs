@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::log::{self, LogArguments};
 
-/// What was typed.
+/// The flags of `kai resource-reservation`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     log: LogArguments,
 }
 
-/// Runs until SIGTERM or SIGINT. The exit code is 1 if the GPU could not be found or written down.
+/// Runs until SIGTERM or SIGINT. The exit code is 1 if the GPU was not found or the pod could not be annotated.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     log::start(&arguments.log)?;
     if let Err(error) = kai_node::reservation::run(arguments.reservation) {

@@ -1,4 +1,4 @@
-//! `kai uninstall`: takes away what would stand in the way of the API once kai's processes are gone.
+//! `kai uninstall`: removes webhooks and policies, which would block the API once kai's processes are gone.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::roles::Connection;
 
-/// What was typed.
+/// The flags of `kai uninstall`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

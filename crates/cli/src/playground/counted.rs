@@ -1,4 +1,5 @@
-//! Whether the queues' status counts the pods that there are. It follows them after a moment, and a picture taken before is wrong.
+//! Waits until the status of the queues counts all pods. The status controllers lag behind by a moment, and a picture taken too early is
+//! wrong.
 
 use std::time::Duration;
 
@@ -8,31 +9,31 @@ use kai_engine::model::{GpuRequest, Millis};
 use super::picture::amounts;
 use super::world::World;
 
-/// How long the picture waits for the queues' status, and how often it looks.
+/// How long the picture waits for the status of the queues, and how often it polls.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(50);
-/// Hundredths of GPUs that rounding may take.
+/// Tolerance of rounding, in hundredths of GPUs.
 const ROUNDING: i64 = 5;
 
 /// Amounts of GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Gpus {
-    /// Hundredths of GPUs that are asked for.
+    /// Requested hundredths of GPUs.
     asked: i64,
-    /// MiB of GPU memory that are asked for.
+    /// Requested MiB of GPU memory.
     asked_mib: i64,
-    /// Hundredths of GPUs in use.
+    /// Allocated hundredths of GPUs.
     used: i64,
 }
 
-/// Waits until the queues' status counts the pods that there are.
+/// Waits until the status of the queues counts all pods.
 pub(super) async fn until_counted(world: &World) {
     let counted = async {
         while !agree(of_queues(world), of_pods(world)) {
             tokio::time::sleep(GLANCE).await;
         }
     };
-    // Shown as it is then: a picture that is behind is better than none.
+    // After the time-out the picture shows the status as it is.
     let _ = tokio::time::timeout(WAIT_MAX, counted).await;
 }
 
@@ -41,7 +42,7 @@ fn agree(queues: Gpus, pods: Gpus) -> bool {
     near(queues.asked, pods.asked) && queues.asked_mib == pods.asked_mib && near(queues.used, pods.used)
 }
 
-/// What the leaf queues have in their status.
+/// The sums in the status of the leaf queues.
 fn of_queues(world: &World) -> Gpus {
     let queues = world.context.informers.queues().all();
     let is_parent = |queue: &kai_api::Queue| {
@@ -59,7 +60,7 @@ fn of_queues(world: &World) -> Gpus {
     gpus
 }
 
-/// What the pods ask for and have.
+/// The sums over the pods.
 fn of_pods(world: &World) -> Gpus {
     let informers = &world.context.informers;
     let mut gpus = Gpus::default();

@@ -1,5 +1,5 @@
-//! The playground's entry in a kubeconfig: added to what the file has, taken out again at the end. Never overwrites or deletes what
-//! others put there.
+//! The playground's context in a kubeconfig: added to the file's other entries and removed at the end. Other entries are never
+//! overwritten or deleted.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,18 +15,18 @@ const CURRENT: &str = "current-context";
 /// The lists of a kubeconfig that get an entry.
 const LISTS: [&str; 3] = ["clusters", "users", "contexts"];
 
-/// An entry that is taken out when this is dropped.
+/// The playground's entries in a kubeconfig. Dropping it removes them.
 #[derive(Debug)]
 pub(super) struct Entry {
     path: PathBuf,
     server: String,
-    /// Whether nobody but playgrounds has anything in the file.
+    /// Whether the file has no entries but those of playgrounds.
     created: bool,
-    /// The context that the file named before.
+    /// The current context before the playground.
     previous: Option<String>,
 }
 
-/// Says early whether an entry can be added, so that nobody waits for a cluster first.
+/// Checks that the file can be written, before the cluster starts.
 pub(super) fn check(path: &Path) -> anyhow::Result<()> {
     read(path).map(drop)
 }
@@ -35,7 +35,7 @@ impl Entry {
     /// Adds a cluster at this address to the file, and makes it the one that `kubectl` uses.
     pub(super) fn add(path: &Path, server: &str) -> anyhow::Result<Entry> {
         let before = read(path)?;
-        // A file with nothing but the entries of a playground that was killed is a playground's own, too.
+        // A playground that was killed may have left a file with its own entries only.
         let created = before.as_ref().is_none_or(|config| {
             let mut all = LISTS.iter().flat_map(|list| entries(config, list)).peekable();
             all.peek().is_some() && all.all(|entry| entry["name"] == NAME)
@@ -48,7 +48,7 @@ impl Entry {
             path: path.to_owned(),
             server: server.to_owned(),
             created,
-            // After a playground that was killed the file still names its context, which leads nowhere.
+            // A playground that was killed may have left its context as the current one; its server is gone.
             previous: previous.filter(|name| name != NAME),
         })
     }
@@ -123,7 +123,7 @@ fn entries<'a>(config: &'a Map<String, Value>, list: &str) -> &'a [Value] {
     config.get(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Puts the playground's entries in the place of earlier ones of the same name.
+/// Replaces entries of the same name by the playground's.
 fn insert(config: &mut Map<String, Value>, server: &str) {
     config.entry("apiVersion").or_insert("v1".into());
     config.entry("kind").or_insert("Config".into());
@@ -141,7 +141,7 @@ fn insert(config: &mut Map<String, Value>, server: &str) {
     config.insert(CURRENT.to_owned(), NAME.into());
 }
 
-/// Takes the playground's entries out. False if they are of another playground by now, which takes out its own.
+/// Removes the playground's entries. False if another playground has replaced them; it removes its own.
 fn take_out(config: &mut Map<String, Value>, server: &str, previous: Option<&str>) -> bool {
     let own = entries(config, "clusters").iter().find(|entry| entry["name"] == NAME);
     if own.is_none_or(|entry| entry["cluster"]["server"] != server) {
@@ -152,16 +152,16 @@ fn take_out(config: &mut Map<String, Value>, server: &str, previous: Option<&str
         all.retain(|present| present["name"] != NAME);
         config.insert(list.to_owned(), all.into());
     }
-    // A user who chose another context meanwhile keeps it.
+    // The user may have chosen another context; it stays.
     if config.get(CURRENT).is_some_and(|current| current == NAME) {
         config.insert(CURRENT.to_owned(), previous.unwrap_or_default().into());
     }
     true
 }
 
-/// Replaces the file at once: whoever reads it sees the old or the new one. Only its owner may read it: it may hold credentials.
+/// Replaces the file atomically: a reader sees the old or the new content. Only the owner may read it: it may hold credentials.
 fn write(path: &Path, config: &Map<String, Value>) -> anyhow::Result<()> {
-    // A link stays a link, and the file behind it is replaced.
+    // A symbolic link stays; its target is replaced.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let attempt = || {
         format!(

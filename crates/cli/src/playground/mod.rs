@@ -1,5 +1,5 @@
-//! `kai playground`: a whole cluster in this process. The embedded API server, simulated nodes with made-up GPUs, and all of kai's roles
-//! as in production; then a short story, and a cluster to play with under `kubectl`.
+//! `kai playground`: a whole cluster in this process. The embedded API server, simulated nodes with fake GPUs, and all of kai's roles
+//! as in production. It runs a short demonstration, then leaves the cluster to `kubectl`.
 
 mod counted;
 mod kubeconfig;
@@ -19,25 +19,25 @@ use clap::Args;
 use screen::Screen;
 use world::World;
 
-/// What was typed.
+/// The flags of `kai playground`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Run the story, print how things ended, and exit: 0 if everything went as it should, 1 if not.
+    /// Run the story, print the outcome, and exit: 0 if all of it came true, 1 if not.
     #[arg(long)]
     once: bool,
-    /// The cluster alone, without the story.
+    /// Start the cluster without the story.
     #[arg(long, conflicts_with = "once")]
     empty: bool,
-    /// The nodes, from a YAML file instead of the usual ones (docs/playground.md). The story needs the usual ones, so there is none then.
+    /// YAML file with the nodes (docs/playground.md). The story needs the default nodes and is left out.
     #[arg(long, value_name = "FILE")]
     nodes: Option<PathBuf>,
-    /// Where the API server listens.
+    /// Address of the API server.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// The kubeconfig that gets the context kai-playground for as long as the playground runs. What else is in the file stays.
+    /// Kubeconfig that gets the context kai-playground while the playground runs. Its other entries stay.
     #[arg(long, value_name = "FILE", default_value = "kai-playground.kubeconfig")]
     kubeconfig: PathBuf,
-    /// What the roles log: a level, or targets with levels.
+    /// Log filter of the roles: a level, or targets with levels.
     #[arg(long = "log", value_name = "FILTER", default_value = "error", env = "RUST_LOG")]
     log: String,
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let played = async {
             let world = World::start(&nodes, arguments.listen).await?;
-            // Dropped when the playground ends in whatever way, and the kubeconfig is given back.
+            // Dropped however the playground ends; then the context is removed.
             let _entry = kubeconfig::Entry::add(&arguments.kubeconfig, &world.address())?;
             play(&arguments, &world).await
         };
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The story, unless there is none, and the cluster until it ends.
+/// Runs the story, if there is one, and then the cluster until it ends.
 async fn play(arguments: &Arguments, world: &World) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
     let screen = Screen::of_stdout();
@@ -97,7 +97,7 @@ async fn play(arguments: &Arguments, world: &World) -> anyhow::Result<ExitCode> 
         false => "",
         true => "\nThere is no story with --nodes: it needs the usual nodes.\n",
     };
-    // Not an error if nobody reads it: the cluster is there all the same.
+    // A closed output is no error: the cluster runs on.
     crate::print(&format!(
         "{no_story}\nThe cluster is yours at {}:\n\n  export KUBECONFIG={file}\n  kubectl get nodes,queues\n  kubectl get pods -o wide\n{room}  kubectl apply -f examples/half-a-gpu.yaml\n\nCtrl-C ends it.\n",
         world.address()

@@ -10,9 +10,9 @@ use kai_engine::model::{GpuRequest, Millis};
 use super::screen::Screen;
 use super::world::World;
 
-/// Letters per GPU in a bar.
+/// Characters of a GPU's bar.
 const BAR_WIDTH: usize = 4;
-/// The same on screens on which eight of those have no room beside the names.
+/// The same on a narrow terminal.
 const BAR_WIDTH_NARROW: usize = 2;
 const NARROW: u16 = 96;
 /// GPUs of a node that are drawn.
@@ -75,8 +75,8 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
     )
 }
 
-/// GPUs of a resource list: `2`, `1.75`, `40000 MiB`, `2 + 40000 MiB`. Whoever asks for memory of a GPU asks for no number of GPUs: how
-/// much of one it is depends on the GPU that the pod gets.
+/// GPUs of a resource list: `2`, `1.75`, `40000 MiB`, `2 + 40000 MiB`. A memory request is no fraction yet: that depends on the GPU that the
+/// pod gets.
 fn gpus(list: &BTreeMap<String, kai_api::QuantityText>) -> String {
     match amounts(list) {
         (gpus, 0) => hundredths(gpus),
@@ -111,7 +111,7 @@ fn lines(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// A table of this width; what has no room in a line goes on in the next one.
+/// A table of this width; longer cells are wrapped.
 fn table(header: &[&str], width: u16) -> Table {
     let mut table = Table::new();
     table
@@ -147,7 +147,7 @@ fn ask(pod: &kai_api::Pod) -> String {
     }
 }
 
-/// MIG slices in use, by profile. Empty for a node without.
+/// MIG slices in use, by profile. Empty for a node without MIG.
 fn slices(world: &World, node: &kai_api::Node) -> String {
     let name = node.metadata.plain_name();
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
@@ -178,7 +178,7 @@ fn slices(world: &World, node: &kai_api::Node) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// A bar per physical GPU: how much of its memory is promised.
+/// A bar per physical GPU: the part of its memory that is allocated.
 fn bars(world: &World, node: &str, width: usize) -> String {
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     let pods = world.context.informers.pods().all();
@@ -201,7 +201,7 @@ fn memory_of(world: &World, node: &str) -> i64 {
     world.kubelets.gpus_on(node).first().map_or(0, |(_, memory)| *memory)
 }
 
-/// MiB of a device that the pod, or those for whom it reserves the device, may use.
+/// MiB of a device that the pod may use; for a reservation pod, those of the pods that share the device.
 fn held_by(pods: &[std::sync::Arc<kai_api::Pod>], holder: &kai_api::Pod, node: &str, memory: i64) -> i64 {
     let Some(group) = holder
         .metadata

@@ -1,18 +1,18 @@
-//! What the output is shown on: how wide it is, and whether it has colours.
+//! The output device: its width, and whether it has colours.
 
 use std::io::IsTerminal;
 
-/// Letters per line where nobody says otherwise: the output is a file or a pipe.
+/// Columns of a file or pipe.
 const WIDTH_OF_FILES: u16 = 120;
-/// A terminal that claims to be narrower is not made for tables.
+/// A narrower terminal gets tables of this width.
 const WIDTH_MIN: u16 = 40;
 
 /// A terminal, a file or a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Screen {
-    /// Letters per line of tables.
+    /// Columns of tables.
     pub(super) width: u16,
-    /// Whether sentences are wrapped to the width. Those in files are not: programs look for them.
+    /// Whether sentences are wrapped to the width. In files they are not, so that programs find them.
     pub(super) wraps: bool,
     pub(super) colour: bool,
 }
@@ -31,8 +31,7 @@ impl Screen {
         }
     }
 
-    /// The text in lines of the screen's width. `first` stands before it and counts as `first_width` letters; further lines are
-    /// indented by as much.
+    /// Wraps the text to the width. `first` precedes it and is `first_width` columns wide; further lines are indented by as much.
     pub(super) fn sentence(self, first: &str, first_width: usize, text: &str) -> String {
         if !self.wraps {
             return format!("{first}{text}");

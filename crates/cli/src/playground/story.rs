@@ -1,4 +1,4 @@
-//! The playground's story: a few chapters, each with objects that a user would submit and what should come of them.
+//! The playground's story: a few chapters, each with the objects that a user submits and the expected outcome.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use super::world::World;
 
 /// How long a chapter may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a chapter looks.
+/// How often a chapter polls.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// A chapter: words, manifests, and what has to come true.
+/// A chapter: a sentence, manifests, and the expected outcome.
 struct Chapter {
     title: &'static str,
     manifests: &'static str,
     expect: &'static [Expect],
 }
 
-/// Something that has to come true.
+/// An expected outcome.
 enum Expect {
-    /// So many pods whose names begin like this run.
+    /// This many pods with the name prefix run.
     Running(&'static str, usize),
-    /// So many pods whose names begin like this wait, with these words in the reason.
+    /// This many pods with the name prefix wait, with this text in the reason.
     Waiting(&'static str, usize, &'static str),
-    /// All pods whose names begin like this share so many GPUs.
+    /// The pods with the name prefix share this many GPUs.
     SharedGpus(&'static str, usize),
 }
 
@@ -65,7 +65,7 @@ const CHAPTERS: &[Chapter] = &[
     },
 ];
 
-/// Tells the story; true if all of it came true.
+/// Runs the story; true if every outcome is as expected.
 pub(super) async fn tell(world: &World, out: &mut impl Write, screen: Screen) -> anyhow::Result<bool> {
     let mut all = true;
     // The roles are up when the default queue is there.
@@ -103,7 +103,7 @@ fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(serde_saphyr::from_multiple::<Value>(text)?)
 }
 
-/// Creates the object, or as many alike as its annotation `copies` says.
+/// Creates the object, or as many copies as its annotation `copies` says.
 async fn submit(world: &World, object: Value) -> anyhow::Result<()> {
     let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
     let resource = world.client.resource_of(&text("apiVersion"), &text("kind")).await?;
@@ -215,7 +215,7 @@ fn bold(text: &str, colour: bool) -> String {
     }
 }
 
-/// The mark of a line, and how many letters of it are seen.
+/// The mark of a line and its width without colour codes.
 fn mark(held: bool, colour: bool) -> (String, usize) {
     let (mark, code) = if held { ("ok", 32) } else { ("FAILED", 31) };
     let shown = match colour {

@@ -9,8 +9,8 @@ use kai_embedded::workloads::{OtherSchedulers, Workloads};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::all::Settings;
 use crate::embedded;
+use crate::roles::RoleSettings;
 
 /// A running cluster.
 pub(super) struct World {
@@ -18,7 +18,7 @@ pub(super) struct World {
     pub(super) context: Context,
     pub(super) kubelets: Kubelets,
     listening: Listening,
-    /// Locked only by whoever waits for the end.
+    /// Locked by the one caller that waits for the end.
     tasks: Mutex<JoinSet<anyhow::Error>>,
 }
 
@@ -51,14 +51,14 @@ impl World {
             anyhow::anyhow!("the watch for pods of other schedulers ended")
         });
         let roles = Context::new(Client::in_process(embedded::service_of_roles(&server)), Clock::System);
-        let settings = Settings::every_role()?;
+        let settings = RoleSettings::every_role()?;
         tasks.spawn(async move {
             match embedded::run(server, roles, settings).await {
                 Ok(never) => match never {},
                 Err(error) => error,
             }
         });
-        // For the picture at the end: a feed that is first asked then has nothing yet.
+        // The picture at the end reads it; a watch that starts then has no objects yet.
         context.informers.nodes().synced().await;
         let world = World {
             client,
@@ -75,7 +75,7 @@ impl World {
         self.listening.url()
     }
 
-    /// Waits until some part of the cluster ends, which none should.
+    /// Waits until a part of the cluster fails.
     pub(super) async fn ended(&self) -> anyhow::Error {
         match self.tasks.lock().await.join_next().await {
             Some(Ok(error)) => error,

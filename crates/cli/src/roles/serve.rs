@@ -1,8 +1,8 @@
-//! Metrics and health of a process over HTTP: `/metrics` for those who may, `/readyz` and `/livez` for all. Nothing else is served to
-//! the network.
+//! Serves metrics and health of a process over HTTP: `/metrics` for authorized readers, `/readyz` and `/livez` for all. Nothing else is
+//! served to the network.
 //!
-//! Each address has a thread and a runtime of its own, so that it is served whatever the roles' threads are busy with: a kubelet that gets
-//! no answer ends the process, and the next one begins with the same work.
+//! Each address has a thread and a runtime of its own, so that busy threads of the roles do not delay its answers: a kubelet restarts a
+//! process that does not answer, and the new process would begin with the same work.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,9 +22,9 @@ const METRICS: &str = "/metrics";
 /// Who may read metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readers {
-    /// Accounts that may `get` the path, and whoever is on the same machine.
+    /// Accounts that may `get` the path, and readers on the same machine.
     Known,
-    /// Whoever can connect.
+    /// Every reader that can connect.
     Everybody,
 }
 
@@ -50,21 +50,21 @@ pub(super) fn health(address: &str, context: &Context) -> anyhow::Result<Served>
     listen(address, health_router(context), what)
 }
 
-/// An address that is served until this is dropped.
+/// A served address. Dropping it ends the server.
 pub(super) struct Served {
-    /// Closed from here to end the server.
+    /// Dropping it ends the server.
     _end: oneshot::Sender<()>,
     ended: oneshot::Receiver<io::Result<()>>,
     address: Option<SocketAddr>,
 }
 
 impl Served {
-    /// Where it listens; `None` = nowhere.
+    /// The address; `None` if none is served.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the server ends by itself.
     pub(super) async fn ended(self) -> io::Result<()> {
         let Served { _end, ended, .. } = self;
         ended
@@ -77,13 +77,13 @@ impl Served {
 struct Reading {
     context: Context,
     authorizer: Option<MetricsAuthorizer>,
-    /// Connections to the API server are shared, and belong to the roles' runtime.
+    /// The runtime of the roles, which owns the connections to the API server.
     roles: Handle,
 }
 
-/// Begins to listen and to serve. An empty address, or Go's `0`, serves nothing and never ends.
+/// Starts to serve the address. An empty one, or Go's `0`, serves nothing and never ends.
 fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<Served> {
-    // `:8080` as Go programs have it means all addresses.
+    // `:8080` means all addresses, as in Go programs.
     let address = match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
@@ -120,7 +120,7 @@ fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<Served> {
                 _ = asked_to_end => Ok(()),
             }
         });
-        // Nobody may be left to hear it.
+        // The receiver may be gone.
         let _ = tell.send(result);
     };
     std::thread::Builder::new().name("health".to_owned()).spawn(serve)?;
@@ -145,7 +145,7 @@ async fn metrics(
         let token = token.map(str::to_owned);
         let asked = async move { authorizer.authorize(peer.ip(), token.as_deref(), METRICS).await };
         let entry = match peer.ip().is_loopback() {
-            // Needs no answer of the API server.
+            // A loopback reader needs no check by the API server.
             true => asked.await,
             false => reading.roles.spawn(asked).await.unwrap_or(Access::Unavailable),
         };
@@ -158,7 +158,7 @@ async fn metrics(
     ([(header::CONTENT_TYPE, kind)], reading.context.metrics.text()).into_response()
 }
 
-/// Ready to work: everything that was asked for has been listed.
+/// `/readyz`: all first lists are complete.
 async fn ready(State(context): State<Context>) -> impl IntoResponse {
     if !context.informers.are_synced() {
         return (
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// Status line and body, asked from a thread that no runtime knows.
+    /// Status line and body, read from a thread outside of any runtime.
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(get(address, "/livez"), "200 ok");
         assert!(get(address, "/readyz").starts_with("503 "));
         assert!(get(address, "/metrics").starts_with("200 "));
-        // Silent for too long, it is told to be stuck, and told so.
+        // After too long without a sign of life, /livez fails and says so.
         context.health.announce("silent", Duration::ZERO);
         assert_eq!(get(address, "/livez"), "503 stuck: silent");
         drop(release);

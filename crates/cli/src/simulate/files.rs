@@ -1,4 +1,4 @@
-//! The objects of manifests by name, as the pod grouper looks at a cluster.
+//! The objects of manifests by name: the pod grouper's view of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use kai_simulate::scenario::Document;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// No real chain of owners is longer; a circle of references is.
+/// Owners that are followed; a longer chain is a circle.
 const OWNERS_MAX: usize = 16;
 
 /// All objects of one cluster.
@@ -48,7 +48,7 @@ impl<'d> Files<'d> {
         }
     }
 
-    /// Whether there is such a queue.
+    /// Whether the queue exists.
     pub(super) fn has_queue(&self, name: &str) -> bool {
         self.queues.contains(name)
     }
@@ -59,7 +59,7 @@ impl<'d> Files<'d> {
         self.objects.get(&(kind.as_str(), namespace, name.as_str())).copied()
     }
 
-    /// The owners of a pod, the nearest first. Of an owner that is not in the files, only what the reference says is known.
+    /// The owners of a pod, the nearest first. An owner that is not in the files has the fields of its reference only.
     pub(super) fn owners_of(&self, pod: &Pod) -> Vec<Owner> {
         let mut owners = Vec::new();
         let mut next = pod.metadata.owner_references.first().cloned();
@@ -77,7 +77,7 @@ impl<'d> Files<'d> {
         owners
     }
 
-    /// A word about a queue that is not there. `owners` are those of the pod.
+    /// A warning about a missing queue. `owners` are those of the pod.
     pub(super) fn missing_queue(&self, queue: &str, pod: &Pod, owners: &[Owner]) -> Option<String> {
         if self.has_queue(queue) {
             return None;
@@ -115,7 +115,7 @@ impl ClusterReader for Files<'_> {
     }
 }
 
-/// The object as a slim type; `None` if it can't be read, which the loader tells.
+/// The object as a slim type; `None` if it can't be read, which the loader reports.
 pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Option<T> {
     T::deserialize(object).ok()
 }

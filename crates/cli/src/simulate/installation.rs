@@ -1,5 +1,5 @@
-//! What an installation does to manifests: the default queues, admission of new pods, and the pod grouper's work. The rules are
-//! those of the roles; only their inputs come from files instead of a cluster.
+//! Applies the rules of an installation to manifests: default queues, admission of new pods, pod grouping. The rules are those of the
+//! roles; only their inputs come from files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,12 +14,12 @@ use kai_simulate::scenario::{Author, Document, Installation, Manifests, is_synth
 use serde_json::{Map, Value};
 
 use super::files::{Files, all_of, read};
-use crate::all;
+use crate::roles;
 
-/// No kind asks for more objects than its owner and one beside it.
+/// Further objects that a grouper may read for one pod; no kind needs more than two.
 const READS_MAX: usize = 4;
 
-/// The roles as they are without flags.
+/// The roles with their default settings.
 pub(super) struct Installed {
     admission: admission::Settings,
     grouper: grouper::Settings,
@@ -27,7 +27,7 @@ pub(super) struct Installed {
 
 impl Installed {
     pub(super) fn new() -> anyhow::Result<Installed> {
-        let roles = all::Settings::every_role()?;
+        let roles = roles::RoleSettings::every_role()?;
         Ok(Installed {
             admission: roles.admission.unwrap_or_default(),
             grouper: roles
@@ -49,7 +49,7 @@ impl Installation for Installed {
 }
 
 impl Installed {
-    /// Takes out the pods that admission refuses. A pod that was in a cluster was admitted there.
+    /// Removes the pods that admission refuses. A pod that comes from a cluster was admitted there.
     fn admit(&self, manifests: &mut Manifests) {
         let queues: Vec<Arc<Queue>> = all_of(&manifests.documents, "Queue").map(Arc::new).collect();
         let Manifests {
@@ -81,7 +81,7 @@ impl Installed {
         });
     }
 
-    /// Gives pods their pod groups.
+    /// Creates the pod groups and labels the pods with them.
     fn group(&self, manifests: &mut Manifests) {
         let Manifests {
             documents, warnings, ..
@@ -105,7 +105,7 @@ impl Installed {
                 }
             };
             for IgnoredValue { problem, .. } in ignored {
-                // All pods of a workload say the same of it.
+                // All pods of a workload give the same warning.
                 if told.insert(problem.to_string()) {
                     warnings.push_about(&document.file, problem);
                 }
@@ -125,14 +125,14 @@ impl Installed {
             groups.push(document.made("PodGroup", group_of(&plan, &pod)));
         }
         for (at, mut change) in changes {
-            // Only a guard for a patch; the pods of files keep the identity they have.
+            // The precondition of a patch; pods of files keep their uid.
             change["metadata"]["uid"].take();
             merge(&mut documents[at].object, change);
         }
         documents.append(&mut groups);
     }
 
-    /// The pod, if the grouper would look at it.
+    /// The pod, if the grouper handles it.
     fn pod_without_group(&self, document: &Document, files: &Files<'_>) -> Option<Pod> {
         if document.kind != "Pod" {
             return None;
@@ -141,7 +141,7 @@ impl Installed {
         let metadata = &pod.metadata;
         let left_alone = metadata.annotations.text(keys::SKIP_POD_GROUPER) == Some("true");
         let named = pod.pod_group();
-        // A bare pod that names a group was put there by its author; any pod whose group is in the files has it already.
+        // The author of a bare pod chose the group that it names. A pod whose group is in the files is grouped already.
         let has_group = named.is_some_and(|name| {
             metadata.owner_references.is_empty() || files.pod_group(metadata.namespace(), name).is_some()
         });
@@ -149,13 +149,13 @@ impl Installed {
             return None;
         }
         if pod.metadata.uid.is_none() {
-            // The name of the pod group has the uid in it. Objects that were never in a cluster have none.
+            // The name of the pod group contains the uid. Objects that were never in a cluster have none.
             pod.metadata.uid = Some(synthetic_uid(&document.name()).as_str().into());
         }
         Some(pod)
     }
 
-    /// The pod group, and values that have no effect on it. `None` for a pod whose owners want no group.
+    /// The pod group, and values that have no effect on it. `None` if the kind of the owner is not grouped.
     fn plan(
         &self,
         pod: &Pod,
@@ -187,7 +187,7 @@ impl Installed {
     }
 }
 
-/// Names of pod groups end in the uid of their owner. One that was made up says nothing to a reader, and is left out.
+/// Short names of pod groups. The full name ends in the uid of the owner, and a uid that was made up here says nothing to a reader.
 #[derive(Default)]
 struct ShortNames {
     /// Namespace and short name, with the name that it stands for.
@@ -219,7 +219,7 @@ fn add_default_queues(documents: &mut Vec<Document>) {
     }));
 }
 
-/// Whether an API server had the object: it gives every object a uid. A pod that runs was created before.
+/// Whether the object comes from an API server: it has a uid, or it is a pod with a node.
 fn was_in_a_cluster(pod: &Value) -> bool {
     ["/metadata/uid", "/spec/nodeName", "/status/phase"]
         .iter()
@@ -235,7 +235,7 @@ fn group_of(plan: &DesiredPodGroup, pod: &Pod) -> Value {
     group
 }
 
-/// A merge patch that only adds; a null changes nothing.
+/// Applies a merge patch that only adds; a null changes nothing.
 fn merge(into: &mut Value, change: Value) {
     match (into, change) {
         (_, Value::Null) => {}
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(gangs(&scenario), [("q", 2, 2)]);
     }
 
-    /// As in the cluster, where the webhook and events tell it.
+    /// As in a cluster, where the webhook and events warn.
     #[test]
     fn values_without_effect_are_warned_of_in_files_too() {
         let text = r#"

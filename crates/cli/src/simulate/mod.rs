@@ -1,4 +1,4 @@
-//! `kai simulate`: what was typed, and the runs. What is printed is in `report`.
+//! `kai simulate`: flags and runs. Module `report` prints.
 
 mod files;
 mod installation;
@@ -20,10 +20,10 @@ use crate::grid::{Screen, printable};
 use installation::Installed;
 use report::{Output, Report, Run, Wishes};
 
-/// How many scenarios are run before the first of them is printed: bounds memory, keeps all cores busy.
+/// Scenarios that run before the first of them is printed: bounds memory, keeps all cores busy.
 const BATCH: usize = 256;
 
-/// What was typed.
+/// The flags of `kai simulate`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Case files, Kubernetes manifests, or folders of them; - is standard input. Manifests named together make up one
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// Exit with 2 if there was a warning: something was skipped, ignored or changed.
     #[arg(long)]
     strict: bool,
-    /// How to print: tables for a person, one JSON object per scenario and line, or one JUnit report of all.
+    /// Output: tables for a person, one JSON object per scenario and line, or one JUnit report of all scenarios.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -68,8 +68,8 @@ fn parse_action(name: &str) -> Result<Action, String> {
     })
 }
 
-/// Runs it. The exit code is 0 if all is well, 1 if a check found a difference or a pod waits that should not, 2 if
-/// something could not be read or, where that is asked for, was not as it should be.
+/// Runs the scenarios. The exit code is 0 if all is well, 1 if a check found a difference or, with `--fail-on-pending`, a pod waits, and 2
+/// if a file could not be read or, with `--strict`, there was a warning.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let options = Options {
         cycles: arguments.cycles,
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             .collect();
         for (source, run) in batch.iter().zip(runs) {
             match report.add(source, run) {
-                // The reader of a pipe may have seen enough.
+                // The reader may close the pipe early.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
                 printed => printed?,
             }

@@ -1,4 +1,4 @@
-//! What is printed of the runs, and the exit code that follows from them.
+//! Prints the runs and decides the exit code.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,10 +11,10 @@ use super::junit::{Suite, Verdict};
 use super::table;
 use crate::grid::{Screen, printable};
 
-/// What became of one scenario.
+/// The result of one scenario.
 pub(super) type Run = Result<Outcome, kai_simulate::Error>;
 
-/// How the outcome is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// For a person.
@@ -25,7 +25,7 @@ pub(super) enum Output {
     Junit,
 }
 
-/// What the user wants of the runs together.
+/// Flags that concern all runs together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wishes {
     pub(super) output: Output,
@@ -34,7 +34,7 @@ pub(super) struct Wishes {
     pub(super) strict: bool,
 }
 
-/// Prints the scenarios one by one and remembers how they went.
+/// Prints the scenarios one by one and counts their results.
 pub(super) struct Report {
     wishes: Wishes,
     screen: Screen,
@@ -75,7 +75,7 @@ impl Report {
             }
         };
         let failures = self.failures(source, &outcome);
-        // Notes explain an outcome. One that is as expected needs no explanation.
+        // Notes explain an unexpected outcome.
         if !self.wishes.check || !failures.is_empty() {
             for note in &outcome.notes {
                 eprintln!("note: {}", printable(note));
@@ -117,7 +117,7 @@ impl Report {
         }
     }
 
-    /// What is wrong with the outcome, and counts it.
+    /// Counts the outcome, and returns what is wrong with it.
     fn failures(&mut self, source: &Source, outcome: &Outcome) -> Vec<String> {
         let mut failures = Vec::new();
         match &outcome.differences {
@@ -150,7 +150,7 @@ impl Report {
             let summary = format!("{} passed, {} failed", self.passed, self.failed);
             match output {
                 Output::Table => println!("{summary}"),
-                // Standard output is for the program that reads it.
+                // Standard output is for the JSON.
                 Output::Json | Output::Junit => eprintln!("{summary}"),
             }
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kai_api::Resource;
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::Target;
 use kai_embedded::kubelet::NodeTemplate;
 
@@ -25,15 +25,15 @@ fn address(last: u8) -> IpAddr {
 }
 
 /// Webhooks only; the rest is for the scenario to start.
-fn webhooks_only() -> Settings {
-    Settings {
-        admission: Settings::every_role().unwrap().admission,
-        ..Settings::default()
+fn webhooks_only() -> RoleSettings {
+    RoleSettings {
+        admission: RoleSettings::every_role().unwrap().admission,
+        ..RoleSettings::default()
     }
 }
 
 /// A scenario about replicas; on the embedded server roles run without an election.
-fn with_replicas(settings: Settings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &Kube)) {
+fn with_replicas(settings: RoleSettings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &Kube)) {
     match Choice::of_environment() {
         Choice::Embedded => {}
         Choice::Kube => scenario_with(settings, nodes, async |cluster| {
@@ -299,9 +299,9 @@ async fn admitted(cluster: &Cluster, kube: &Kube, rounds: &AtomicUsize) -> bool 
 
 #[test]
 fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
-    let without = Settings {
+    let without = RoleSettings {
         admission: None,
-        ..Settings::every_role().unwrap()
+        ..RoleSettings::every_role().unwrap()
     };
     with_replicas(
         without,

@@ -1,7 +1,7 @@
 //! Quota, fair share, reclaim, preemption, consolidation, and queues that go away.
 
 use kai_api::Object;
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::json;
 
@@ -127,7 +127,7 @@ fn pods_of_a_deleted_queue_go_on_and_new_ones_wait() {
 
 #[test]
 fn a_protected_queue_with_children_is_not_deleted() {
-    let settings = Settings::of_flags(|role| match role {
+    let settings = RoleSettings::of_flags(|role| match role {
         "admission" => vec!["--protect-parent-queues".to_owned()],
         _ => Vec::new(),
     });

@@ -1,4 +1,4 @@
-//! Incidents, by name: what was found once stays fixed.
+//! Incidents by name: each was found once and has to stay fixed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::harness::manifest::{PodManifest, queue};
 use crate::harness::{Choice, Cluster, scenario};
+use crate::injector::{FaultInjector, Rates};
 use crate::processes::{Layout, Processes};
-use crate::trouble::{Rates, Trouble};
 
 const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
@@ -23,7 +23,7 @@ pub(crate) fn store(cluster: &Cluster) -> StoreHandle {
     cluster.server().expect("these are about the embedded server").store()
 }
 
-/// The reservation pods that there are.
+/// The names of all reservation pods.
 pub(crate) fn reservations(cluster: &Cluster) -> Vec<Value> {
     let page = store(cluster).list("pods", RESERVATIONS, &Selector::everything());
     page.unwrap().objects.iter().map(|object| object.to_value()).collect()
@@ -33,12 +33,12 @@ pub(crate) fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-/// Time passes.
+/// Lets virtual time pass.
 pub(crate) async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-/// Roles hear of pods late; groups that are made are counted.
+/// Delays the roles' watches of pods, and counts the pod groups that are created.
 #[derive(Default)]
 struct LateNewsOfPods {
     groups_made: AtomicU64,
@@ -48,7 +48,7 @@ impl Faults for LateNewsOfPods {
     fn request(&self, request: &RequestInfo) -> Fault {
         if request.verb == "create" && request.resource == "podgroups" {
             self.groups_made.fetch_add(1, Ordering::Relaxed);
-            // Time goes on even if this never ends.
+            // The delay is virtual time.
             return Fault::Delay(Duration::from_millis(10));
         }
         Fault::Pass
@@ -147,7 +147,7 @@ fn a_reservation_that_is_deleted_while_a_bind_is_in_flight_under_cache_lag_harms
         cluster
             .until("one GPU is held", |cluster| reservations(cluster).len() == 1)
             .await;
-        // Those who write it hear of the pods late, and a cluster that waits for news looks settled.
+        // The status controllers see pods late, so the cluster looks settled before they have written.
         cluster
             .until("the queues know of both pods", |cluster| {
                 let queues = cluster.informers().queues().all();
@@ -184,7 +184,7 @@ fn a_reservation_that_is_lost_under_running_pods_comes_back_and_kills_nobody() {
     });
 }
 
-/// Answers to the creation of reservation pods are lost after it took effect, every other time.
+/// Every other creation of a reservation pod takes effect and loses its answer.
 struct LossyReservations(AtomicU64);
 
 impl Faults for LossyReservations {
@@ -251,7 +251,7 @@ fn a_reservation_that_never_ends_terminating_blocks_its_gpu_alone() {
     });
 }
 
-/// Every third answer to a write of a status is lost after it took effect, and the one after that fails.
+/// Every third write of a status takes effect and loses its answer, and the next one fails.
 #[derive(Default)]
 struct LossyStatuses(AtomicU64);
 
@@ -291,46 +291,46 @@ fn the_status_of_queues_does_not_drift() {
             }
             cluster.until_running(0).await;
         }
-        // That the numbers are right is one of the laws of a cluster that has settled.
+        // The sums of queues are an invariant of a settled cluster.
         pass(60).await;
     });
 }
 
 #[test]
 fn a_revoked_token_costs_what_its_role_would_have_done_meanwhile_and_nothing_else() {
-    apart(&[NodeTemplate::new("node", "h100:8")], async |cluster, _, trouble| {
+    apart(&[NodeTemplate::new("node", "h100:8")], async |cluster, _, injector| {
         for (number, account) in ["scheduler", "binder", "controllers", "admission"]
             .into_iter()
             .enumerate()
         {
             let before = cluster.running();
-            trouble.set_revoked(account, true);
+            injector.set_revoked(account, true);
             pass(30).await;
             cluster.create(half(&format!("during-{account}"))).await;
             pass(60).await;
             let lost: Vec<&String> = before.iter().filter(|pod| !cluster.runs(pod)).collect();
             assert!(lost.is_empty(), "{account}: {lost:?}");
-            trouble.set_revoked(account, false);
+            injector.set_revoked(account, false);
             cluster.create(half(&format!("after-{account}"))).await;
             cluster.until_running(2 * (number + 1)).await;
         }
     });
 }
 
-/// Where the binder is among the processes of [`Layout::Apart`].
+/// The index of the binder among the processes of [`Layout::Apart`].
 const BINDER: u64 = 1;
 
-/// Runs a scenario on a cluster in which each role is a process with an account of its own.
-fn apart(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &mut Processes, &Trouble)) {
+/// Runs a scenario on a cluster with one process and account per role.
+fn apart(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &mut Processes, &FaultInjector)) {
     let choice = Choice::Embedded;
     choice.runtime().block_on(async {
         let cluster = Cluster::without_roles(choice.start().await, nodes).await;
-        let trouble = Arc::new(Trouble::new(0, Rates::NONE, false));
+        let injector = Arc::new(FaultInjector::new(0, Rates::NONE, false));
         let server = cluster.server().unwrap();
-        server.set_faults(Arc::clone(&trouble) as Arc<dyn Faults>);
-        let mut processes = Processes::start(server, cluster.clock(), Layout::Apart, &trouble);
+        server.set_faults(Arc::clone(&injector) as Arc<dyn Faults>);
+        let mut processes = Processes::start(server, cluster.clock(), Layout::Apart, &injector);
         cluster.until_installed().await;
-        story(&cluster, &mut processes, &trouble).await;
+        story(&cluster, &mut processes, &injector).await;
         cluster.settle().await;
         let found = cluster.found_when_settled().into_iter();
         let found: Vec<String> = found.chain(processes.ended()).collect();

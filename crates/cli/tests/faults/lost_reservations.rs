@@ -1,5 +1,5 @@
-//! Reservation pods that are lost under running pods, by name. Judged by the GPUs themselves: what kubelets gave, and what containers
-//! were told.
+//! Incidents in which running pods lose their reservation pod. The tests judge by the physical GPUs: those that kubelets gave to pods, and
+//! those that containers were told to use.
 
 use kai_embedded::kubelet::NodeTemplate;
 use kai_embedded::server::Selector;
@@ -7,11 +7,11 @@ use kai_embedded::server::Selector;
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, scenario};
 use crate::incidents::{half, name_of, pass, reservations, store};
-use crate::others::OtherScheduler;
+use crate::other_scheduler::OtherScheduler;
 
 const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
-/// A running pod `half` with a part of a GPU; the answer is that GPU and the name of its reservation pod.
+/// Runs a pod `half` with a fraction of a GPU. Returns that GPU and the name of its reservation pod.
 async fn a_half(cluster: &Cluster) -> (String, String) {
     cluster.create(half("half")).await;
     cluster.until_only_running(&["half"]).await;
@@ -22,7 +22,7 @@ async fn a_half(cluster: &Cluster) -> (String, String) {
     (gpus[0].clone(), reservation)
 }
 
-/// Whether the kubelet gave this very GPU to the reservation pod.
+/// Whether the kubelet gave this GPU to the reservation pod.
 fn is_held(cluster: &Cluster, reservation: &str, gpu: &str) -> bool {
     cluster.kubelets.gpus_of(RESERVATIONS, reservation) == [gpu]
 }
@@ -42,7 +42,7 @@ fn a_node_short_of_memory_ends_its_reservations_last() {
         };
         cluster.create(small("guaranteed")).await;
         cluster.until_only_running(&["guaranteed", "half"]).await;
-        // Each time the one that comes first goes: at last the pod whose GPU is held, and never who holds it.
+        // The kubelet evicts in its order: the pod that uses the GPU is last, and its reservation pod is never evicted.
         for expect in ["half", "guaranteed"] {
             let ended = cluster
                 .kubelets
@@ -104,7 +104,7 @@ fn a_reservation_that_another_scheduler_preempts_comes_back_when_that_pod_ends()
             cluster.runs("half"),
             "nobody ends a pod because its reservation is gone"
         );
-        // Both GPUs are in use now, one of them perhaps twice: kai gives away neither.
+        // Both GPUs are in use, one of them perhaps twice: kai gives neither to another pod.
         cluster.create(PodManifest::new("whole").gpus(1).build()).await;
         cluster.until_waiting("whole", "GPU").await;
         pass(120).await;

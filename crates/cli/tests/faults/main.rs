@@ -1,22 +1,22 @@
-//! Random lives of whole clusters while everything around kai fails, in virtual time. One number decides a life: its nodes, what users
-//! do, and which calls and watches fail. No law is broken at any instant; after the faults stop the cluster settles, nothing is lost,
-//! nothing is left behind, and everybody who fits runs.
+//! Random runs of whole clusters in virtual time while everything around kai fails. A seed decides a run: its nodes, the actions of users,
+//! and which calls and watches fail. No invariant is broken at any moment. After the faults stop the cluster settles, no pod is lost, no
+//! object is left behind, and every pod that fits runs.
 //!
-//! `KAI_FAULT_SEEDS=1000` runs more of them (`KAI_FAULT_FIRST` says from which on), `KAI_FAULT_SEED=42` replays one and tells its story.
+//! `KAI_FAULT_SEEDS=1000` runs more seeds, `KAI_FAULT_FIRST` sets the first one, `KAI_FAULT_SEED=42` replays one and prints its log.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
-mod dice;
+mod fault_run;
 #[path = "../e2e/harness/mod.rs"]
 #[allow(dead_code, unreachable_pub)] // The scenarios of the end-to-end suite use the rest of it.
 mod harness;
 mod incidents;
-mod life;
+mod injector;
 mod lost_reservations;
-mod others;
+mod other_scheduler;
 mod plan;
 mod pods;
 mod processes;
+mod random;
 mod seeds;
 mod shrink;
-mod trouble;

@@ -1,15 +1,15 @@
-//! A life before it is lived: nodes, queues, what happens and how often things fail. All of it from one number.
+//! The plan of a run, made from its seed: nodes, queues, steps, and how often calls fail.
 
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::Value;
 
-use crate::dice::Dice;
 use crate::harness::manifest::queue;
+use crate::injector::Rates;
 use crate::pods;
 use crate::processes::Layout;
-use crate::trouble::Rates;
+use crate::random::SeededRandom;
 
-/// Fewest and most things that happen.
+/// Fewest and most steps of a plan.
 const STEPS: (u64, u64) = (20, 40);
 
 #[derive(Clone, Debug)]
@@ -22,53 +22,53 @@ pub(crate) struct Plan {
     pub(crate) rates: Rates,
 }
 
-/// Something that happens; the number beside it says how many milliseconds pass afterwards.
+/// A step of a plan. The number beside it in a plan is the pause after it, in milliseconds.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Somebody creates these.
+    /// A user creates these objects.
     Create { words: String, objects: Vec<Value> },
-    /// Somebody deletes one of the pods.
+    /// A user deletes one of the pods.
     Delete(u64),
-    /// One of the pods ends.
+    /// The containers of one of the pods end.
     End(u64),
     /// A GPU fails or recovers.
     Gpu { node: usize, index: usize, healthy: bool },
-    /// A node leaves, with its pods.
+    /// A node is removed, with its pods.
     RemoveNode(usize),
-    /// A node is there again.
+    /// A node is added again.
     AddNode(usize),
-    /// A node takes no more pods, or does again.
+    /// A node is cordoned or uncordoned.
     Cordon(usize, bool),
-    /// A kubelet stops or goes on to answer.
+    /// A kubelet stops or resumes its heartbeat.
     Ready(usize, bool),
-    /// Somebody deletes one of the reservation pods.
+    /// A user deletes one of the reservation pods.
     LoseReservation(u64),
-    /// A kubelet ends one of the reservation pods.
+    /// A kubelet evicts one of the reservation pods.
     EvictReservation(u64),
-    /// Another scheduler ends one of the reservation pods in favour of a pod of its own with a GPU.
+    /// Another scheduler preempts one of the reservation pods for a pod of its own with a GPU.
     PreemptReservation(u64),
-    /// A node runs out of memory; its kubelet ends the pod that comes first.
+    /// A node runs out of memory; its kubelet evicts the pod that is first in its order.
     Pressure(usize),
-    /// One of the processes dies, and comes back after so many milliseconds.
+    /// One of the processes is killed, and restarted after this many milliseconds.
     Restart { process: u64, pause: u64 },
-    /// All of them do.
+    /// All processes are killed, and restarted after this many milliseconds.
     RestartAll(u64),
-    /// One of the processes runs a second time.
+    /// A second replica of one of the processes starts.
     Double(u64),
-    /// No process runs twice any more.
+    /// All second replicas end.
     EndDoubles,
-    /// The credentials of one of the processes are no good, or good again.
+    /// The token of one of the processes is revoked or restored.
     Revoke { process: u64, revoked: bool },
-    /// A kubelet rejects so many of the pods that come next.
+    /// A kubelet rejects this many of the next pods.
     Reject { node: usize, count: u32 },
-    /// The API does not answer the roles, or does again.
+    /// The API server stops or resumes to answer the roles.
     Outage(bool),
-    /// The API forgets its history: all watches start over.
+    /// The API server forgets its history: all watches start over.
     Forget,
 }
 
 impl Step {
-    /// What goes wrong in it, if anything does.
+    /// The fault of the step, if it is one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         match self {
             Step::Create { .. } | Step::Delete(_) | Step::End(_) | Step::AddNode(_) | Step::Cordon(..) => None,
@@ -97,18 +97,18 @@ impl Step {
 
 impl Plan {
     pub(crate) fn drawn(seed: u64) -> Plan {
-        let mut dice = Dice::new(seed);
-        let nodes = nodes(&mut dice);
+        let mut random = SeededRandom::new(seed);
+        let nodes = nodes(&mut random);
         let queues = vec![
-            queue("team", None, 3.0, dice.of(&[-1.0, 3.0, 4.0])),
+            queue("team", None, 3.0, random.of(&[-1.0, 3.0, 4.0])),
             queue("a", Some("team"), 1.0, -1.0),
-            queue("b", Some("team"), 1.0, dice.of(&[1.0, 2.0, 2.5])),
-            queue("c", None, dice.of(&[0.0, 1.0]), -1.0),
+            queue("b", Some("team"), 1.0, random.of(&[1.0, 2.0, 2.5])),
+            queue("c", None, random.of(&[0.0, 1.0]), -1.0),
         ];
-        let layout = dice.of(&[Layout::Together, Layout::Apart]);
-        let rates = Rates::drawn(&mut dice);
-        let count = STEPS.0 + dice.roll(STEPS.1 - STEPS.0 + 1);
-        let steps = (0..usize::try_from(count).unwrap()).map(|number| step(&mut dice, number, &nodes));
+        let layout = random.of(&[Layout::Together, Layout::Apart]);
+        let rates = Rates::drawn(&mut random);
+        let count = STEPS.0 + random.roll(STEPS.1 - STEPS.0 + 1);
+        let steps = (0..usize::try_from(count).unwrap()).map(|number| step(&mut random, number, &nodes));
         Plan {
             seed,
             layout,
@@ -120,11 +120,11 @@ impl Plan {
     }
 }
 
-fn nodes(dice: &mut Dice) -> Vec<NodeTemplate> {
+fn nodes(random: &mut SeededRandom) -> Vec<NodeTemplate> {
     let mut nodes = vec![NodeTemplate::new("n0", "h100:2")];
-    for number in 1..2 + dice.roll(3) {
+    for number in 1..2 + random.roll(3) {
         let name = format!("n{number}");
-        nodes.push(match dice.roll(6) {
+        nodes.push(match random.roll(6) {
             0 => NodeTemplate {
                 replicas: Some(4),
                 ..NodeTemplate::new(&name, "l40s:1")
@@ -146,53 +146,53 @@ fn nodes(dice: &mut Dice) -> Vec<NodeTemplate> {
     nodes
 }
 
-fn step(dice: &mut Dice, number: usize, nodes: &[NodeTemplate]) -> (Step, u64) {
-    let node = usize::try_from(dice.roll(nodes.len() as u64)).unwrap();
-    let step = match dice.roll(100) {
+fn step(random: &mut SeededRandom, number: usize, nodes: &[NodeTemplate]) -> (Step, u64) {
+    let node = usize::try_from(random.roll(nodes.len() as u64)).unwrap();
+    let step = match random.roll(100) {
         0..44 => {
-            let (words, objects) = pods::drawn(dice, number);
+            let (words, objects) = pods::drawn(random, number);
             Step::Create { words, objects }
         }
-        44..53 => Step::Delete(dice.roll(1000)),
-        53..57 => Step::End(dice.roll(1000)),
+        44..53 => Step::Delete(random.roll(1000)),
+        53..57 => Step::End(random.roll(1000)),
         57..62 => Step::Gpu {
             node,
-            index: usize::try_from(dice.roll(2)).unwrap(),
-            healthy: dice.percent(50),
+            index: usize::try_from(random.roll(2)).unwrap(),
+            healthy: random.percent(50),
         },
         62..65 => Step::RemoveNode(node),
         65..69 => Step::AddNode(node),
-        69..72 => Step::Cordon(node, dice.percent(50)),
-        72..75 => Step::Ready(node, dice.percent(60)),
-        75..77 => Step::LoseReservation(dice.roll(1000)),
-        77..79 => Step::EvictReservation(dice.roll(1000)),
-        79..80 => match dice.roll(2) {
-            0 => Step::PreemptReservation(dice.roll(1000)),
+        69..72 => Step::Cordon(node, random.percent(50)),
+        72..75 => Step::Ready(node, random.percent(60)),
+        75..77 => Step::LoseReservation(random.roll(1000)),
+        77..79 => Step::EvictReservation(random.roll(1000)),
+        79..80 => match random.roll(2) {
+            0 => Step::PreemptReservation(random.roll(1000)),
             _ => Step::Pressure(node),
         },
         80..84 => Step::Restart {
-            process: dice.roll(1000),
-            pause: dice.roll(2) * dice.roll(4000),
+            process: random.roll(1000),
+            pause: random.roll(2) * random.roll(4000),
         },
-        84..86 => Step::RestartAll(dice.roll(2) * dice.roll(4000)),
-        86..89 => Step::Double(dice.roll(1000)),
+        84..86 => Step::RestartAll(random.roll(2) * random.roll(4000)),
+        86..89 => Step::Double(random.roll(1000)),
         89..90 => Step::EndDoubles,
         90..93 => Step::Revoke {
-            process: dice.roll(1000),
-            revoked: dice.percent(60),
+            process: random.roll(1000),
+            revoked: random.percent(60),
         },
         93..95 => Step::Reject {
             node,
-            count: 1 + u32::try_from(dice.roll(3)).unwrap(),
+            count: 1 + u32::try_from(random.roll(3)).unwrap(),
         },
-        95..98 => Step::Outage(dice.percent(40)),
+        95..98 => Step::Outage(random.percent(40)),
         _ => Step::Forget,
     };
-    let pause = match dice.roll(4) {
+    let pause = match random.roll(4) {
         0 => 0,
-        1 => dice.roll(200),
-        2 => dice.roll(3000),
-        _ => dice.roll(9000),
+        1 => random.roll(200),
+        2 => random.roll(3000),
+        _ => random.roll(9000),
     };
     (step, pause)
 }

@@ -1,16 +1,16 @@
-//! Kai's roles as processes: one for all of them, or one for each with an account of its own. A process that ends is started again, as
-//! a kubelet does; one that ended although nobody took its credentials is remembered as a failure.
+//! Kai's roles as processes: one for all roles, or one for each role with an account of its own. A process that ends is restarted, as a
+//! kubelet does. The end of a process counts as a failure unless its token was revoked.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kai_cli::all::Settings;
 use kai_cli::embedded;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Clock, Context};
 use kai_embedded::server::Server;
 use tokio::task::JoinSet;
 
-use crate::trouble::{ACCOUNTS, Trouble};
+use crate::injector::{ACCOUNTS, FaultInjector};
 
 /// The pause before a process that ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
@@ -26,35 +26,35 @@ pub(crate) enum Layout {
 
 impl Layout {
     fn shapes(self) -> Vec<Shape> {
-        let all = Settings::every_role().unwrap();
-        let one = Settings::default;
+        let all = RoleSettings::every_role().unwrap();
+        let one = RoleSettings::default;
         match self {
             Layout::Together => vec![("kai", all)],
             Layout::Apart => vec![
                 (
                     "scheduler",
-                    Settings {
+                    RoleSettings {
                         scheduler: all.scheduler,
                         ..one()
                     },
                 ),
                 (
                     "binder",
-                    Settings {
+                    RoleSettings {
                         binder: all.binder,
                         ..one()
                     },
                 ),
                 (
                     "controllers",
-                    Settings {
+                    RoleSettings {
                         controllers: all.controllers,
                         ..one()
                     },
                 ),
                 (
                     "admission",
-                    Settings {
+                    RoleSettings {
                         admission: all.admission,
                         ..one()
                     },
@@ -64,29 +64,29 @@ impl Layout {
     }
 }
 
-/// What a process is called, which is its account too, and what it does.
-type Shape = (&'static str, Settings);
+/// The name of a process, which is the name of its account too, and the settings of its roles.
+type Shape = (&'static str, RoleSettings);
 
-/// The processes of one life.
+/// The processes of one run.
 pub(crate) struct Processes {
     server: Server,
     clock: Clock,
-    trouble: Arc<Trouble>,
+    injector: Arc<FaultInjector>,
     shapes: Vec<Shape>,
     running: Vec<JoinSet<()>>,
-    /// Processes that run a second time.
+    /// Second replicas of processes.
     doubles: Vec<JoinSet<()>>,
     ended: Arc<Mutex<Vec<String>>>,
 }
 
 impl Processes {
-    /// Starts all of them.
-    pub(crate) fn start(server: &Server, clock: Clock, layout: Layout, trouble: &Arc<Trouble>) -> Processes {
+    /// Starts all processes.
+    pub(crate) fn start(server: &Server, clock: Clock, layout: Layout, injector: &Arc<FaultInjector>) -> Processes {
         let shapes = layout.shapes();
         let mut processes = Processes {
             server: server.clone(),
             clock,
-            trouble: Arc::clone(trouble),
+            injector: Arc::clone(injector),
             running: shapes.iter().map(|_| JoinSet::new()).collect(),
             doubles: shapes.iter().map(|_| JoinSet::new()).collect(),
             shapes,
@@ -98,12 +98,12 @@ impl Processes {
         processes
     }
 
-    /// The name of one of them.
+    /// The name of one of the processes.
     pub(crate) fn name(&self, pick: u64) -> &'static str {
         self.shapes[self.at(pick)].0
     }
 
-    /// Kills one of them, and starts it again after a while.
+    /// Kills one of the processes, and restarts it after a pause.
     pub(crate) async fn restart(&mut self, pick: u64, pause: Duration) {
         let at = self.at(pick);
         self.running[at].shutdown().await;
@@ -111,7 +111,7 @@ impl Processes {
         self.running[at] = self.spawned(self.shapes[at].clone());
     }
 
-    /// Kills all of them at once, and starts them again after a while.
+    /// Kills all processes at once, and restarts them after a pause.
     pub(crate) async fn restart_all(&mut self, pause: Duration) {
         for process in &mut self.running {
             process.shutdown().await;
@@ -122,13 +122,13 @@ impl Processes {
         }
     }
 
-    /// Runs one of them a second time. Webhooks have nobody to fight with. Of schedulers only one writes at a time: a claim that runs out
-    /// before another may take it sees to that, and two that decide at once would promise a GPU twice whatever they do.
+    /// Starts a second replica of one of the processes, without scheduler and webhooks. Leader election keeps two schedulers from writing at
+    /// once, and replicas of webhooks do not conflict.
     pub(crate) async fn double(&mut self, pick: u64) {
         let at = self.at(pick);
         self.doubles[at].shutdown().await;
         let (name, settings) = self.shapes[at].clone();
-        let settings = Settings {
+        let settings = RoleSettings {
             scheduler: None,
             admission: None,
             ..settings
@@ -138,14 +138,14 @@ impl Processes {
         }
     }
 
-    /// No process runs twice.
+    /// Ends all second replicas.
     pub(crate) async fn kill_doubles(&mut self) {
         for double in &mut self.doubles {
             double.shutdown().await;
         }
     }
 
-    /// Why processes ended that nobody had ended.
+    /// Errors of processes that ended by themselves.
     pub(crate) fn ended(&self) -> Vec<String> {
         self.ended.lock().unwrap().clone()
     }
@@ -156,14 +156,14 @@ impl Processes {
 
     fn spawned(&self, (name, settings): Shape) -> JoinSet<()> {
         let (server, clock) = (self.server.clone(), self.clock);
-        let (trouble, ended) = (Arc::clone(&self.trouble), Arc::clone(&self.ended));
+        let (injector, ended) = (Arc::clone(&self.injector), Arc::clone(&self.ended));
         let mut process = JoinSet::new();
         process.spawn(async move {
             loop {
                 let client = Client::in_process(server.service_as(&format!("{ACCOUNTS}{name}")));
                 let running = embedded::run(server.clone(), Context::new(client, clock), settings.clone());
                 let Err(error) = running.await;
-                trouble.tell(|| format!("  process {name} ends: {error:#}"));
+                injector.tell(|| format!("  process {name} ends: {error:#}"));
                 let rejected = error.downcast_ref::<kai_scheduler::Error>();
                 if !matches!(rejected, Some(kai_scheduler::Error::Unauthorized(_))) {
                     ended.lock().unwrap().push(format!("process {name} ended: {error:#}"));

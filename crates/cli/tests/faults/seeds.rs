@@ -1,17 +1,17 @@
-//! Lives of many seeds.
+//! Runs of many seeds.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::life::{Told, live};
+use crate::fault_run::{RunSummary, run_plan};
 use crate::plan::Plan;
 use crate::shrink::shrunk;
 
-/// Lives in an ordinary run of the tests.
+/// Seeds in an ordinary run of the tests.
 const SEEDS: u64 = 4;
-/// Failures after which no more are looked for, unless somebody asks for many seeds.
+/// Failures that are printed with their details.
 const FAILURES_SHOWN: usize = 5;
 
 fn number(name: &str) -> Option<u64> {
@@ -29,12 +29,12 @@ fn random_lives_keep_the_laws() {
     }
 }
 
-/// The whole sequence of calls and deliveries, with their times, and all objects at the end.
+/// The digest covers all calls and deliveries with their times, and all objects at the end.
 #[test]
 fn a_life_replays_from_its_seed() {
     for seed in [7, 8] {
         let plan = Plan::drawn(seed);
-        let (once, again) = (live(&plan, false).unwrap(), live(&plan, false).unwrap());
+        let (once, again) = (run_plan(&plan, false).unwrap(), run_plan(&plan, false).unwrap());
         assert_eq!(once, again, "seed {seed}");
     }
 }
@@ -49,14 +49,14 @@ fn replay(seed: u64) {
     }
     let mut plan = Plan::drawn(seed);
     if number("KAI_FAULT_SHRINK").is_some() {
-        plan = shrunk(&plan, |plan| live(plan, false).is_err());
+        plan = shrunk(&plan, |plan| run_plan(plan, false).is_err());
     }
     println!(
         "nodes {:?}\n{:?}",
         plan.nodes.iter().map(|node| &node.gpus).collect::<Vec<_>>(),
         plan.rates
     );
-    match live(&plan, true) {
+    match run_plan(&plan, true) {
         Ok(told) => println!("seed {seed}: {told:?}"),
         Err(problem) => panic!("seed {seed}: {problem}"),
     }
@@ -64,7 +64,7 @@ fn replay(seed: u64) {
 
 fn many(first: u64, count: u64) {
     let (next, started) = (AtomicU64::new(first), Instant::now());
-    let told: Mutex<Vec<Told>> = Mutex::default();
+    let told: Mutex<Vec<RunSummary>> = Mutex::default();
     let failed: Mutex<Vec<(u64, String)>> = Mutex::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn many(first: u64, count: u64) {
                     if seed >= first + count {
                         return;
                     }
-                    match live(&Plan::drawn(seed), false) {
+                    match run_plan(&Plan::drawn(seed), false) {
                         Ok(one) => told.lock().unwrap().push(one),
                         Err(problem) => failed.lock().unwrap().push((seed, problem)),
                     }
@@ -84,7 +84,7 @@ fn many(first: u64, count: u64) {
         }
     });
     let (told, mut failed) = (told.into_inner().unwrap(), failed.into_inner().unwrap());
-    let sum = |of: fn(&Told) -> u64| told.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&RunSummary) -> u64| told.iter().map(of).sum::<u64>();
     let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for (kind, times) in told.iter().flat_map(|one| &one.faults) {
         *faults.entry(kind).or_default() += times;

@@ -1,11 +1,11 @@
-//! Makes the story of a failure shorter: fewer steps, fewer kinds of faults, as long as it still fails.
+//! Shrinks a plan that fails: fewer kinds of faults, then fewer steps, while it still fails.
 
 use crate::plan::{Plan, Step};
 
-/// Lives that are tried; each takes a fraction of a second.
+/// Runs that are tried; each takes a fraction of a second.
 const TRIES_MAX: usize = 150;
 
-/// A plan that fails and has less in it.
+/// A smaller plan that fails too.
 pub(crate) fn shrunk(plan: &Plan, fails: impl Fn(&Plan) -> bool) -> Plan {
     let mut best = plan.clone();
     let mut tries = 0;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kai_cli::all::Settings;
 use kai_cli::embedded;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Clock, Context};
 use kai_embedded::server::{Options, Server};
 use tokio::runtime::{Builder, Runtime};
@@ -196,7 +196,7 @@ impl Backend {
     }
 
     /// Runs roles until dropped.
-    pub(crate) async fn run_roles(&self, settings: Settings) -> anyhow::Error {
+    pub(crate) async fn run_roles(&self, settings: RoleSettings) -> anyhow::Error {
         let ended = match self {
             Backend::Kube(kube) => return kube.run_roles(settings).await,
             Backend::Embedded { server, clock } => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kai_api::{Object, Resource, Scope, keys};
-use kai_cli::all::{self, Settings};
+use kai_cli::roles::{self, RoleSettings};
 use kai_cluster::{
     Candidate, Client, ClientConfig, Clock, Context, Deletion, LeaseTimes, Part, Patch, Selection, Target,
 };
@@ -182,7 +182,7 @@ impl Kube {
     }
 
     /// Runs each role as its own account, with watches of its own, until one fails for good.
-    pub(crate) async fn run_roles(&self, mut settings: Settings) -> anyhow::Error {
+    pub(crate) async fn run_roles(&self, mut settings: RoleSettings) -> anyhow::Error {
         let webhooks = settings.admission.take();
         let mut roles = self.elected(settings, TIMES).await;
         if let Some(mut webhooks) = webhooks {
@@ -200,7 +200,7 @@ impl Kube {
 
     /// Runs a second replica of each role that has a leader.
     pub(crate) async fn run_standby(&self) -> anyhow::Error {
-        first_end(self.elected(Settings::every_role().unwrap(), TIMES).await).await
+        first_end(self.elected(RoleSettings::every_role().unwrap(), TIMES).await).await
     }
 
     /// The kubeconfig that says where the server is, for programs.
@@ -267,19 +267,23 @@ impl Kube {
     }
 
     /// The roles of which one replica at a time does the work.
-    pub(super) async fn elected(&self, settings: Settings, times: LeaseTimes) -> JoinSet<anyhow::Result<()>> {
-        let Settings {
+    pub(super) async fn elected(&self, settings: RoleSettings, times: LeaseTimes) -> JoinSet<anyhow::Result<()>> {
+        let RoleSettings {
             scheduler,
             binder,
             controllers,
             admission: _,
-            questions: _,
+            debug_address: _,
         } = settings;
-        let one = Settings::default;
+        let one = RoleSettings::default;
         let alone = [
-            ("scheduler", scheduler.is_some(), Settings { scheduler, ..one() }),
-            ("binder", binder.is_some(), Settings { binder, ..one() }),
-            ("controllers", controllers.is_some(), Settings { controllers, ..one() }),
+            ("scheduler", scheduler.is_some(), RoleSettings { scheduler, ..one() }),
+            ("binder", binder.is_some(), RoleSettings { binder, ..one() }),
+            (
+                "controllers",
+                controllers.is_some(),
+                RoleSettings { controllers, ..one() },
+            ),
         ];
         let replica = REPLICAS.fetch_add(1, Ordering::Relaxed);
         let mut roles = JoinSet::new();
@@ -294,7 +298,7 @@ impl Kube {
             };
             roles.spawn(async move {
                 loop {
-                    let lead = |claim| all::run(context.guarded(&claim), settings.clone());
+                    let lead = |leadership| roles::run(context.guarded(&leadership), settings.clone());
                     // A role that loses its lease ends, and is started anew.
                     if let Some(ended) = context.client.while_leading(candidate.clone(), lead).await {
                         return ended.map(|never| match never {});

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_api::{Object, ObjectKey, Resource};
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::{Client, Context, Selection, Target};
 use kai_embedded::invariants::Watcher;
 use kai_embedded::kubelet::{Delays, Kubelets, NodeTemplate};
@@ -34,11 +34,11 @@ const GLANCE: Duration = Duration::from_millis(50);
 
 /// Runs a scenario on a cluster with these nodes. Afterwards the cluster has to settle, and all laws have to hold.
 pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
-    scenario_with(Settings::every_role().unwrap(), nodes, story);
+    scenario_with(RoleSettings::every_role().unwrap(), nodes, story);
 }
 
 /// The same, with roles that are set up differently.
-pub(crate) fn scenario_with(settings: Settings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
+pub(crate) fn scenario_with(settings: RoleSettings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
     let choice = Choice::of_environment();
     choice.runtime().block_on(async {
         let cluster = Cluster::start_with(settings, choice.start().await, nodes).await;
@@ -63,7 +63,7 @@ pub(crate) struct Cluster {
     context: Context,
     watcher: Watcher,
     backend: Backend,
-    settings: Settings,
+    settings: RoleSettings,
     roles: std::sync::Mutex<JoinSet<()>>,
     /// Why roles ended that nobody had ended.
     ended: Arc<std::sync::Mutex<Vec<String>>>,
@@ -74,10 +74,10 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A cluster with these nodes and all roles. Within the back end's runtime.
     pub(crate) async fn start(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
-        Cluster::start_with(Settings::every_role().unwrap(), backend, nodes).await
+        Cluster::start_with(RoleSettings::every_role().unwrap(), backend, nodes).await
     }
 
-    async fn start_with(settings: Settings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+    async fn start_with(settings: RoleSettings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         let (makes_queues, guards) = (settings.controllers.is_some(), settings.admission.is_some());
         let cluster = Cluster::prepare(settings, backend, nodes).await;
         cluster.start_roles();
@@ -92,10 +92,10 @@ impl Cluster {
 
     /// A cluster with these nodes that kai does not run on yet. Within the back end's runtime.
     pub(crate) async fn without_roles(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
-        Cluster::prepare(Settings::every_role().unwrap(), backend, nodes).await
+        Cluster::prepare(RoleSettings::every_role().unwrap(), backend, nodes).await
     }
 
-    async fn prepare(settings: Settings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
+    async fn prepare(settings: RoleSettings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         let client = backend.client();
         let context = Context::new(client.clone(), backend.clock());
         let kubelets = Kubelets::new(&context.with_client(backend.client_of_nodes()), Delays::default());

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::{ClientConfig, Context, LeaseTimes};
 use kai_controllers::admission::Endpoint;
 use tokio::task::JoinSet;
@@ -65,7 +65,7 @@ impl Kube {
     pub(crate) async fn replica(&self, source: IpAddr) -> Replica {
         let (line, access, _config) = self.over_a_line(source).await;
         let kube = Kube { access, ..self.clone() };
-        let elected = kube.elected(Settings::every_role().unwrap(), UNHURRIED).await;
+        let elected = kube.elected(RoleSettings::every_role().unwrap(), UNHURRIED).await;
         let mut roles = JoinSet::new();
         roles.spawn(async move { panic!("a role of a replica ended: {:?}", first_end(elected).await) });
         Replica { line, roles, _config }
@@ -73,7 +73,7 @@ impl Kube {
 
     /// Runs a replica of the webhooks that the server reaches at `endpoint`, and listens itself at the address in the answer.
     pub(crate) async fn webhooks(&self, identity: &str, endpoint: SocketAddr, listener: TcpListener) -> Webhooks {
-        let mut settings = Settings::every_role().unwrap().admission.unwrap();
+        let mut settings = RoleSettings::every_role().unwrap().admission.unwrap();
         settings.endpoint = Endpoint::Url(format!("https://{endpoint}"));
         identity.clone_into(&mut settings.identity);
         let context = self.context_of("admission").await;

@@ -150,11 +150,11 @@ fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, Str
 }
 
 /// The scheduler as a program.
-fn scheduler(metrics: u16, questions: u16, config: &std::path::Path) -> Program {
+fn scheduler(metrics: u16, debug_port: u16, config: &std::path::Path) -> Program {
     let program = Command::new(env!("CARGO_BIN_EXE_kai"))
         .args(["scheduler", "--leader-elect"])
         .arg(format!("--listen-address=:{metrics}"))
-        .arg(format!("--plugin-server-port={questions}"))
+        .arg(format!("--plugin-server-port={debug_port}"))
         .arg("--kubeconfig")
         .arg(config)
         .stdout(Stdio::null())
@@ -196,10 +196,10 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
             .delete(target, &kai_cluster::Deletion::default())
             .await
             .unwrap();
-        let (metrics, questions) = (free_port(), free_port());
+        let (metrics, debug_port) = (free_port(), free_port());
         // With the account that the manifests give it.
         let config = kube.kubeconfig_with(&json!({ "as": "system:serviceaccount:kai-scheduler:scheduler" }));
-        let _program = scheduler(metrics, questions, config.path());
+        let _program = scheduler(metrics, debug_port, config.path());
         let here = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let code = |answer: Option<(u16, String)>| answer.map(|(code, _)| code);
         cluster
@@ -211,7 +211,7 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
         assert!(text.contains("kai_") || text.contains("# EOF"), "{text}");
         cluster
             .until("the program answers", |_| {
-                code(get(here(questions), "/get-snapshot", None)) == Some(200)
+                code(get(here(debug_port), "/get-snapshot", None)) == Some(200)
             })
             .await;
 
@@ -228,7 +228,7 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
         assert_eq!(from_afar(metrics, "/metrics", Some(reader)), Some(200));
         for path in ["/get-snapshot", "/explain", "/"] {
             assert_eq!(
-                from_afar(questions, path, Some(reader)),
+                from_afar(debug_port, path, Some(reader)),
                 None,
                 "{path}: nobody listens there"
             );

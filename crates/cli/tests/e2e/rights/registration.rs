@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kai_api::{Resource, Scope, keys};
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::{Deletion, Target};
 use kai_controllers::admission::{self, CertificateSource, Endpoint};
 use kai_embedded::kubelet::NodeTemplate;
@@ -43,7 +43,7 @@ fn webhooks_are_served_without_the_right_to_register_them() {
         let address = listener.local_addr().unwrap();
         let certificates = tempfile::tempdir().unwrap();
         let authority = certificate(certificates.path());
-        let mut settings = Settings::every_role().unwrap();
+        let mut settings = RoleSettings::every_role().unwrap();
         let mut webhooks = settings.admission.take().unwrap();
         webhooks.register = false;
         webhooks.certificates = CertificateSource::Directory(certificates.path().to_owned());

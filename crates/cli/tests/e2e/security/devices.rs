@@ -1,6 +1,6 @@
 //! GPUs named by hand, with webhooks that hide them.
 
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use serde_json::{Value, json};
 
 use super::{node, tenant, tenants_config_map};
@@ -9,8 +9,8 @@ use crate::harness::scenario_with;
 use crate::harness::user::refused;
 
 /// With webhooks that hide GPUs from those who asked for none.
-fn hiding() -> Settings {
-    Settings::of_flags(|role| match role {
+fn hiding() -> RoleSettings {
+    RoleSettings::of_flags(|role| match role {
         "admission" => vec!["--block-nvidia-visible-devices".to_owned()],
         _ => Vec::new(),
     })

@@ -1,7 +1,7 @@
 //! Priorities that a tenant may not claim.
 
 use kai_api::{Object, keys};
-use kai_cli::all::Settings;
+use kai_cli::roles::RoleSettings;
 use kai_cluster::Target;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ fn a_system_priority_class_is_refused_in_a_tenants_namespace() {
 /// As when the pod group is older than the webhook.
 #[test]
 fn a_system_priority_class_evicts_nobody_where_no_webhook_refuses_it() {
-    let mut settings = Settings::every_role().unwrap();
+    let mut settings = RoleSettings::every_role().unwrap();
     settings.admission = None;
     scenario_with(settings, &[node("h100:1")], async |cluster| {
         let tenant = tenant(cluster).await;

@@ -1,4 +1,4 @@
-//! Another scheduler, which knows nothing of GPUs that pods share: to it a reservation pod is a pod with a GPU that can be preempted.
+//! Another scheduler, which does not know shared GPUs: it preempts a reservation pod like any pod with a GPU.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::harness::manifest::PodManifest;
 
 pub(crate) const NAME: &str = "another-scheduler";
 const RESERVATIONS: &str = kai_api::keys::RESERVATION;
-/// It waits so long for its victim to go.
+/// How long the scheduler waits for its victim to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// The pods that it placed.
+/// The scheduler, with the pods that it placed.
 #[derive(Debug, Default)]
 pub(crate) struct OtherScheduler {
     placed: Vec<String>,
 }
 
 impl OtherScheduler {
-    /// Ends the reservation pod, waits until it is gone as schedulers do, and binds a pod of its own with one GPU to that node. Answers
-    /// with the name of the pod.
+    /// Deletes the reservation pod, waits until it is gone as schedulers do, and binds a pod of its own with one GPU to that node. Returns
+    /// the name of the new pod.
     pub(crate) async fn preempt(&mut self, cluster: &Cluster, victim: &str) -> Option<String> {
         let reservation = reservation(cluster, victim)?;
         let node = reservation.node_name()?.to_owned();
@@ -32,7 +32,7 @@ impl OtherScheduler {
                 tokio::time::sleep(GLANCE).await;
             }
         };
-        // A kubelet that is silent confirms nothing.
+        // A silent kubelet never confirms the end of a pod.
         tokio::time::timeout(PATIENCE, gone).await.ok()?;
         let name = format!("other-{}", self.placed.len());
         cluster.try_create(pod(&name, &node)).await.ok()?;
@@ -40,7 +40,7 @@ impl OtherScheduler {
         Some(name)
     }
 
-    /// Its pods end.
+    /// Deletes the pods that the scheduler placed.
     pub(crate) async fn leave(&mut self, cluster: &Cluster) {
         for name in self.placed.drain(..) {
             let _ = cluster.delete::<kai_api::Pod>("default", &name).await;

@@ -1,5 +1,5 @@
-//! What goes wrong between kai's roles and the API. Whether a call fails is decided by the seed, the call and how often it was made,
-//! not by what else happened: a story with fewer steps keeps most of its faults.
+//! Injects faults into the calls and watches of kai's roles. The seed, the call and its count decide whether a call fails, and nothing
+//! else does: a plan with fewer steps keeps most of its faults.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use kai_embedded::server::{Fault, Faults, RequestInfo, WatchFault};
 use tokio::time::Instant;
 
-use crate::dice::{Dice, mix};
+use crate::random::{SeededRandom, mix};
 
-/// Who suffers: the accounts of kai. Kubelets and users do not.
+/// Accounts whose calls fail: those of kai. Calls of kubelets and users do not fail.
 pub(crate) const ACCOUNTS: &str = "system:serviceaccount:kai-scheduler:";
 /// The account of simulated kubelets.
 const NODES: &str = "simulated-nodes";
-/// Pods with names that end so are never bound: a policy of the cluster refuses it.
+/// An admission policy refuses to bind pods whose names end in this.
 pub(crate) const REFUSED: &str = "-refused";
 
-/// How often each kind of fault strikes, in thousandths of calls or deliveries.
+/// How often each kind of fault is injected, in thousandths of calls or deliveries.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
     pub(crate) errors: u64,
@@ -40,12 +40,12 @@ impl Rates {
         lags: 0,
     };
 
-    pub(crate) fn drawn(dice: &mut Dice) -> Rates {
-        // Some lives are calm in some respects: faults that are everywhere hide each other.
-        let mut rate = |worst: u64| match dice.roll(3) {
+    pub(crate) fn drawn(random: &mut SeededRandom) -> Rates {
+        // Some runs have no faults of some kinds: frequent faults hide rare ones.
+        let mut rate = |worst: u64| match random.roll(3) {
             0 => 0,
-            1 => dice.roll(worst / 4 + 1),
-            _ => dice.roll(worst + 1),
+            1 => random.roll(worst / 4 + 1),
+            _ => random.roll(worst + 1),
         };
         Rates {
             errors: rate(80),
@@ -58,7 +58,7 @@ impl Rates {
         }
     }
 
-    /// The rates, one by one, for who wants to leave some out.
+    /// Each rate, so that shrinking can set it to zero.
     pub(crate) fn each(&mut self) -> [&mut u64; 7] {
         [
             &mut self.errors,
@@ -72,9 +72,9 @@ impl Rates {
     }
 }
 
-/// The faults of one life.
+/// The faults of one run.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct FaultInjector {
     seed: u64,
     state: Mutex<State>,
 }
@@ -82,17 +82,17 @@ pub(crate) struct Trouble {
 #[derive(Debug)]
 struct State {
     rates: Rates,
-    /// Nobody answers the roles.
+    /// Whether the API server answers no call of the roles.
     outage: bool,
-    /// Accounts whose credentials are no good.
+    /// Accounts whose tokens are revoked.
     revoked: BTreeSet<&'static str>,
-    /// Some pods are never bound.
+    /// Whether the policy against some bindings is in force.
     refusing: bool,
     /// How often each call was made.
     calls: HashMap<u64, u64>,
     struck: BTreeMap<&'static str, u64>,
     requests: u64,
-    /// A number that two equal lives have in common.
+    /// The digest of the run so far.
     fingerprint: u64,
     /// Pods of users that the roles asked to delete.
     deleted: BTreeSet<String>,
@@ -100,8 +100,8 @@ struct State {
     since: Instant,
 }
 
-impl Trouble {
-    pub(crate) fn new(seed: u64, rates: Rates, tell: bool) -> Trouble {
+impl FaultInjector {
+    pub(crate) fn new(seed: u64, rates: Rates, tell: bool) -> FaultInjector {
         let state = State {
             rates,
             outage: false,
@@ -115,13 +115,13 @@ impl Trouble {
             told: tell.then(Vec::new),
             since: Instant::now(),
         };
-        Trouble {
+        FaultInjector {
             seed,
             state: Mutex::new(state),
         }
     }
 
-    /// From now on everything works, except that a policy goes on to refuse some pods.
+    /// Stops all faults but the policy against some bindings.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock().unwrap();
         state.rates = Rates::NONE;
@@ -129,12 +129,12 @@ impl Trouble {
         state.revoked.clear();
     }
 
-    /// The policy that refused some pods is gone.
+    /// Removes the policy against some bindings.
     pub(crate) fn lift_policy(&self) {
         self.state.lock().unwrap().refusing = false;
     }
 
-    /// The credentials of an account are no good, or good again.
+    /// Revokes or restores the token of an account.
     pub(crate) fn set_revoked(&self, account: &'static str, revoked: bool) {
         let mut state = self.state.lock().unwrap();
         match revoked {
@@ -143,12 +143,12 @@ impl Trouble {
         };
     }
 
-    /// Counts something that went wrong.
+    /// Counts a fault.
     pub(crate) fn count(&self, kind: &'static str) {
         self.state.lock().unwrap().count(kind);
     }
 
-    /// Adds something to the number that equal lives have in common.
+    /// Adds a text to the digest.
     pub(crate) fn note(&self, bytes: &[u8]) {
         self.state.lock().unwrap().note(bytes);
     }
@@ -157,7 +157,7 @@ impl Trouble {
         self.state.lock().unwrap().outage = outage;
     }
 
-    /// Adds a line to the story.
+    /// Adds a line to the log of the run.
     pub(crate) fn tell(&self, line: impl FnOnce() -> String) {
         self.state.lock().unwrap().tell(line);
     }
@@ -166,7 +166,7 @@ impl Trouble {
         self.state.lock().unwrap().told.take().unwrap_or_default()
     }
 
-    /// What went wrong how often.
+    /// Injected faults by kind.
     pub(crate) fn struck(&self) -> BTreeMap<&'static str, u64> {
         self.state.lock().unwrap().struck.clone()
     }
@@ -210,12 +210,12 @@ impl State {
         }
     }
 
-    /// Dice for the next call of this kind.
-    fn dice(&mut self, seed: u64, what: [&str; 2]) -> Dice {
+    /// The random numbers of the next call of this kind.
+    fn random(&mut self, seed: u64, what: [&str; 2]) -> SeededRandom {
         let hash = mix(fnv(what[0].as_bytes())) ^ fnv(what[1].as_bytes());
         let count = self.calls.entry(hash).or_default();
         *count += 1;
-        Dice::new(mix(seed ^ mix(hash)).wrapping_add(mix(*count)))
+        SeededRandom::new(mix(seed ^ mix(hash)).wrapping_add(mix(*count)))
     }
 }
 
@@ -226,7 +226,7 @@ fn fnv(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Which of the rates a roll of a thousand falls into.
+/// The fault whose rate a number below a thousand falls into.
 fn band(roll: u64, rates: &[u64]) -> Option<usize> {
     let mut below = 0;
     rates.iter().position(|rate| {
@@ -235,13 +235,13 @@ fn band(roll: u64, rates: &[u64]) -> Option<usize> {
     })
 }
 
-/// The account of kai that asks, if it is one that suffers.
+/// The account of the call, if its calls may fail.
 fn account(request: &RequestInfo) -> Option<&str> {
     let account = request.user.strip_prefix(ACCOUNTS)?;
     (account != NODES).then_some(account)
 }
 
-impl Faults for Trouble {
+impl Faults for FaultInjector {
     fn request(&self, request: &RequestInfo) -> Fault {
         let mut state = self.state.lock().unwrap();
         state.note_call(request);
@@ -249,27 +249,27 @@ impl Faults for Trouble {
             return Fault::Pass;
         };
         state.requests += 1;
-        let mut dice = state.dice(self.seed, [&request.verb, &request.path]);
+        let mut random = state.random(self.seed, [&request.verb, &request.path]);
         let rates = state.rates.clone();
-        // Nobody is told of a conflict who changes nothing.
+        // Only writes can conflict.
         let conflicts = match request.verb.as_str() {
             "patch" | "update" => rates.conflicts,
             _ => 0,
         };
         let refused = state.refusing && request.subresource == "binding" && request.name.ends_with(REFUSED);
         let roll = band(
-            dice.roll(1000),
+            random.roll(1000),
             &[rates.errors, conflicts, rates.lost_answers, rates.delays],
         );
         let (fault, kind) = match roll {
             _ if state.outage => (Fault::Fail(503), "calls in an outage"),
             _ if state.revoked.contains(account) => (Fault::Fail(401), "calls without credentials"),
-            Some(0) => (Fault::Fail(dice.of(&[500, 503, 429, 504])), "failed calls"),
+            Some(0) => (Fault::Fail(random.of(&[500, 503, 429, 504])), "failed calls"),
             Some(1) => (Fault::Fail(409), "conflicts"),
             _ if refused => (Fault::Fail(403), "bindings refused by policy"),
             Some(2) if request.verb != "watch" => (Fault::DropResponse, "answers lost after the effect"),
             Some(3) => (
-                Fault::Delay(Duration::from_millis(1 + dice.roll(5000))),
+                Fault::Delay(Duration::from_millis(1 + random.roll(5000))),
                 "delayed calls",
             ),
             _ => (Fault::Pass, ""),
@@ -292,14 +292,17 @@ impl Faults for Trouble {
         let Some(account) = account(watch) else {
             return WatchFault::Pass;
         };
-        let mut dice = state.dice(self.seed, ["delivery", &watch.path]);
+        let mut random = state.random(self.seed, ["delivery", &watch.path]);
         let rates = state.rates.clone();
-        let (fault, kind) = match band(dice.roll(1000), &[rates.ended_watches, rates.gone_watches, rates.lags]) {
+        let (fault, kind) = match band(
+            random.roll(1000),
+            &[rates.ended_watches, rates.gone_watches, rates.lags],
+        ) {
             _ if state.outage => (WatchFault::End, "watches ended"),
             Some(0) => (WatchFault::End, "watches ended"),
             Some(1) => (WatchFault::Gone, "watches ended with 410"),
             Some(2) => (
-                WatchFault::Lag(Duration::from_millis(1 + dice.roll(5000))),
+                WatchFault::Lag(Duration::from_millis(1 + random.roll(5000))),
                 "watches that lag",
             ),
             _ => (WatchFault::Pass, ""),

@@ -1,12 +1,12 @@
-//! Chance that replays: everything random comes from here.
+//! Random numbers from a seed. All randomness of a run comes from here, so that the run repeats.
 
 /// Splitmix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl SeededRandom {
+    pub(crate) fn new(seed: u64) -> SeededRandom {
+        SeededRandom(seed)
     }
 
     fn next(&mut self) -> u64 {
@@ -19,18 +19,18 @@ impl Dice {
         self.next() % sides
     }
 
-    /// True so many times in a hundred.
+    /// True in this percentage of calls.
     pub(crate) fn percent(&mut self, chance: u64) -> bool {
         self.roll(100) < chance
     }
 
-    /// One of these.
+    /// One of the choices.
     pub(crate) fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[usize::try_from(self.roll(choices.len() as u64)).unwrap()].clone()
     }
 }
 
-/// Scatters a number over all bits.
+/// Mixes all bits of a number.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Lives a plan, and judges it.
+//! Runs a plan on an embedded cluster and judges the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,93 +10,93 @@ use serde_json::{Value, json};
 
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Choice, Cluster};
-use crate::others::OtherScheduler;
+use crate::injector::{FaultInjector, REFUSED};
+use crate::other_scheduler::OtherScheduler;
 use crate::plan::{Plan, Step};
 use crate::pods::may_be_evicted;
 use crate::processes::Processes;
-use crate::trouble::{REFUSED, Trouble};
 
-/// Within this time, once the faults stopped, a cluster comes to rest.
+/// A cluster settles within this time after the faults stop.
 const REST: Duration = Duration::from_secs(600);
-/// A cluster in which nothing changed for so long has come to rest. Longer than what any role waits for, stale gangs included.
+/// A cluster has settled once nothing changed for this long. It is longer than any pause of a role, the grace of stale gangs included.
 const QUIET: Duration = Duration::from_secs(80);
-/// Within this time somebody who fits runs.
+/// A pod that fits runs within this time.
 const SOON: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(500);
 const RESERVATIONS: &str = kai_api::keys::RESERVATION;
 
-/// What a life was like.
+/// The summary of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RunSummary {
     pub(crate) steps: u64,
-    /// What went wrong how often.
+    /// Injected faults by kind.
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) requests: u64,
-    /// Equal for equal lives.
+    /// A digest of all calls, deliveries and final objects. Equal plans have equal ones.
     pub(crate) fingerprint: u64,
 }
 
-/// Lives a plan. `Err` says which law was broken, with the story if it was asked for.
-pub(crate) fn live(plan: &Plan, tell: bool) -> Result<Told, String> {
+/// Runs a plan. `Err` names the invariant that was broken; with `tell` the run prints its log.
+pub(crate) fn run_plan(plan: &Plan, tell: bool) -> Result<RunSummary, String> {
     let choice = Choice::Embedded;
-    let lived = std::panic::catch_unwind(|| {
+    let result = std::panic::catch_unwind(|| {
         choice.runtime().block_on(async {
             let cluster = Cluster::without_roles(choice.start().await, &plan.nodes).await;
-            let trouble = Arc::new(Trouble::new(plan.seed, plan.rates.clone(), tell));
-            let mut life = Life::new(plan, cluster, &trouble);
-            let judged = life.run().await;
-            let story = trouble.take_story().join("\n");
+            let injector = Arc::new(FaultInjector::new(plan.seed, plan.rates.clone(), tell));
+            let mut run = FaultRun::new(plan, cluster, &injector);
+            let judged = run.run().await;
+            let story = injector.take_story().join("\n");
             if tell {
                 println!("{story}");
             }
-            judged.map_err(|problem| format!("{problem}\n{}", life.cluster.picture()))?;
-            Ok(Told {
+            judged.map_err(|problem| format!("{problem}\n{}", run.cluster.picture()))?;
+            Ok(RunSummary {
                 steps: plan.steps.len() as u64,
-                faults: trouble.struck(),
-                requests: trouble.requests(),
-                fingerprint: trouble.fingerprint(),
+                faults: injector.struck(),
+                requests: injector.requests(),
+                fingerprint: injector.fingerprint(),
             })
         })
     });
-    lived.unwrap_or_else(|panic| {
+    result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(format!("a panic: {}", text.unwrap_or_default()))
     })
 }
 
-struct Life<'a> {
+struct FaultRun<'a> {
     plan: &'a Plan,
     cluster: Cluster,
     store: StoreHandle,
-    trouble: Arc<Trouble>,
+    injector: Arc<FaultInjector>,
     processes: Processes,
     /// Pods that users created.
     pods: BTreeMap<String, Fate>,
-    /// Nodes that are there.
+    /// Whether each node exists now.
     present: Vec<bool>,
-    /// Nodes that were less than they said for a while; they may reject pods.
+    /// Whether a node lost GPUs or memory for a while; its kubelet may reject pods.
     shaken: Vec<bool>,
     others: OtherScheduler,
 }
 
-/// What may have become of a pod.
+/// What may happen to a pod.
 #[derive(Clone, Copy, Debug)]
 struct Fate {
-    /// Why it may be gone.
+    /// Why the pod may be gone.
     excuse: Option<&'static str>,
-    /// Others may take its place.
+    /// Whether the scheduler may evict the pod for another one.
     may_be_evicted: bool,
 }
 
-impl<'a> Life<'a> {
-    fn new(plan: &'a Plan, cluster: Cluster, trouble: &Arc<Trouble>) -> Life<'a> {
+impl<'a> FaultRun<'a> {
+    fn new(plan: &'a Plan, cluster: Cluster, injector: &Arc<FaultInjector>) -> FaultRun<'a> {
         let server = cluster.server().expect("faults are those of the embedded server");
-        Life {
+        FaultRun {
             plan,
             store: server.store(),
-            processes: Processes::start(server, cluster.clock(), plan.layout, trouble),
-            trouble: Arc::clone(trouble),
+            processes: Processes::start(server, cluster.clock(), plan.layout, injector),
+            injector: Arc::clone(injector),
             pods: BTreeMap::new(),
             present: vec![true; plan.nodes.len()],
             shaken: vec![false; plan.nodes.len()],
@@ -110,21 +110,21 @@ impl<'a> Life<'a> {
         for queue in &self.plan.queues {
             self.cluster.create(queue.clone()).await;
         }
-        let faults = Arc::clone(&self.trouble) as Arc<dyn Faults>;
+        let faults = Arc::clone(&self.injector) as Arc<dyn Faults>;
         self.cluster.server().unwrap().set_faults(faults);
         for (step, pause) in &self.plan.steps {
-            self.trouble.tell(|| describe(step));
+            self.injector.tell(|| describe(step));
             self.happen(step).await;
             tokio::time::sleep(Duration::from_millis(*pause)).await;
             self.collect_pods_of_lost_nodes();
             none(self.found(), "at once")?;
         }
         self.heal().await;
-        self.trouble.tell(|| "-- the faults stop".to_owned());
+        self.injector.tell(|| "-- the faults stop".to_owned());
         if self.pods.keys().any(|name| name.ends_with(REFUSED)) {
             self.one_more_runs("bystander").await?;
         }
-        self.trouble.lift_policy();
+        self.injector.lift_policy();
         self.rest("after the faults").await?;
         self.note_state();
         self.nobody_is_lost()?;
@@ -135,18 +135,18 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Laws of every instant that were broken.
+    /// Broken invariants of those that hold at every moment.
     fn found(&self) -> Vec<String> {
         self.cluster.found().into_iter().chain(self.processes.ended()).collect()
     }
 
-    /// Laws of a settled cluster that are broken.
+    /// Broken invariants of those that hold in a settled cluster.
     fn found_when_settled(&self) -> Vec<String> {
         let found = self.cluster.found_when_settled().into_iter();
         found.chain(self.processes.ended()).collect()
     }
 
-    /// Equal lives come to equal objects, to the last byte.
+    /// Adds all objects to the digest: equal plans end with equal objects, byte by byte.
     fn note_state(&self) {
         for resource in [
             "pods",
@@ -156,13 +156,15 @@ impl<'a> Life<'a> {
             "events",
         ] {
             let page = self.store.list(resource, "", &Selector::everything()).unwrap();
-            page.objects.iter().for_each(|object| self.trouble.note(&object.json()));
+            page.objects
+                .iter()
+                .for_each(|object| self.injector.note(&object.json()));
         }
     }
 
     async fn happen(&mut self, step: &Step) {
         if let Some(kind) = step.fault() {
-            self.trouble.count(kind);
+            self.injector.count(kind);
         }
         match step {
             Step::Create { objects, .. } => self.create(objects).await,
@@ -219,20 +221,20 @@ impl<'a> Life<'a> {
             Step::Double(process) => self.processes.double(*process).await,
             Step::EndDoubles => self.processes.kill_doubles().await,
             Step::Revoke { process, revoked } => {
-                self.trouble.set_revoked(self.processes.name(*process), *revoked);
+                self.injector.set_revoked(self.processes.name(*process), *revoked);
             }
             Step::Reject { node, count } => {
                 self.shaken[*node] = true;
                 self.cluster.kubelets.reject_next(&self.plan.nodes[*node].name, *count);
             }
-            Step::Outage(on) => self.trouble.set_outage(*on),
+            Step::Outage(on) => self.injector.set_outage(*on),
             Step::Forget => self.cluster.server().unwrap().compact_history(),
         }
     }
 
     async fn create(&mut self, objects: &[Value]) {
         for object in objects {
-            // Refused while the webhooks are away, or because it is odd: its user's matter.
+            // Admission may refuse the object, or be down. Users see that and go on.
             let created = self.cluster.try_create(object.clone()).await;
             let name = object["metadata"]["name"].as_str().unwrap().to_owned();
             match created {
@@ -244,7 +246,7 @@ impl<'a> Life<'a> {
                     self.pods.insert(name, fate);
                 }
                 Ok(_) => {}
-                Err(error) => self.trouble.tell(|| format!("  {name} is refused: {error}")),
+                Err(error) => self.injector.tell(|| format!("  {name} is refused: {error}")),
             }
         }
     }
@@ -274,11 +276,11 @@ impl<'a> Life<'a> {
     async fn cordon(&self, node: usize, on: bool) {
         let change = json!({ "spec": { "unschedulable": on } });
         let name = &self.plan.nodes[node].name;
-        // It may be gone.
+        // The node may be gone.
         let _ = self.cluster.patch(&kai_api::Node::RESOURCE, "", name, change).await;
     }
 
-    /// What the garbage collector of pods does.
+    /// Deletes pods of nodes that are gone, as the pod garbage collector of Kubernetes does.
     fn collect_pods_of_lost_nodes(&mut self) {
         for pod in self.list() {
             let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
@@ -304,9 +306,9 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Everything works again.
+    /// Stops all faults and repairs the nodes.
     async fn heal(&mut self) {
-        self.trouble.stop();
+        self.injector.stop();
         self.processes.kill_doubles().await;
         self.others.leave(&self.cluster).await;
         for node in 0..self.plan.nodes.len() {
@@ -321,7 +323,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Waits until nothing changes any more; all laws hold then.
+    /// Waits until the cluster has settled, and checks all invariants.
     async fn rest(&mut self, when: &str) -> Result<(), String> {
         let resting = async {
             let mut before = String::new();
@@ -340,7 +342,7 @@ impl<'a> Life<'a> {
         none(self.found_when_settled(), when)
     }
 
-    /// Versions of what moves while work is under way.
+    /// The fields of pods and bind requests that change while work is under way.
     fn state(&self) -> String {
         let requests = self
             .store
@@ -349,7 +351,7 @@ impl<'a> Life<'a> {
         let requests = requests.iter().map(|object| object.to_value());
         let moving = self.list().into_iter().chain(requests).map(|object| {
             let metadata = &object["metadata"];
-            // A reason to wait may be worded anew for ever; where a pod is may not.
+            // Texts of conditions may go on changing; nodes and phases may not.
             format!(
                 "{} {} {} {}",
                 metadata["uid"], metadata["labels"], object["spec"]["nodeName"], object["status"]["phase"]
@@ -365,7 +367,7 @@ impl<'a> Life<'a> {
                 .iter()
                 .find(|pod| pod["metadata"]["name"] == **name && pod["metadata"]["namespace"] == "default");
             let Some(pod) = pod else {
-                let evicted = self.trouble.was_deleted_by_roles(name);
+                let evicted = self.injector.was_deleted_by_roles(name);
                 match fate.excuse {
                     None if !evicted => return Err(format!("pod {name} is gone, and nobody deleted it")),
                     None if !fate.may_be_evicted => return Err(format!("pod {name} was evicted, and may not be")),
@@ -382,36 +384,36 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Nobody who waits for ever keeps others from running.
+    /// A pod that never fits does not keep another one from running.
     async fn one_more_runs(&mut self, name: &str) -> Result<(), String> {
-        // The webhooks may be on their way back.
+        // The webhooks may still be starting.
         self.cluster.create_soon(PodManifest::new(name).build()).await;
-        // One that had its place may have made room for somebody with a better right to it.
-        self.soon(&format!("{name} runs"), |life| {
-            life.cluster.runs(name) || life.trouble.was_deleted_by_roles(name)
+        // The scheduler may have evicted the pod for one of a higher claim.
+        self.soon(&format!("{name} runs"), |run| {
+            run.cluster.runs(name) || run.injector.was_deleted_by_roles(name)
         })
         .await
     }
 
-    /// When all users have gone, nothing of ours is left.
+    /// Once all pods of users are deleted, no object of kai is left.
     async fn everybody_leaves(&mut self) -> Result<(), String> {
         for pod in self.names("default") {
             let _ = self.cluster.delete::<kai_api::Pod>("default", &pod).await;
         }
         let gone = self
-            .soon("all pods are gone, reservations too", |life| life.list().is_empty())
+            .soon("all pods are gone, reservations too", |run| run.list().is_empty())
             .await;
         gone.map_err(|error| {
             let left = self.list().into_iter().map(|pod| pod.to_string());
             format!("{error}\nleft: {}", left.collect::<Vec<_>>().join("\n"))
         })?;
-        self.soon("no bind request is left", |life| {
-            life.cluster.informers().bind_requests().is_empty()
+        self.soon("no bind request is left", |run| {
+            run.cluster.informers().bind_requests().is_empty()
         })
         .await
     }
 
-    /// No GPU was forgotten.
+    /// Every GPU can be allocated again.
     async fn all_gpus_can_be_had(&mut self) -> Result<(), String> {
         let plain = self
             .plan
@@ -424,12 +426,12 @@ impl<'a> Life<'a> {
                 .create(PodManifest::new(&format!("last-{number}")).gpus(1).build())
                 .await;
         }
-        self.soon("every GPU can be had", |life| life.cluster.running().len() == count)
+        self.soon("every GPU can be had", |run| run.cluster.running().len() == count)
             .await?;
         self.rest("in the end").await
     }
 
-    async fn soon(&self, what: &str, holds: impl Fn(&Life<'_>) -> bool) -> Result<(), String> {
+    async fn soon(&self, what: &str, holds: impl Fn(&FaultRun<'_>) -> bool) -> Result<(), String> {
         let waited = async {
             while !holds(self) {
                 tokio::time::sleep(GLANCE).await;

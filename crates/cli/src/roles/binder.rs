@@ -1,0 +1,70 @@
+//! `kai binder`: carries out bind requests.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Args;
+use kai_cluster::Context;
+
+use super::process::{Election, IgnoredRates, Process};
+use super::run::{Leadership, run};
+use super::table::{Role, RoleSettings};
+
+/// KAI's name of the lease: a binder of KAI and one of ours must not both lead.
+const LEASE: &str = "2ad35f9c.kai.scheduler";
+
+/// The flags of `kai binder`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    process: Process,
+    #[command(flatten)]
+    election: Election,
+    #[command(flatten, next_help_heading = "Role")]
+    role: kai_binder::Args,
+    #[command(flatten)]
+    _rates: IgnoredRates,
+}
+
+/// Runs the role until SIGTERM or SIGINT.
+pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let settings = RoleSettings {
+        binder: Some(arguments.role.settings()?),
+        ..RoleSettings::default()
+    };
+    run(
+        arguments.process,
+        Leadership::elected(LEASE, arguments.election),
+        settings,
+    )
+}
+
+/// The role in the table.
+pub(super) struct Binder;
+
+impl Role for Binder {
+    type Args = kai_binder::Args;
+    type Settings = kai_binder::Settings;
+
+    const NAME: &'static str = "binder";
+
+    fn settings(args: kai_binder::Args, _: &[String]) -> anyhow::Result<kai_binder::Settings> {
+        Ok(args.settings()?)
+    }
+
+    fn watches(settings: &kai_binder::Settings) -> String {
+        format!(
+            "watches bind requests in all namespaces, and reservation pods in namespace {}",
+            settings.reservation_namespace
+        )
+    }
+
+    async fn run(
+        context: Context,
+        settings: kai_binder::Settings,
+        _: Option<SocketAddr>,
+    ) -> anyhow::Result<Infallible> {
+        Ok(kai_binder::run(context, settings).await?)
+    }
+}

@@ -1,0 +1,72 @@
+//! `kai controllers`: pod grouper and status controllers.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Args;
+use kai_cluster::Context;
+
+use super::process::{Election, IgnoredRates, Process};
+use super::run::{Leadership, run};
+use super::table::{Role, RoleSettings};
+
+const LEASE: &str = "kai-controllers";
+
+/// The flags of `kai controllers`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    process: Process,
+    #[command(flatten)]
+    election: Election,
+    #[command(flatten, next_help_heading = "Role")]
+    role: kai_controllers::Args,
+    #[command(flatten)]
+    _rates: IgnoredRates,
+}
+
+/// Runs the role until SIGTERM or SIGINT.
+pub(crate) fn main(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let settings = RoleSettings {
+        controllers: Some(arguments.role.settings()?),
+        ..RoleSettings::default()
+    };
+    run(
+        arguments.process,
+        Leadership::elected(LEASE, arguments.election),
+        settings,
+    )
+}
+
+/// The role in the table.
+pub(super) struct Controllers;
+
+impl Role for Controllers {
+    type Args = kai_controllers::Args;
+    type Settings = kai_controllers::Settings;
+
+    const NAME: &'static str = "controllers";
+
+    fn settings(args: kai_controllers::Args, _: &[String]) -> anyhow::Result<kai_controllers::Settings> {
+        Ok(args.settings()?)
+    }
+
+    fn watches(settings: &kai_controllers::Settings) -> String {
+        let objects = [
+            settings.grouper.as_ref().map(|_| "pods and their owners"),
+            settings.pod_groups.as_ref().map(|_| "pod groups"),
+            settings.queues.as_ref().map(|_| "queues"),
+        ];
+        let objects: Vec<&str> = objects.into_iter().flatten().collect();
+        format!("watches {} in all namespaces", objects.join(", "))
+    }
+
+    async fn run(
+        context: Context,
+        settings: kai_controllers::Settings,
+        _: Option<SocketAddr>,
+    ) -> anyhow::Result<Infallible> {
+        Ok(kai_controllers::run(context, settings).await?)
+    }
+}

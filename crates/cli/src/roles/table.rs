@@ -1,0 +1,141 @@
+//! The table of the roles. A role is a file beside this one and a line in `roles!` below; a command of `kai` is a line in `lib.rs`.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::future::Future;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, anyhow};
+use kai_cluster::Context;
+use tokio::task::JoinSet;
+
+use super::{admission, binder, controllers, scheduler};
+
+/// A role of the cluster's side: flags in, a running controller out.
+pub(super) trait Role {
+    /// The role's flags.
+    type Args: clap::Args;
+    /// What the flags mean.
+    type Settings: Clone + Debug + Send + 'static;
+
+    /// The name of the subcommand.
+    const NAME: &'static str;
+
+    /// The settings of the role when it runs with the others in one process. `flags` are those that were typed.
+    fn settings(args: Self::Args, flags: &[String]) -> anyhow::Result<Self::Settings>;
+
+    /// The objects that the role watches, in one sentence for the log.
+    fn watches(settings: &Self::Settings) -> String;
+
+    /// Runs the role until it fails for good.
+    fn run(
+        context: Context,
+        settings: Self::Settings,
+        debug_address: Option<SocketAddr>,
+    ) -> impl Future<Output = anyhow::Result<Infallible>> + Send + 'static;
+}
+
+macro_rules! roles {
+    ($($(#[$doc:meta])+ $role:ident: $type:ty => $settings:ty,)+) => {
+        /// The names of the roles.
+        pub const ROLES: &[&str] = &[$(<$type>::NAME),+];
+
+        /// The settings of each role in this process. A role that is `None` runs elsewhere, or not at all.
+        #[derive(Clone, Debug, Default)]
+        pub struct RoleSettings {
+            $($(#[$doc])+ pub $role: Option<$settings>,)+
+            /// Where the scheduler serves its debug endpoints. A loopback address: the answers show the whole cluster.
+            pub debug_address: Option<SocketAddr>,
+        }
+
+        impl RoleSettings {
+            /// Every role with the flags that `flags` has for its name.
+            pub fn of_flags(flags: impl Fn(&str) -> Vec<String>) -> anyhow::Result<RoleSettings> {
+                Ok(RoleSettings {
+                    $($role: Some(parse::<$type>(&flags(<$type>::NAME))?),)+
+                    debug_address: None,
+                })
+            }
+
+            /// The names of the roles in this process.
+            pub(super) fn names(&self) -> Vec<&'static str> {
+                [$(self.$role.as_ref().map(|_| <$type>::NAME)),+].into_iter().flatten().collect()
+            }
+
+            /// The objects that each role watches: a line for each role.
+            pub(super) fn watches(&self) -> Vec<String> {
+                let sentences = [$(self.$role.as_ref().map(<$type>::watches)),+];
+                self.names().iter().zip(sentences.into_iter().flatten()).map(|(role, sentence)| format!("{role}: {sentence}")).collect()
+            }
+
+            fn spawn(self, context: &Context) -> JoinSet<anyhow::Result<()>> {
+                let mut running = JoinSet::new();
+                $(if let Some(settings) = self.$role {
+                    let role = <$type>::run(context.clone(), settings, self.debug_address);
+                    running.spawn(async move { role.await.map(drop).context(<$type>::NAME) });
+                })+
+                running
+            }
+        }
+    };
+}
+
+roles! {
+    /// The scheduler.
+    scheduler: scheduler::Scheduler => kai_scheduler::Settings,
+    /// The binder.
+    binder: binder::Binder => kai_binder::Settings,
+    /// Pod grouper and status controllers.
+    controllers: controllers::Controllers => kai_controllers::Settings,
+    /// Webhooks.
+    admission: admission::Admission => kai_controllers::admission::Settings,
+}
+
+impl RoleSettings {
+    /// Every role, as it is without flags.
+    pub fn every_role() -> anyhow::Result<RoleSettings> {
+        RoleSettings::of_flags(|_| Vec::new())
+    }
+}
+
+/// Reads one role's flags as if they stood alone.
+fn parse<R: Role>(flags: &[String]) -> anyhow::Result<R::Settings> {
+    let line = std::iter::once(R::NAME.to_owned()).chain(flags.iter().cloned());
+    let command = <R::Args as clap::Args>::augment_args(clap::Command::new(R::NAME));
+    let matches = command.try_get_matches_from(line)?;
+    R::settings(<R::Args as clap::FromArgMatches>::from_arg_matches(&matches)?, flags)
+}
+
+/// Runs the roles in this process, on one set of watches, until one of them fails for good. Dropping the future stops them all.
+pub async fn run(context: Context, settings: RoleSettings) -> anyhow::Result<Infallible> {
+    let mut running = settings.spawn(&context);
+    match running.join_next().await {
+        Some(Ok(Err(error))) => Err(error),
+        Some(Ok(Ok(()))) => Err(anyhow!("a role ended by itself")),
+        Some(Err(error)) => Err(anyhow!("a role died: {error}")),
+        None => Err(anyhow!("there is no role to run")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_says_what_it_watches() {
+        let settings = RoleSettings::every_role().unwrap();
+        let lines = settings.watches();
+        assert_eq!(lines.len(), ROLES.len());
+        assert!(
+            lines[0].contains("schedulerName kai-scheduler in all namespaces"),
+            "{}",
+            lines[0]
+        );
+        let flags = |role: &str| match role {
+            "scheduler" => vec!["--partition-label-value=team-a".to_owned()],
+            _ => Vec::new(),
+        };
+        let lines = RoleSettings::of_flags(flags).unwrap().watches();
+        assert!(lines[0].contains("shard team-a"), "{}", lines[0]);
+    }
+}
