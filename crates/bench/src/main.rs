@@ -7,9 +7,9 @@
 //! | `soak` | `soak` | real | memory while pods come and go |
 //! | `cold` | `cold_start` | canned | time to ready, memory and cycles on a large cluster |
 //!
-//! `process` starts and measures `kai`, `api_server` puts load on the real server, `canned_server` serves a generated cluster, `table` prints
-//! the figures. `.ci/bench` starts a real API server and runs all parts; `cargo build --release && cargo run --release -p kai-bench -- cold`
-//! needs none.
+//! `process` starts and measures `kai`, `api_server` puts load on the real server, `canned_server` serves a generated cluster, and
+//! `table` prints the figures. `.ci/bench` starts a real API server and runs all parts. The part `cold` needs no server:
+//! `cargo build --release && cargo run --release -p kai-bench -- cold`.
 
 mod api_server;
 mod bind;

@@ -1,4 +1,4 @@
-//! The embedded API server through a stock client in this process: what the roles of a cluster do all day.
+//! The embedded API server through kube-rs in this process: reads, writes, watches, patches, admission, faults.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests: a panic is the failure.
 
@@ -410,7 +410,7 @@ async fn dry_runs_change_nothing() {
     assert_eq!(refusal(maps.get("a").await.unwrap_err()).0, 404);
 }
 
-/// Fails each second write of a ConfigMap after it took effect, and ends watches after three events.
+/// Drops the response to each second write of a ConfigMap, and ends watches after three events.
 #[derive(Default)]
 struct Flaky {
     writes: AtomicU32,

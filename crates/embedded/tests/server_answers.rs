@@ -1,5 +1,6 @@
-//! The embedded API server beside a real kube-apiserver: the requests in `requests/` get the answers in `answers/`, which
-//! a real server gave. `.ci/kube` asks a real server again; there `KAI_ANSWERS=record` writes its answers down.
+//! Compares the embedded API server with a real kube-apiserver: the requests in `requests/` must get the responses in `answers/`,
+//! which were recorded from a real server. `.ci/kube` sends the requests to a real server again; there `KAI_ANSWERS=record` records
+//! its responses.
 //!
 //! A request has `does` (its name), `send` (method and path), and may have `body` (sent as JSON) or `raw` (sent as it is),
 //! `type` and `accept` (headers), `before` (values that are read first, by path and pointer), `keep` (values that the answer
@@ -26,7 +27,7 @@ use answers_normal::normal;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct TestRequest {
     does: String,
     send: String,
     #[serde(default)]
@@ -55,28 +56,28 @@ struct Asked {
     differs: Option<String>,
 }
 
-/// An answer as it came.
-struct Answered {
+/// A response of the server.
+struct TestResponse {
     code: u16,
     warnings: Vec<String>,
     text: String,
 }
 
-impl Answered {
+impl TestResponse {
     fn value(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or(Value::Null)
     }
 }
 
-/// Answers by the name of the request, in the order of the requests.
-type Answers = Vec<(String, Value)>;
+/// Responses by the name of the request, in the order of the requests.
+type Responses = Vec<(String, Value)>;
 
 fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
 
-/// Every file of requests with its name.
-fn requests() -> Vec<(String, Vec<Asked>)> {
+/// All files of requests, by name.
+fn requests() -> Vec<(String, Vec<TestRequest>)> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(directory("requests"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -84,7 +85,8 @@ fn requests() -> Vec<(String, Vec<Asked>)> {
     files.sort();
     let read = |path: &PathBuf| {
         let text = std::fs::read_to_string(path).unwrap();
-        let asked: Vec<Asked> = serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let asked: Vec<TestRequest> =
+            serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         (path.file_stem().unwrap().to_string_lossy().into_owned(), asked)
     };
     files.iter().map(read).collect()
@@ -96,7 +98,7 @@ fn recorded(file: &str) -> BTreeMap<String, Value> {
     serde_json::from_str(&text).unwrap()
 }
 
-fn record(file: &str, answers: &Answers) {
+fn record(file: &str, answers: &Responses) {
     let lines: Vec<String> = answers
         .iter()
         .map(|(does, answer)| format!("{}: {answer}", json!(does)))
@@ -105,7 +107,7 @@ fn record(file: &str, answers: &Answers) {
     std::fs::write(directory("answers").join(format!("{file}.json")), text).unwrap();
 }
 
-async fn send(client: &Client, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answered {
+async fn send(client: &Client, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> TestResponse {
     let mut request = http::Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -120,15 +122,15 @@ async fn send(client: &Client, method: &str, path: &str, headers: &[(&str, &str)
     let warnings = response.headers().get_all("warning").iter().map(warning).collect();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Answered { code, warnings, text }
+    TestResponse { code, warnings, text }
 }
 
-async fn get(client: &Client, path: &str) -> Answered {
+async fn get(client: &Client, path: &str) -> TestResponse {
     send(client, "GET", path, &[("accept", "application/json")], Vec::new()).await
 }
 
-/// Sends all requests of a file in order. Values for later requests are kept in `kept`.
-async fn ask(client: &Client, asked: &[Asked], kept: &mut BTreeMap<String, String>) -> Answers {
+/// Sends all requests of a file in order. `kept` has the values for later requests.
+async fn ask(client: &Client, asked: &[TestRequest], kept: &mut BTreeMap<String, String>) -> Responses {
     let mut answers = Vec::new();
     for one in asked {
         for (name, (path, pointer)) in &one.before {
@@ -179,8 +181,8 @@ async fn ask(client: &Client, asked: &[Asked], kept: &mut BTreeMap<String, Strin
     answers
 }
 
-/// What of the answers is not as recorded, for people.
-fn differences(file: &str, asked: &[Asked], answers: &Answers) -> Vec<String> {
+/// The differences from the recorded responses, as text.
+fn differences(file: &str, asked: &[TestRequest], answers: &Responses) -> Vec<String> {
     let recorded = recorded(file);
     let mut found = Vec::new();
     for (one, (does, answer)) in asked.iter().zip(answers) {
@@ -261,7 +263,7 @@ async fn the_embedded_server_answers_as_a_real_one() {
     assert!(found.is_empty(), "{} of {count}:\n{}", found.len(), found.join("\n"));
 }
 
-/// Asks the server of `KAI_E2E_KUBECONFIG`, or writes down what it answers.
+/// Checks or records the responses of the server in `KAI_E2E_KUBECONFIG`.
 #[tokio::test]
 async fn a_real_server_answers_as_recorded() {
     let Some(path) = std::env::var_os("KAI_E2E_KUBECONFIG") else {
@@ -283,19 +285,19 @@ async fn a_real_server_answers_as_recorded() {
             record(&file, &answers);
             continue;
         }
-        let as_recorded = |one| Asked {
+        let as_recorded = |one| TestRequest {
             differs: None,
             says: None,
             ..one
         };
-        let asked: Vec<Asked> = asked.into_iter().map(as_recorded).collect();
+        let asked: Vec<TestRequest> = asked.into_iter().map(as_recorded).collect();
         found.extend(differences(&file, &asked, &answers));
     }
     clear(&client).await;
     assert!(found.is_empty(), "{}:\n{}", found.len(), found.join("\n"));
 }
 
-/// Removes what an earlier run may have left.
+/// Removes the objects of an earlier run.
 async fn clear(client: &Client) {
     for path in [
         "/api/v1/namespaces/compare",
@@ -306,7 +308,7 @@ async fn clear(client: &Client) {
         "/api/v1/nodes/compare-node",
     ] {
         send(client, "DELETE", path, &[], Vec::new()).await;
-        // A pod that is bound to no real node waits for a kubelet, and a claim for the controller that protects it.
+        // A pod on a missing node waits for its kubelet, and a claim waits for the controller of its finalizer.
         let (pods, claim) = (
             "/api/v1/namespaces/compare/pods?gracePeriodSeconds=0",
             "/api/v1/namespaces/compare/persistentvolumeclaims/disk",

@@ -1,4 +1,4 @@
-//! The embedded API server through a stock `kubectl`: the one in `$KUBECTL`, else the one on the path, else skipped.
+//! The embedded API server through a stock `kubectl`, from `$KUBECTL` or the path; skipped if there is none.
 //!
 //! A current one can be built with Go and no checkout of Kubernetes: in an empty module, `go mod edit` a
 //! `require k8s.io/kubernetes v1.N.0` and one `replace k8s.io/X => k8s.io/X v0.N.0` for every staging repository that its
@@ -54,7 +54,7 @@ impl Session {
         command
     }
 
-    /// What it prints; panics if it fails.
+    /// The output of a command; panics if it fails.
     fn run(&self, arguments: &str) -> String {
         let output = self.command(arguments).output().unwrap();
         let (out, err) = (
@@ -65,7 +65,7 @@ impl Session {
         out.into_owned()
     }
 
-    /// What it complains about; panics if it does not.
+    /// The error output of a command; panics if it succeeds.
     fn fail(&self, arguments: &str) -> String {
         let output = self.command(arguments).output().unwrap();
         assert!(!output.status.success(), "kubectl {arguments} worked");
@@ -237,7 +237,7 @@ spec:
         &kubectl.run("api-resources --api-group=test.example"),
         &["wd", "Widget"],
     );
-    // In block style: kubectl takes what begins with a brace for JSON.
+    // In block style: kubectl reads text that begins with a brace as JSON.
     let widget = "apiVersion: test.example/v1\nkind: Widget\nmetadata: {name: w, namespace: here}\nspec: {size: 3}\n";
     let all = format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: here}}\n---\n{widget}");
     kubectl.apply("", &all);

@@ -52,7 +52,7 @@ assert len(first.items) == 1 and len(rest.items) == 3
 print("all good")
 "#;
 
-/// A Python with the client, or why there is none.
+/// A Python with the client, or the reason why there is none.
 fn python(folder: &Path) -> Result<PathBuf, String> {
     if let Some(python) = std::env::var_os("KAI_PYTHON") {
         return Ok(python.into());
@@ -70,7 +70,7 @@ fn python(folder: &Path) -> Result<PathBuf, String> {
     };
     run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
     let python = folder.join("bin/python");
-    // Quick where there is no network: one attempt and a short wait.
+    // One attempt with a short timeout, for machines without a network.
     let options = [
         "-m",
         "pip",

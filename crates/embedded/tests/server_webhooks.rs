@@ -46,7 +46,8 @@ struct Hook {
 }
 
 impl Hook {
-    /// Its certificate is for `host`. It labels pods, refuses those called `bad`, and leaves `slow` ones without an answer.
+    /// Starts a webhook with a certificate for `host`. It labels pods, rejects pods named `bad`, and does not respond for pods
+    /// named `slow`.
     async fn start(authority: &Authority, host: &str) -> Hook {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([host.to_owned()]).unwrap();
@@ -69,7 +70,7 @@ impl Hook {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, counted) = (acceptor.clone(), Arc::clone(&counted));
                 tokio::spawn(async move {
-                    // Who does not trust us hangs up.
+                    // A client that does not trust the certificate closes the connection.
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
@@ -121,7 +122,7 @@ fn configuration(kind: &str, hook: &Hook, bundle: &str, failure: &str) -> Value 
 const MUTATING: &str = "MutatingWebhookConfiguration";
 const VALIDATING: &str = "ValidatingWebhookConfiguration";
 
-/// Creates a pod by the server's front door; the message if it is refused.
+/// Creates a pod over HTTP; the error is the message of the rejection.
 async fn create(server: &Server, name: &str) -> Result<Pod, String> {
     let pods: Api<Pod> = Api::default_namespaced(Client::new(server.service(), "default"));
     let pod = json!({
@@ -132,7 +133,7 @@ async fn create(server: &Server, name: &str) -> Result<Pod, String> {
     match pods.create(&PostParams::default(), &pod).await {
         Ok(pod) => Ok(pod),
         Err(kube::Error::Api(status)) => {
-            // kubectl shows nothing but the name if there are details.
+            // If there are details, kubectl shows only the name.
             assert!(status.details.is_none_or(|details| details.kind.is_empty()));
             Err(format!("{}: {}", status.code, status.message))
         }

@@ -11,7 +11,7 @@ use kai_embedded::workloads::{VOLUME_PROVISIONER, Workloads};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// How long something may take, in virtual time.
+/// The longest wait, in virtual time.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 const START: &str = "2026-01-01T00:00:00Z";
 
@@ -106,7 +106,7 @@ fn list(server: &Server, resource: &str) -> Vec<Object> {
     page.unwrap().objects
 }
 
-/// Puts each pod on the node that its affinity names, or on the first one.
+/// Binds each pod to the node that its affinity names, or to the first node.
 async fn bind_pods(server: Server) {
     loop {
         for pod in list(&server, "pods")

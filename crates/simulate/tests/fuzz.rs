@@ -1,7 +1,7 @@
-//! Throws mutated cases, manifests and annotations at the loader, and what loads at the engine. Nothing may panic.
+//! Loads and runs mutated cases, manifests and annotations. Nothing may panic.
 //!
-//! The usual run takes a second. `KAI_FUZZ_SECONDS=600 cargo test -p kai-simulate --release --test fuzz -- --ignored` goes on for
-//! ten minutes.
+//! The default run takes a second. `KAI_FUZZ_SECONDS=600 cargo test -p kai-simulate --release --test fuzz -- --ignored` runs for ten
+//! minutes.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use serde_json::{Value, json};
 
-/// One of each: every kind, every way to ask for GPUs, every field that is read.
+/// A case with every kind, every form of GPU request and every field that is read.
 fn seed_case() -> Value {
     let share = json!({"quota": 1, "limit": -1, "overQuotaWeight": 1});
     let resources = json!({"gpu": share, "cpu": share, "memory": share});
@@ -77,7 +77,7 @@ fn seed_case() -> Value {
 }
 
 fn run_case(text: &str) {
-    // Few cycles: a mutated `cycles` may ask for a million.
+    // Few cycles: a mutated `cycles` may be a million.
     let options = Options {
         cycles: Some(2),
         check: false,

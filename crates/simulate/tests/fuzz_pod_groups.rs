@@ -1,6 +1,6 @@
-//! Throws random trees of subgroups at the loader and the engine: deep, wide, with loops, with parents that are missing, named twice or
-//! their own, and with pods that belong to some of them. Nothing may panic, and a cycle ends.
-//! `KAI_FUZZ_SECONDS=600 cargo test -p kai-simulate --test fuzz_pod_groups -- --ignored` goes on for ten minutes.
+//! Loads and runs random trees of subgroups: deep, wide, with loops, with missing, duplicate or self-referring parents, and with pods in
+//! some of them. Nothing may panic, and every cycle must end.
+//! `KAI_FUZZ_SECONDS=600 cargo test -p kai-simulate --test fuzz_pod_groups -- --ignored` runs for ten minutes.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use kai_simulate::run::Options;
 use kai_simulate::scenario::load_case;
 use serde_json::{Value, json};
 
-/// Subgroups of a group at most. The webhook has its own bound; the engine has to stand more than a few.
+/// Subgroups per pod group: enough for deep and wide trees. The API allows more.
 const SUB_GROUPS_MAX: usize = 200;
 const PODS_MAX: usize = 12;
 
-/// How the parents of subgroups are chosen.
+/// The shape of the tree.
 #[derive(Clone, Copy)]
 enum Shape {
     Chain,

@@ -1,4 +1,4 @@
-//! The project's own scenarios say in their first line what they are about.
+//! Every scenario of the project has its purpose in the first line.
 
 use std::path::Path;
 

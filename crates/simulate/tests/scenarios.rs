@@ -1,4 +1,4 @@
-//! The project's own scenarios, the world's rules between two cycles, and what is told of files that are not as they should be.
+//! The scenarios of the project, the simulated cluster between two cycles, and the messages about mistakes in files.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use kai_simulate::outcome::Outcome;
 use kai_simulate::run::Options;
 use kai_simulate::scenario::{NotInstalled, discover, load, load_case, load_manifests};
 
-/// Everything under `scenarios/` at the root of the repository must come out as it says.
+/// All scenarios in the folder `scenarios/` of the repository must have their expected result.
 #[test]
 fn all_scenarios_pass() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
@@ -159,7 +159,7 @@ fn error(name: &str, text: &str) -> String {
     load_case(Path::new(name), text).expect_err("a wrong case").to_string()
 }
 
-/// In JSON and YAML, at every level: a case that expects nothing by mistake must not pass.
+/// In JSON and YAML, at every level: a case whose expectation is misspelt must not pass.
 #[test]
 fn unknown_keys_of_a_case_are_refused_with_the_nearest_known_one() {
     let check = |key: &str, value: &str, expect: &str| {

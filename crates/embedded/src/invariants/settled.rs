@@ -12,14 +12,14 @@ use super::{Snapshot, Violation};
 const ROUNDING: f64 = 0.01;
 
 pub(super) fn check(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
-    gangs_are_whole(snapshot, state, found);
-    waiting_pods_know_why(snapshot, found);
-    reservations_have_users(snapshot, state, found);
-    queues_say_what_they_use(snapshot, state, found);
+    check_gangs(snapshot, state, found);
+    check_pending_reasons(snapshot, found);
+    check_reservations(snapshot, state, found);
+    check_queue_usage(snapshot, state, found);
 }
 
 /// The status of a queue equals the GPUs of its pods, including those of its child queues.
-fn queues_say_what_they_use(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+fn check_queue_usage(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let used = state.gpus_by_queue(|_| true);
     for queue in &snapshot.queues {
         let name = queue.metadata.plain_name();
@@ -46,7 +46,7 @@ fn units(text: &str) -> f64 {
 }
 
 /// A gang runs with at least its minimum, or not at all.
-fn gangs_are_whole(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+fn check_gangs(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut active: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for pod in state.bound().filter(|pod| !pod.terminating) {
         if let Some(gang) = &pod.spec.gang {
@@ -70,7 +70,7 @@ fn gangs_are_whole(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation
 }
 
 /// Every pod of our scheduler without a node has a reason.
-fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+fn check_pending_reasons(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let bound: BTreeSet<(&str, &str)> = snapshot
         .bind_requests
         .iter()
@@ -83,10 +83,10 @@ fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         if !ours || !waits || in_flight || pod.pod_group().is_none() {
             continue;
         }
-        let told = pod
+        let has_reason = pod
             .condition(PodCondition::SCHEDULED)
             .is_some_and(|condition| condition.status == ConditionStatus::False);
-        if !told && pod.scheduling_gates() == 0 {
+        if !has_reason && pod.scheduling_gates() == 0 {
             found.push(Violation(format!(
                 "pod {} waits and does not say why",
                 pod.metadata.qualified_name()
@@ -96,7 +96,7 @@ fn waiting_pods_know_why(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 }
 
 /// Each GPU group in use has exactly one reservation pod, and each reservation pod has a user.
-fn reservations_have_users(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
+fn check_reservations(snapshot: &Snapshot, state: &State, found: &mut Vec<Violation>) {
     let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for pod in state.bound().filter(|pod| pod.is_reservation && !pod.terminating) {
         if let Some(group) = &pod.group {

@@ -23,7 +23,7 @@ impl Clock {
     }
 
     /// A clock that starts at the system time.
-    pub fn of_the_machine() -> Self {
+    pub fn starting_at_system_time() -> Self {
         Self::starting_at(Timestamp::now())
     }
 

@@ -315,7 +315,7 @@ impl Kinds {
         kinds
     }
 
-    /// How many tables the store needs.
+    /// The number of tables of the store.
     pub(crate) fn tables(&self) -> usize {
         self.tables.len()
     }

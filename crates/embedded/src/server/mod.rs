@@ -100,7 +100,7 @@ struct Shared {
 impl Server {
     /// A server with the namespaces, service accounts and priority classes that every cluster has.
     pub fn new(options: Options) -> Self {
-        let clock = options.clock.unwrap_or_else(Clock::of_the_machine);
+        let clock = options.clock.unwrap_or_else(Clock::starting_at_system_time);
         let store = Store::new(clock, options.seed, options.history_len.max(1));
         let shared = Shared {
             store: Mutex::new(store),

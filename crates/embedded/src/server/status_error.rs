@@ -196,7 +196,7 @@ impl StatusError {
     }
 
     /// An error without a reason, where Kubernetes gives none.
-    pub(crate) fn unexplained(code: u16, message: impl Into<String>) -> Self {
+    pub(crate) fn without_reason(code: u16, message: impl Into<String>) -> Self {
         Self {
             reason: "",
             ..Self::of_code(code, message)

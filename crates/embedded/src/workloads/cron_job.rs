@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(wait, Some(Duration::from_secs(240)));
         check(Value::Null, "2026-01-01T00:05:00Z", Some("2026-01-01T00:05:00Z"));
         check(json!("2026-01-01T00:05:00Z"), "2026-01-01T00:05:01Z", None);
-        // What was missed is made up for once.
+        // Of several missed times only the latest starts a job.
         check(
             json!("2026-01-01T00:05:00Z"),
             "2026-01-01T00:17:00Z",

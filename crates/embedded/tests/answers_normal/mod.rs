@@ -1,4 +1,4 @@
-//! Answers without what differs from run to run and from server to server: versions, uids, moments, addresses.
+//! Normalizes responses: removes what differs between runs and servers, such as versions, uids, times and addresses.
 
 use std::sync::LazyLock;
 
@@ -15,9 +15,9 @@ static VOLATILE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"x{100,}", "<fill>"),
         (r#"resourceVersion: "\d+""#, "resourceVersion: <version>"),
         (r"a{200,}", "<long>"),
-        // Where and how a real server stores its objects.
+        // The prefix of storage errors of a real server.
         (r"StorageError: .* AdditionalErrorMsg: ", ""),
-        // Servers show a patch, or what it made of an object, each in its own way.
+        // Servers format a patch and its result differently.
         (r#"(?s)Invalid value: "(\{|map\[|\[).*": "#, "Invalid value: <patch>: "),
     ]
     .into_iter()
@@ -26,11 +26,11 @@ static VOLATILE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
 });
 static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+[smhdy](\d+[smhdy])?$").unwrap());
 
-/// The answer as it is compared.
+/// The response in the compared form.
 pub(crate) fn normal(code: u16, warnings: &[String], text: &str, managers: bool) -> Value {
     let body = match serde_json::from_str::<Value>(text) {
         Ok(value) => of_value(value, managers),
-        // A watch is a value per line.
+        // A watch has one value per line.
         Err(_) if text.starts_with("{\"type\"") => text
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -66,7 +66,7 @@ fn of_value(mut value: Value, managers: bool) -> Value {
             .collect();
     }
     clean(&mut value, managers);
-    // A real server checks some things twice, and lists both causes.
+    // A real server validates some fields twice and lists both causes.
     if let Some(causes) = value.pointer_mut("/details/causes").and_then(Value::as_array_mut) {
         causes.dedup();
     }
@@ -83,7 +83,7 @@ fn of_table(table: &mut Value) {
                 *cell = json!("<age>");
             }
         }
-        // Of the object only what it is: the requests for objects compare the rest.
+        // Only the type of the object: other requests compare the whole object.
         let object = &row["object"];
         let keys: Vec<&String> = object.as_object().into_iter().flat_map(Map::keys).collect();
         row["object"] = json!({"kind": object["kind"], "apiVersion": object["apiVersion"], "has": keys});
@@ -117,9 +117,9 @@ fn clean(value: &mut Value, managers: bool) {
             if let Some(Value::Array(entries)) = fields.get_mut("managedFields") {
                 entries.retain(|entry| entry["manager"] != "kube-controller-manager");
             }
-            // There is no admission of service accounts on the real server of the tests.
+            // The real server of the tests runs without the ServiceAccount admission plugin.
             fields.retain(|name, value| !(name.starts_with("serviceAccount") && value == "default"));
-            // Lists of custom resources say that there is no more.
+            // Lists of custom resources have an empty `continue`.
             fields.retain(|name, value| !(name == "continue" && value == ""));
             for (name, child) in fields.iter_mut() {
                 match name.as_str() {
@@ -135,7 +135,7 @@ fn clean(value: &mut Value, managers: bool) {
     }
 }
 
-/// What controllers write into objects of these kinds whenever they come to it.
+/// Removes fields that controllers write at any time.
 fn of_controllers(object: &mut Map<String, Value>) {
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or("");
     if matches!(kind, "Deployment" | "ReplicaSet" | "Job" | "CustomResourceDefinition") {

@@ -13,7 +13,7 @@ use super::{Warnings, display};
 pub struct Document {
     /// The file of the object.
     pub file: Arc<Path>,
-    /// Its kind.
+    /// The kind.
     pub kind: String,
     /// The object.
     pub object: Value,

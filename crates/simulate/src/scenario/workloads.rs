@@ -23,7 +23,7 @@ pub(super) fn is_workload(kind: &str) -> bool {
 /// Appends the missing pods of the workloads with their owner references, which grouping needs.
 pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
     for document in documents.iter_mut().filter(|document| is_workload(&document.kind)) {
-        give_identity(document);
+        ensure_uid(document);
     }
     let nodes = documents.iter().filter(|document| document.kind == "Node");
     let nodes: Vec<Value> = nodes.map(|document| document.object.clone()).collect();
@@ -57,7 +57,7 @@ pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
 }
 
 /// Sets a uid, by which owner references find the workload. Objects that were never in a cluster have none.
-fn give_identity(document: &mut Document) {
+fn ensure_uid(document: &mut Document) {
     let uid = super::synthetic_uid(&document.name());
     let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;

@@ -20,7 +20,7 @@ const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// The connection broke before the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the connection was lost before the response came")]
+#[error("the connection was lost before the answer came")]
 pub struct ConnectionLost;
 
 /// The server as a tower service, for `kube::Client::new` or an HTTP server.
@@ -109,7 +109,7 @@ impl Service {
         let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
         let name = match &self.user {
             Some(user) => user.clone(),
-            None => self.name_of_token(text("authorization"))?,
+            None => self.user_of_token(text("authorization"))?,
         };
         // All users may impersonate, because the server has no RBAC.
         let impersonated = text("impersonate-user");
@@ -128,7 +128,7 @@ impl Service {
         Ok(user)
     }
 
-    fn name_of_token(&self, authorization: &str) -> Result<String, StatusError> {
+    fn user_of_token(&self, authorization: &str) -> Result<String, StatusError> {
         let token = authorization.strip_prefix("Bearer ").unwrap_or("");
         match &self.server.shared.token {
             None if token.starts_with("system:") => Ok(token.to_owned()),

@@ -49,7 +49,7 @@ pub(super) fn watch(context: &RequestContext<'_>) -> Result<Response<Body>, Stat
     let selector = context.selector()?;
     let query = &context.request.query;
     let asked = query.text("resourceVersion");
-    let since = revision_of(asked).map_err(|why| StatusError::unexplained(500, why))?;
+    let since = revision_of(asked).map_err(|why| StatusError::without_reason(500, why))?;
     let initial = query.flag("sendInitialEvents");
     if initial && query.text("resourceVersionMatch") != "NotOlderThan" {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";

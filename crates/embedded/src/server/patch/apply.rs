@@ -347,9 +347,9 @@ mod tests {
             error.details["causes"][0]["message"],
             "conflict with \"editor\" using v1"
         );
-        let books = &new["metadata"]["managedFields"];
-        assert_eq!(books[0]["fieldsV1"], json!({"f:data": {"f:b": {}}}));
-        assert_eq!(books[1]["fieldsV1"], json!({"f:data": {"f:a": {}}}));
+        let managed_fields = &new["metadata"]["managedFields"];
+        assert_eq!(managed_fields[0]["fieldsV1"], json!({"f:data": {"f:b": {}}}));
+        assert_eq!(managed_fields[1]["fieldsV1"], json!({"f:data": {"f:a": {}}}));
     }
 
     #[test]

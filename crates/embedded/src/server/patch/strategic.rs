@@ -87,7 +87,7 @@ fn merge_list(target: &mut Value, items: &[Value], shape: Shape<'_>) -> Result<(
                 let key = keys.first().copied().unwrap_or_default();
                 if item[key].is_null() {
                     let message = format!("map: {item} does not contain declared merge key: {key}");
-                    return Err(StatusError::unexplained(500, message));
+                    return Err(StatusError::without_reason(500, message));
                 }
                 list.iter().position(|old| old[key] == item[key])
             }

@@ -80,7 +80,7 @@ pub(super) fn default_object(kind: &Kind, object: &mut Value) {
 }
 
 /// Sets the cluster IP of a Service, unless it is headless.
-pub(super) fn give_address(store: &mut Store, service: &mut Value) {
+pub(super) fn assign_cluster_ip(store: &mut Store, service: &mut Value) {
     let spec = field_mut(service, "spec");
     let external = spec.get("type").is_some_and(|t| t == "ExternalName");
     if !external && !spec.contains_key("clusterIP") {

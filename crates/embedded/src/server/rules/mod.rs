@@ -68,8 +68,8 @@ pub(crate) fn default_object(kind: &Kind, object: &mut Value) {
 pub(crate) fn admit_create(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     if kind.is("", "pods") {
         pods::set_priority(store, kind, object)?;
-        pods::tolerate_lost_nodes(&mut object["spec"]);
-        pods::date_conditions(object, &store.clock.now_text());
+        pods::add_default_tolerations(&mut object["spec"]);
+        pods::set_condition_times(object, &store.clock.now_text());
     }
     references::admit(store, kind, object)
 }
@@ -82,8 +82,8 @@ pub(crate) fn validate_create(store: &Store, kind: &Kind, object: &Value) -> Res
 /// Sets the fields of a new object that depend on its uid or on the store.
 pub(crate) fn complete_new(store: &mut Store, kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.plural.as_str()) {
-        ("batch", "jobs") => workloads::own_pods(object),
-        ("", "services") => defaults::give_address(store, object),
+        ("batch", "jobs") => workloads::set_job_selector(object),
+        ("", "services") => defaults::assign_cluster_ip(store, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => custom::establish(object, &store.clock.now_text()),
         _ => {}
     }

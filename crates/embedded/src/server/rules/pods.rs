@@ -9,7 +9,7 @@ use crate::server::status_error::{Cause, StatusError};
 use crate::server::store::Store;
 
 /// The default tolerationSeconds for nodes that are not ready or unreachable.
-const LOST_NODE_SECONDS: i64 = 300;
+const TOLERATION_SECONDS: i64 = 300;
 
 /// Sets the defaults of a pod.
 pub(super) fn default_pod(pod: &mut Value) {
@@ -119,7 +119,7 @@ fn default_field(object: &mut Value, field: &str, value: Value) {
 }
 
 fn default_status(pod: &mut Value) {
-    let class = quality_of_service(&pod["spec"]);
+    let class = qos_class(&pod["spec"]);
     let gated = pod["spec"]["schedulingGates"]
         .as_array()
         .is_some_and(|gates| !gates.is_empty());
@@ -137,7 +137,7 @@ fn default_status(pod: &mut Value) {
 }
 
 /// The QoS class, by which a kubelet orders evictions.
-fn quality_of_service(spec: &Value) -> &'static str {
+fn qos_class(spec: &Value) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
     for list in ["containers", "initContainers"] {
@@ -189,14 +189,14 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
 }
 
 /// Sets the transition time of a new pod's conditions.
-pub(super) fn date_conditions(pod: &mut Value, now: &str) {
+pub(super) fn set_condition_times(pod: &mut Value, now: &str) {
     for condition in items_mut(&mut pod["status"], "conditions") {
         condition["lastTransitionTime"] = json!(now);
     }
 }
 
 /// Adds the default tolerations of every pod.
-pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
+pub(super) fn add_default_tolerations(spec: &mut Value) {
     let list = map_mut(spec).entry("tolerations").or_insert(json!([]));
     let Some(tolerations) = list.as_array_mut() else { return };
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
@@ -206,7 +206,7 @@ pub(super) fn tolerate_lost_nodes(spec: &mut Value) {
         };
         if !tolerations.iter().any(covers) {
             tolerations.push(json!({
-                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS
+                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS
             }));
         }
     }
@@ -289,13 +289,10 @@ mod tests {
     fn quality() {
         let spec = |requests: Value, limits: Value| json!({"containers": [{"resources": {"requests": requests, "limits": limits}}]});
         let full = json!({"cpu": "1", "memory": "1Gi"});
-        assert_eq!(quality_of_service(&spec(json!({}), json!({}))), "BestEffort");
-        assert_eq!(quality_of_service(&spec(full.clone(), full.clone())), "Guaranteed");
-        assert_eq!(quality_of_service(&spec(json!({"cpu": "1"}), json!({}))), "Burstable");
-        assert_eq!(
-            quality_of_service(&spec(json!({"nvidia.com/gpu": 1}), json!({}))),
-            "BestEffort"
-        );
+        assert_eq!(qos_class(&spec(json!({}), json!({}))), "BestEffort");
+        assert_eq!(qos_class(&spec(full.clone(), full.clone())), "Guaranteed");
+        assert_eq!(qos_class(&spec(json!({"cpu": "1"}), json!({}))), "Burstable");
+        assert_eq!(qos_class(&spec(json!({"nvidia.com/gpu": 1}), json!({}))), "BestEffort");
     }
 
     #[test]

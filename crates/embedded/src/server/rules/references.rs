@@ -15,7 +15,7 @@ const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Completes a new object from the objects it names, or rejects it.
 pub(super) fn admit(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), StatusError> {
     match (kind.group.as_str(), kind.plural.as_str()) {
-        ("", "pods") => take_over_runtime_class(store, kind, object),
+        ("", "pods") => apply_runtime_class(store, kind, object),
         ("", "persistentvolumeclaims") => {
             default_storage_class(store, object);
             Ok(())
@@ -57,7 +57,7 @@ fn refuse(kind: &Kind, object: &Value, why: &str) -> StatusError {
 }
 
 /// Adds the overhead, node selector and tolerations of the RuntimeClass to the pod.
-fn take_over_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), StatusError> {
+fn apply_runtime_class(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), StatusError> {
     let class = runtime_class(store, kind, pod)?;
     let class: &Value = class.as_deref().unwrap_or(&Value::Null);
     let overhead = &class["overhead"]["podFixed"];

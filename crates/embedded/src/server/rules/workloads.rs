@@ -73,7 +73,7 @@ fn default_job(job: &mut Value) {
 }
 
 /// Sets the selector of a new Job and the labels of its pods from its uid.
-pub(super) fn own_pods(job: &mut Value) {
+pub(super) fn set_job_selector(job: &mut Value) {
     let (uid, name) = (meta_text(job, "uid").to_owned(), meta_text(job, "name").to_owned());
     let spec = field_mut(job, "spec");
     if spec.get("manualSelector") == Some(&json!(true)) {

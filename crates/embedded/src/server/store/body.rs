@@ -150,7 +150,7 @@ pub(super) fn check_typed(kind: &Kind, config: &Value) -> Result<(), StatusError
         kind.version,
         kind.kind
     );
-    Err(StatusError::unexplained(500, message))
+    Err(StatusError::without_reason(500, message))
 }
 
 /// Rejects a patch that changes the uid.
@@ -183,7 +183,7 @@ pub(crate) fn patch_error(patch: &Patch, problem: &str) -> StatusError {
 /// Rejects an object that is too large for etcd.
 pub(super) fn check_size(new: &Value) -> Result<(), StatusError> {
     if json_bytes(new) > OBJECT_BYTES_MAX {
-        return Err(StatusError::unexplained(500, "etcdserver: request is too large"));
+        return Err(StatusError::without_reason(500, "etcdserver: request is too large"));
     }
     Ok(())
 }

@@ -110,13 +110,13 @@ fn check_binding(kind: &Kind, old: &Object, binding: &Value) -> Result<(), Statu
     let of_kind = binding["target"]["kind"].as_str().unwrap_or("");
     if !matches!(of_kind, "" | "Node") {
         let cause = Cause::unsupported("target.kind", &json!(of_kind), &["Node", "<empty>"]);
-        return Err(StatusError::unexplained(
+        return Err(StatusError::without_reason(
             500,
             format!("{}: {}", cause.field, cause.message),
         ));
     }
     if binding["target"]["name"].as_str().unwrap_or("").is_empty() {
-        return Err(StatusError::unexplained(500, "target.name: Required value"));
+        return Err(StatusError::without_reason(500, "target.name: Required value"));
     }
     let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
     if !uid.is_empty() && uid != old.uid() {

@@ -128,7 +128,7 @@ impl Store {
             .get("resourceVersion")
             .is_some_and(|r| r.as_str().is_some_and(|r| !r.is_empty()))
         {
-            return Err(StatusError::unexplained(
+            return Err(StatusError::without_reason(
                 500,
                 "resourceVersion should not be set on objects to be created",
             ));

@@ -1,5 +1,5 @@
 //! The Go types of the Kubernetes API with their fields, by JSON name and by protobuf number. `.ci/kubernetes/apitypes` writes the table
-//! `table.txt`. [`decode`] reads JSON by it, `http::protobuf` reads protobuf.
+//! `table.txt`. `decode` reads JSON by it, `http::protobuf` reads protobuf.
 
 mod decode;
 pub(crate) mod quantity;
