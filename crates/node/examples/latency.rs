@@ -1,5 +1,5 @@
 //! Measures how long a health change takes from the driver to the kubelet's stream, and prints it. Not a test: machines differ.
-//! Slots for parts of GPUs are offered beside the GPUs, as on any node.
+//! Share devices for parts of GPUs are offered beside the GPUs, as on any node.
 //! `cargo run --release -p kai-node --example latency -- <path of kai>` also prints the memory of an idle agent.
 
 #[path = "../tests/support/mod.rs"]
@@ -10,20 +10,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kai_gpu::fake::{FakeDriver, GpuState, Settings};
-use kai_node::slots::offer::SLOTS_DEFAULT;
+use kai_node::share_devices::offer::SHARE_DEVICES_DEFAULT;
 use support::api::Api;
 use support::kubelet::{Books, Kubelet, Lists};
 use support::{Agent, settings, until};
 
 const ROUNDS: usize = 200;
 
-/// So many GPUs and all slots are offered.
+/// So many GPUs and all share devices are offered.
 fn healthy(count: usize) -> impl Fn(&Lists) -> bool {
     let fine = |lists: &Lists, resource: &str, count: usize| {
         let list = lists.get(resource).and_then(Option::as_ref);
         list.is_some_and(|list| list.iter().filter(|(_, fine)| *fine).count() == count)
     };
-    move |lists| fine(lists, "nvidia.com/gpu", count) && fine(lists, "kai.scheduler/gpu-share", SLOTS_DEFAULT as usize)
+    move |lists| {
+        fine(lists, "nvidia.com/gpu", count) && fine(lists, "kai.scheduler/gpu-share", SHARE_DEVICES_DEFAULT as usize)
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]

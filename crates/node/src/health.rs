@@ -20,7 +20,7 @@ const FLAPS_MAX: u32 = 4;
 const FORGIVEN_AFTER_PROBES: u32 = 720;
 
 /// Asks one GPU whether it answers. A driver that can't be asked this is no reason to distrust the GPU.
-pub fn ask(driver: &dyn Driver, uuid: &str) -> Result<(), GpuError> {
+pub fn probe(driver: &dyn Driver, uuid: &str) -> Result<(), GpuError> {
     match driver.probe(uuid) {
         Err(error) if error.is_not_supported() => Ok(()),
         answer => answer,
@@ -169,15 +169,15 @@ impl Health {
         let (reason, sticky) = match &event.kind {
             HealthEventKind::Xid(xid) if self.rules.ignored_xids.contains(xid) => return Vec::new(),
             HealthEventKind::Xid(xid) => (
-                format!("Xid {xid}{}", meaning(*xid)),
+                format!("Xid {xid}{}", xid_description(*xid)),
                 self.rules.sticky_xids.contains(xid),
             ),
             HealthEventKind::DoubleBitEcc => ("uncorrectable memory error".to_owned(), true),
             HealthEventKind::Lost { reason } => (reason.clone(), false),
-            HealthEventKind::Recovered => return self.renewed(event),
+            HealthEventKind::Recovered => return self.clear_sticky(event),
             HealthEventKind::InventoryChanged => return Vec::new(),
         };
-        let subjects = self.concerned(event);
+        let subjects = self.affected(event);
         subjects
             .into_iter()
             .filter_map(|subject| self.fail(subject, reason.clone(), sticky))
@@ -187,7 +187,7 @@ impl Health {
     /// Takes in the answer of one GPU to a probe: `Err` is the reason in words.
     pub fn probed(&mut self, gpu: &str, answer: Result<(), String>) -> Vec<Change> {
         match answer {
-            Ok(()) => self.good(gpu),
+            Ok(()) => self.record_good_probe(gpu),
             Err(reason) => {
                 // Whatever was sticky before: when this GPU answers again, it has been reset.
                 for (_, state) in self.subjects.iter_mut().filter(|(subject, _)| subject.gpu == gpu) {
@@ -209,7 +209,7 @@ impl Health {
         }
     }
 
-    fn good(&mut self, gpu: &str) -> Vec<Change> {
+    fn record_good_probe(&mut self, gpu: &str) -> Vec<Change> {
         let mut changes = Vec::new();
         for (subject, state) in self.subjects.iter_mut().filter(|(subject, _)| subject.gpu == gpu) {
             state.good_probes = state.good_probes.saturating_add(1);
@@ -255,7 +255,7 @@ impl Health {
     }
 
     /// The driver saw the GPU come back: no longer sticky, but probes still have to confirm it.
-    fn renewed(&mut self, event: &HealthEvent) -> Vec<Change> {
+    fn clear_sticky(&mut self, event: &HealthEvent) -> Vec<Change> {
         for (subject, state) in &mut self.subjects {
             if event.uuid.as_ref().is_none_or(|gpu| *gpu == subject.gpu)
                 && let Some(failure) = &mut state.failure
@@ -266,7 +266,7 @@ impl Health {
         Vec::new()
     }
 
-    fn concerned(&self, event: &HealthEvent) -> Vec<Subject> {
+    fn affected(&self, event: &HealthEvent) -> Vec<Subject> {
         let mig = event.mig.map(
             |MigInstance {
                  gpu_instance_id,
@@ -286,7 +286,7 @@ impl Health {
 }
 
 /// What the more frequent numbers mean, for people who do not know them by heart.
-fn meaning(xid: u64) -> &'static str {
+fn xid_description(xid: u64) -> &'static str {
     match xid {
         48 => " (double-bit ECC error)",
         61 | 62 => " (internal micro-controller halt)",

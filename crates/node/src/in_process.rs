@@ -13,11 +13,11 @@ use crate::agent::state::{Input, Snapshot, State};
 use crate::allocator::inject::{Injection, Mode};
 use crate::allocator::offer::Offer;
 use crate::allocator::plan::Policy;
-use crate::allocator::prefer::{Question, SharedPolicy};
+use crate::allocator::prefer::{PreferenceQuery, SharedPolicy};
+use crate::driver_files::prepare;
 use crate::health::{Change, Rules};
 use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device};
 use crate::labels::Labels;
-use crate::volume::prepare;
 
 /// How the node's owner set the agent up. The default is the agent's.
 #[derive(Debug, Clone, Default)]
@@ -95,8 +95,8 @@ impl NodeGpus {
     }
 
     /// What GetPreferredAllocation answers for one container: which of the free ids it should get.
-    pub fn preferred(&self, resource: &str, question: Question) -> Result<Vec<String>, String> {
-        Ok(self.offer(resource)?.prefer(question))
+    pub fn preferred(&self, resource: &str, query: PreferenceQuery) -> Result<Vec<String>, String> {
+        Ok(self.offer(resource)?.prefer(query))
     }
 
     /// A GPU stops to answer. `gpu` is its UUID.
@@ -161,7 +161,7 @@ impl NodeGpus {
 fn injection(inventory: &Inventory, mode: Mode) -> Injection {
     match mode {
         Mode::Cdi => Injection::Cdi,
-        Mode::Mounts => match prepare::stand_in_spec(inventory) {
+        Mode::Mounts => match prepare::fake_spec(inventory) {
             Some(spec) => Injection::Mounts {
                 spec: Box::new(spec),
                 volume: None,
@@ -169,7 +169,7 @@ fn injection(inventory: &Inventory, mode: Mode) -> Injection {
             None => Injection::Unknown,
         },
         Mode::Envvar => Injection::Envvar {
-            visible: prepare::visible(inventory),
+            visible: prepare::visible_device_names(inventory),
         },
     }
 }
@@ -206,14 +206,14 @@ mod tests {
         assert_eq!(node.labels()["nvidia.com/gpu.count"], "8");
         let free = ids(&node, "Healthy");
         assert_eq!(free.len(), 8);
-        let question = Question {
+        let query = PreferenceQuery {
             available: &free,
             required: &free[5..6],
             size: 2,
-            wished: &BTreeSet::new(),
-            left: &BTreeSet::new(),
+            wanted_gpus: &BTreeSet::new(),
+            released_gpus: &BTreeSet::new(),
         };
-        let chosen = node.preferred(GPU_RESOURCE, question).unwrap();
+        let chosen = node.preferred(GPU_RESOURCE, query).unwrap();
         assert_eq!((chosen.len(), &chosen[0]), (2, &free[5]));
         let answer = node.allocate(GPU_RESOURCE, &chosen).unwrap();
         let names: Vec<_> = answer.cdi_devices.iter().map(|device| device.name.clone()).collect();

@@ -1,10 +1,10 @@
 //! The node agent: what runs on every machine with GPUs.
 //!
 //! * [`allocator`] offers the GPUs to the kubelet and answers its questions (device plugin API);
-//! * [`volume`] finds the driver's files and injects them into containers, by CDI or by plain mounts;
-//! * [`slots`] brings parts of GPUs into containers, which the kubelet knows nothing of;
+//! * [`driver_files`] finds the driver's files and injects them into containers, by CDI or by plain mounts;
+//! * [`share_devices`] brings parts of GPUs into containers, which the kubelet knows nothing of;
 //! * [`labels`] says what the node has, [`health`] which of it may be used, [`metrics`] how it is doing;
-//! * [`reservation_duty`] writes on reservation pods which GPU they hold;
+//! * [`reservation_annotator`] writes on reservation pods which GPU they hold;
 //! * [`in_process`] is all of that as plain calls, for simulated kubelets;
 //! * [`agent`] ties these together; [`reservation`] and [`doctor`] are programs of their own.
 //!
@@ -15,6 +15,7 @@
 pub mod agent;
 pub mod allocator;
 pub mod doctor;
+pub mod driver_files;
 mod error;
 pub mod health;
 pub mod in_process;
@@ -23,9 +24,8 @@ pub mod labels;
 pub mod metrics;
 pub mod podresources;
 pub mod reservation;
-pub mod reservation_duty;
+pub mod reservation_annotator;
+pub mod share_devices;
 mod signals;
-pub mod slots;
-pub mod volume;
 
 pub use error::Error;

@@ -20,9 +20,9 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::agent::state::Snapshot;
-use crate::allocator::plan::unreplicated;
+use crate::allocator::plan::device_uuid;
 use crate::kubelet::deviceplugin::HEALTHY;
-use crate::podresources::{self, Holding};
+use crate::podresources::{self, DeviceAllocation};
 
 type Labels = Vec<(&'static str, String)>;
 type Values = Family<Labels, Gauge<f64, AtomicU64>>;
@@ -88,13 +88,13 @@ async fn metrics(
     let driver = sources.driver.clone();
     let samples = tokio::task::spawn_blocking(move || driver.samples()).await;
     let samples = samples.ok().and_then(Result::ok).unwrap_or_default();
-    let holdings = podresources::list(&sources.pod_resources).await.unwrap_or_default();
+    let allocations = podresources::list(&sources.pod_resources).await.unwrap_or_default();
     let snapshot = sources.snapshots.borrow().clone();
-    let text = render(&Reading {
+    let text = render(&Scrape {
         node: &sources.node,
         snapshot: &snapshot,
         samples: &samples,
-        holdings: &holdings,
+        allocations: &allocations,
         registrations: sources.registrations.load(Ordering::Relaxed),
     });
     (
@@ -107,9 +107,9 @@ async fn metrics(
         .into_response()
 }
 
-/// One reading.
+/// One scrape.
 #[derive(Debug)]
-pub struct Reading<'a> {
+pub struct Scrape<'a> {
     /// The node's name.
     pub node: &'a str,
     /// What the agent knows.
@@ -117,13 +117,13 @@ pub struct Reading<'a> {
     /// The driver's measurements.
     pub samples: &'a [Sample],
     /// Who holds what.
-    pub holdings: &'a [Holding],
+    pub allocations: &'a [DeviceAllocation],
     /// Registrations so far.
     pub registrations: u64,
 }
 
 /// The text that Prometheus reads.
-pub fn render(reading: &Reading) -> String {
+pub fn render(scrape: &Scrape) -> String {
     let mut registry = Registry::default();
     let mut register = |name: &str, help: &str| {
         let values = Values::default();
@@ -136,11 +136,11 @@ pub fn render(reading: &Reading) -> String {
     let free = register("DCGM_FI_DEV_FB_FREE", "GPU memory that is free in MiB");
     let temperature = register("DCGM_FI_DEV_GPU_TEMP", "GPU temperature in degrees Celsius");
     let power = register("DCGM_FI_DEV_POWER_USAGE", "Power draw in watts");
-    for sample in reading.samples {
-        let Some(device) = reading.snapshot.inventory.device(&sample.uuid) else {
+    for sample in scrape.samples {
+        let Some(device) = scrape.snapshot.inventory.device(&sample.uuid) else {
             continue;
         };
-        let labels = gpu_labels(reading, device);
+        let labels = gpu_labels(scrape, device);
         let set = |values: &Values, value: Option<f64>| {
             if let Some(value) = value {
                 values.get_or_create(&labels).set(value);
@@ -157,8 +157,8 @@ pub fn render(reading: &Reading) -> String {
         );
     }
     let healthy = register("kai_node_gpu_healthy", "1 if the GPU is offered, 0 if it failed");
-    for device in &reading.snapshot.inventory.devices {
-        let failed = reading.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
+    for device in &scrape.snapshot.inventory.devices {
+        let failed = scrape.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
         let labels = vec![("UUID", device.uuid.clone()), ("gpu", device.index.to_string())];
         healthy.get_or_create(&labels).set(f64::from(u8::from(!failed)));
     }
@@ -166,7 +166,7 @@ pub fn render(reading: &Reading) -> String {
         "kai_node_devices",
         "Devices offered to the kubelet, by resource and health",
     );
-    for (resource, offer) in &reading.snapshot.offers {
+    for (resource, offer) in &scrape.snapshot.offers {
         let mut counts: BTreeMap<bool, f64> = BTreeMap::from([(true, 0.0), (false, 0.0)]);
         for device in offer.devices() {
             *counts.entry(device.health == HEALTHY).or_default() += 1.0;
@@ -180,36 +180,36 @@ pub fn render(reading: &Reading) -> String {
     }
     let none = Labels::new();
     let up = register("kai_node_driver_up", "1 if the GPU driver answers");
-    let works = reading.snapshot.confirmed && reading.snapshot.driver_problem.is_none();
+    let works = scrape.snapshot.confirmed && scrape.snapshot.driver_problem.is_none();
     up.get_or_create(&none).set(f64::from(u8::from(works)));
     register(
         "kai_node_registrations",
         "Registrations that the kubelet accepted since the start",
     )
     .get_or_create(&none)
-    .set(reading.registrations as f64);
+    .set(scrape.registrations as f64);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
 }
 
 /// The labels of the DCGM exporter. A GPU that several pods share names the first by name.
-fn gpu_labels(reading: &Reading, device: &Device) -> Labels {
-    let holds = |holding: &&Holding| {
+fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
+    let holds = |allocation: &&DeviceAllocation| {
         let whole = |uuid: &str| uuid == device.uuid || device.mig_devices.iter().any(|mig| mig.uuid == uuid);
-        holding.device_ids.iter().any(|id| whole(unreplicated(id)))
+        allocation.device_ids.iter().any(|id| whole(device_uuid(id)))
     };
-    let holder = reading
-        .holdings
+    let holder = scrape
+        .allocations
         .iter()
         .filter(holds)
-        .min_by_key(|holding| (&holding.namespace, &holding.pod));
+        .min_by_key(|allocation| (&allocation.namespace, &allocation.pod));
     let mut labels = vec![
         ("gpu", device.index.to_string()),
         ("UUID", device.uuid.clone()),
         ("device", format!("nvidia{}", device.minor.unwrap_or(device.index))),
         ("modelName", device.name.clone()),
-        ("Hostname", reading.node.to_owned()),
+        ("Hostname", scrape.node.to_owned()),
     ];
     if let Some(holder) = holder {
         labels.push(("namespace", holder.namespace.clone()));
@@ -234,7 +234,7 @@ mod tests {
         let mut state = State::new(Policy::default(), SharedPolicy::default(), Rules::default(), None);
         state.apply(Input::Listed(Box::new(driver.devices().unwrap())));
         let snapshot = state.snapshot();
-        let holdings = [Holding {
+        let allocations = [DeviceAllocation {
             namespace: "default".into(),
             pod: "train".into(),
             container: "main".into(),
@@ -242,15 +242,15 @@ mod tests {
             device_ids: vec![format!("{}::1", snapshot.inventory.devices[0].uuid)],
         }];
         let samples = driver.samples().unwrap();
-        let reading = Reading {
+        let scrape = Scrape {
             node: "n1",
             snapshot: &snapshot,
             samples: &samples,
-            holdings: &holdings,
+            allocations: &allocations,
             registrations: 2,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.
-        let text = render(&reading);
+        let text = render(&scrape);
         let mut lines: Vec<&str> = text.lines().collect();
         lines.sort_unstable();
         insta::assert_snapshot!(lines.join("\n"));

@@ -6,7 +6,7 @@ use kai_gpu::Driver;
 
 use crate::Error;
 use crate::agent::HostArgs;
-use crate::reservation_duty::ANNOTATION;
+use crate::reservation_annotator::ANNOTATION;
 
 /// Options of the reservation process.
 #[derive(Debug, Clone, clap::Args)]

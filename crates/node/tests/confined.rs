@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use kai_node::volume::cdi::Spec;
+use kai_node::driver_files::cdi::Spec;
 use support::kubelet::{Kubelet, Lists};
 use support::{until, within};
 

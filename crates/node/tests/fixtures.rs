@@ -13,10 +13,10 @@ use kai_gpu::linker::Machine;
 use kai_gpu::{Driver, Inventory, OpenOptions, PlatformKind, Roots};
 use kai_node::allocator::plan::Policy;
 use kai_node::doctor;
+use kai_node::driver_files::cdi::Spec;
+use kai_node::driver_files::collect::Search;
+use kai_node::driver_files::prepare::DriverFileInjector;
 use kai_node::labels::labels;
-use kai_node::volume::cdi::Spec;
-use kai_node::volume::collect::Search;
-use kai_node::volume::prepare::Volume;
 
 fn fixtures() -> Vec<String> {
     let names = support::names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/fixtures"));
@@ -107,7 +107,7 @@ fn with_card(mut inventory: Inventory) -> Inventory {
     inventory
 }
 
-/// Who owns the files of a checkout is not what these tests are about; groups are tested in `volume::nodes` and below.
+/// Who owns the files of a checkout is not what these tests are about; groups are tested in `driver_files::nodes` and below.
 fn without_groups(mut spec: Spec) -> Spec {
     for edits in spec.devices.iter_mut().map(|device| &mut device.container_edits) {
         edits.additional_gids.clear();
@@ -117,11 +117,11 @@ fn without_groups(mut spec: Spec) -> Spec {
     spec
 }
 
-fn volume(name: &str, root: &Path) -> Volume {
+fn injector(name: &str, root: &Path) -> DriverFileInjector {
     let mut search = Search::new(Roots::under(root));
     search.machine = machine(name);
     let nowhere = PathBuf::from("/nowhere");
-    Volume {
+    DriverFileInjector {
         mode: Default::default(),
         search,
         cdi_dir: nowhere.clone(),
@@ -145,14 +145,14 @@ fn labels_and_cdi_specs_of_every_recorded_machine() {
                 assert!(labels.contains(label), "{name} has no {label}");
             }
         }
-        let prepared = volume(&name, tree.path()).look(&inventory);
+        let prepared = injector(&name, tree.path()).plan(&inventory);
         let spec = prepared.spec.map(without_groups);
         assert_eq!(
             spec.as_ref().map(Spec::problems).unwrap_or_default(),
             Vec::<String>::new(),
             "{name}"
         );
-        let text = spec.map_or("none\n".to_owned(), |spec| kai_node::volume::store::render(&spec));
+        let text = spec.map_or("none\n".to_owned(), |spec| kai_node::driver_files::store::render(&spec));
         let notes: String = prepared
             .warnings
             .iter()
@@ -187,7 +187,7 @@ fn the_doctor_on_every_recorded_machine() {
 #[test]
 fn metrics_of_every_jetson() {
     use kai_node::agent::state::Snapshot;
-    use kai_node::metrics::{Reading, render};
+    use kai_node::metrics::{Scrape, render};
     for name in fixtures() {
         let tree = tree(&name);
         let options = OpenOptions {
@@ -204,11 +204,11 @@ fn metrics_of_every_jetson() {
             confirmed: true,
             ..Snapshot::default()
         };
-        let text = render(&Reading {
+        let text = render(&Scrape {
             node: &name,
             snapshot: &snapshot,
             samples: &opened.driver.samples().unwrap(),
-            holdings: &[],
+            allocations: &[],
             registrations: 1,
         });
         let gauges: String = text
@@ -225,8 +225,8 @@ fn metrics_of_every_jetson() {
 
 #[test]
 fn groups_of_restricted_nodes_are_carried() {
-    use kai_node::volume::files::{DriverFiles, Node};
-    use kai_node::volume::spec::{Ingredients, spec};
+    use kai_node::driver_files::files::{DriverFiles, Node};
+    use kai_node::driver_files::spec::{SpecInputs, spec};
     let tree = tree("jetpack6-orin-agx");
     let inventory = inventory("jetpack6-orin-agx", tree.path());
     let node = |path: &str, group| Node {
@@ -243,7 +243,7 @@ fn groups_of_restricted_nodes_are_carried() {
         ],
     )];
     let files = DriverFiles::default();
-    let of = Ingredients {
+    let of = SpecInputs {
         inventory: &inventory,
         files: &files,
         nodes: &nodes.into(),
@@ -260,7 +260,7 @@ fn groups_of_restricted_nodes_are_carried() {
 /// NVML first works after a restart, then is gone again: the kubelet is offered the same id all the time.
 #[tokio::test]
 async fn an_orin_offers_the_same_id_after_every_restart() {
-    use kai_node::agent::files::Identity;
+    use kai_node::agent::files::IntegratedGpuIdentity;
     use std::sync::Arc;
     use support::kubelet::Kubelet;
     /// What NVML makes of the same GPU: another UUID, unless the driver was told the one from before.
@@ -277,7 +277,7 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
     let made_up = from_files.devices[0].uuid.clone();
     for nvml in [false, true, false, true] {
         // What the agent does before it opens the driver.
-        let served = Identity::new(&settings.state_dir, &settings.search.roots).load();
+        let served = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots).load();
         let listed = if nvml {
             renamed(from_files.clone(), served)
         } else {
@@ -290,7 +290,7 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
             list.is_some_and(|list| list.len() == 1 && list[0] == (made_up.clone(), true))
         };
         support::until("the first id", &mut kubelet.lists, offered).await;
-        let identity = Identity::new(&settings.state_dir, &settings.search.roots);
+        let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
         support::within("the note", async {
             while identity.load().as_ref() != Some(&made_up) {
                 tokio::task::yield_now().await;
@@ -301,7 +301,10 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
     }
     // The same disk in another board.
     fs::write(tree.path().join("etc/machine-id"), "another\n").unwrap();
-    assert_eq!(Identity::new(&settings.state_dir, &settings.search.roots).load(), None);
+    assert_eq!(
+        IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots).load(),
+        None
+    );
 }
 
 /// A driver that lists this, and is fine.

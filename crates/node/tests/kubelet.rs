@@ -73,7 +73,7 @@ async fn registers_lists_and_allocates_what_the_cdi_spec_names() {
 
     let answer = allocated(&kubelet, &expected[0]).await;
     assert_eq!(answer.cdi_devices[0].name, format!("kai.scheduler/gpu={}", expected[0]));
-    let spec: kai_node::volume::cdi::Spec =
+    let spec: kai_node::driver_files::cdi::Spec =
         serde_json::from_slice(&std::fs::read(settings.cdi_dir.join("kai.scheduler-gpu.json")).unwrap()).unwrap();
     assert_eq!(spec.problems(), Vec::<String>::new());
     assert!(spec.devices.iter().any(|device| device.name == expected[0]));

@@ -13,12 +13,12 @@ use crate::Error;
 use crate::allocator::inject::Mode;
 use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, Sharing};
 use crate::allocator::prefer::SharedPolicy;
-use crate::allocator::register::{PLUGIN_DIR, Patience};
+use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
+use crate::driver_files::collect::Search;
+use crate::driver_files::csv::CSV_DIR;
+use crate::driver_files::store::CDI_DIR;
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
-use crate::slots::offer::{SLOTS_DEFAULT, SLOTS_MAX};
-use crate::volume::collect::Search;
-use crate::volume::csv::CSV_DIR;
-use crate::volume::store::CDI_DIR;
+use crate::share_devices::offer::{SHARE_DEVICES_DEFAULT, SHARE_DEVICES_MAX};
 
 /// Where the machine is seen from this process: shared by the agent and `kai doctor`.
 #[derive(Debug, Clone, clap::Args)]
@@ -197,9 +197,9 @@ pub struct Args {
     /// Which GPU shared requests prefer.
     #[arg(long, value_enum, default_value_t)]
     pub shared_policy: SharedPolicy,
-    /// Slots for containers with parts of GPUs (kai.scheduler/gpu-share), in mode cdi; 0 for none: such pods need NVIDIA's runtime then.
-    #[arg(long, default_value_t = SLOTS_DEFAULT, value_parser = clap::value_parser!(u32).range(..=i64::from(SLOTS_MAX)))]
-    pub share_slots: u32,
+    /// Share devices for containers with parts of GPUs (kai.scheduler/gpu-share), in mode cdi; 0 for none: such pods need NVIDIA's runtime then.
+    #[arg(long, visible_alias = "share-slots", default_value_t = SHARE_DEVICES_DEFAULT, value_parser = clap::value_parser!(u32).range(..=i64::from(SHARE_DEVICES_MAX)))]
+    pub share_devices: u32,
     /// Xids that never make a GPU unhealthy.
     #[arg(long, value_delimiter = ',', default_values_t = IGNORED_XIDS)]
     pub ignored_xids: Vec<u64>,
@@ -279,7 +279,7 @@ pub struct Pace {
     /// Between looks at the pod-resources API while a reservation pod waits for its annotation.
     pub reservation: Duration,
     /// With the kubelet.
-    pub kubelet: Patience,
+    pub kubelet: RetryPolicy,
 }
 
 impl Default for Pace {
@@ -289,7 +289,7 @@ impl Default for Pace {
             refresh: Duration::from_secs(30),
             retry: Duration::from_secs(10),
             reservation: Duration::from_millis(500),
-            kubelet: Patience::default(),
+            kubelet: RetryPolicy::default(),
         }
     }
 }
@@ -327,7 +327,7 @@ impl Args {
                     rename: self.rename_shared,
                     one_per_container: self.one_replica_per_container,
                 },
-                share_slots: self.share_slots(),
+                share_devices: self.share_devices(),
             },
             shared_policy: self.shared_policy,
             rules: Rules {
@@ -349,10 +349,10 @@ impl Args {
 }
 
 impl Args {
-    /// Slots name devices that a spec has to have, and the cluster has to say which ones.
-    fn share_slots(&self) -> u32 {
+    /// Share devices name devices that a spec has to have, and the cluster has to say which ones.
+    fn share_devices(&self) -> u32 {
         match self.mode {
-            Mode::Cdi if !self.no_cluster => self.share_slots,
+            Mode::Cdi if !self.no_cluster => self.share_devices,
             Mode::Cdi | Mode::Mounts | Mode::Envvar => 0,
         }
     }
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(settings.mode, Mode::Cdi);
         assert_eq!(settings.rules, Rules::default());
         let policy = Policy {
-            share_slots: 512,
+            share_devices: 512,
             ..Policy::default()
         };
         assert_eq!(settings.policy, policy);
@@ -438,13 +438,14 @@ mod tests {
     #[test]
     fn slots_need_cdi_and_a_cluster() {
         for (line, count) in [
+            ("--share-devices 7", 7),
             ("--share-slots 7", 7),
             ("--share-slots 0", 0),
             ("--mode mounts", 0),
             ("--mode envvar", 0),
             ("--no-cluster", 0),
         ] {
-            assert_eq!(parse(line).unwrap().policy.share_slots, count, "{line}");
+            assert_eq!(parse(line).unwrap().policy.share_devices, count, "{line}");
         }
     }
 

@@ -5,8 +5,8 @@ use super::state::{Input, State};
 use crate::Error;
 use crate::allocator::inject::Mode;
 use crate::allocator::offer::Offer;
+use crate::driver_files::{driver_volume, store};
 use crate::health;
-use crate::volume::{driver_volume, store};
 
 /// What the agent would do on this machine, as text for a person.
 pub fn dry_run(args: &Args) -> Result<String, Error> {
@@ -29,10 +29,10 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
     for note in &inventory.notes {
         line(&format!("  note: {note}"));
     }
-    let ask = |uuid: &str| health::ask(&*opened.driver, uuid).map_err(|error| error.to_string());
+    let ask = |uuid: &str| health::probe(&*opened.driver, uuid).map_err(|error| error.to_string());
     let devices = inventory.devices.iter();
     let answers = devices.map(|device| (device.uuid.clone(), ask(&device.uuid))).collect();
-    let prepared = super::volume(&settings).look(&inventory);
+    let prepared = super::injector(&settings).plan(&inventory);
     let mut state = State::new(
         settings.policy.clone(),
         settings.shared_policy,
@@ -59,7 +59,7 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
         line(&format!("  {name}: {}", offer.devices().len()));
         let single = match &**offer {
             Offer::Gpus(_) => offer.devices(),
-            Offer::Slots(_) => &[],
+            Offer::ShareDevices(_) => &[],
         };
         for device in single {
             let node = device.topology.as_ref().and_then(|topology| topology.nodes.first());

@@ -9,7 +9,7 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::volume::store;
+use crate::driver_files::store;
 
 /// Watches a directory for files that come and go. The watch ends when the returned guard is dropped. If the system has no watch
 /// left to give, the receiver never ticks and callers fall back to their polls.
@@ -33,7 +33,7 @@ pub struct LastInventory {
 }
 
 impl LastInventory {
-    /// Kept in `state_dir`.
+    /// SavedIdentity in `state_dir`.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             path: state_dir.join("inventory.json"),
@@ -63,20 +63,20 @@ impl LastInventory {
 /// The UUID under which the integrated GPU of a Tegra is offered. NVML may begin or cease to tell one of its own (another JetPack, a
 /// library that is mounted later), but the kubelet's books and reservation pods hold the one that was served first.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct IntegratedGpuIdentity {
     path: PathBuf,
     /// Tells boards apart, so that a disk moved to another board does not take the name along.
     board: String,
 }
 
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct Kept {
+struct SavedIdentity {
     board: String,
     uuid: String,
 }
 
-impl Identity {
-    /// Kept in `state_dir`, for the board that `roots` show.
+impl IntegratedGpuIdentity {
+    /// SavedIdentity in `state_dir`, for the board that `roots` show.
     pub fn new(state_dir: &Path, roots: &Roots) -> Self {
         Self {
             path: state_dir.join("identity.json"),
@@ -86,8 +86,8 @@ impl Identity {
 
     /// The UUID that was served before on this board.
     pub fn load(&self) -> Option<String> {
-        let kept: Kept = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
-        (kept.board == self.board).then_some(kept.uuid)
+        let saved: SavedIdentity = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
+        (saved.board == self.board).then_some(saved.uuid)
     }
 
     /// Keeps what is served now, on a Tegra with its own GPU; elsewhere UUIDs are the hardware's.
@@ -99,11 +99,11 @@ impl Identity {
         if inventory.platform.kind != PlatformKind::Tegra || self.load().as_ref() == Some(&device.uuid) {
             return Ok(());
         }
-        let kept = Kept {
+        let saved = SavedIdentity {
             board: self.board.clone(),
             uuid: device.uuid.clone(),
         };
-        let bytes = serde_json::to_vec(&kept).expect("two strings are JSON");
+        let bytes = serde_json::to_vec(&saved).expect("two strings are JSON");
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
         saved.map_err(|source| Error::State {

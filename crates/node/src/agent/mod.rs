@@ -2,12 +2,12 @@
 //! fail and try again without disturbing the others.
 
 pub mod args;
+pub mod driver_files;
 mod dry_run;
 pub mod files;
 pub mod plugins;
 pub mod report;
 pub mod state;
-pub mod volumes;
 pub mod watcher;
 
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use tokio::task::JoinSet;
 pub use args::{Args, HostArgs, Settings};
 pub use dry_run::dry_run;
 
+use self::driver_files::DriverVolumeUses;
 use crate::Error;
-use crate::allocator::register::{Surroundings, remove_leftovers};
+use crate::allocator::register::{PluginContext, remove_leftovers};
+use crate::driver_files::prepare::DriverFileInjector;
+use crate::driver_files::store::CdiDir;
 use crate::metrics::{self, Sources};
-use crate::reservation_duty::{self, Duty, Wishes};
-use crate::slots::{self, Slots};
-use crate::volume::prepare::Volume;
-use crate::volume::store::CdiDir;
-use files::{Identity, LastInventory};
+use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
+use crate::share_devices::{self, ShareDevicePreparer};
+use files::{IntegratedGpuIdentity, LastInventory};
 use state::{Input, Snapshot, State};
-use volumes::VolumeUses;
 
 /// Inputs that wait for the state's owner. The driver's thread waits when it is full: nothing is lost.
 const INPUTS_QUEUED_MAX: usize = 16;
@@ -81,15 +81,15 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let (inputs, received) = mpsc::channel(INPUTS_QUEUED_MAX);
     let (events, told) = mpsc::channel(EVENTS_QUEUED_MAX);
     let registrations = Arc::new(AtomicU64::new(0));
-    let uses = VolumeUses::load(settings.state_dir.join("volume-uses.json"));
+    let uses = DriverVolumeUses::load(settings.state_dir.join("volume-uses.json"));
 
     // What the kubelet needs comes first: with the last inventory it is served before the driver has answered.
     remove_leftovers(&settings.plugin_dir);
-    // Every start of a container prepares its slot anew.
-    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_slots() {
-        tracing::warn!(%error, "specs of slots of an earlier run stay until their slots are handed out again");
+    // Every start of a container prepares its share device anew.
+    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_share_devices() {
+        tracing::warn!(%error, "specs of share devices of an earlier run stay until their share devices are handed out again");
     }
-    let slots = Arc::new(Slots::new(slots::prepare::Place {
+    let share_devices = Arc::new(ShareDevicePreparer::new(share_devices::prepare::Place {
         node: settings.node.clone(),
         reservation_namespace: settings.reservation_namespace.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
@@ -97,18 +97,18 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     }));
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
-    let (wishes, wished) = watch::channel(Wishes::default());
-    let around = Surroundings {
+    let (hints_sender, hints) = watch::channel(AllocationHints::default());
+    let context = PluginContext {
         directory: settings.plugin_dir.clone(),
         files_changed,
         on_allocate: Arc::new(move |ids| noted.allocated(ids)),
-        slots: slots.clone(),
-        wished,
-        patience: settings.pace.kubelet.clone(),
+        share_devices: share_devices.clone(),
+        hints,
+        retry_policy: settings.pace.kubelet.clone(),
         stop: stop.clone(),
         registrations: registrations.clone(),
     };
-    let plugins = tokio::spawn(plugins::keep(around, seen.clone()));
+    let plugins = tokio::spawn(plugins::run(context, seen.clone()));
 
     let mut tasks = JoinSet::new();
     watcher::start(
@@ -118,22 +118,28 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         inputs.clone(),
     );
     let pace = settings.pace.clone();
-    let volume = volume(&settings);
-    tasks.spawn(volumes::keep(
-        volume,
+    let injector = injector(&settings);
+    tasks.spawn(driver_files::run(
+        injector,
         uses,
         settings.pod_resources_socket.clone(),
         pace,
         seen.clone(),
         inputs,
     ));
-    if settings.policy.share_slots > 0 {
-        let (slots, pace) = (slots.clone(), settings.pace.refresh);
-        tasks.spawn(async move { slots.keep_clean(pace).await });
+    if settings.policy.share_devices > 0 {
+        let (share_devices, pace) = (share_devices.clone(), settings.pace.refresh);
+        tasks.spawn(async move { share_devices.keep_clean(pace).await });
     }
-    tasks.spawn(with_cluster(settings.clone(), slots, wishes, seen.clone(), told));
-    let identity = Identity::new(&settings.state_dir, &settings.search.roots);
-    tasks.spawn(keep_last(last, identity, seen.clone()));
+    tasks.spawn(run_with_cluster(
+        settings.clone(),
+        share_devices,
+        hints_sender,
+        seen.clone(),
+        told,
+    ));
+    let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
+    tasks.spawn(save_inventories(last, identity, seen.clone()));
     if let Some(address) = settings.metrics_address.clone() {
         let client = match &settings.access {
             Some(access) => Client::connect(access).await.ok(),
@@ -153,7 +159,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             }
         });
     }
-    own(state, received, snapshots, events, stop).await;
+    run_state(state, received, snapshots, events, stop).await;
     // Close the kubelet's streams in order; the rest has nothing to lose.
     let _ = plugins.await;
     tasks.shutdown().await;
@@ -173,7 +179,7 @@ async fn release_code() {
 /// How to open the driver, with the names that were served before.
 fn open_options(args: &Args, settings: &Settings) -> Result<kai_gpu::OpenOptions, Error> {
     let options = args.host.open_options(&settings.node)?;
-    let integrated_uuid = Identity::new(&settings.state_dir, &options.roots).load();
+    let integrated_uuid = IntegratedGpuIdentity::new(&settings.state_dir, &options.roots).load();
     Ok(kai_gpu::OpenOptions {
         integrated_uuid,
         ..options
@@ -181,8 +187,8 @@ fn open_options(args: &Args, settings: &Settings) -> Result<kai_gpu::OpenOptions
 }
 
 /// How this node injects.
-pub fn volume(settings: &Settings) -> Volume {
-    Volume {
+pub fn injector(settings: &Settings) -> DriverFileInjector {
+    DriverFileInjector {
         mode: settings.mode,
         search: settings.search.clone(),
         cdi_dir: settings.cdi_dir.clone(),
@@ -192,7 +198,7 @@ pub fn volume(settings: &Settings) -> Volume {
 }
 
 /// Owns the state: takes in what happens, publishes what follows.
-async fn own(
+async fn run_state(
     mut state: State,
     mut inputs: mpsc::Receiver<Input>,
     snapshots: watch::Sender<Arc<Snapshot>>,
@@ -218,10 +224,10 @@ async fn own(
 }
 
 /// Everything that needs the cluster. Without one, the kubelet is served all the same.
-async fn with_cluster(
+async fn run_with_cluster(
     settings: Settings,
-    slots: Arc<Slots>,
-    wishes: watch::Sender<Wishes>,
+    share_devices: Arc<ShareDevicePreparer>,
+    hints: watch::Sender<AllocationHints>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<kai_cluster::NodeEvent>,
 ) {
@@ -233,25 +239,29 @@ async fn with_cluster(
         }
         tokio::time::sleep(settings.pace.retry).await;
     };
-    slots.connected(client.clone());
-    let duty = Duty {
+    share_devices.connected(client.clone());
+    let config = AnnotatorConfig {
         namespace: settings.reservation_namespace.clone(),
         node: settings.node.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
         pace: settings.pace.reservation,
     };
-    let report = report::keep(
+    let report = report::run(
         client.clone(),
         settings.node.clone(),
         settings.pace.retry,
         snapshots,
         events,
     );
-    tokio::join!(report, reservation_duty::keep(client, duty, wishes));
+    tokio::join!(report, reservation_annotator::run(client, config, hints));
 }
 
 /// Keeps the inventory for the next start, whenever the driver's own list changes.
-async fn keep_last(last: LastInventory, identity: Identity, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
+async fn save_inventories(
+    last: LastInventory,
+    identity: IntegratedGpuIdentity,
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+) {
     let mut kept: Option<Arc<kai_gpu::Inventory>> = None;
     loop {
         let snapshot = snapshots.borrow_and_update().clone();

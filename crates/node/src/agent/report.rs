@@ -1,4 +1,4 @@
-//! Tells the cluster about the node: labels, a condition, events. Decides what to say (pure, below) and says it until it was heard;
+//! Tells the cluster about the node: labels, a condition, events. Decides what to say (pure, below) and says it until it was sent;
 //! a cluster that can't be reached is tried again and holds up nothing else.
 
 use std::collections::VecDeque;
@@ -82,14 +82,14 @@ pub fn event(change: &Change, inventory: &Inventory) -> NodeEvent {
 }
 
 /// Runs until the agent stops.
-pub async fn keep(
+pub async fn run(
     client: Client,
     node: String,
     retry: Duration,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     mut changes: mpsc::Receiver<NodeEvent>,
 ) {
-    let mut said = Said::default();
+    let mut reported = Reported::default();
     let mut events: VecDeque<NodeEvent> = VecDeque::new();
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
@@ -99,27 +99,27 @@ pub async fn keep(
             }
             events.push_back(event);
         }
-        let heard = said.say(&client, &node, &snapshot, &mut events).await;
-        if let Err(error) = &heard {
+        let sent = reported.send(&client, &node, &snapshot, &mut events).await;
+        if let Err(error) = &sent {
             tracing::warn!(%error, "could not tell the cluster about this node; trying again");
         }
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(retry), if heard.is_err() => {}
+            () = tokio::time::sleep(retry), if sent.is_err() => {}
         }
     }
 }
 
 /// What the cluster was told last.
 #[derive(Default)]
-struct Said {
+struct Reported {
     labels: Option<Labels>,
     condition: Option<(ConditionStatus, String, String)>,
     since: Option<jiff::Timestamp>,
 }
 
-impl Said {
-    async fn say(
+impl Reported {
+    async fn send(
         &mut self,
         client: &Client,
         node: &str,

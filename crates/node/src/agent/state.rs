@@ -13,7 +13,7 @@ use crate::allocator::prefer::SharedPolicy;
 use crate::health::{Change, Health, Rules};
 use crate::kubelet::deviceplugin::Device;
 use crate::labels::{Labels, labels};
-use crate::slots::{self, SlotOffer};
+use crate::share_devices::{self, ShareDeviceOffer};
 
 /// What may happen to the agent.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct State {
     injection: Arc<Injection>,
     driver_problem: Option<String>,
     /// Made once: there are many, and they never change.
-    slots: Arc<Vec<Device>>,
+    share_devices: Arc<Vec<Device>>,
 }
 
 /// What follows from the state at one moment.
@@ -71,7 +71,7 @@ impl State {
         let inventory = Arc::new(last_known.unwrap_or_default());
         health.track(&inventory);
         Self {
-            slots: Arc::new(slots::offer::devices(policy.share_slots)),
+            share_devices: Arc::new(share_devices::offer::devices(policy.share_devices)),
             policy,
             shared_policy,
             inventory,
@@ -143,9 +143,9 @@ impl State {
             };
             (name, Arc::new(Offer::Gpus(offer)))
         };
-        let slots = (!self.slots.is_empty()).then(|| {
-            let offer = Offer::Slots(SlotOffer {
-                devices: self.slots.clone(),
+        let share_devices = (!self.share_devices.is_empty()).then(|| {
+            let offer = Offer::ShareDevices(ShareDeviceOffer {
+                devices: self.share_devices.clone(),
                 platform: self.inventory.platform.kind,
             });
             (offer.name().to_owned(), Arc::new(offer))
@@ -157,7 +157,7 @@ impl State {
             offers: resources
                 .into_iter()
                 .map(offer)
-                .chain(slots)
+                .chain(share_devices)
                 .filter(|_| !self.inventory.devices.is_empty())
                 .collect(),
             labels: self.confirmed.then(|| labels(&self.inventory, &self.policy)),

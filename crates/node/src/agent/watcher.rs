@@ -95,7 +95,7 @@ impl Watcher {
     fn probe_all(&mut self) -> Result<bool, Ended> {
         let mut answers = Vec::new();
         for uuid in &self.known {
-            match health::ask(&*self.driver, uuid) {
+            match health::probe(&*self.driver, uuid) {
                 Ok(()) => answers.push((uuid.clone(), Ok(()))),
                 Err(error) if error.is_driver_gone() => {
                     self.failed(&error)?;

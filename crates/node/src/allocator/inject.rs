@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::plan::Unit;
+use crate::driver_files::cdi::{Edits, Spec};
+use crate::driver_files::driver_volume::CONTAINER_DIR;
+use crate::driver_files::spec::qualified;
 use crate::kubelet::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
-use crate::volume::cdi::{Edits, Spec};
-use crate::volume::driver_volume::CONTAINER_DIR;
-use crate::volume::spec::qualified;
 
 /// Which way an operator wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -83,7 +83,7 @@ fn cdi(units: &[&Unit]) -> ContainerAllocateResponse {
 fn mounts(spec: &Spec, volume: Option<&str>, units: &[&Unit]) -> Result<ContainerAllocateResponse, String> {
     let mut answer = ContainerAllocateResponse::default();
     for unit in units {
-        let wanted = crate::volume::cdi::device_name(&unit.uuid);
+        let wanted = crate::driver_files::cdi::device_name(&unit.uuid);
         let Some(device) = spec.devices.iter().find(|device| device.name == wanted) else {
             return Err(format!("GPU {} has no device nodes on this host", unit.uuid));
         };
@@ -130,7 +130,7 @@ fn add(answer: &mut ContainerAllocateResponse, edits: &Edits, wanted: impl Fn(&s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::cdi::{Device, DeviceNode, Mount as CdiMount};
+    use crate::driver_files::cdi::{Device, DeviceNode, Mount as CdiMount};
 
     fn unit(uuid: &str) -> Unit {
         Unit {

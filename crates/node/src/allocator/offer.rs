@@ -7,12 +7,12 @@ use kai_gpu::{Inventory, PlatformKind};
 
 use super::inject::Injection;
 use super::plan::{Resource, Unit};
-use super::prefer::{Question, SharedPolicy, preferred};
+use super::prefer::{PreferenceQuery, SharedPolicy, preferred};
 use crate::health::Health;
 use crate::kubelet::deviceplugin::{
     ContainerAllocateResponse, Device, DevicePluginOptions, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY,
 };
-use crate::slots::SlotOffer;
+use crate::share_devices::ShareDeviceOffer;
 
 /// Which fake GPUs a process sees; read by the `fake-nvml` library.
 const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
@@ -22,8 +22,8 @@ const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
 pub enum Offer {
     /// GPUs or MIG devices.
     Gpus(GpuOffer),
-    /// Slots for parts of GPUs.
-    Slots(SlotOffer),
+    /// Share devices for parts of GPUs.
+    ShareDevices(ShareDeviceOffer),
 }
 
 impl Offer {
@@ -31,7 +31,7 @@ impl Offer {
     pub fn name(&self) -> &str {
         match self {
             Offer::Gpus(gpus) => &gpus.resource.name,
-            Offer::Slots(_) => RESOURCE_GPU_SHARE,
+            Offer::ShareDevices(_) => RESOURCE_GPU_SHARE,
         }
     }
 
@@ -39,16 +39,16 @@ impl Offer {
     pub fn devices(&self) -> &[Device] {
         match self {
             Offer::Gpus(gpus) => &gpus.devices,
-            Offer::Slots(slots) => &slots.devices,
+            Offer::ShareDevices(share_devices) => &share_devices.devices,
         }
     }
 
-    /// What the plugin registers with. The GPU of a slot shows only when its container starts; any free slot is as good as another.
+    /// What the plugin registers with. The GPU of a share device shows only when its container starts; any free share device is as good as another.
     pub fn options(&self) -> DevicePluginOptions {
-        let slots = matches!(self, Offer::Slots(_));
+        let share_devices = matches!(self, Offer::ShareDevices(_));
         DevicePluginOptions {
-            pre_start_required: slots,
-            get_preferred_allocation_available: !slots,
+            pre_start_required: share_devices,
+            get_preferred_allocation_available: !share_devices,
         }
     }
 
@@ -56,15 +56,15 @@ impl Offer {
     pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
         match self {
             Offer::Gpus(gpus) => gpus.allocate(device_ids),
-            Offer::Slots(slots) => slots.allocate(device_ids),
+            Offer::ShareDevices(share_devices) => share_devices.allocate(device_ids),
         }
     }
 
     /// Answers GetPreferredAllocation for one container. An empty answer leaves the choice to the kubelet.
-    pub fn prefer(&self, question: Question) -> Vec<String> {
+    pub fn prefer(&self, query: PreferenceQuery) -> Vec<String> {
         match self {
-            Offer::Gpus(gpus) => preferred(&gpus.resource, &gpus.inventory, gpus.shared_policy, question),
-            Offer::Slots(_) => Vec::new(),
+            Offer::Gpus(gpus) => preferred(&gpus.resource, &gpus.inventory, gpus.shared_policy, query),
+            Offer::ShareDevices(_) => Vec::new(),
         }
     }
 }

@@ -16,8 +16,8 @@ pub struct Policy {
     pub mig: MigStrategy,
     /// Time slicing.
     pub sharing: Sharing,
-    /// Slots for containers with parts of GPUs; 0 for none.
-    pub share_slots: u32,
+    /// Share devices for containers with parts of GPUs; 0 for none.
+    pub share_devices: u32,
 }
 
 /// How MIG devices appear as resources.
@@ -113,13 +113,13 @@ impl Resource {
 
     /// The unit behind a device id.
     pub fn unit(&self, device_id: &str) -> Option<&Unit> {
-        let uuid = unreplicated(device_id);
+        let uuid = device_uuid(device_id);
         self.units.iter().find(|unit| unit.uuid == uuid)
     }
 }
 
 /// The UUID in a device id.
-pub fn unreplicated(device_id: &str) -> &str {
+pub fn device_uuid(device_id: &str) -> &str {
     device_id.split_once("::").map_or(device_id, |(uuid, _)| uuid)
 }
 

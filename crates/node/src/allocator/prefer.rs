@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kai_gpu::{Inventory, PciPath, Peer};
 
-use super::plan::{Resource, unreplicated};
+use super::plan::{Resource, device_uuid};
 
 /// How replicas of shared devices are spread over GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -20,9 +20,9 @@ pub enum SharedPolicy {
 /// Sets of candidate GPUs up to this count are searched exhaustively (16 over 8 is 12,870 sets); larger ones greedily.
 const EXHAUSTIVE_SETS_MAX: u128 = 20_000;
 
-/// One container's question.
+/// One container's query.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct PreferenceQuery<'a> {
     /// Free device ids.
     pub available: &'a [String],
     /// Ids that must be in the answer.
@@ -31,28 +31,33 @@ pub struct Question<'a> {
     pub size: usize,
     /// UUIDs of GPUs that pods share and nothing holds, for which a reservation is on its way. The kubelet does not say who asks; for
     /// one GPU it most likely is that reservation, and whoever wants more should leave them alone.
-    pub wished: &'a BTreeSet<String>,
+    pub wanted_gpus: &'a BTreeSet<String>,
     /// UUIDs of GPUs whose reservation pod went a moment ago. Pods may still share them, so they are given last.
-    pub left: &'a BTreeSet<String>,
+    pub released_gpus: &'a BTreeSet<String>,
 }
 
 /// The preferred ids, `required` first. Shorter than asked if there are not enough.
-pub fn preferred(resource: &Resource, inventory: &Inventory, policy: SharedPolicy, question: Question) -> Vec<String> {
-    let mut chosen: Vec<String> = question.required.iter().take(question.size).cloned().collect();
-    let mut free: Vec<&String> = question.available.iter().filter(|id| !chosen.contains(id)).collect();
+pub fn preferred(
+    resource: &Resource,
+    inventory: &Inventory,
+    policy: SharedPolicy,
+    query: PreferenceQuery,
+) -> Vec<String> {
+    let mut chosen: Vec<String> = query.required.iter().take(query.size).cloned().collect();
+    let mut free: Vec<&String> = query.available.iter().filter(|id| !chosen.contains(id)).collect();
     free.sort_by_key(|id| order(resource, id));
-    let wanted = question.size - chosen.len();
-    let is_wished = |id: &str| question.wished.contains(unreplicated(id));
+    let wanted = query.size - chosen.len();
+    let is_wanted = |id: &str| query.wanted_gpus.contains(device_uuid(id));
     if wanted == 1
         && resource.replicas == 1
-        && let Some(id) = free.iter().find(|id| is_wished(id))
+        && let Some(id) = free.iter().find(|id| is_wanted(id))
     {
         chosen.push((*id).clone());
         return chosen;
     }
-    let is_kept = |id: &str| is_wished(id) || question.left.contains(unreplicated(id));
-    if free.iter().filter(|id| !is_kept(id)).count() >= wanted {
-        free.retain(|id| !is_kept(id));
+    let is_avoided = |id: &str| is_wanted(id) || query.released_gpus.contains(device_uuid(id));
+    if free.iter().filter(|id| !is_avoided(id)).count() >= wanted {
+        free.retain(|id| !is_avoided(id));
     }
     let whole_gpus = resource.replicas == 1 && resource.units.iter().all(|unit| unit.mig.is_none());
     if whole_gpus {
@@ -65,7 +70,7 @@ pub fn preferred(resource: &Resource, inventory: &Inventory, policy: SharedPolic
 
 /// Hardware order, so that ties fall the same way every time.
 fn order(resource: &Resource, id: &str) -> (u32, usize, u32) {
-    let uuid = unreplicated(id);
+    let uuid = device_uuid(id);
     let at = resource.units.iter().position(|unit| unit.uuid == uuid);
     let replica = id.split_once("::").and_then(|(_, n)| n.parse().ok()).unwrap_or(0);
     (
@@ -277,14 +282,14 @@ mod tests {
         let resource = &plan(inventory, &sharing).resources[0];
         let texts = |list: &[&str]| list.iter().map(|id| format!("GPU-{id}")).collect::<Vec<_>>();
         let (available, required) = (texts(free), texts(must));
-        let question = Question {
+        let query = PreferenceQuery {
             available: &available,
             required: &required,
             size,
-            wished: &BTreeSet::new(),
-            left: &BTreeSet::new(),
+            wanted_gpus: &BTreeSet::new(),
+            released_gpus: &BTreeSet::new(),
         };
-        let mut answer = preferred(resource, inventory, policy, question);
+        let mut answer = preferred(resource, inventory, policy, query);
         answer.sort_unstable();
         answer.join(" ").replace("GPU-", "")
     }
@@ -308,16 +313,16 @@ mod tests {
         let machine = two_quads();
         let resource = &plan(&machine, &Policy::default()).resources[0];
         let available: Vec<String> = (0..5).map(|at| format!("GPU-{at}")).collect();
-        let wished = BTreeSet::from(["GPU-2".to_owned(), "GPU-7".to_owned()]);
+        let wanted_gpus = BTreeSet::from(["GPU-2".to_owned(), "GPU-7".to_owned()]);
         let ask = |size| {
-            let question = Question {
+            let query = PreferenceQuery {
                 available: &available,
                 required: &[],
                 size,
-                wished: &wished,
-                left: &BTreeSet::new(),
+                wanted_gpus: &wanted_gpus,
+                released_gpus: &BTreeSet::new(),
             };
-            preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
+            preferred(resource, &machine, SharedPolicy::Spread, query).join(" ")
         };
         assert_eq!(ask(1), "GPU-2");
         assert_eq!(ask(2), "GPU-0 GPU-1");
@@ -330,16 +335,16 @@ mod tests {
         let machine = two_quads();
         let resource = &plan(&machine, &Policy::default()).resources[0];
         let available: Vec<String> = (0..3).map(|at| format!("GPU-{at}")).collect();
-        let left = BTreeSet::from(["GPU-0".to_owned()]);
+        let released_gpus = BTreeSet::from(["GPU-0".to_owned()]);
         let ask = |size| {
-            let question = Question {
+            let query = PreferenceQuery {
                 available: &available,
                 required: &[],
                 size,
-                wished: &BTreeSet::new(),
-                left: &left,
+                wanted_gpus: &BTreeSet::new(),
+                released_gpus: &released_gpus,
             };
-            preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
+            preferred(resource, &machine, SharedPolicy::Spread, query).join(" ")
         };
         assert_eq!(ask(1), "GPU-1");
         assert_eq!(ask(2), "GPU-1 GPU-2");

@@ -1,5 +1,5 @@
 //! The kubelet's two gRPC interfaces, generated from `proto/` (see `tests/generated.rs`).
-//! Wire types only: what we do with them is in `allocator` and `reservation_duty`.
+//! Wire types only: what we do with them is in `allocator` and `reservation_annotator`.
 
 /// Device plugin API v1beta1.
 #[allow(missing_docs, clippy::all, unreachable_pub)]

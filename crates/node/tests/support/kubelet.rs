@@ -263,9 +263,9 @@ impl Books {
     }
 
     /// Whole GPUs: namespace, pod, device ids.
-    pub fn set(&self, holdings: &[(&str, &str, &[&str])]) {
+    pub fn set(&self, allocations: &[(&str, &str, &[&str])]) {
         self.0.lock().unwrap().clear();
-        for (namespace, pod, ids) in holdings {
+        for (namespace, pod, ids) in allocations {
             self.add("nvidia.com/gpu", namespace, pod, ids);
         }
     }

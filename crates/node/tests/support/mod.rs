@@ -12,7 +12,7 @@ use std::time::Duration;
 use kai_gpu::Driver;
 use kai_node::agent::args::Pace;
 use kai_node::agent::{Args, Settings};
-use kai_node::allocator::register::Patience;
+use kai_node::allocator::register::RetryPolicy;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -65,7 +65,7 @@ pub fn settings(place: &Path, words: &[&str]) -> Settings {
         refresh: Duration::from_millis(50),
         retry: Duration::from_millis(30),
         reservation: Duration::from_millis(10),
-        kubelet: Patience {
+        kubelet: RetryPolicy {
             retry_min: Duration::from_millis(10),
             retry_max: Duration::from_millis(200),
             poll: Duration::from_millis(100),

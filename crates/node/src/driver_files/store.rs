@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::cdi::Spec;
 use crate::Error;
-use crate::slots::offer::ID_PREFIX as SLOT_PREFIX;
+use crate::share_devices::offer::ID_PREFIX as SHARE_DEVICE_PREFIX;
 
 /// Where runtimes look for specs that are made at run time.
 pub const CDI_DIR: &str = "/var/run/cdi";
@@ -56,15 +56,15 @@ impl CdiDir {
             .is_some_and(|spec| spec.devices.iter().any(|known| known.name == device))
     }
 
-    /// Puts the spec of whole GPUs in place, and removes others and leftovers of ours. Slots have a life of their own.
+    /// Puts the spec of whole GPUs in place, and removes others and leftovers of ours. Share devices have a life of their own.
     pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
-        self.remove_where(|name| name != SPEC_FILE && !is_of_slot(name))?;
+        self.remove_where(|name| name != SPEC_FILE && !is_share_device_spec(name))?;
         self.put(&self.spec_path(), spec)
     }
 
-    /// Puts the spec of a slot in place.
-    pub fn write_slot(&self, slot: &str, spec: &Spec) -> Result<Written, Error> {
-        self.put(&self.slot_path(slot), spec)
+    /// Puts the spec of a share device in place.
+    pub fn write_share_device(&self, share_device: &str, spec: &Spec) -> Result<Written, Error> {
+        self.put(&self.share_device_path(share_device), spec)
     }
 
     fn put(&self, path: &Path, spec: &Spec) -> Result<Written, Error> {
@@ -84,27 +84,29 @@ impl CdiDir {
         Ok(Written::Changed)
     }
 
-    fn slot_path(&self, slot: &str) -> PathBuf {
-        self.directory.join(format!("{SPEC_PREFIX}{slot}{SPEC_SUFFIX}"))
+    fn share_device_path(&self, share_device: &str) -> PathBuf {
+        self.directory.join(format!("{SPEC_PREFIX}{share_device}{SPEC_SUFFIX}"))
     }
 
-    /// The slots that have a spec.
-    pub fn slots(&self) -> Vec<String> {
-        let slot = |name: &str| {
-            let slot = name.strip_prefix(SPEC_PREFIX)?.strip_suffix(SPEC_SUFFIX)?;
-            slot.starts_with(SLOT_PREFIX).then(|| slot.to_owned())
+    /// The share devices that have a spec.
+    pub fn share_devices(&self) -> Vec<String> {
+        let share_device = |name: &str| {
+            let share_device = name.strip_prefix(SPEC_PREFIX)?.strip_suffix(SPEC_SUFFIX)?;
+            share_device
+                .starts_with(SHARE_DEVICE_PREFIX)
+                .then(|| share_device.to_owned())
         };
-        self.names().iter().filter_map(|name| slot(name)).collect()
+        self.names().iter().filter_map(|name| share_device(name)).collect()
     }
 
-    /// Removes the spec of a slot.
-    pub fn remove_slot(&self, slot: &str) -> Result<(), Error> {
-        remove(&self.slot_path(slot))
+    /// Removes the spec of a share device.
+    pub fn remove_share_device(&self, share_device: &str) -> Result<(), Error> {
+        remove(&self.share_device_path(share_device))
     }
 
-    /// Removes the specs of all slots.
-    pub fn remove_slots(&self) -> Result<(), Error> {
-        self.remove_where(is_of_slot)
+    /// Removes the specs of all share devices.
+    pub fn remove_share_devices(&self) -> Result<(), Error> {
+        self.remove_where(is_share_device_spec)
     }
 
     /// Removes every spec of ours.
@@ -127,10 +129,10 @@ impl CdiDir {
     }
 }
 
-/// Whether a file of ours is the spec of a slot, or one that is being written.
-fn is_of_slot(name: &str) -> bool {
+/// Whether a file of ours is the spec of a share device, or one that is being written.
+fn is_share_device_spec(name: &str) -> bool {
     let rest = name.strip_prefix(SPEC_PREFIX).or(name.strip_prefix(TEMPORARY_PREFIX));
-    rest.is_some_and(|rest| rest.starts_with(SLOT_PREFIX))
+    rest.is_some_and(|rest| rest.starts_with(SHARE_DEVICE_PREFIX))
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
@@ -235,17 +237,17 @@ mod tests {
     fn slots_come_and_go_by_themselves() {
         let place = tempfile::tempdir().unwrap();
         let directory = CdiDir::new(place.path());
-        directory.write_slot("share-0", &spec(&["share-0"])).unwrap();
-        directory.write_slot("share-12", &spec(&["share-12"])).unwrap();
+        directory.write_share_device("share-0", &spec(&["share-0"])).unwrap();
+        directory.write_share_device("share-12", &spec(&["share-12"])).unwrap();
         fs::write(place.path().join(".kai.scheduler-share-1.json.7"), "").unwrap();
         directory.write(&spec(&["0"])).unwrap();
-        let mut slots = directory.slots();
-        slots.sort_unstable();
-        assert_eq!(slots, ["share-0", "share-12"]);
-        directory.remove_slot("share-0").unwrap();
-        directory.remove_slot("share-5").unwrap();
-        assert_eq!(directory.slots(), ["share-12"]);
-        directory.remove_slots().unwrap();
+        let mut share_devices = directory.share_devices();
+        share_devices.sort_unstable();
+        assert_eq!(share_devices, ["share-0", "share-12"]);
+        directory.remove_share_device("share-0").unwrap();
+        directory.remove_share_device("share-5").unwrap();
+        assert_eq!(directory.share_devices(), ["share-12"]);
+        directory.remove_share_devices().unwrap();
         assert_eq!(names(place.path()), ["kai.scheduler-gpu.json"]);
     }
 
@@ -258,7 +260,10 @@ mod tests {
             error.contains("kai.scheduler-gpu.json") && error.contains("\"gpu 0\"") && error.contains("--mode"),
             "{error}"
         );
-        let error = dir.write_slot("slot-0", &spec(&[])).unwrap_err().to_string();
+        let error = dir
+            .write_share_device("share device-0", &spec(&[]))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("there is no device"), "{error}");
         assert_eq!(names(place.path()), Vec::<String>::new());
         dir.write(&spec(&["gpu-0"])).unwrap();

@@ -9,11 +9,11 @@ const LINKS_MAX: usize = 40;
 
 /// A directory that stands for the host's `/`.
 #[derive(Debug, Clone)]
-pub struct Rooted {
+pub struct HostRoot {
     prefix: PathBuf,
 }
 
-impl Rooted {
+impl HostRoot {
     /// The host's `/` as seen from here.
     pub fn new(prefix: &Path) -> Self {
         Self {
@@ -22,17 +22,17 @@ impl Rooted {
     }
 
     /// Where we see the host's `path`. Links in it are not followed.
-    pub fn seen(&self, path: &str) -> PathBuf {
+    pub fn local_path(&self, path: &str) -> PathBuf {
         self.prefix.join(path.trim_start_matches('/'))
     }
 
     /// The host's name of the file that `path` finally leads to, or `None` if it leads nowhere.
     pub fn resolve(&self, path: &str) -> Option<String> {
-        self.chain(path)?.pop()
+        self.link_chain(path)?.pop()
     }
 
     /// Every path on the way from `path` to the file it leads to: `path` itself, each link's target, the file last.
-    pub fn chain(&self, path: &str) -> Option<Vec<String>> {
+    pub fn link_chain(&self, path: &str) -> Option<Vec<String>> {
         let mut steps = vec![path.to_owned()];
         for _ in 0..LINKS_MAX {
             let (real, through_link) = self.step(steps.last()?)?;
@@ -60,7 +60,7 @@ impl Rooted {
                 continue;
             }
             let here = done.join(&name);
-            let Ok(target) = fs::read_link(self.seen(here.to_str()?)) else {
+            let Ok(target) = fs::read_link(self.local_path(here.to_str()?)) else {
                 done = here;
                 continue;
             };
@@ -82,7 +82,10 @@ impl Rooted {
             todo.extend(components(&target).into_iter().rev());
         }
         let real = done.to_str()?.to_owned();
-        self.seen(&real).symlink_metadata().is_ok().then_some((real, false))
+        self.local_path(&real)
+            .symlink_metadata()
+            .is_ok()
+            .then_some((real, false))
     }
 
     /// Names in a directory, sorted; empty if it can't be read.
@@ -90,7 +93,7 @@ impl Rooted {
         let Some(real) = self.resolve(directory) else {
             return Vec::new();
         };
-        let Ok(entries) = fs::read_dir(self.seen(&real)) else {
+        let Ok(entries) = fs::read_dir(self.local_path(&real)) else {
             return Vec::new();
         };
         let mut names: Vec<String> = entries
@@ -103,12 +106,12 @@ impl Rooted {
 
     /// The text of a file, links followed.
     pub fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.seen(&self.resolve(path)?)).ok()
+        fs::read_to_string(self.local_path(&self.resolve(path)?)).ok()
     }
 
     /// The bytes of a file, links followed.
     pub fn bytes(&self, path: &str) -> Option<Vec<u8>> {
-        fs::read(self.seen(&self.resolve(path)?)).ok()
+        fs::read(self.local_path(&self.resolve(path)?)).ok()
     }
 
     /// Whether something is there, links followed.
@@ -161,12 +164,12 @@ mod tests {
         symlink("usr/lib", host.path().join("lib")).unwrap();
         symlink("../lib/loop", lib.join("../../loop")).unwrap();
 
-        let root = Rooted::new(host.path());
+        let root = HostRoot::new(host.path());
         let real = "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1.1";
         assert_eq!(root.resolve("/usr/lib/libcuda.so").as_deref(), Some(real));
         assert_eq!(root.resolve("/lib/libcuda.so").as_deref(), Some(real));
         assert_eq!(
-            root.chain("/usr/lib/libcuda.so").unwrap(),
+            root.link_chain("/usr/lib/libcuda.so").unwrap(),
             [
                 "/usr/lib/libcuda.so",
                 "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1",
@@ -184,6 +187,6 @@ mod tests {
 
     #[test]
     fn the_real_root_is_a_root_too() {
-        assert!(Rooted::new(Path::new("/")).exists("/proc/self/status"));
+        assert!(HostRoot::new(Path::new("/")).exists("/proc/self/status"));
     }
 }

@@ -2,10 +2,10 @@
 
 use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 
-use super::look::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass};
+use super::facts::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass};
 use super::report::Report;
 use super::toml;
-use crate::volume::spec;
+use crate::driver_files::spec;
 
 /// More missing entries of Tegra's lists than this share (in percent) mean that the lists are for another L4T.
 const MISSING_PERCENT_MAX: usize = 50;
@@ -19,7 +19,7 @@ const CDI_BY_DEFAULT_SINCE: (u32, u32) = (2, 0);
 const RESTART_AGENT: &str = "kubectl -n kai-scheduler rollout restart daemonset/kai-node-agent";
 
 /// The whole report.
-pub fn judge(facts: &Facts) -> Report {
+pub fn run_checks(facts: &Facts) -> Report {
     let mut report = Report::default();
     platform(facts, &mut report);
     devices(facts, &mut report);
@@ -111,7 +111,7 @@ fn devices(facts: &Facts, report: &mut Report) {
                 };
                 let subject = format!("GPU {}", device.index);
                 let shown = format!("{} {} ({memory}{unified})", device.name, device.uuid);
-                match facts.silent.iter().find(|silent| silent.uuid == device.uuid) {
+                match facts.unresponsive.iter().find(|silent| silent.uuid == device.uuid) {
                     None => report.ok(&subject, shown),
                     Some(silent) => {
                         report.problem(&subject, format!("{shown}: {}", silent.error), silent.remedy.clone())

@@ -1,4 +1,4 @@
-//! Decides which GPUs a slot stands for: from the kubelet's books to the pod, from its groups to their reservations, from those to
+//! Decides which GPUs a share device stands for: from the kubelet's books to the pod, from its groups to their reservations, from those to
 //! the edits that a container with these GPUs gets. Pure. Whatever does not fit is refused with a reason: a container that waits can
 //! be helped, one that got another's GPU can't.
 
@@ -9,10 +9,10 @@ use kai_gpu::PlatformKind;
 
 use super::offer::KIND;
 use crate::allocator::offer::fake_visible;
-use crate::podresources::Holding;
-use crate::volume::cdi::{self, Device, Edits, Spec};
+use crate::driver_files::cdi::{self, Device, Edits, Spec};
+use crate::podresources::DeviceAllocation;
 
-/// Who holds a slot.
+/// Who holds a share device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The pod's namespace.
@@ -21,7 +21,7 @@ pub struct Holder {
     pub pod: String,
 }
 
-/// Why a slot stands for no GPU. The kubelet shows this on the pod and tries again.
+/// Why a share device stands for no GPU. The kubelet shows this on the pod and tries again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Nobody has it, as far as the kubelet says.
@@ -32,7 +32,7 @@ pub enum Refusal {
     )]
     NoHolder,
     /// Two pods of one name: an old one that is not gone, and its successor.
-    #[error("pod {0} holds other slots, too; an earlier pod of that name has to end first")]
+    #[error("pod {0} holds other share devices, too; an earlier pod of that name has to end first")]
     TwoOfOneName(String),
     /// The API server does not know the pod.
     #[error("pod {0} is not in the cluster any more; it ends by itself")]
@@ -47,9 +47,9 @@ pub enum Refusal {
     },
     /// It was not bound as a pod that shares a GPU.
     #[error(
-        "pod {0} has no GPU group (label {group}): it shares no GPU; request {slot} only by asking for a part of a GPU (annotation \
+        "pod {0} has no GPU group (label {group}): it shares no GPU; request {share_device} only by asking for a part of a GPU (annotation \
          {fraction} or {memory}) and let scheduler {scheduler} place the pod",
-        group = keys::GPU_GROUP, slot = keys::RESOURCE_GPU_SHARE, fraction = keys::GPU_FRACTION, memory = keys::GPU_MEMORY,
+        group = keys::GPU_GROUP, share_device = keys::RESOURCE_GPU_SHARE, fraction = keys::GPU_FRACTION, memory = keys::GPU_MEMORY,
         scheduler = keys::SCHEDULER_NAME
     )]
     NoGroup(String),
@@ -111,24 +111,24 @@ impl Holder {
     }
 }
 
-/// Who holds the slot.
-pub fn holder(slot: &str, holdings: &[Holding]) -> Result<Holder, Refusal> {
-    let slots = |holding: &&Holding| holding.resource == keys::RESOURCE_GPU_SHARE;
-    let holds = |holding: &&Holding| holding.device_ids.iter().any(|id| id == slot);
-    let Some(found) = holdings.iter().filter(slots).find(holds) else {
+/// Who holds the share device.
+pub fn holder(share_device: &str, allocations: &[DeviceAllocation]) -> Result<Holder, Refusal> {
+    let share_devices = |allocation: &&DeviceAllocation| allocation.resource == keys::RESOURCE_GPU_SHARE;
+    let holds = |allocation: &&DeviceAllocation| allocation.device_ids.iter().any(|id| id == share_device);
+    let Some(found) = allocations.iter().filter(share_devices).find(holds) else {
         return Err(Refusal::NoHolder);
     };
     let holder = Holder {
         namespace: found.namespace.clone(),
         pod: found.pod.clone(),
     };
-    // The books have no UIDs. A pod of ours has one slot, so two of them are two pods.
-    let same = |holding: &&Holding| holding.namespace == found.namespace && holding.pod == found.pod;
-    let held: usize = holdings
+    // The books have no UIDs. A pod of ours has one share device, so two of them are two pods.
+    let same = |allocation: &&DeviceAllocation| allocation.namespace == found.namespace && allocation.pod == found.pod;
+    let held: usize = allocations
         .iter()
-        .filter(slots)
+        .filter(share_devices)
         .filter(same)
-        .map(|holding| holding.device_ids.len())
+        .map(|allocation| allocation.device_ids.len())
         .sum();
     match held {
         1 => Ok(holder),
@@ -184,8 +184,14 @@ fn reserved(pod: &str, group: &str, node: &str, reservations: &[Pod]) -> Result<
     }
 }
 
-/// What the slot's spec says: the edits of these GPUs as in the spec of the node's whole GPUs, under the slot's name.
-pub fn spec(slot: &str, pod: &str, gpus: &[String], whole: &Spec, platform: PlatformKind) -> Result<Spec, Refusal> {
+/// What the share device's spec says: the edits of these GPUs as in the spec of the node's whole GPUs, under the share device's name.
+pub fn spec(
+    share_device: &str,
+    pod: &str,
+    gpus: &[String],
+    whole: &Spec,
+    platform: PlatformKind,
+) -> Result<Spec, Refusal> {
     let mut edits = Edits::default();
     for gpu in gpus {
         let name = cdi::device_name(gpu);
@@ -205,7 +211,7 @@ pub fn spec(slot: &str, pod: &str, gpus: &[String], whole: &Spec, platform: Plat
         cdi_version: String::new(),
         kind: KIND.to_owned(),
         devices: vec![Device {
-            name: slot.to_owned(),
+            name: share_device.to_owned(),
             container_edits: edits,
         }],
         container_edits: whole.container_edits.clone(),
@@ -221,10 +227,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::prepare::stand_in_spec;
+    use crate::driver_files::prepare::fake_spec;
 
-    fn held(pod: &str, resource: &str, ids: &[&str]) -> Holding {
-        Holding {
+    fn held(pod: &str, resource: &str, ids: &[&str]) -> DeviceAllocation {
+        DeviceAllocation {
             namespace: "team".into(),
             pod: pod.into(),
             container: "main".into(),
@@ -287,7 +293,7 @@ mod tests {
     fn a_slot_has_the_edits_of_its_gpus_and_no_others() {
         let settings: Settings = "t4:3".parse().unwrap();
         let inventory = FakeDriver::new(&settings.seeded("n1")).unwrap().devices().unwrap();
-        let whole = stand_in_spec(&inventory).unwrap();
+        let whole = fake_spec(&inventory).unwrap();
         let of = |at: usize| inventory.devices[at].uuid.clone();
         let written = spec("share-7", "team/p", &[of(0), of(2)], &whole, PlatformKind::Fake).unwrap();
         assert_eq!(written.problems(), Vec::<String>::new());

@@ -9,9 +9,9 @@ use kai_gpu::{Inventory, Roots, TegraStack};
 
 use super::collect::{LIBRARIES, Search, binaries, file_name, is_whole, library_dirs, names};
 use super::csv::{self, BASE_FILES, Kind};
-use super::files::{DriverFiles, Library, Node, Reach};
+use super::files::{DriverFiles, Library, LibraryPlacement, Node};
+use super::host_root::HostRoot;
 use super::nodes;
-use super::rooted::Rooted;
 
 /// Says which L4T this is; libraries look at it.
 const RELEASE_FILE: &str = "/etc/nv_tegra_release";
@@ -68,7 +68,7 @@ const SHARED_WITH_CARDS: [&str; 8] = [
 
 /// Finds everything on a Tegra.
 pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
-    let root = Rooted::new(&search.roots.driver);
+    let root = HostRoot::new(&search.roots.driver);
     let facts = inventory.platform.tegra.as_ref();
     let mut files = DriverFiles {
         version: facts
@@ -125,7 +125,7 @@ struct Found {
     libraries: BTreeMap<String, BTreeSet<String>>,
 }
 
-fn read_lists(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> Vec<csv::Entry> {
+fn read_lists(search: &Search, root: &HostRoot, warnings: &mut Vec<String>) -> Vec<csv::Entry> {
     let mut entries = Vec::new();
     for name in BASE_FILES {
         let path = format!("{}/{name}", search.csv_dir);
@@ -139,7 +139,7 @@ fn read_lists(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> Vec
     entries
 }
 
-fn from_lists(search: &Search, root: &Rooted, entries: Vec<csv::Entry>, files: &mut DriverFiles) -> Found {
+fn from_lists(search: &Search, root: &HostRoot, entries: Vec<csv::Entry>, files: &mut DriverFiles) -> Found {
     let mut found = Found::default();
     for entry in entries {
         let known = match entry.kind {
@@ -166,8 +166,8 @@ fn from_lists(search: &Search, root: &Rooted, entries: Vec<csv::Entry>, files: &
     found
 }
 
-fn file_entry(root: &Rooted, entry: &csv::Entry, found: &mut Found, data: &mut Vec<String>) -> bool {
-    let Some(mut chain) = root.chain(&entry.path) else {
+fn file_entry(root: &HostRoot, entry: &csv::Entry, found: &mut Found, data: &mut Vec<String>) -> bool {
+    let Some(mut chain) = root.link_chain(&entry.path) else {
         return false;
     };
     let Some(file) = chain.pop() else { return false };
@@ -180,7 +180,7 @@ fn file_entry(root: &Rooted, entry: &csv::Entry, found: &mut Found, data: &mut V
 }
 
 /// For systems without the lists (Yocto, Talos, a bare L4T).
-fn without_lists(search: &Search, root: &Rooted, library_dir: Option<String>) -> Found {
+fn without_lists(search: &Search, root: &HostRoot, library_dir: Option<String>) -> Found {
     let mut found = Found::default();
     found.nodes.extend(nodes_below_dev(&search.roots, &KNOWN_NODES));
     let tegra_dirs = ["nvidia", "tegra"].map(|name| format!("/usr/lib/{}/{name}", search.machine.triplet()));
@@ -209,9 +209,9 @@ fn opens_cuda(name: &str) -> bool {
     stem.is_some_and(|stem| LIBRARIES.contains(&stem) || OPENED_BY_NAME.contains(&stem))
 }
 
-fn libraries(search: &Search, root: &Rooted, found: BTreeMap<String, BTreeSet<String>>) -> Vec<Library> {
+fn libraries(search: &Search, root: &HostRoot, found: BTreeMap<String, BTreeSet<String>>) -> Vec<Library> {
     let read = |path: &str| {
-        elf::read(&root.seen(path))
+        elf::read(&root.local_path(path))
             .ok()
             .flatten()
             .filter(|elf| elf.machine == search.machine)
@@ -227,10 +227,10 @@ fn libraries(search: &Search, root: &Rooted, found: BTreeMap<String, BTreeSet<St
                 path: path.clone(),
                 names: names(path, soname, aliases),
                 links: links.iter().filter(|link| *link != path).cloned().collect(),
-                reach: if for_linker.contains(path) {
-                    Reach::LinkerAndOwnPath
+                placement: if for_linker.contains(path) {
+                    LibraryPlacement::LinkerDirsAndHostPath
                 } else {
-                    Reach::OwnPath
+                    LibraryPlacement::HostPath
                 },
             }
         })
@@ -294,7 +294,10 @@ fn matching_nodes(roots: &Roots, pattern: &str) -> Vec<Node> {
         paths = paths.into_iter().flat_map(expand).collect();
     }
     paths.sort_unstable();
-    paths.iter().filter_map(|path| nodes::existing(roots, path)).collect()
+    paths
+        .iter()
+        .filter_map(|path| nodes::existing_node(roots, path))
+        .collect()
 }
 
 /// Whether `name` fits `pattern`, where `*` stands for any text.

@@ -1,4 +1,4 @@
-//! Carries out what `decide` says: asks the kubelet and the API server, writes a slot's spec before its container starts, and removes
+//! Carries out what `decide` says: asks the kubelet and the API server, writes a share device's spec before its container starts, and removes
 //! specs whose pods are gone.
 
 use std::collections::BTreeSet;
@@ -12,15 +12,15 @@ use kai_gpu::PlatformKind;
 use tokio::sync::Mutex;
 
 use super::decide::{self, Refusal};
-use super::offer::the_one;
+use super::offer::single_device;
+use crate::driver_files::store::CdiDir;
 use crate::podresources;
-use crate::volume::store::CdiDir;
 
 /// The kubelet gives up after 30 seconds; then nobody would read the reason.
 const PREPARE_SECONDS_MAX: Duration = Duration::from_secs(20);
 
-/// The slots of this node.
-pub struct Slots {
+/// The share devices of this node.
+pub struct ShareDevicePreparer {
     node: String,
     reservation_namespace: String,
     pod_resources: PathBuf,
@@ -31,7 +31,7 @@ pub struct Slots {
     files: Mutex<()>,
 }
 
-/// Where slots are prepared.
+/// Where share devices are prepared.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// This node.
@@ -44,7 +44,7 @@ pub struct Place {
     pub cdi_dir: PathBuf,
 }
 
-impl Slots {
+impl ShareDevicePreparer {
     /// Nothing is touched yet, and nothing can be prepared before the cluster is there.
     pub fn new(place: Place) -> Self {
         Self {
@@ -63,38 +63,39 @@ impl Slots {
         let _ = self.client.set(client);
     }
 
-    /// A free slot is handed out: what it stood for is forgotten, long before its new container starts.
+    /// A free share device is handed out: what it stood for is forgotten, long before its new container starts.
     pub async fn handed_out(&self, device_ids: &[String]) {
         let _files = self.files.lock().await;
-        for slot in device_ids {
-            if let Err(error) = self.cdi.remove_slot(slot) {
-                tracing::warn!(slot, %error, "an old spec of a slot stays until the slot's container starts");
+        for share_device in device_ids {
+            if let Err(error) = self.cdi.remove_share_device(share_device) {
+                tracing::warn!(share_device, %error, "an old spec of a share device stays until the share device's container starts");
             }
         }
     }
 
-    /// Lets the slot stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events; without success the
+    /// Lets the share device stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events; without success the
     /// container does not start.
     pub async fn prepare(&self, device_ids: &[String], platform: PlatformKind) -> Result<(), String> {
-        let slot = the_one(device_ids)?;
-        let Ok(prepared) = tokio::time::timeout(PREPARE_SECONDS_MAX, self.prepare_one(slot, platform)).await else {
+        let share_device = single_device(device_ids)?;
+        let Ok(prepared) = tokio::time::timeout(PREPARE_SECONDS_MAX, self.prepare_one(share_device, platform)).await
+        else {
             return Err(format!(
-                "slot {slot}: the kubelet or the API server did not answer within {} seconds; trying again",
+                "share device {share_device}: the kubelet or the API server did not answer within {} seconds; trying again",
                 PREPARE_SECONDS_MAX.as_secs()
             ));
         };
-        prepared.map_err(|reason| format!("slot {slot}: {reason}"))
+        prepared.map_err(|reason| format!("share device {share_device}: {reason}"))
     }
 
-    async fn prepare_one(&self, slot: &str, platform: PlatformKind) -> Result<(), String> {
+    async fn prepare_one(&self, share_device: &str, platform: PlatformKind) -> Result<(), String> {
         let words = |error: crate::Error| error.to_string();
         let unanswered = |error: kai_cluster::Error| error.to_string();
         let refused = |refusal: Refusal| refusal.to_string();
         let Some(client) = self.client.get() else {
             return Err("the node agent has not reached the API server yet: see its log".to_owned());
         };
-        let holdings = podresources::list(&self.pod_resources).await.map_err(words)?;
-        let holder = decide::holder(slot, &holdings).map_err(refused)?;
+        let allocations = podresources::list(&self.pod_resources).await.map_err(words)?;
+        let holder = decide::holder(share_device, &allocations).map_err(refused)?;
         let name = holder.name();
         let pod: Option<Pod> = client.get(&holder.namespace, &holder.pod).await.map_err(unanswered)?;
         let pod = pod.ok_or_else(|| Refusal::NoPod(name.clone()).to_string())?;
@@ -103,9 +104,14 @@ impl Slots {
 
         let _files = self.files.lock().await;
         let whole = self.cdi.read().ok_or_else(|| Refusal::NoSpec.to_string())?;
-        let spec = decide::spec(slot, &name, &gpus, &whole, platform).map_err(refused)?;
-        self.cdi.write_slot(slot, &spec).map_err(words)?;
-        tracing::info!(slot, pod = name, ?gpus, "a slot stands for the GPUs of its pod");
+        let spec = decide::spec(share_device, &name, &gpus, &whole, platform).map_err(refused)?;
+        self.cdi.write_share_device(share_device, &spec).map_err(words)?;
+        tracing::info!(
+            share_device,
+            pod = name,
+            ?gpus,
+            "a share device stands for the GPUs of its pod"
+        );
         Ok(())
     }
 
@@ -119,7 +125,7 @@ impl Slots {
             .await
     }
 
-    /// Removes the specs of slots that nobody holds, again and again. While there are none, nothing is asked.
+    /// Removes the specs of share devices that nobody holds, again and again. While there are none, nothing is asked.
     pub async fn keep_clean(&self, pace: Duration) {
         loop {
             tokio::time::sleep(pace).await;
@@ -129,23 +135,25 @@ impl Slots {
 
     async fn clean(&self) {
         let _files = self.files.lock().await;
-        let written = self.cdi.slots();
+        let written = self.cdi.share_devices();
         if written.is_empty() {
             return;
         }
         // Without the kubelet's word nothing is removed.
-        let Ok(holdings) = podresources::list(&self.pod_resources).await else {
+        let Ok(allocations) = podresources::list(&self.pod_resources).await else {
             return;
         };
-        let held: BTreeSet<String> = holdings
+        let held: BTreeSet<String> = allocations
             .into_iter()
-            .filter(|holding| holding.resource == keys::RESOURCE_GPU_SHARE)
-            .flat_map(|holding| holding.device_ids)
+            .filter(|allocation| allocation.resource == keys::RESOURCE_GPU_SHARE)
+            .flat_map(|allocation| allocation.device_ids)
             .collect();
-        for slot in written.iter().filter(|slot| !held.contains(*slot)) {
-            match self.cdi.remove_slot(slot) {
-                Ok(()) => tracing::info!(slot, "removed the spec of a slot whose pod is gone"),
-                Err(error) => tracing::warn!(slot, %error, "could not remove the spec of a slot; trying again"),
+        for share_device in written.iter().filter(|share_device| !held.contains(*share_device)) {
+            match self.cdi.remove_share_device(share_device) {
+                Ok(()) => tracing::info!(share_device, "removed the spec of a share device whose pod is gone"),
+                Err(error) => {
+                    tracing::warn!(share_device, %error, "could not remove the spec of a share device; trying again")
+                }
             }
         }
     }

@@ -36,18 +36,18 @@ pub struct Library {
     /// Other host paths that lead to it and are wanted in the container at the same place.
     pub links: Vec<String>,
     /// How a container finds it.
-    pub reach: Reach,
+    pub placement: LibraryPlacement,
 }
 
 /// How a container finds a library without running ldconfig.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum LibraryPlacement {
     /// In the linker's default directories: programs ask for it by name.
-    Linker,
+    LinkerDirs,
     /// At its host path only: something else opens it by path (plug-ins).
-    OwnPath,
+    HostPath,
     /// Both.
-    LinkerAndOwnPath,
+    LinkerDirsAndHostPath,
 }
 
 /// A device node.

@@ -12,35 +12,35 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
-use crate::allocator::plan::unreplicated;
-use crate::podresources::{self, Holding};
+use crate::allocator::plan::device_uuid;
+use crate::podresources::{self, DeviceAllocation};
 
 /// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
 pub const ANNOTATION: &str = kai_api::keys::RESERVED_GPU;
 
 /// After this time a reservation that was lost is there again, or nobody needs it.
-const LEFT_SECONDS_MAX: Duration = Duration::from_secs(60);
+const RELEASED_SECONDS_MAX: Duration = Duration::from_secs(60);
 
 /// What the kubelet should know when it chooses GPUs.
-pub type Wished = watch::Receiver<Wishes>;
+pub type HintsReceiver = watch::Receiver<AllocationHints>;
 
 /// Which GPUs are for whom.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct AllocationHints {
     /// UUIDs of GPUs that reservations which were made anew should get: pods run on them.
-    pub wished: BTreeSet<String>,
+    pub wanted_gpus: BTreeSet<String>,
     /// GPUs whose reservation pod went.
-    pub left: LeftGpus,
+    pub released_gpus: ReleasedGpus,
 }
 
 /// UUIDs of GPUs that reservation pods held which are gone, and since when.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftGpus(BTreeMap<String, Instant>);
+pub struct ReleasedGpus(BTreeMap<String, Instant>);
 
-impl LeftGpus {
+impl ReleasedGpus {
     /// The reservation pod that held this GPU is gone.
     pub fn add(&mut self, gpu: String, now: Instant) {
-        self.0.retain(|_, at| now.duration_since(*at) < LEFT_SECONDS_MAX);
+        self.0.retain(|_, at| now.duration_since(*at) < RELEASED_SECONDS_MAX);
         self.0.insert(gpu, now);
     }
 
@@ -50,18 +50,18 @@ impl LeftGpus {
     }
 
     /// Those that left a moment ago.
-    pub fn lately(&self, now: Instant) -> BTreeSet<String> {
+    pub fn recent(&self, now: Instant) -> BTreeSet<String> {
         let lately = self
             .0
             .iter()
-            .filter(|(_, at)| now.duration_since(**at) < LEFT_SECONDS_MAX);
+            .filter(|(_, at)| now.duration_since(**at) < RELEASED_SECONDS_MAX);
         lately.map(|(gpu, _)| gpu.clone()).collect()
     }
 }
 
 /// Where the duty is done.
 #[derive(Debug, Clone)]
-pub struct Duty {
+pub struct AnnotatorConfig {
     /// Namespace of reservation pods.
     pub namespace: String,
     /// This node.
@@ -78,7 +78,7 @@ struct Pods {
     by_name: BTreeMap<String, PodMeta>,
     /// Names whose pod was replaced by another one: the kubelet may show the old one's device for a moment.
     replaced: BTreeMap<String, Option<String>>,
-    left: LeftGpus,
+    released_gpus: ReleasedGpus,
 }
 
 impl Pods {
@@ -88,7 +88,7 @@ impl Pods {
             PodChange::Restarted => {}
             PodChange::Seen(pod) => {
                 if let Some(gpu) = pod.annotations.get(ANNOTATION) {
-                    self.left.remove(gpu);
+                    self.released_gpus.remove(gpu);
                 }
                 let before = self.by_name.insert(pod.name.clone(), pod.clone());
                 if before.is_some_and(|before| before.uid != pod.uid) {
@@ -99,7 +99,7 @@ impl Pods {
                 // The next pod of this name is a replacement.
                 if let Some(pod) = self.by_name.get_mut(&name) {
                     if let Some(gpu) = pod.annotations.get(ANNOTATION).filter(|gpu| !gpu.is_empty()) {
-                        self.left.add(gpu.clone(), Instant::now());
+                        self.released_gpus.add(gpu.clone(), Instant::now());
                     }
                     if pod.annotations.get(ANNOTATION) == pod.annotations.get(RESERVATION_WANTED_GPU) {
                         pod.annotations.remove(RESERVATION_WANTED_GPU);
@@ -119,34 +119,34 @@ impl Pods {
 
     /// What reservations should get and have not got. One that got another GPU is removed and comes again: the wish outlives it, so that
     /// it is known before the kubelet asks.
-    fn wished(&self) -> BTreeSet<String> {
-        let wishing = self
+    fn wanted_gpus(&self) -> BTreeSet<String> {
+        let wanting = self
             .by_name
             .values()
             .filter_map(|pod| Some((pod, pod.annotations.get(RESERVATION_WANTED_GPU)?)));
-        wishing
+        wanting
             .filter(|(pod, wanted)| pod.annotations.get(ANNOTATION) != Some(wanted))
             .map(|(_, wanted)| wanted.clone())
             .collect()
     }
 
-    fn wishes(&self) -> Wishes {
-        Wishes {
-            wished: self.wished(),
-            left: self.left.clone(),
+    fn hints(&self) -> AllocationHints {
+        AllocationHints {
+            wanted_gpus: self.wanted_gpus(),
+            released_gpus: self.released_gpus.clone(),
         }
     }
 
     /// Which pods can be annotated, and with what. A replaced pod's device must be seen twice.
-    fn decide(&mut self, namespace: &str, holdings: &[Holding]) -> Vec<(PodMeta, String)> {
+    fn decide(&mut self, namespace: &str, allocations: &[DeviceAllocation]) -> Vec<(PodMeta, String)> {
         let mut decided = Vec::new();
         let waiting: Vec<PodMeta> = self.waiting().cloned().collect();
         for pod in waiting {
-            let own = holdings
+            let own = allocations
                 .iter()
-                .filter(|holding| holding.namespace == namespace && holding.pod == pod.name);
+                .filter(|allocation| allocation.namespace == namespace && allocation.pod == pod.name);
             let gpus: BTreeSet<&str> = own
-                .flat_map(|holding| holding.device_ids.iter().map(|id| unreplicated(id)))
+                .flat_map(|allocation| allocation.device_ids.iter().map(|id| device_uuid(id)))
                 .collect();
             let [gpu] = gpus.into_iter().collect::<Vec<_>>()[..] else {
                 continue;
@@ -160,7 +160,7 @@ impl Pods {
     }
 
     fn annotated(&mut self, name: &str, gpu: &str) {
-        self.left.remove(gpu);
+        self.released_gpus.remove(gpu);
         self.replaced.remove(name);
         if let Some(pod) = self.by_name.get_mut(name) {
             pod.annotations.insert(ANNOTATION.to_owned(), gpu.to_owned());
@@ -169,33 +169,33 @@ impl Pods {
 }
 
 /// Runs until the agent stops.
-pub async fn keep(client: Client, duty: Duty, wishes: watch::Sender<Wishes>) {
-    let mut changes = pin!(client.watch_pods(&duty.namespace, &duty.node));
+pub async fn run(client: Client, config: AnnotatorConfig, hints: watch::Sender<AllocationHints>) {
+    let mut changes = pin!(client.watch_pods(&config.namespace, &config.node));
     let mut pods = Pods::default();
     loop {
-        let now = pods.wishes();
-        wishes.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
+        let now = pods.hints();
+        hints.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
         let anyone_waits = pods.waiting().next().is_some();
         tokio::select! {
             change = changes.next() => match change {
                 Some(change) => pods.apply(change),
                 None => return,
             },
-            () = tokio::time::sleep(duty.pace), if anyone_waits => look(&client, &duty, &mut pods).await,
+            () = tokio::time::sleep(config.pace), if anyone_waits => look(&client, &config, &mut pods).await,
         }
     }
 }
 
-async fn look(client: &Client, duty: &Duty, pods: &mut Pods) {
-    let holdings = match podresources::list(&duty.pod_resources).await {
-        Ok(holdings) => holdings,
+async fn look(client: &Client, config: &AnnotatorConfig, pods: &mut Pods) {
+    let allocations = match podresources::list(&config.pod_resources).await {
+        Ok(allocations) => allocations,
         Err(error) => {
             tracing::warn!(%error, "a reservation pod waits, but the kubelet does not say what it holds");
             return;
         }
     };
-    for (pod, gpu) in pods.decide(&duty.namespace, &holdings) {
-        match client.annotate_pod(&duty.namespace, &pod, ANNOTATION, &gpu).await {
+    for (pod, gpu) in pods.decide(&config.namespace, &allocations) {
+        match client.annotate_pod(&config.namespace, &pod, ANNOTATION, &gpu).await {
             Ok(()) => {
                 tracing::info!(pod = pod.name, gpu, "wrote the GPU of a reservation pod");
                 pods.annotated(&pod.name, &gpu);
@@ -219,8 +219,8 @@ mod tests {
         })
     }
 
-    fn held(pod: &str, ids: &[&str]) -> Holding {
-        Holding {
+    fn held(pod: &str, ids: &[&str]) -> DeviceAllocation {
+        DeviceAllocation {
             namespace: NS.into(),
             pod: pod.into(),
             container: "resource-reservation".into(),
@@ -229,8 +229,8 @@ mod tests {
         }
     }
 
-    fn decide(pods: &mut Pods, holdings: &[Holding]) -> Vec<(String, String)> {
-        pods.decide(NS, holdings)
+    fn decide(pods: &mut Pods, allocations: &[DeviceAllocation]) -> Vec<(String, String)> {
+        pods.decide(NS, allocations)
             .into_iter()
             .map(|(pod, gpu)| (pod.name, gpu))
             .collect()
@@ -265,16 +265,16 @@ mod tests {
         };
         let wish = BTreeSet::from(["GPU-2".to_owned()]);
         pods.apply(anew("1"));
-        assert_eq!(pods.wished(), wish);
+        assert_eq!(pods.wanted_gpus(), wish);
         pods.annotated("a", "GPU-1");
-        assert_eq!(pods.wished(), wish, "it got another one");
+        assert_eq!(pods.wanted_gpus(), wish, "it got another one");
         pods.apply(PodChange::Gone("a".into()));
-        assert_eq!(pods.wished(), wish, "it will come again");
+        assert_eq!(pods.wanted_gpus(), wish, "it will come again");
         pods.apply(anew("2"));
         pods.annotated("a", "GPU-2");
-        assert!(pods.wished().is_empty());
+        assert!(pods.wanted_gpus().is_empty());
         pods.apply(PodChange::Gone("a".into()));
-        assert!(pods.wished().is_empty(), "nobody needs it any more");
+        assert!(pods.wanted_gpus().is_empty(), "nobody needs it any more");
     }
 
     #[tokio::test(start_paused = true)]
@@ -282,17 +282,24 @@ mod tests {
         let mut pods = Pods::default();
         pods.apply(pod("a", "1"));
         pods.annotated("a", "GPU-1");
-        assert!(pods.left.lately(Instant::now()).is_empty());
+        assert!(pods.released_gpus.recent(Instant::now()).is_empty());
         pods.apply(PodChange::Gone("a".into()));
-        let left = BTreeSet::from(["GPU-1".to_owned()]);
-        assert_eq!(pods.left.lately(Instant::now()), left);
+        let released_gpus = BTreeSet::from(["GPU-1".to_owned()]);
+        assert_eq!(pods.released_gpus.recent(Instant::now()), released_gpus);
         pods.apply(pod("a", "2"));
-        assert_eq!(pods.left.lately(Instant::now()), left, "it has not got it yet");
+        assert_eq!(
+            pods.released_gpus.recent(Instant::now()),
+            released_gpus,
+            "it has not got it yet"
+        );
         pods.annotated("a", "GPU-1");
-        assert!(pods.left.lately(Instant::now()).is_empty());
+        assert!(pods.released_gpus.recent(Instant::now()).is_empty());
         pods.apply(PodChange::Gone("a".into()));
-        tokio::time::advance(LEFT_SECONDS_MAX).await;
-        assert!(pods.left.lately(Instant::now()).is_empty(), "nobody needs it any more");
+        tokio::time::advance(RELEASED_SECONDS_MAX).await;
+        assert!(
+            pods.released_gpus.recent(Instant::now()).is_empty(),
+            "nobody needs it any more"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use kai_gpu::Inventory;
 use kai_gpu::linker::Machine;
 
 use super::cdi::{self, Device, DeviceNode, Edits, Mount, Spec};
-use super::files::{DriverFiles, Node, Reach};
+use super::files::{DriverFiles, LibraryPlacement, Node};
 
 /// Our own kind: two specs that name the same device make a runtime refuse both, so `nvidia.com/gpu` is left to NVIDIA's tools.
 pub const KIND: &str = "kai.scheduler/gpu";
@@ -28,7 +28,7 @@ pub fn qualified(identity: &str) -> String {
 
 /// Everything a spec is made of.
 #[derive(Debug, Clone)]
-pub struct Ingredients<'a> {
+pub struct SpecInputs<'a> {
     /// The devices.
     pub inventory: &'a Inventory,
     /// What the host has for them.
@@ -42,7 +42,7 @@ pub struct Ingredients<'a> {
 }
 
 /// The spec of this host, or `None` if it has no devices.
-pub fn spec(of: &Ingredients) -> Option<Spec> {
+pub fn spec(of: &SpecInputs) -> Option<Spec> {
     let mut devices: Vec<Device> = Vec::new();
     let mut all = BTreeSet::new();
     for device in &of.inventory.devices {
@@ -90,13 +90,19 @@ pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
         });
     };
     for library in &files.libraries {
-        if matches!(library.reach, Reach::OwnPath | Reach::LinkerAndOwnPath) {
+        if matches!(
+            library.placement,
+            LibraryPlacement::HostPath | LibraryPlacement::LinkerDirsAndHostPath
+        ) {
             add(&driver(&library.path), library.path.clone(), &FILE_OPTIONS);
             for link in &library.links {
                 add(&driver(&library.path), link.clone(), &FILE_OPTIONS);
             }
         }
-        if matches!(library.reach, Reach::Linker | Reach::LinkerAndOwnPath) {
+        if matches!(
+            library.placement,
+            LibraryPlacement::LinkerDirs | LibraryPlacement::LinkerDirsAndHostPath
+        ) {
             for directory in linker_dirs(machine) {
                 for name in &library.names {
                     add(&driver(&library.path), format!("{directory}/{name}"), &FILE_OPTIONS);
@@ -125,7 +131,7 @@ fn linker_dirs(machine: Machine) -> [String; 2] {
 }
 
 /// All nodes for one identity: those that all share, then its own; each once.
-pub fn nodes_of(of: &Ingredients, uuid: &str) -> Vec<Node> {
+pub fn nodes_of(of: &SpecInputs, uuid: &str) -> Vec<Node> {
     let own = of.nodes.get(uuid).map(Vec::as_slice).unwrap_or_default();
     let unique: BTreeSet<Node> = of.files.shared_nodes.iter().chain(own).cloned().collect();
     unique.into_iter().collect()

@@ -9,10 +9,10 @@ use kai_gpu::{DeviceKind, Inventory, PlatformKind};
 use super::cdi::Spec;
 use super::collect::{Search, collect};
 use super::driver_volume::DriverVolumes;
-use super::files::{DriverFiles, Library, Node, Reach};
+use super::files::{DriverFiles, Library, LibraryPlacement, Node};
+use super::host_root::HostRoot;
 use super::nodes;
-use super::rooted::Rooted;
-use super::spec::{Ingredients, spec};
+use super::spec::{SpecInputs, spec};
 use super::store::{CdiDir, Written};
 use crate::Error;
 use crate::allocator::inject::{Injection, Mode};
@@ -22,7 +22,7 @@ const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mo
 
 /// Where and how to inject.
 #[derive(Debug, Clone)]
-pub struct Volume {
+pub struct DriverFileInjector {
     /// Which way.
     pub mode: Mode,
     /// How driver files are found.
@@ -37,7 +37,7 @@ pub struct Volume {
 
 /// What was found and what follows from it: the decision, before anything is written.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct InjectionPlan {
     /// The driver's files.
     pub files: DriverFiles,
     /// The CDI spec; `None` without devices.
@@ -51,7 +51,7 @@ pub type Fingerprint = Vec<(String, Option<(u64, i64, i64)>)>;
 
 /// What came of writing it.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct InjectionResult {
     /// How containers are served from now on.
     pub injection: Injection,
     /// Name of the driver volume in use.
@@ -62,9 +62,9 @@ pub struct Outcome {
     pub changed: bool,
 }
 
-impl Volume {
+impl DriverFileInjector {
     /// Looks at the host and decides. Reads only.
-    pub fn look(&self, inventory: &Inventory) -> Prepared {
+    pub fn plan(&self, inventory: &Inventory) -> InjectionPlan {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
         let nodes = if inventory.platform.kind == PlatformKind::Fake {
@@ -74,12 +74,12 @@ impl Volume {
             }
             fake_nodes(inventory)
         } else {
-            let found = nodes::of_devices(&self.search.roots, inventory, &files);
+            let found = nodes::device_nodes(&self.search.roots, inventory, &files);
             files.warnings.extend(found.warnings);
             found.by_uuid
         };
         let machine = self.search.machine;
-        let spec = spec(&Ingredients {
+        let spec = spec(&SpecInputs {
             inventory,
             files: &files,
             nodes: &nodes,
@@ -87,16 +87,16 @@ impl Volume {
             env,
         });
         let warnings = files.warnings.clone();
-        Prepared { files, spec, warnings }
+        InjectionPlan { files, spec, warnings }
     }
 
     /// Writes what was decided.
-    pub fn prepare(&self, inventory: &Inventory, prepared: &Prepared) -> Outcome {
+    pub fn apply(&self, inventory: &Inventory, plan: &InjectionPlan) -> InjectionResult {
         let cdi = CdiDir::new(&self.cdi_dir);
-        let Some(spec) = &prepared.spec else {
+        let Some(spec) = &plan.spec else {
             let error = cdi.remove().err();
             let injection = Injection::Impossible(NO_NODES.to_owned());
-            return Outcome {
+            return InjectionResult {
                 injection,
                 volume: None,
                 error,
@@ -104,14 +104,14 @@ impl Volume {
             };
         };
         match self.mode {
-            Mode::Cdi => self.by_cdi(&cdi, spec),
+            Mode::Cdi => self.apply_cdi(&cdi, spec),
             Mode::Mounts => {
                 let removed = cdi.remove();
                 let volumes = DriverVolumes::new(&self.volume_dir);
-                let built = volumes.prepare(&prepared.files, &Rooted::new(&self.search.roots.driver));
+                let built = volumes.prepare(&plan.files, &HostRoot::new(&self.search.roots.driver));
                 let (volume, error) = match built {
                     // A volume without files would only hide what an image has there.
-                    Ok(name) if prepared.files.libraries.is_empty() && prepared.files.binaries.is_empty() => {
+                    Ok(name) if plan.files.libraries.is_empty() && plan.files.binaries.is_empty() => {
                         let _ = name;
                         (None, None)
                     }
@@ -123,7 +123,7 @@ impl Volume {
                     spec: Box::new(spec.clone()),
                     volume: path,
                 };
-                Outcome {
+                InjectionResult {
                     injection,
                     volume,
                     error: error.or(removed.err()),
@@ -133,9 +133,9 @@ impl Volume {
             Mode::Envvar => {
                 let error = cdi.remove().err();
                 let injection = Injection::Envvar {
-                    visible: visible(inventory),
+                    visible: visible_device_names(inventory),
                 };
-                Outcome {
+                InjectionResult {
                     injection,
                     volume: None,
                     error,
@@ -146,11 +146,11 @@ impl Volume {
     }
 
     /// If the spec can't be written, but one is there that names all devices, that one serves; else the same edits go without CDI.
-    fn by_cdi(&self, cdi: &CdiDir, spec: &Spec) -> Outcome {
+    fn apply_cdi(&self, cdi: &CdiDir, spec: &Spec) -> InjectionResult {
         match cdi.write(spec) {
             Ok(written) => {
                 let changed = written == Written::Changed;
-                Outcome {
+                InjectionResult {
                     injection: Injection::Cdi,
                     volume: None,
                     error: None,
@@ -164,7 +164,7 @@ impl Volume {
                     volume: None,
                 };
                 let injection = if resolvable { Injection::Cdi } else { without() };
-                Outcome {
+                InjectionResult {
                     injection,
                     volume: None,
                     error: Some(error),
@@ -185,10 +185,10 @@ impl Volume {
         self.remove_volumes(&BTreeSet::new())
     }
 
-    /// Changes whenever the driver on the host may have: cheap to ask, unlike [`Volume::look`].
+    /// Changes whenever the driver on the host may have: cheap to ask, unlike [`DriverFileInjector::plan`].
     pub fn fingerprint(&self) -> Fingerprint {
         use std::os::unix::fs::MetadataExt;
-        let driver = Rooted::new(&self.search.roots.driver);
+        let driver = HostRoot::new(&self.search.roots.driver);
         let mut paths: Vec<String> = super::collect::library_dirs(&self.search);
         paths.push("/etc/ld.so.cache".to_owned());
         paths.extend(
@@ -203,14 +203,16 @@ impl Volume {
             let facts = std::fs::metadata(path).ok()?;
             Some((facts.ino(), facts.mtime(), facts.mtime_nsec()))
         };
-        let driver_files = paths.into_iter().map(|path| (path.clone(), facts(driver.seen(&path))));
+        let driver_files = paths
+            .into_iter()
+            .map(|path| (path.clone(), facts(driver.local_path(&path))));
         let own_files = own.into_iter().map(|path| (path.display().to_string(), facts(path)));
         driver_files.chain(own_files).chain([(version, None)]).collect()
     }
 }
 
 /// What NVIDIA's runtime calls each device: UUIDs, except for a Tegra's own GPU, where it knows only the index.
-pub(crate) fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
+pub(crate) fn visible_device_names(inventory: &Inventory) -> BTreeMap<String, String> {
     let integrated = inventory
         .devices
         .iter()
@@ -221,8 +223,8 @@ pub(crate) fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
 }
 
 /// The spec of devices that do not exist, on a host without driver files.
-pub(crate) fn stand_in_spec(inventory: &Inventory) -> Option<Spec> {
-    spec(&Ingredients {
+pub(crate) fn fake_spec(inventory: &Inventory) -> Option<Spec> {
+    spec(&SpecInputs {
         inventory,
         files: &DriverFiles::default(),
         nodes: &fake_nodes(inventory),
@@ -259,6 +261,6 @@ fn fake_library(path: &str) -> Library {
         path: path.to_owned(),
         names,
         links: Vec::new(),
-        reach: Reach::Linker,
+        placement: LibraryPlacement::LinkerDirs,
     }
 }

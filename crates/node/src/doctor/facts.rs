@@ -11,13 +11,13 @@ use kai_gpu::{Driver, Inventory, PlatformKind};
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
-use crate::agent::files::Identity;
+use crate::agent::files::IntegratedGpuIdentity;
+use crate::driver_files::cdi::Spec;
+use crate::driver_files::csv::{self, BASE_FILES};
+use crate::driver_files::files::DriverFiles;
+use crate::driver_files::host_root::HostRoot;
+use crate::driver_files::{collect, spec, store};
 use crate::health;
-use crate::volume::cdi::Spec;
-use crate::volume::csv::{self, BASE_FILES};
-use crate::volume::files::DriverFiles;
-use crate::volume::rooted::Rooted;
-use crate::volume::{collect, spec, store};
 
 /// The cluster is asked for this long at most: a doctor must answer where nothing works.
 const CLUSTER_SECONDS_MAX: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub struct Facts {
     /// Devices, or the driver's error with its remedy.
     pub inventory: Option<Result<Inventory, (String, String)>>,
     /// GPUs that are listed but do not answer.
-    pub silent: Vec<SilentGpu>,
+    pub unresponsive: Vec<UnresponsiveGpu>,
     /// Driver files.
     pub files: DriverFiles,
     /// Spec files in CDI directories: path, and whether it can be read.
@@ -63,7 +63,7 @@ pub struct Facts {
 
 /// A GPU that is listed but does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SilentGpu {
+pub struct UnresponsiveGpu {
     /// Its UUID.
     pub uuid: String,
     /// What came back instead of an answer.
@@ -134,9 +134,9 @@ const CONTAINERD_CONFIGS: [&str; 3] = [
 const TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
 
 /// Looks at everything.
-pub fn look(args: &Args) -> Result<Facts, Error> {
+pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
     let roots = args.host.roots();
-    let host = Rooted::new(&roots.host);
+    let host = HostRoot::new(&roots.host);
     let mut facts = Facts {
         in_container: host.exists("/.dockerenv") || host.exists("/run/secrets/kubernetes.io"),
         ..Facts::default()
@@ -144,7 +144,7 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
     let seed = args.node_name.clone().unwrap_or_default();
     let mut options = args.host.open_options(&seed)?;
     // Under the name that the node agent gave it, if it ran here.
-    options.integrated_uuid = Identity::new(&roots.in_host(STATE_DIR), &roots).load();
+    options.integrated_uuid = IntegratedGpuIdentity::new(&roots.in_host(STATE_DIR), &roots).load();
     match kai_gpu::open(options) {
         Ok(opened) => {
             let listed = opened
@@ -152,7 +152,7 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
                 .devices()
                 .map_err(|error| (error.to_string(), error.remedy().to_owned()));
             if let Ok(inventory) = &listed {
-                facts.silent = silent(&*opened.driver, inventory);
+                facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
             } else {
                 // Files can be judged even if the driver does not answer.
@@ -170,8 +170,8 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
         }
         Err(error) => facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned()))),
     }
-    look_at_specs(&host, &mut facts);
-    look_at_runtime(&host, &mut facts);
+    collect_specs(&host, &mut facts);
+    collect_runtime(&host, &mut facts);
     if facts
         .detection
         .as_ref()
@@ -190,16 +190,16 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
     facts.images = args
         .images
         .iter()
-        .map(|image| (image.clone(), imported(&host, image)))
+        .map(|image| (image.clone(), image_in_store(&host, image)))
         .collect();
-    facts.cluster = look_at_cluster(args);
+    facts.cluster = collect_cluster(args);
     Ok(facts)
 }
 
-fn silent(driver: &dyn Driver, inventory: &Inventory) -> Vec<SilentGpu> {
+fn unresponsive_gpus(driver: &dyn Driver, inventory: &Inventory) -> Vec<UnresponsiveGpu> {
     let asked = inventory.devices.iter().filter_map(|device| {
-        let error = health::ask(driver, &device.uuid).err()?;
-        Some(SilentGpu {
+        let error = health::probe(driver, &device.uuid).err()?;
+        Some(UnresponsiveGpu {
             uuid: device.uuid.clone(),
             error: error.to_string(),
             remedy: error.remedy().to_owned(),
@@ -208,7 +208,7 @@ fn silent(driver: &dyn Driver, inventory: &Inventory) -> Vec<SilentGpu> {
     asked.collect()
 }
 
-fn look_at_specs(host: &Rooted, facts: &mut Facts) {
+fn collect_specs(host: &HostRoot, facts: &mut Facts) {
     for directory in ["/etc/cdi", store::CDI_DIR] {
         for name in host.list(directory) {
             let path = format!("{directory}/{name}");
@@ -235,7 +235,7 @@ fn look_at_specs(host: &Rooted, facts: &mut Facts) {
     }
 }
 
-fn look_at_runtime(host: &Rooted, facts: &mut Facts) {
+fn collect_runtime(host: &HostRoot, facts: &mut Facts) {
     for (name, directory) in [("k3s", "/var/lib/rancher/k3s"), ("rke2", "/var/lib/rancher/rke2")] {
         if host.exists(directory) {
             facts.k3s = Some(name.to_owned());
@@ -265,7 +265,7 @@ fn look_at_runtime(host: &Rooted, facts: &mut Facts) {
 }
 
 /// What containerd imports, in the order in which it goes: a file, or all of a directory (`/etc/containerd/conf.d/*.toml`).
-fn imports(host: &Rooted, config: &str, text: &str) -> Vec<(String, String)> {
+fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
     let Some(value) = toml::value(text, "", "imports") else {
         return Vec::new();
     };
@@ -294,10 +294,10 @@ fn imports(host: &Rooted, config: &str, text: &str) -> Vec<(String, String)> {
 
 /// The version of containerd, without running anything: the distribution's package, or what the program has in itself. k3s and RKE2 bring
 /// their own, whatever package is installed beside it.
-fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
+fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> {
     let in_program = |path: &str| {
         let path = host.resolve(path)?;
-        go_build::containerd_version(&host.seen(&path))
+        go_build::containerd_version(&host.local_path(&path))
     };
     if let Some(name) = bundled {
         let base = format!("/var/lib/rancher/{name}");
@@ -326,7 +326,7 @@ fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
 }
 
 /// Whether an image is on the node, as far as files tell: archives that k3s imports at start, and its store's metadata.
-fn imported(host: &Rooted, image: &str) -> Option<bool> {
+fn image_in_store(host: &HostRoot, image: &str) -> Option<bool> {
     let stores = [
         "/var/lib/rancher/k3s/agent/containerd",
         "/var/lib/rancher/rke2/agent/containerd",
@@ -360,7 +360,7 @@ fn full_names(image: &str) -> Vec<String> {
     vec![full, tagged]
 }
 
-fn look_at_cluster(args: &Args) -> ClusterView {
+fn collect_cluster(args: &Args) -> ClusterView {
     let given = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     let access = match &args.kubeconfig {
         Some(path) => Access::Kubeconfig(path.clone()),

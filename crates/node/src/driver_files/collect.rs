@@ -7,8 +7,8 @@ use kai_gpu::linker::integrity::{self, Defect};
 use kai_gpu::linker::{Machine, elf, ldcache};
 use kai_gpu::{Inventory, PlatformKind, Roots};
 
-use super::files::{DriverFiles, Library, Reach};
-use super::rooted::Rooted;
+use super::files::{DriverFiles, Library, LibraryPlacement};
+use super::host_root::HostRoot;
 use super::{nodes, tegra};
 
 /// Libraries by the part before `.so`, for computing, managing and video. Graphics needs a display and is left to the image.
@@ -85,7 +85,7 @@ impl Search {
 pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
     let mut files = match inventory.platform.kind {
         PlatformKind::Tegra => tegra::collect(search, inventory),
-        PlatformKind::Nvml | PlatformKind::Wsl => ordinary(search, inventory),
+        PlatformKind::Nvml | PlatformKind::Wsl => collect_standard(search, inventory),
         PlatformKind::Fake | PlatformKind::None => DriverFiles::default(),
     };
     files.host_prefix = search.driver_root_on_host.clone();
@@ -93,8 +93,8 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
     files
 }
 
-fn ordinary(search: &Search, inventory: &Inventory) -> DriverFiles {
-    let root = Rooted::new(&search.roots.driver);
+fn collect_standard(search: &Search, inventory: &Inventory) -> DriverFiles {
+    let root = HostRoot::new(&search.roots.driver);
     let mut files = DriverFiles {
         version: inventory.driver_version.clone(),
         ..DriverFiles::default()
@@ -126,18 +126,18 @@ fn ordinary(search: &Search, inventory: &Inventory) -> DriverFiles {
             .filter(|name| name.starts_with("gsp") && name.ends_with(".bin"));
         files.data = images.map(|name| format!("{firmware}/{name}")).collect();
     }
-    let host = Rooted::new(&search.roots.host);
+    let host = HostRoot::new(&search.roots.host);
     files.sockets = SOCKETS
         .iter()
         .filter(|path| host.exists(path))
         .map(|path| (*path).to_owned())
         .collect();
-    files.shared_nodes = nodes::shared(&search.roots);
+    files.shared_nodes = nodes::shared_nodes(&search.roots);
     files
 }
 
 /// Paths that may be driver libraries: what the cache knows, and what lies in the usual directories.
-fn candidates(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> BTreeSet<String> {
+fn candidates(search: &Search, root: &HostRoot, warnings: &mut Vec<String>) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     match root.bytes("/etc/ld.so.cache").map(|bytes| ldcache::parse(&bytes)) {
         Some(Ok(entries)) => paths.extend(
@@ -181,7 +181,7 @@ fn is_wanted(name: &str) -> bool {
 /// One entry per regular file, with all the names that lead to it.
 fn libraries(
     search: &Search,
-    root: &Rooted,
+    root: &HostRoot,
     candidates: BTreeSet<String>,
     driver_version: Option<&str>,
     warnings: &mut Vec<String>,
@@ -209,14 +209,14 @@ fn libraries(
         if !is_whole(root, &path, warnings) {
             continue;
         }
-        match elf::read(&root.seen(&path)) {
+        match elf::read(&root.local_path(&path)) {
             Ok(Some(elf)) if elf.machine == search.machine => {
                 // The same file may be listed through two directories (/lib64 and /usr/lib64 are often one).
                 libraries.push(Library {
                     names: names(&path, elf.soname, aliases),
                     path,
                     links: Vec::new(),
-                    reach: Reach::Linker,
+                    placement: LibraryPlacement::LinkerDirs,
                 });
             }
             Ok(Some(_)) => {}
@@ -229,8 +229,8 @@ fn libraries(
 
 /// Whether a library has all the bytes that its headers name. A container that loads one that has not dies by SIGBUS; without it the program
 /// says what it misses.
-pub(super) fn is_whole(root: &Rooted, path: &str, warnings: &mut Vec<String>) -> bool {
-    match integrity::check_file(&root.seen(path)) {
+pub(super) fn is_whole(root: &HostRoot, path: &str, warnings: &mut Vec<String>) -> bool {
+    match integrity::check_file(&root.local_path(path)) {
         Err(defect @ Defect::CutOff { .. }) => {
             warnings.push(format!(
                 "{path} is left out, because {defect}: reinstall the driver package that owns it"
@@ -261,7 +261,7 @@ pub(super) fn names(path: &str, soname: Option<String>, aliases: BTreeSet<String
     names
 }
 
-pub(super) fn binaries(root: &Rooted) -> Vec<String> {
+pub(super) fn binaries(root: &HostRoot) -> Vec<String> {
     let find = |name: &&str| {
         BINARY_DIRS
             .iter()

@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::files::{DriverFiles, Reach};
-use super::rooted::Rooted;
+use super::files::{DriverFiles, LibraryPlacement};
+use super::host_root::HostRoot;
 use crate::Error;
 
 /// Where images made for NVIDIA's old volume plugin look: `PATH` and `LD_LIBRARY_PATH` of CUDA images name it already.
@@ -34,7 +34,11 @@ pub struct Part {
 /// What a volume would hold.
 pub fn parts(files: &DriverFiles) -> Vec<Part> {
     let mut parts = BTreeSet::new();
-    for library in files.libraries.iter().filter(|library| library.reach != Reach::OwnPath) {
+    for library in files
+        .libraries
+        .iter()
+        .filter(|library| library.placement != LibraryPlacement::HostPath)
+    {
         for name in &library.names {
             parts.insert(Part {
                 from: library.path.clone(),
@@ -66,7 +70,7 @@ impl DriverVolumes {
     }
 
     /// Builds the volume of these files unless it is there, and returns its name.
-    pub fn prepare(&self, files: &DriverFiles, root: &Rooted) -> Result<String, Error> {
+    pub fn prepare(&self, files: &DriverFiles, root: &HostRoot) -> Result<String, Error> {
         let parts = parts(files);
         let name = volume_name(files, &parts, root);
         let target = self.directory.join(&name);
@@ -98,7 +102,7 @@ impl DriverVolumes {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            let ours = name.starts_with(PARTIAL_PREFIX) || entry.path().join(MARK).is_file();
+            let ours = name.starts_with(PARTIAL_PREFIX) || entry.path().join(MARKER_FILE).is_file();
             if ours && !kept.contains(&name) {
                 let path = entry.path();
                 fs::remove_dir_all(&path).map_err(|source| Error::DriverVolume { path, source })?;
@@ -109,13 +113,13 @@ impl DriverVolumes {
 }
 
 /// Tells our volumes from whatever else may be in the directory.
-const MARK: &str = ".kai-driver-volume";
+const MARKER_FILE: &str = ".kai-driver-volume";
 
 /// Version plus a digest of what the files are (size and time), so that files replaced under one version make a new volume.
-fn volume_name(files: &DriverFiles, parts: &[Part], root: &Rooted) -> String {
+fn volume_name(files: &DriverFiles, parts: &[Part], root: &HostRoot) -> String {
     let mut words: Vec<String> = Vec::new();
     for part in parts {
-        let facts = fs::metadata(root.seen(&part.from));
+        let facts = fs::metadata(root.local_path(&part.from));
         let (size, changed) = facts.map_or((0, 0), |facts| (facts.size(), facts.mtime()));
         words.push(format!("{}:{}:{size}:{changed}", part.from, part.to));
     }
@@ -124,7 +128,7 @@ fn volume_name(files: &DriverFiles, parts: &[Part], root: &Rooted) -> String {
     format!("{}-{}", files.version.as_deref().unwrap_or("unknown"), &digest[..8])
 }
 
-fn build(partial: &Path, parts: &[Part], root: &Rooted) -> io::Result<()> {
+fn build(partial: &Path, parts: &[Part], root: &HostRoot) -> io::Result<()> {
     if partial.exists() {
         fs::remove_dir_all(partial)?;
     }
@@ -132,14 +136,14 @@ fn build(partial: &Path, parts: &[Part], root: &Rooted) -> io::Result<()> {
         fs::create_dir_all(partial.join(directory))?;
     }
     for part in parts {
-        let (from, to) = (root.seen(&part.from), partial.join(&part.to));
+        let (from, to) = (root.local_path(&part.from), partial.join(&part.to));
         // A hard link costs nothing, but only works inside one file system; and it keeps the old file alive after an upgrade.
         if fs::hard_link(&from, &to).is_err() {
             fs::copy(&from, &to)?;
         }
     }
     fs::set_permissions(partial, fs::Permissions::from_mode(0o755))?;
-    fs::write(partial.join(MARK), "")
+    fs::write(partial.join(MARKER_FILE), "")
 }
 
 #[cfg(test)]
@@ -160,7 +164,7 @@ mod tests {
                 path: "/usr/lib/libcuda.so.550.1".into(),
                 names: vec!["libcuda.so.550.1".into(), "libcuda.so.1".into()],
                 links: Vec::new(),
-                reach: Reach::Linker,
+                placement: LibraryPlacement::LinkerDirs,
             }],
             binaries: vec!["/usr/bin/nvidia-smi".into()],
             ..DriverFiles::default()
@@ -173,7 +177,7 @@ mod tests {
         let (host, files) = host("one");
         let place = tempfile::tempdir().unwrap();
         let volumes = DriverVolumes::new(place.path());
-        let root = Rooted::new(host.path());
+        let root = HostRoot::new(host.path());
         let first = volumes.prepare(&files, &root).unwrap();
         assert!(first.starts_with("550.1-"));
         assert_eq!(volumes.prepare(&files, &root).unwrap(), first);
@@ -204,7 +208,7 @@ mod tests {
         files.binaries.push("/usr/bin/missing".into());
         let place = tempfile::tempdir().unwrap();
         let volumes = DriverVolumes::new(place.path());
-        assert!(volumes.prepare(&files, &Rooted::new(host.path())).is_err());
+        assert!(volumes.prepare(&files, &HostRoot::new(host.path())).is_err());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
 

@@ -14,10 +14,10 @@ use super::files::{DriverFiles, Node};
 const SHARED: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
 /// The nodes of the ordinary driver that exist, with their groups.
-pub fn shared(roots: &Roots) -> Vec<Node> {
+pub fn shared_nodes(roots: &Roots) -> Vec<Node> {
     SHARED
         .iter()
-        .filter_map(|name| existing(roots, &format!("/dev/{name}")))
+        .filter_map(|name| existing_node(roots, &format!("/dev/{name}")))
         .collect()
 }
 
@@ -31,7 +31,7 @@ pub struct NodesById {
 }
 
 /// Finds the nodes of every GPU and MIG device.
-pub fn of_devices(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> NodesById {
+pub fn device_nodes(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> NodesById {
     let caps = mig_minors(&fs::read_to_string(roots.proc.join("driver/nvidia-caps/mig-minors")).unwrap_or_default());
     let mut found = NodesById::default();
     for device in &inventory.devices {
@@ -57,7 +57,7 @@ pub fn of_devices(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> 
 
 fn discrete(roots: &Roots, device: &Device, warnings: &mut Vec<String>) -> Vec<Node> {
     let path = format!("/dev/nvidia{}", device.minor.unwrap_or(device.index));
-    let mut nodes = vec![existing(roots, &path).unwrap_or_else(|| {
+    let mut nodes = vec![existing_node(roots, &path).unwrap_or_else(|| {
         warnings.push(format!(
             "GPU {} has no {path}: run nvidia-modprobe -c 0 -u on the host",
             device.index
@@ -70,7 +70,7 @@ fn discrete(roots: &Roots, device: &Device, warnings: &mut Vec<String>) -> Vec<N
         nodes.extend(
             drm_names(&drm)
                 .iter()
-                .filter_map(|name| existing(roots, &format!("/dev/dri/{name}"))),
+                .filter_map(|name| existing_node(roots, &format!("/dev/dri/{name}"))),
         );
     }
     nodes
@@ -126,7 +126,7 @@ fn mig_caps(
         match caps.get(&key) {
             Some(minor) => {
                 let path = format!("/dev/nvidia-caps/nvidia-cap{minor}");
-                nodes.push(existing(roots, &path).unwrap_or_else(|| Node::open(path)));
+                nodes.push(existing_node(roots, &path).unwrap_or_else(|| Node::open(path)));
             }
             None => warnings.push(format!(
                 "MIG device {} has no entry {key} in /proc/driver/nvidia-caps/mig-minors",
@@ -148,7 +148,7 @@ fn mig_minors(text: &str) -> BTreeMap<String, u32> {
 }
 
 /// The node, if it is there.
-pub fn existing(roots: &Roots, path: &str) -> Option<Node> {
+pub fn existing_node(roots: &Roots, path: &str) -> Option<Node> {
     let seen = roots.dev.join(path.strip_prefix("/dev/")?);
     let facts = fs::metadata(seen).ok()?;
     Some(Node {
