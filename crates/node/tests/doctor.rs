@@ -322,6 +322,24 @@ async fn cdi_is_off() {
 }
 
 #[tokio::test]
+async fn a_malformed_config_is_a_problem_and_nothing_is_concluded_from_it() {
+    let config = format!("{K3S}/config.toml");
+    let node = Node::jetson()
+        .with(&config, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'\n")
+        .with(TOOLKIT, "[nvidia-container-runtime]\nmode = auto\n");
+    let (report, text) = node.report().await;
+    assert_eq!(report.exit_code(), 1, "{text}");
+    for path in [config.as_str(), TOOLKIT] {
+        assert!(text.contains(&format!("/{path} is not valid TOML: line 2: ")), "{text}");
+    }
+    let subjects: Vec<&str> = report.findings.iter().map(|finding| finding.subject.as_str()).collect();
+    assert!(
+        !subjects.contains(&"cdi") && !subjects.contains(&"toolkit mode"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
 async fn runtime_classes() {
     let labels = [("nvidia.com/gpu.count", "1"), ("nvidia.com/gpu.memory", "56551")];
     let with_runtime = || {

@@ -2,7 +2,7 @@
 
 use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 
-use super::facts::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass};
+use super::facts::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass, TOOLKIT_CONFIG};
 use super::report::Report;
 use super::toml;
 use crate::driver_files::spec;
@@ -24,6 +24,7 @@ pub fn run_checks(facts: &Facts) -> Report {
     platform(facts, &mut report);
     devices(facts, &mut report);
     driver_files(facts, &mut report);
+    malformed(facts, &mut report);
     runtime(facts, &mut report);
     cdi(facts, &mut report);
     toolkit(facts, &mut report);
@@ -158,6 +159,18 @@ fn driver_files(facts: &Facts, report: &mut Report) {
     }
 }
 
+fn malformed(facts: &Facts, report: &mut Report) {
+    for (path, error) in &facts.malformed {
+        let fix = if path == TOOLKIT_CONFIG {
+            format!("correct {path}, or write it anew: nvidia-ctk config > {path}")
+        } else {
+            let service = facts.k3s.as_deref().unwrap_or("containerd");
+            format!("correct {path}, then: systemctl restart {service}")
+        };
+        report.problem("config file", format!("{path} is not valid TOML: {error}"), fix);
+    }
+}
+
 fn runtime(facts: &Facts, report: &mut Report) {
     let Some((path, text)) = &facts.containerd else {
         let saw = "no config of containerd was found (also none of k3s or RKE2)";
@@ -173,6 +186,10 @@ fn runtime(facts: &Facts, report: &mut Report) {
     let whose = bundled.map(|name| format!(" of {name}")).unwrap_or_default();
     report.ok("container runtime", format!("containerd {version}{whose}, {path}"));
     templates(facts, report);
+    if facts.malformed.iter().any(|(malformed, _)| malformed == path) {
+        // `malformed` reports it; the checks below would take every setting for absent.
+        return;
+    }
     cdi_enabled(facts, path, text, report);
     let has_runtime = has_runtime(facts, RUNTIME_CLASS);
     runtime_class(facts, report);
@@ -200,8 +217,9 @@ fn runtime(facts: &Facts, report: &mut Report) {
 /// Whether containerd's config, or a file it imports, has a runtime of this name.
 fn has_runtime(facts: &Facts, name: &str) -> bool {
     let config = facts.containerd.iter().chain(&facts.containerd_imports);
-    let table = format!("runtimes.{name}");
-    config.into_iter().any(|(_, text)| toml::has_table(text, &table))
+    config
+        .into_iter()
+        .any(|(_, text)| toml::has_table(text, &["runtimes", name]))
 }
 
 /// k3s takes one template and ignores the other; somebody who edits the wrong one waits in vain.
@@ -263,11 +281,11 @@ fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
         .rev()
         .map(|(path, text)| (path.as_str(), text.as_str()));
     let said = config.by_ref().chain([(path, text)]).find_map(|(path, text)| {
-        let value = toml::value(text, "io.containerd.grpc.v1.cri", "enable_cdi")
-            .or_else(|| toml::value(text, "io.containerd.cri.v1.runtime", "enable_cdi"))?;
+        let value = toml::value(text, &["io.containerd.grpc.v1.cri"], "enable_cdi")
+            .or_else(|| toml::value(text, &["io.containerd.cri.v1.runtime"], "enable_cdi"))?;
         Some((path, value))
     });
-    let newest_format = toml::value(text, "", "version").as_deref() == Some("3");
+    let newest_format = toml::value(text, &[], "version").as_deref() == Some("3");
     let version = facts.runtime_version.as_deref().and_then(major_and_minor);
     if version.is_some_and(|version| version < CDI_SINCE) {
         report.problem(
@@ -324,7 +342,7 @@ fn cdi_fix(facts: &Facts, path: &str, text: &str, said: bool, newest_format: boo
     let edit = match facts.templates.first() {
         Some(template) if generated => format!("sed -i '{change}' {template}"),
         None if generated => format!("sed '{change}' {path} > {directory}/{template}"),
-        Some(_) | None if said || toml::has_table(text, table) => format!("sed -i '{change}' {path}"),
+        Some(_) | None if said || toml::has_table(text, &[table]) => format!("sed -i '{change}' {path}"),
         Some(_) | None => format!("printf '[plugins.\"{table}\"]\\nenable_cdi = true\\n' >> {path}"),
     };
     format!("{edit} && systemctl restart {restart}; or run the node agent with --mode mounts")
@@ -372,7 +390,7 @@ fn cdi(facts: &Facts, report: &mut Report) {
 fn toolkit(facts: &Facts, report: &mut Report) {
     let tegra = kind(facts) == PlatformKind::Tegra;
     if let Some(mode) = &facts.toolkit_mode {
-        let path = "/etc/nvidia-container-runtime/config.toml";
+        let path = TOOLKIT_CONFIG;
         match (tegra, mode.as_str()) {
             (true, "legacy") => report.problem(
                 "toolkit mode",

@@ -39,6 +39,8 @@ pub struct Facts {
     pub containerd: Option<(String, String)>,
     /// Files that it imports: path and text. What they say goes before the config itself.
     pub containerd_imports: Vec<(String, String)>,
+    /// TOML files that can't be parsed: path, and the parser's error with the line number.
+    pub malformed: Vec<(String, String)>,
     /// Templates from which k3s or RKE2 makes its config, the one in force first.
     pub templates: Vec<String>,
     /// Whether k3s or RKE2 brings its own containerd.
@@ -129,6 +131,9 @@ const CONTAINERD_CONFIGS: [&str; 3] = [
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
     "/etc/containerd/config.toml",
 ];
+
+/// Config of NVIDIA's container runtime.
+pub(crate) const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
 
 /// k3s's and RKE2's own templates beside the config that is made from them; the newer one goes first.
 const TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
@@ -259,22 +264,25 @@ fn collect_runtime(host: &HostRoot, facts: &mut Facts) {
         .iter()
         .map(|directory| format!("{directory}/nvidia-container-runtime"))
         .find(|path| host.exists(path));
-    facts.toolkit_mode = host
-        .text("/etc/nvidia-container-runtime/config.toml")
-        .map(|text| toml::value(&text, "nvidia-container-runtime", "mode").unwrap_or_else(|| "auto".to_owned()));
+    if let Some(text) = host.text(TOOLKIT_CONFIG) {
+        let mode = toml::value(&text, &["nvidia-container-runtime"], "mode");
+        match toml::syntax_error(&text) {
+            None => facts.toolkit_mode = Some(mode.unwrap_or_else(|| "auto".to_owned())),
+            Some(error) => facts.malformed.push((TOOLKIT_CONFIG.to_owned(), error)),
+        }
+    }
+    let configs = facts.containerd.iter().chain(&facts.containerd_imports);
+    let malformed = configs.filter_map(|(path, text)| Some((path.clone(), toml::syntax_error(text)?)));
+    facts.malformed.extend(malformed);
 }
 
 /// What containerd imports, in the order in which it goes: a file, or all of a directory (`/etc/containerd/conf.d/*.toml`).
 fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
-    let Some(value) = toml::value(text, "", "imports") else {
-        return Vec::new();
-    };
     let directory = config.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut paths = Vec::new();
-    for pattern in value.trim_matches(['[', ']']).split(',') {
-        let pattern = pattern.trim().trim_matches(['"', '\'']);
+    for pattern in toml::strings(text, "imports") {
         let pattern = if pattern.starts_with('/') {
-            pattern.to_owned()
+            pattern
         } else {
             format!("{directory}/{pattern}")
         };
