@@ -1,5 +1,5 @@
-//! What Prometheus reads: per-GPU gauges under the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the
-//! agent's own health. The driver is asked when somebody reads, never in between.
+//! Prometheus metrics: gauges per GPU with the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the agent's own health. The
+//! driver is asked at every scrape, never in between.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,20 +27,20 @@ use crate::podresources::{self, DeviceAllocation};
 type Labels = Vec<(&'static str, String)>;
 type Values = Family<Labels, Gauge<f64, AtomicU64>>;
 
-/// What the metrics are made of.
+/// Where the values of the metrics come from.
 #[derive(Clone)]
 pub struct Sources {
     /// The node's name.
     pub node: String,
-    /// Asked for measurements.
+    /// The GPU driver, for measurements.
     pub driver: Arc<dyn Driver>,
-    /// What the agent knows.
+    /// The agent's latest snapshot.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// Who holds what.
+    /// The kubelet's pod-resources socket.
     pub pod_resources: std::path::PathBuf,
-    /// Registrations the kubelet accepted.
+    /// Registrations that the kubelet accepted since the start.
     pub registrations: Arc<AtomicU64>,
-    /// Who may read.
+    /// Decides who may read the metrics.
     pub gate: kai_cluster::Gate,
 }
 
@@ -62,7 +62,7 @@ pub async fn serve(address: &str, sources: Sources) -> Result<(), Error> {
     axum::serve(listener, app).await.map_err(fail)
 }
 
-/// Ready: the driver has answered, and what is offered is known to the kubelet.
+/// Ready once the driver has answered and the kubelet has accepted a registration.
 async fn ready(Shared(sources): Shared<Sources>) -> (StatusCode, &'static str) {
     let snapshot = sources.snapshots.borrow().clone();
     if !snapshot.confirmed {
@@ -74,7 +74,7 @@ async fn ready(Shared(sources): Shared<Sources>) -> (StatusCode, &'static str) {
     (StatusCode::OK, "ok\n")
 }
 
-/// Says which pods hold which GPUs, so it is not for everybody.
+/// Serves the metrics to authorized readers only, because they say which pods hold which GPUs.
 async fn metrics(
     Shared(sources): Shared<Sources>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -107,22 +107,22 @@ async fn metrics(
         .into_response()
 }
 
-/// One scrape.
+/// The values of one scrape.
 #[derive(Debug)]
 pub struct Scrape<'a> {
     /// The node's name.
     pub node: &'a str,
-    /// What the agent knows.
+    /// The agent's latest snapshot.
     pub snapshot: &'a Snapshot,
     /// The driver's measurements.
     pub samples: &'a [Sample],
-    /// Who holds what.
+    /// The kubelet's device allocations.
     pub allocations: &'a [DeviceAllocation],
-    /// Registrations so far.
+    /// Registrations that the kubelet accepted since the start.
     pub registrations: u64,
 }
 
-/// The text that Prometheus reads.
+/// The metrics in Prometheus' text format.
 pub fn render(scrape: &Scrape) -> String {
     let mut registry = Registry::default();
     let mut register = |name: &str, help: &str| {
@@ -193,7 +193,7 @@ pub fn render(scrape: &Scrape) -> String {
     text
 }
 
-/// The labels of the DCGM exporter. A GPU that several pods share names the first by name.
+/// The labels of the DCGM exporter. For a GPU that several pods hold, the labels name the first pod in alphabetical order.
 fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
     let holds = |allocation: &&DeviceAllocation| {
         let whole = |uuid: &str| uuid == device.uuid || device.mig_devices.iter().any(|mig| mig.uuid == uuid);

@@ -1,4 +1,4 @@
-//! Asks the kubelet which pod holds which device. Allocate calls do not say for whom they are; this is the only way to know.
+//! Asks the kubelet's pod-resources API which container holds which device. An Allocate call does not name its pod, so this is the only source.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Keeps injection up to date: looks at the driver's files when the inventory or the files change, writes specs and volumes, tells
-//! the state's owner how containers are served, and removes driver volumes when their last container is gone.
+//! Keeps injection up to date: collects the driver's files when the inventory or the files change, writes the CDI spec or the driver volume,
+//! sends the resulting `Injection` to the task that owns the state, and removes driver volumes that no container uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use crate::driver_files::prepare::{DriverFileInjector, InjectionPlan, InjectionR
 use crate::driver_files::store;
 use crate::podresources;
 
-/// Which driver volume each handed-out device id uses. The kubelet replays an Allocate answer when a container restarts, so the
-/// volume in it must live as long as the container.
+/// Which driver volume each allocated device id uses. The kubelet reuses an Allocate response when a container restarts, so the volume must
+/// exist as long as the container.
 #[derive(Debug, Clone, Default)]
 pub struct DriverVolumeUses {
     path: PathBuf,
-    // A lock, because allocations (server tasks) write and the cleaner (this module) reads; held for a map operation only.
+    // A lock, because the device plugin tasks write and `remove_unused_volumes` reads; held for a map operation and a file write.
     inner: Arc<Mutex<Uses>>,
 }
 
@@ -29,7 +29,7 @@ struct Uses {
 }
 
 impl DriverVolumeUses {
-    /// Reads what an earlier agent noted.
+    /// Reads the file that an earlier agent wrote.
     pub fn load(path: PathBuf) -> Self {
         let by_device = std::fs::read(&path)
             .ok()
@@ -44,7 +44,7 @@ impl DriverVolumeUses {
         }
     }
 
-    /// Notes that these ids were handed out with the current volume.
+    /// Records that these device ids were allocated with the current volume.
     pub fn allocated(&self, device_ids: &[String]) {
         let mut uses = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(current) = uses.current.clone() else { return };
@@ -58,7 +58,7 @@ impl DriverVolumeUses {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).current = name;
     }
 
-    /// The volumes still needed, given the ids that containers hold; forgets the rest.
+    /// The volumes that are still needed, given the device ids that containers hold. Forgets all other ids.
     fn needed(&self, held: &BTreeSet<String>) -> BTreeSet<String> {
         let mut uses = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let before = uses.by_device.len();
@@ -69,11 +69,11 @@ impl DriverVolumeUses {
         uses.by_device.values().cloned().chain(uses.current.clone()).collect()
     }
 
-    /// A lost note keeps an old volume too long or, after a restart on a full disk, frees it too early; say so, go on.
+    /// A failed write keeps an old volume too long or, after a restart, frees a volume too early. It is logged only: allocations go on.
     fn save(&self, uses: &Uses) {
         let bytes = serde_json::to_vec(&uses.by_device).expect("a map of strings is JSON");
         if let Err(error) = store::replace(&self.path, &bytes) {
-            tracing::warn!(path = %self.path.display(), %error, "could not note which driver volumes are in use");
+            tracing::warn!(path = %self.path.display(), %error, "could not save which driver volumes are in use");
         }
     }
 }
@@ -126,7 +126,7 @@ struct LastInjection {
     warnings: Vec<String>,
 }
 
-/// Files are read and copied on a blocking thread: a slow disk must not hold up the kubelet's calls.
+/// Plans and applies the injection on a blocking thread: a slow disk must not delay the kubelet's calls.
 async fn inject(injector: &DriverFileInjector, snapshot: &Arc<Snapshot>) -> (InjectionPlan, InjectionResult) {
     let (injector, inventory) = (injector.clone(), snapshot.inventory.clone());
     let task = tokio::task::spawn_blocking(move || {
@@ -150,12 +150,15 @@ fn log_result(plan: &InjectionPlan, result: &InjectionResult, before: Option<&La
     }
     let error = result.error.as_ref().map(ToString::to_string).unwrap_or_default();
     if !error.is_empty() && error != *last_error {
-        tracing::warn!(error, "containers are served without it");
+        tracing::warn!(
+            error,
+            "could not prepare injection completely; containers are served without the failed part"
+        );
     }
     *last_error = error;
 }
 
-/// Frees volumes of earlier drivers once nobody uses them. Without the kubelet's word nothing is freed.
+/// Removes volumes of earlier drivers that no container uses. While the kubelet does not answer, no volume is removed.
 async fn remove_unused_volumes(
     injector: &DriverFileInjector,
     uses: &DriverVolumeUses,

@@ -1,4 +1,4 @@
-//! Prints what the agent would label, serve and inject, without touching anything. The same decisions as the running agent's.
+//! Prints the labels, device lists and injection that the agent would produce. Uses the agent's own decisions and changes nothing.
 
 use super::args::Args;
 use super::state::{Input, State};
@@ -8,7 +8,7 @@ use crate::allocator::offer::Offer;
 use crate::driver_files::{driver_volume, store};
 use crate::health;
 
-/// What the agent would do on this machine, as text for a person.
+/// Describes what the agent would do on this machine.
 pub fn dry_run(args: &Args) -> Result<String, Error> {
     let settings = args.settings()?;
     let opened = kai_gpu::open(super::open_options(args, &settings)?)?;

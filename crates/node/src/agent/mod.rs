@@ -1,5 +1,5 @@
-//! The agent: wiring only. One task owns the state; the rest are small loops that get snapshots of it and each do one thing. Each may
-//! fail and try again without disturbing the others.
+//! Wires the agent together. One task owns the state; the other tasks receive snapshots of it, and each does one thing. A task that fails
+//! tries again without disturbing the others.
 
 pub mod args;
 pub mod driver_files;
@@ -33,14 +33,14 @@ use crate::share_devices::{self, ShareDevicePreparer};
 use files::{IntegratedGpuIdentity, LastInventory};
 use state::{Input, Snapshot, State};
 
-/// Inputs that wait for the state's owner. The driver's thread waits when it is full: nothing is lost.
+/// Inputs that wait for the task that owns the state. When the queue is full, the driver's thread waits, so no input is lost.
 const INPUTS_QUEUED_MAX: usize = 16;
-/// Health changes that wait to be told as events; more are dropped, since the condition has the state.
+/// Health changes that wait to be recorded as Kubernetes events. More are dropped: the node condition has the current state.
 const EVENTS_QUEUED_MAX: usize = 64;
 
-/// By then the kubelet and the cluster know the GPUs, if they answer at all.
+/// Time after which the start is over: the kubelet and the cluster know the GPUs by then, if they answer.
 const START_TAKES: Duration = Duration::from_secs(20);
-/// How long code stays in memory that ran for a rare occasion, such as a driver upgrade.
+/// Pause between two releases of code pages: code that ran on a rare occasion, such as a driver upgrade, stays in memory this long.
 const RARE_CODE_STAYS: Duration = Duration::from_secs(3600);
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         tokio::spawn(release_code());
         serve(settings, Arc::from(opened.driver), stopped).await
     });
-    // A driver call that hangs must not keep the process from ending.
+    // The process must end even if a driver call hangs.
     runtime.shutdown_background();
     Ok(())
 }
@@ -83,13 +83,13 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let registrations = Arc::new(AtomicU64::new(0));
     let uses = DriverVolumeUses::load(settings.state_dir.join("volume-uses.json"));
 
-    // What the kubelet needs comes first: with the last inventory it is served before the driver has answered.
+    // The device plugins start first: they serve the last run's inventory until the driver has answered.
     remove_leftovers(&settings.plugin_dir);
-    // Every start of a container prepares its share device anew.
+    // The agent writes the spec of a share device before every start of its container, so old specs are not needed.
     if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_share_devices() {
-        tracing::warn!(%error, "specs of share devices of an earlier run stay until their share devices are handed out again");
+        tracing::warn!(%error, "could not remove share device specs of an earlier run; each is removed when its device is allocated again");
     }
-    let share_devices = Arc::new(ShareDevicePreparer::new(share_devices::prepare::Place {
+    let share_devices = Arc::new(ShareDevicePreparer::new(share_devices::prepare::PreparerConfig {
         node: settings.node.clone(),
         reservation_namespace: settings.reservation_namespace.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
@@ -129,7 +129,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     ));
     if settings.policy.share_devices > 0 {
         let (share_devices, pace) = (share_devices.clone(), settings.pace.refresh);
-        tasks.spawn(async move { share_devices.keep_clean(pace).await });
+        tasks.spawn(async move { share_devices.run_cleanup(pace).await });
     }
     tasks.spawn(run_with_cluster(
         settings.clone(),
@@ -160,23 +160,23 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         });
     }
     run_state(state, received, snapshots, events, stop).await;
-    // Close the kubelet's streams in order; the rest has nothing to lose.
+    // The device plugins close the kubelet's streams before the other tasks are aborted.
     let _ = plugins.await;
     tasks.shutdown().await;
 }
 
-/// Keeps in memory what the agent lives on, and not what it started with.
+/// Releases the memory of code that only the agent's start or a rare event needed.
 async fn release_code() {
     tokio::time::sleep(START_TAKES).await;
     loop {
         if let Err(error) = kai_gpu::code_pages::release() {
-            tracing::debug!(%error, "code that only the start needed stays in memory");
+            tracing::debug!(%error, "could not release code pages that only the start needed");
         }
         tokio::time::sleep(RARE_CODE_STAYS).await;
     }
 }
 
-/// How to open the driver, with the names that were served before.
+/// How to open the driver, with the UUID of the integrated GPU that an earlier run offered.
 fn open_options(args: &Args, settings: &Settings) -> Result<kai_gpu::OpenOptions, Error> {
     let options = args.host.open_options(&settings.node)?;
     let integrated_uuid = IntegratedGpuIdentity::new(&settings.state_dir, &options.roots).load();
@@ -186,7 +186,7 @@ fn open_options(args: &Args, settings: &Settings) -> Result<kai_gpu::OpenOptions
     })
 }
 
-/// How this node injects.
+/// The injector of this node, from the agent's settings.
 pub fn injector(settings: &Settings) -> DriverFileInjector {
     DriverFileInjector {
         mode: settings.mode,
@@ -197,7 +197,7 @@ pub fn injector(settings: &Settings) -> DriverFileInjector {
     }
 }
 
-/// Owns the state: takes in what happens, publishes what follows.
+/// Owns the state: applies inputs, logs health changes and publishes a snapshot after each input.
 async fn run_state(
     mut state: State,
     mut inputs: mpsc::Receiver<Input>,
@@ -223,7 +223,7 @@ async fn run_state(
     }
 }
 
-/// Everything that needs the cluster. Without one, the kubelet is served all the same.
+/// Runs the tasks that need the API server. Without a cluster the agent still serves the kubelet.
 async fn run_with_cluster(
     settings: Settings,
     share_devices: Arc<ShareDevicePreparer>,
@@ -235,11 +235,13 @@ async fn run_with_cluster(
     let client = loop {
         match Client::connect(access).await {
             Ok(client) => break client,
-            Err(error) => tracing::warn!(%error, "no labels, condition, reservations or shares yet"),
+            Err(error) => {
+                tracing::warn!(%error, "could not reach the API server; no labels, condition, reservations or GPU shares yet")
+            }
         }
         tokio::time::sleep(settings.pace.retry).await;
     };
-    share_devices.connected(client.clone());
+    share_devices.set_client(client.clone());
     let config = AnnotatorConfig {
         namespace: settings.reservation_namespace.clone(),
         node: settings.node.clone(),
@@ -256,7 +258,7 @@ async fn run_with_cluster(
     tokio::join!(report, reservation_annotator::run(client, config, hints));
 }
 
-/// Keeps the inventory for the next start, whenever the driver's own list changes.
+/// Saves the inventory for the next start whenever the driver's list changes.
 async fn save_inventories(
     last: LastInventory,
     identity: IntegratedGpuIdentity,

@@ -1,5 +1,5 @@
-//! Keeps one resource registered with the kubelet for as long as it is offered: serve, register, watch, and again whenever the
-//! kubelet restarts, our socket vanishes or the kubelet drops its stream (it never calls back by itself). It never gives up.
+//! Keeps one resource registered with the kubelet for as long as the agent offers it: serves, registers, and does both again whenever the
+//! kubelet restarts, our socket vanishes or the kubelet closes its ListAndWatch stream (it never reconnects by itself). It never gives up.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,16 @@ pub const PLUGIN_DIR: &str = "/var/lib/kubelet/device-plugins";
 const SOCKET_PREFIX: &str = "kai-";
 const SOCKET_SUFFIX: &str = ".sock";
 
-/// How patient to be.
+/// Timing of registrations with the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Pause after the first failed registration; doubles up to `retry_max`.
     pub retry_min: Duration,
     /// Longest pause between registrations.
     pub retry_max: Duration,
-    /// How often sockets are looked at even if no file event came.
+    /// How often the sockets are checked without a file event.
     pub poll: Duration,
-    /// How long a registered plugin may be without a stream before it registers again.
+    /// How long a registered plugin waits for the kubelet's stream before it registers again.
     pub stream_grace: Duration,
 }
 
@@ -48,20 +48,20 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What a plugin needs besides its offer.
+/// What a device plugin needs besides its offer. All plugins of the agent share it.
 #[derive(Clone)]
 pub struct PluginContext {
     /// The kubelet's device plugin directory.
     pub directory: PathBuf,
-    /// Ticks whenever something changed in that directory.
+    /// Changes whenever a file in that directory changes.
     pub files_changed: watch::Receiver<u64>,
-    /// Told of every allocation of GPUs.
+    /// Called with the device ids of every allocation of GPUs.
     pub on_allocate: OnAllocate,
-    /// Makes share devices stand for GPUs.
+    /// Writes the CDI specs of share devices.
     pub share_devices: Arc<ShareDevicePreparer>,
-    /// GPUs that reservations should get.
+    /// GPUs that reservation pods should get.
     pub hints: HintsReceiver,
-    /// How patient to be.
+    /// Timing of registrations.
     pub retry_policy: RetryPolicy,
     /// Set to true when the agent ends.
     pub stop: watch::Receiver<bool>,
@@ -90,7 +90,7 @@ pub async fn keep_registered(mut context: PluginContext, offer: watch::Receiver<
     }
 }
 
-/// Serves and registers; returns when it has to be done again.
+/// Serves and registers; returns when the plugin has to register again.
 async fn serve_once(
     context: &mut PluginContext,
     offer: &watch::Receiver<Arc<Offer>>,
@@ -112,13 +112,13 @@ async fn serve_once(
         context.registrations.fetch_add(1, Ordering::Relaxed);
         tracing::info!(resource = name, socket = file, "registered with the kubelet");
         let why = wait_until_lost(context, offer, &server, kubelet).await;
-        tracing::info!(resource = name, why, "leaving the socket");
+        tracing::info!(resource = name, why, "closing the device plugin's socket");
     }
     server.stop().await;
     registered
 }
 
-/// Waits until the registration is worth nothing any more, and says why.
+/// Waits until the registration is lost, and returns the reason.
 async fn wait_until_lost(
     context: &mut PluginContext,
     offer: &watch::Receiver<Arc<Offer>>,
@@ -152,7 +152,7 @@ async fn wait_until_lost(
         tokio::select! {
             Ok(()) = context.files_changed.changed() => {}
             Ok(()) = streams.changed() => {}
-            // Only the channel's end matters; a new offer reaches the stream by itself.
+            // Only the end of the channel matters here; the ListAndWatch stream reads new offers itself.
             ended = offer.changed() => if ended.is_err() { return "no longer offered" },
             Ok(()) = context.stop.changed() => {}
             () = tokio::time::sleep_until(deadline) => {}
@@ -173,7 +173,7 @@ async fn wait_to_retry(
         tokio::select! {
             () = &mut pause => return,
             Ok(()) = context.stop.changed() => return,
-            // A watcher that died never ticks again; the clock remains.
+            // A file watcher that failed never reports a change; the pause still ends.
             Ok(()) = context.files_changed.changed() => if is_finished(context, offer) || socket_identity(&context.directory) != kubelet {
                 return;
             },
@@ -201,7 +201,7 @@ async fn register(directory: &Path, file: &str, resource: &str, options: DeviceP
         .map_err(|status| socket::refusal(&path, &status))
 }
 
-/// Tells one kubelet socket from the next at the same path.
+/// Distinguishes a kubelet socket from its successor at the same path: device, inode and change time.
 type SocketIdentity = (u64, u64, i64, i64);
 
 fn socket_identity(directory: &Path) -> Option<SocketIdentity> {
@@ -209,7 +209,7 @@ fn socket_identity(directory: &Path) -> Option<SocketIdentity> {
     Some((facts.dev(), facts.ino(), facts.ctime(), facts.ctime_nsec()))
 }
 
-/// Every serving gets a name of its own: newer kubelets refuse a path they believe to be connected still.
+/// Every server gets a new socket name: newer kubelets refuse a path that they still believe to be connected.
 fn fresh_name(resource: &str) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let resource: String = resource
@@ -221,7 +221,7 @@ fn fresh_name(resource: &str) -> String {
     format!("{SOCKET_PREFIX}{resource}-{start:x}-{serial}{SOCKET_SUFFIX}")
 }
 
-/// Removes sockets that an earlier agent left behind. Only ours: others' plugins share the directory.
+/// Removes sockets that an earlier agent left behind. Other vendors' plugins share the directory, so only files with our prefix are removed.
 pub fn remove_leftovers(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,5 +1,5 @@
-//! Serves one resource to the kubelet on a socket of its own: the device plugin API, answered from the latest offer.
-//! It decides nothing and knows nothing of registration; see `offer` and `register`.
+//! Serves the device plugin API for one resource on its own socket and answers from the latest offer. Decisions are in `offer`, registration
+//! is in `register`.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -25,13 +25,13 @@ use crate::share_devices::ShareDevicePreparer;
 /// Called with the device ids of every granted Allocate of GPUs.
 pub type OnAllocate = Arc<dyn Fn(&[String]) + Send + Sync>;
 
-/// One device list may wait for a slow kubelet; newer ones replace each other in the watch channel behind it.
+/// One device list may wait for a slow kubelet; newer lists replace each other in the watch channel behind it.
 const LISTS_QUEUED_MAX: usize = 1;
 
-/// A client that keeps its connection open must not keep us from registering anew.
+/// A client that keeps its connection open must not delay the next registration.
 const STOP_SECONDS_MAX: Duration = Duration::from_secs(1);
 
-/// A running server. Dropping it without [`Server::stop`] leaves the socket to the next start's cleaning.
+/// A running server. Without [`Server::stop`] the socket file stays until the agent's next start removes it.
 pub struct Server {
     path: PathBuf,
     closing: watch::Sender<bool>,
@@ -119,7 +119,7 @@ struct Plugin {
     hints: HintsReceiver,
 }
 
-/// Counts a stream for as long as it lives.
+/// Guard that counts a ListAndWatch stream while it is open.
 struct Counted(Arc<watch::Sender<usize>>);
 
 impl Counted {
@@ -202,7 +202,7 @@ impl DevicePlugin for Plugin {
             }
             match &*offer {
                 Offer::Gpus(_) => (self.on_allocate)(&container.device_ids),
-                Offer::ShareDevices(_) => self.share_devices.handed_out(&container.device_ids).await,
+                Offer::ShareDevices(_) => self.share_devices.remove_old_specs(&container.device_ids).await,
             }
             tracing::info!(resource = offer.name(), ids = ?container.device_ids, "allocated devices to a container");
         }
@@ -219,7 +219,7 @@ impl DevicePlugin for Plugin {
             Offer::Gpus(_) => {}
             Offer::ShareDevices(share_devices) => {
                 if let Err(reason) = self.share_devices.prepare(ids, share_devices.platform).await {
-                    tracing::warn!(?ids, reason, "a container with a part of a GPU can't start yet");
+                    tracing::warn!(?ids, reason, "a container with a GPU share can't start yet");
                     return Err(Status::failed_precondition(reason));
                 }
             }

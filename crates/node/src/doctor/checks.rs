@@ -1,4 +1,4 @@
-//! Judges what was seen. Pure: the same facts give the same report. Every verdict but ok carries what to do.
+//! Turns facts into findings. Pure: the same facts give the same report. Every warning and problem has a fix.
 
 use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 
@@ -7,18 +7,18 @@ use super::report::Report;
 use super::toml;
 use crate::driver_files::spec;
 
-/// More missing entries of Tegra's lists than this share (in percent) mean that the lists are for another L4T.
+/// If more than this percentage of the entries of Tegra's lists is missing, the lists are for another L4T.
 const MISSING_PERCENT_MAX: usize = 50;
 
-/// The first containerd that knows CDI, where it is switched on.
+/// The first containerd that supports CDI, if it is enabled.
 const CDI_SINCE: (u32, u32) = (1, 7);
-/// The first containerd that has it switched on.
+/// The first containerd that enables CDI by default.
 const CDI_BY_DEFAULT_SINCE: (u32, u32) = (2, 0);
 
-/// The agent writes its spec anew at every start.
+/// Restarts the agent, which writes its CDI spec at every start.
 const RESTART_AGENT: &str = "kubectl -n kai-scheduler rollout restart daemonset/kai-node-agent";
 
-/// The whole report.
+/// Runs all checks.
 pub fn run_checks(facts: &Facts) -> Report {
     let mut report = Report::default();
     platform(facts, &mut report);
@@ -74,7 +74,7 @@ fn devices(facts: &Facts, report: &mut Report) {
     match &facts.inventory {
         None => {}
         Some(Err((error, remedy))) => {
-            // On a Jetson the missing library is normal up to JetPack 5, and the agent does without it.
+            // A missing NVML on a Jetson is no error here: the Tegra driver does not need it.
             report.problem("driver", error.clone(), remedy.clone());
         }
         Some(Ok(inventory)) => {
@@ -222,7 +222,7 @@ fn has_runtime(facts: &Facts, name: &str) -> bool {
         .any(|(_, text)| toml::has_table(text, &["runtimes", name]))
 }
 
-/// k3s takes one template and ignores the other; somebody who edits the wrong one waits in vain.
+/// k3s uses one template and ignores the other; edits of the ignored one have no effect.
 fn templates(facts: &Facts, report: &mut Report) {
     let Some((used, ignored)) = facts.templates.split_first() else {
         return;
@@ -241,7 +241,7 @@ fn templates(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// The object that pods name with `runtimeClassName`, against what this node's containerd knows.
+/// Compares the RuntimeClass that pods name in `runtimeClassName` with the runtimes of this node's containerd.
 fn runtime_class(facts: &Facts, report: &mut Report) {
     let ClusterView::Node { runtime_class, .. } = &facts.cluster else {
         return;
@@ -272,8 +272,8 @@ fn runtime_class(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// CDI is on by default from containerd 2.0, off before, and unknown to old ones. Where the version is not known, the config's format
-/// tells: only 2.0 has version 3.
+/// containerd enables CDI by default from 2.0, supports it from 1.7, and does not know it before. If the version is unknown, the config's format
+/// decides: format 3 exists since 2.0.
 fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
     let mut config = facts
         .containerd_imports
@@ -323,8 +323,8 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// The command that switches CDI on. k3s and RKE2 write their config anew at every start, so there it is the template that counts; a config
-/// they made is a template without gaps, and so the way to a first one.
+/// The command that enables CDI. k3s and RKE2 generate their config from a template at every start, so the template has to change; without a
+/// template, a copy of the generated config is a valid one.
 fn cdi_fix(facts: &Facts, path: &str, text: &str, said: bool, newest_format: bool) -> String {
     let restart = facts.k3s.as_deref().unwrap_or("containerd");
     let (table, template) = if newest_format {

@@ -1,5 +1,5 @@
-//! Gathers what the doctor judges: files through their prefixes, the driver, the runtime's files, the kubelet's sockets, and the
-//! cluster if there is a way to it. Reads only, and never fails because something is missing: that is what the doctor is for.
+//! Collects the facts that the doctor checks: the driver, its files, the container runtime's files, the kubelet's sockets, and the node object if a
+//! cluster is reachable. Reads only. Missing files or services are facts, not errors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,56 +19,56 @@ use crate::driver_files::host_root::HostRoot;
 use crate::driver_files::{collect, spec, store};
 use crate::health;
 
-/// The cluster is asked for this long at most: a doctor must answer where nothing works.
+/// Longest wait for the cluster: the doctor must report even if nothing answers.
 const CLUSTER_SECONDS_MAX: Duration = Duration::from_secs(5);
 
-/// Everything that was seen.
+/// The facts about one machine. Everything in it may be missing.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// Platform and why.
+    /// The platform, with the evidence for it.
     pub detection: Option<Detection>,
     /// Devices, or the driver's error with its remedy.
     pub inventory: Option<Result<Inventory, (String, String)>>,
-    /// GPUs that are listed but do not answer.
+    /// GPUs that the driver lists but that do not answer.
     pub unresponsive: Vec<UnresponsiveGpu>,
     /// Driver files.
     pub files: DriverFiles,
-    /// Spec files in CDI directories: path, and whether it can be read.
+    /// Spec files in the CDI directories.
     pub specs: Vec<SpecFile>,
-    /// Containerd (also k3s's): config path, its text.
+    /// Path and text of containerd's config, or of k3s's or RKE2's own.
     pub containerd: Option<(String, String)>,
-    /// Files that it imports: path and text. What they say goes before the config itself.
+    /// Path and text of the files that the config imports. Their settings override the config.
     pub containerd_imports: Vec<(String, String)>,
     /// TOML files that can't be parsed: path, and the parser's error with the line number.
     pub malformed: Vec<(String, String)>,
-    /// Templates from which k3s or RKE2 makes its config, the one in force first.
+    /// Templates from which k3s or RKE2 generates its config; it uses the first one.
     pub templates: Vec<String>,
-    /// Whether k3s or RKE2 brings its own containerd.
+    /// `k3s` or `rke2`, if one is installed; both bring their own containerd.
     pub k3s: Option<String>,
-    /// Version of containerd, if a package database or the program itself tells.
+    /// Version of containerd, from a package database or from the program itself.
     pub runtime_version: Option<String>,
-    /// NVIDIA's runtime on this host: path.
+    /// Path of NVIDIA's runtime on this host.
     pub nvidia_runtime: Option<String>,
-    /// Its `config.toml` mode.
+    /// Mode of NVIDIA's runtime in its `config.toml`.
     pub toolkit_mode: Option<String>,
     /// Tegra's lists: file name and number of entries.
     pub lists: Vec<(String, usize)>,
     /// Which kubelet sockets exist.
     pub kubelet_sockets: BTreeMap<String, bool>,
-    /// Images asked for, and whether an archive or store of k3s has them; `None` if it can't be told.
+    /// Images given by `--image`, and whether the runtime's store has them; `None` if no store is readable.
     pub images: Vec<(String, Option<bool>)>,
-    /// The node as the cluster sees it.
+    /// The node object in the cluster.
     pub cluster: ClusterView,
     /// Whether this process is in a container.
     pub in_container: bool,
 }
 
-/// A GPU that is listed but does not answer.
+/// A GPU that the driver lists but that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnresponsiveGpu {
     /// Its UUID.
     pub uuid: String,
-    /// What came back instead of an answer.
+    /// The error of the probe.
     pub error: String,
     /// What to do about it.
     pub remedy: String,
@@ -77,31 +77,31 @@ pub struct UnresponsiveGpu {
 /// One CDI spec file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecFile {
-    /// As the host names it.
+    /// Path on the host.
     pub path: String,
-    /// Its kind, if it could be read.
+    /// CDI kind of its devices, if the file is readable.
     pub kind: Option<String>,
-    /// What a runtime would refuse about it (only ours is judged).
+    /// What a runtime would refuse. Only our own spec is checked.
     pub problems: Vec<String>,
-    /// Host files it mounts that do not exist.
+    /// Host files that it mounts and that do not exist.
     pub dangling: Vec<String>,
 }
 
-/// The node as the cluster sees it.
+/// The node object in the cluster.
 #[derive(Debug, Default)]
 pub enum ClusterView {
-    /// There is no way to a cluster, or none was asked for.
+    /// No cluster is configured.
     #[default]
     NotAsked,
-    /// It does not answer.
+    /// The API server does not answer.
     Unreachable(String),
-    /// It answers, and has no node of this name.
+    /// The cluster has no node of this name.
     NoSuchNode(String),
-    /// It answered.
+    /// The cluster has the node.
     Node {
         /// The node's labels.
         labels: BTreeMap<String, String>,
-        /// The class under which pods ask for NVIDIA's runtime.
+        /// The RuntimeClass by which pods request NVIDIA's runtime.
         runtime_class: RuntimeClass,
     },
 }
@@ -109,15 +109,15 @@ pub enum ClusterView {
 /// The RuntimeClass object `nvidia`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuntimeClass {
-    /// It names this handler.
+    /// It exists and names this handler.
     Handler(String),
-    /// There is none.
+    /// It does not exist.
     Missing,
-    /// It can't be read, in words: often the permission is missing.
+    /// It can't be read, with the error; often the permission is missing.
     Unknown(String),
 }
 
-/// The class that people name in pods.
+/// The usual name of the RuntimeClass of NVIDIA's runtime.
 pub(crate) const RUNTIME_CLASS: &str = "nvidia";
 
 const KUBELET_SOCKETS: [&str; 2] = [
@@ -125,7 +125,7 @@ const KUBELET_SOCKETS: [&str; 2] = [
     "/var/lib/kubelet/pod-resources/kubelet.sock",
 ];
 
-/// Config files of containerd, those that are in force first.
+/// Config files of containerd; the first existing one is in use.
 const CONTAINERD_CONFIGS: [&str; 3] = [
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
@@ -135,10 +135,10 @@ const CONTAINERD_CONFIGS: [&str; 3] = [
 /// Config of NVIDIA's container runtime.
 pub(crate) const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
 
-/// k3s's and RKE2's own templates beside the config that is made from them; the newer one goes first.
+/// Templates of k3s and RKE2 beside the generated config, in order of precedence.
 const TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
 
-/// Looks at everything.
+/// Collects all facts about this machine.
 pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
     let roots = args.host.roots();
     let host = HostRoot::new(&roots.host);
@@ -148,7 +148,7 @@ pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
     };
     let seed = args.node_name.clone().unwrap_or_default();
     let mut options = args.host.open_options(&seed)?;
-    // Under the name that the node agent gave it, if it ran here.
+    // The UUID that the node agent offered, if it ran here.
     options.integrated_uuid = IntegratedGpuIdentity::new(&roots.in_host(STATE_DIR), &roots).load();
     match kai_gpu::open(options) {
         Ok(opened) => {
@@ -160,7 +160,7 @@ pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
                 facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
             } else {
-                // Files can be judged even if the driver does not answer.
+                // The driver's files can be checked even if the driver does not answer.
                 let detection = &opened.detection;
                 let (platform, driver_version) = (detection.platform.clone(), detection.driver_version.clone());
                 let inventory = Inventory {
@@ -276,7 +276,7 @@ fn collect_runtime(host: &HostRoot, facts: &mut Facts) {
     facts.malformed.extend(malformed);
 }
 
-/// What containerd imports, in the order in which it goes: a file, or all of a directory (`/etc/containerd/conf.d/*.toml`).
+/// The files that containerd's config imports, in order. An entry is a file or a pattern (`/etc/containerd/conf.d/*.toml`).
 fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
     let directory = config.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut paths = Vec::new();
@@ -300,8 +300,8 @@ fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
     paths.into_iter().filter_map(read).collect()
 }
 
-/// The version of containerd, without running anything: the distribution's package, or what the program has in itself. k3s and RKE2 bring
-/// their own, whatever package is installed beside it.
+/// The version of containerd, without running it: from the distribution's package database or from the program file. k3s and RKE2 run their own
+/// containerd, whatever package is installed.
 fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> {
     let in_program = |path: &str| {
         let path = host.resolve(path)?;
@@ -320,7 +320,7 @@ fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> 
     let packaged = host.text("/var/lib/dpkg/status").and_then(|text| {
         let entry = text.split("\n\n").find(|entry| {
             let named = entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n");
-            // Packages that were removed stay listed for their config files.
+            // dpkg still lists removed packages that left config files.
             named && entry.lines().any(|line| line == "Status: install ok installed")
         })?;
         let version = entry.lines().find_map(|line| line.strip_prefix("Version: "))?;
@@ -333,7 +333,7 @@ fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> 
     })
 }
 
-/// Whether an image is on the node, as far as files tell: archives that k3s imports at start, and its store's metadata.
+/// Whether containerd's store on the node has an image; `None` if no store is readable.
 fn image_in_store(host: &HostRoot, image: &str) -> Option<bool> {
     let stores = [
         "/var/lib/rancher/k3s/agent/containerd",
@@ -352,7 +352,7 @@ fn image_in_store(host: &HostRoot, image: &str) -> Option<bool> {
     (!found.is_empty()).then(|| found.contains(&true))
 }
 
-/// How a runtime writes an image's name out: `busybox` is `docker.io/library/busybox:latest`.
+/// The full name of an image as the runtime stores it: `busybox` is `docker.io/library/busybox:latest`.
 fn full_names(image: &str) -> Vec<String> {
     let last = image.rsplit('/').next().unwrap_or(image);
     let tagged = if last.contains([':', '@']) {

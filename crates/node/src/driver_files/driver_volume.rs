@@ -1,6 +1,6 @@
-//! The versioned driver volume: a directory with the driver's libraries and programs under the names programs look for, mounted
-//! read-only where CDI is off. A new driver gets a new directory, so a running container keeps the files it started with. It is
-//! built aside and renamed, so a half-built volume is never used; it never changes a volume in place.
+//! The driver volume: a directory with the driver's libraries and programs under the names that programs look for, mounted read-only into
+//! containers where CDI is off. Every driver version gets its own directory, so a running container keeps the files it started with. A volume is
+//! built under a temporary name and renamed when complete, and never changes afterwards.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::files::{DriverFiles, LibraryPlacement};
 use super::host_root::HostRoot;
 use crate::Error;
 
-/// Where images made for NVIDIA's old volume plugin look: `PATH` and `LD_LIBRARY_PATH` of CUDA images name it already.
+/// Mount point in containers: `PATH` and `LD_LIBRARY_PATH` of CUDA images contain it since NVIDIA's old volume plugin.
 pub const CONTAINER_DIR: &str = "/usr/local/nvidia";
 const PARTIAL_PREFIX: &str = ".partial-";
 
@@ -22,16 +22,16 @@ pub struct DriverVolumes {
     directory: PathBuf,
 }
 
-/// One file of a volume: which host file becomes which name.
+/// One file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// As the host names it.
+    /// Path on the host.
     pub from: String,
-    /// Relative to the volume: `lib64/libcuda.so.1`.
+    /// Path in the volume: `lib64/libcuda.so.1`.
     pub to: String,
 }
 
-/// What a volume would hold.
+/// The files of a volume.
 pub fn parts(files: &DriverFiles) -> Vec<Part> {
     let mut parts = BTreeSet::new();
     for library in files
@@ -57,19 +57,19 @@ pub fn parts(files: &DriverFiles) -> Vec<Part> {
 }
 
 impl DriverVolumes {
-    /// Nothing is touched yet.
+    /// Reads and writes nothing.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
         }
     }
 
-    /// Where a volume is, as the host and we both see it.
+    /// Path of a volume, which is the same on the host and in the agent.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Builds the volume of these files unless it is there, and returns its name.
+    /// Builds the volume of these files unless it exists, and returns its name.
     pub fn prepare(&self, files: &DriverFiles, root: &HostRoot) -> Result<String, Error> {
         let parts = parts(files);
         let name = volume_name(files, &parts, root);
@@ -112,10 +112,10 @@ impl DriverVolumes {
     }
 }
 
-/// Tells our volumes from whatever else may be in the directory.
+/// File that marks a directory as a driver volume of ours.
 const MARKER_FILE: &str = ".kai-driver-volume";
 
-/// Version plus a digest of what the files are (size and time), so that files replaced under one version make a new volume.
+/// The driver's version and a digest of the files' sizes and times, so that files replaced within one version make a new volume.
 fn volume_name(files: &DriverFiles, parts: &[Part], root: &HostRoot) -> String {
     let mut words: Vec<String> = Vec::new();
     for part in parts {
@@ -137,7 +137,7 @@ fn build(partial: &Path, parts: &[Part], root: &HostRoot) -> io::Result<()> {
     }
     for part in parts {
         let (from, to) = (root.local_path(&part.from), partial.join(&part.to));
-        // A hard link costs nothing, but only works inside one file system; and it keeps the old file alive after an upgrade.
+        // A hard link costs no space and keeps the old file after an upgrade, but works only within one file system.
         if fs::hard_link(&from, &to).is_err() {
             fs::copy(&from, &to)?;
         }

@@ -1,50 +1,49 @@
-//! What belongs to the driver on this host: the result of looking, as plain data. Finding is in `collect` and `tegra`,
-//! using it in `spec` (CDI) and `driver_volume`.
+//! The driver's files on this host, as plain data. `collect` and `tegra` fill it; `spec` (CDI) and `driver_volume` use it.
 
-/// Everything a container with a GPU needs from the host, devices of single GPUs apart.
+/// Everything that a container with a GPU needs from the host, except the device nodes of single GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DriverFiles {
-    /// Driver version, or `l4t-36.4.3`: what a driver volume is named after.
+    /// Driver version, or `l4t-36.4.3` on a Tegra. Part of a driver volume's name.
     pub version: Option<String>,
-    /// How the host names the directory that the paths of libraries, programs and data start from; empty for `/`.
+    /// Path of the driver root on the host, below which libraries, programs and data are; empty for `/`.
     pub host_prefix: String,
     /// Shared libraries.
     pub libraries: Vec<Library>,
     /// Programs: their host paths. They go to `/usr/bin` in a container.
     pub binaries: Vec<String>,
-    /// Files and directories that go where they are on the host, read-only (firmware, configuration, release file).
+    /// Files and directories that are mounted read-only at their host path (firmware, configuration, release file).
     pub data: Vec<String>,
     /// Sockets and pipe directories of the driver's daemons: mounted writable.
     pub sockets: Vec<String>,
     /// Device nodes that every GPU of the platform needs.
     pub shared_nodes: Vec<Node>,
-    /// Device nodes that belong to the integrated GPU of a Tegra, as its lists say.
+    /// Device nodes of a Tegra's integrated GPU, from its lists.
     pub integrated_nodes: Vec<Node>,
     /// Entries of Tegra's lists that this board does not have. Normal in small numbers.
     pub missing: Vec<String>,
-    /// What an operator should know.
+    /// Warnings for operators.
     pub warnings: Vec<String>,
 }
 
 /// A shared library on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
-    /// The regular file, as the host names it.
+    /// Path of the regular file on the host.
     pub path: String,
-    /// File names under which programs look for it: its own, its SONAME, a developer link. Its own first.
+    /// File names under which programs look for it: its own first, then its SONAME and links.
     pub names: Vec<String>,
-    /// Other host paths that lead to it and are wanted in the container at the same place.
+    /// Symbolic links on the host that lead to it; the container gets the library at these paths too.
     pub links: Vec<String>,
-    /// How a container finds it.
+    /// Where it is mounted in the container.
     pub placement: LibraryPlacement,
 }
 
-/// How a container finds a library without running ldconfig.
+/// Where a library is mounted in a container. No ldconfig runs there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LibraryPlacement {
-    /// In the linker's default directories: programs ask for it by name.
+    /// In the linker's default directories, for programs that load it by name.
     LinkerDirs,
-    /// At its host path only: something else opens it by path (plug-ins).
+    /// At its host path, for programs that open it by path (plug-ins).
     HostPath,
     /// Both.
     LinkerDirsAndHostPath,
@@ -53,16 +52,16 @@ pub enum LibraryPlacement {
 /// A device node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
-    /// In the container.
+    /// Path in the container.
     pub path: String,
-    /// On the host, if it is another one (fake devices).
+    /// Path on the host, if it differs (fake devices).
     pub host_path: Option<String>,
-    /// Owner group, if it is not root and others may not both read and write: a container's user needs this group.
+    /// Owner group, if it is not root and others may not read and write: the container's user needs this group.
     pub group: Option<u32>,
 }
 
 impl Node {
-    /// A node that is the same in the container and open to everybody.
+    /// A node with the same path in the container that needs no group.
     pub fn open(path: impl Into<String>) -> Self {
         Self {
             path: path.into(),

@@ -1,4 +1,5 @@
-//! The volume manager: finds what belongs to the driver on this host, and brings it into containers.
+//! The driver's files on this host and their way into containers: `collect` and `tegra` find them, `spec` makes a CDI spec of them, `prepare`
+//! writes the spec or a driver volume.
 
 pub mod cdi;
 pub mod collect;

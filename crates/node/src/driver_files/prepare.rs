@@ -1,5 +1,5 @@
-//! Prepare, inject, remove: brings what was decided onto the disk, and says how containers can be served now. A disk that is full
-//! or read-only changes how, never whether: devices go on being handed out.
+//! Plans the injection of GPUs and driver files, and writes the CDI spec or the driver volume for it. If the disk is full or read-only, the agent
+//! injects in another way and goes on allocating devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,53 +17,53 @@ use super::store::{CdiDir, Written};
 use crate::Error;
 use crate::allocator::inject::{Injection, Mode};
 
-/// Why a GPU can't be brought into a container.
+/// Why a GPU can't be injected.
 const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mount the host's /dev into it";
 
-/// Where and how to inject.
+/// Injects GPUs and driver files: reads the host's files, writes CDI specs and driver volumes.
 #[derive(Debug, Clone)]
 pub struct DriverFileInjector {
-    /// Which way.
+    /// How to inject.
     pub mode: Mode,
-    /// How driver files are found.
+    /// Where driver files are searched.
     pub search: Search,
-    /// Where specs go.
+    /// Directory for CDI specs.
     pub cdi_dir: PathBuf,
-    /// Where driver volumes go.
+    /// Directory for driver volumes.
     pub volume_dir: PathBuf,
     /// Fake library and environment for containers with fake GPUs.
     pub fake: Option<(String, Vec<String>)>,
 }
 
-/// What was found and what follows from it: the decision, before anything is written.
+/// The driver files that were found and the CDI spec that follows from them. Nothing is written yet.
 #[derive(Debug, Clone)]
 pub struct InjectionPlan {
     /// The driver's files.
     pub files: DriverFiles,
     /// The CDI spec; `None` without devices.
     pub spec: Option<Spec>,
-    /// What an operator should know.
+    /// Warnings for operators.
     pub warnings: Vec<String>,
 }
 
-/// Inode and change time of everything that belongs to the driver, and its version.
+/// Inode and modification time of the driver's directories, and the driver's version.
 pub type Fingerprint = Vec<(String, Option<(u64, i64, i64)>)>;
 
-/// What came of writing it.
+/// The result of writing a plan.
 #[derive(Debug)]
 pub struct InjectionResult {
-    /// How containers are served from now on.
+    /// How GPUs are injected from now on.
     pub injection: Injection,
     /// Name of the driver volume in use.
     pub volume: Option<String>,
-    /// What did not work; it is tried again later.
+    /// The write that failed; the agent tries it again later.
     pub error: Option<Error>,
     /// Whether the CDI spec changed on disk.
     pub changed: bool,
 }
 
 impl DriverFileInjector {
-    /// Looks at the host and decides. Reads only.
+    /// Collects the driver's files and plans the injection. Reads only.
     pub fn plan(&self, inventory: &Inventory) -> InjectionPlan {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
@@ -90,7 +90,7 @@ impl DriverFileInjector {
         InjectionPlan { files, spec, warnings }
     }
 
-    /// Writes what was decided.
+    /// Writes the CDI spec or the driver volume of a plan, and removes specs that the mode does not need.
     pub fn apply(&self, inventory: &Inventory, plan: &InjectionPlan) -> InjectionResult {
         let cdi = CdiDir::new(&self.cdi_dir);
         let Some(spec) = &plan.spec else {
@@ -110,7 +110,7 @@ impl DriverFileInjector {
                 let volumes = DriverVolumes::new(&self.volume_dir);
                 let built = volumes.prepare(&plan.files, &HostRoot::new(&self.search.roots.driver));
                 let (volume, error) = match built {
-                    // A volume without files would only hide what an image has there.
+                    // A volume without files would only hide the image's own files.
                     Ok(name) if plan.files.libraries.is_empty() && plan.files.binaries.is_empty() => {
                         let _ = name;
                         (None, None)
@@ -145,7 +145,7 @@ impl DriverFileInjector {
         }
     }
 
-    /// If the spec can't be written, but one is there that names all devices, that one serves; else the same edits go without CDI.
+    /// If the spec can't be written, a spec on disk that has all devices is used; otherwise the same edits are made without CDI.
     fn apply_cdi(&self, cdi: &CdiDir, spec: &Spec) -> InjectionResult {
         match cdi.write(spec) {
             Ok(written) => {
@@ -179,13 +179,13 @@ impl DriverFileInjector {
         DriverVolumes::new(&self.volume_dir).remove_except(in_use)
     }
 
-    /// Removes everything that was ever written. For uninstalling.
+    /// Removes all specs and volumes that the agent wrote. For uninstalling.
     pub fn remove_all(&self) -> Result<(), Error> {
         CdiDir::new(&self.cdi_dir).remove()?;
         self.remove_volumes(&BTreeSet::new())
     }
 
-    /// Changes whenever the driver on the host may have: cheap to ask, unlike [`DriverFileInjector::plan`].
+    /// A value that differs when the driver on the host may have changed. Cheap, unlike [`DriverFileInjector::plan`].
     pub fn fingerprint(&self) -> Fingerprint {
         use std::os::unix::fs::MetadataExt;
         let driver = HostRoot::new(&self.search.roots.driver);
@@ -211,7 +211,7 @@ impl DriverFileInjector {
     }
 }
 
-/// What NVIDIA's runtime calls each device: UUIDs, except for a Tegra's own GPU, where it knows only the index.
+/// NVIDIA's runtime knows devices by UUID, except a Tegra's integrated GPU, which it knows by index: the indices by UUID.
 pub(crate) fn visible_device_names(inventory: &Inventory) -> BTreeMap<String, String> {
     let integrated = inventory
         .devices
@@ -222,7 +222,7 @@ pub(crate) fn visible_device_names(inventory: &Inventory) -> BTreeMap<String, St
         .collect()
 }
 
-/// The spec of devices that do not exist, on a host without driver files.
+/// The CDI spec of fake devices, on a host without driver files.
 pub(crate) fn fake_spec(inventory: &Inventory) -> Option<Spec> {
     spec(&SpecInputs {
         inventory,
@@ -233,7 +233,7 @@ pub(crate) fn fake_spec(inventory: &Inventory) -> Option<Spec> {
     })
 }
 
-/// Harmless stand-ins: a container finds `/dev/nvidia0`, and behind it is nothing.
+/// Device nodes of fake GPUs: a container finds `/dev/nvidia0`, which is the host's `/dev/null`.
 fn fake_nodes(inventory: &Inventory) -> BTreeMap<String, Vec<Node>> {
     let stand_in = |path: String| Node {
         path,

@@ -1,5 +1,5 @@
-//! Writes files that others read while we write: whole or not at all. Removes what we wrote before and no longer mean.
-//! It never touches a file that does not carry our prefix.
+//! Writes and removes CDI specs. Other processes read the files at any time, so a file is replaced as a whole. Only files with our prefix are
+//! changed or removed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use super::cdi::Spec;
 use crate::Error;
 use crate::share_devices::offer::ID_PREFIX as SHARE_DEVICE_PREFIX;
 
-/// Where runtimes look for specs that are made at run time.
+/// Where runtimes look for specs that are generated at run time.
 pub const CDI_DIR: &str = "/var/run/cdi";
 const SPEC_PREFIX: &str = "kai.scheduler-";
 const SPEC_FILE: &str = "kai.scheduler-gpu.json";
@@ -19,7 +19,7 @@ const SPEC_SUFFIX: &str = ".json";
 /// What [`CdiDir::write`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// The file was already what it should be.
+    /// The file already had this content.
     Unchanged,
     /// The file is new or replaced.
     Changed,
@@ -32,14 +32,14 @@ pub struct CdiDir {
 }
 
 impl CdiDir {
-    /// Nothing is touched yet.
+    /// Reads and writes nothing.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
         }
     }
 
-    /// Where the spec is.
+    /// Path of the spec of whole GPUs.
     pub fn spec_path(&self) -> PathBuf {
         self.directory.join(SPEC_FILE)
     }
@@ -50,19 +50,19 @@ impl CdiDir {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Whether a spec of ours that names `device` is on disk: a runtime can resolve it.
+    /// Whether the spec of whole GPUs on disk has `device`, so that a runtime can resolve it.
     pub fn has(&self, device: &str) -> bool {
         self.read()
             .is_some_and(|spec| spec.devices.iter().any(|known| known.name == device))
     }
 
-    /// Puts the spec of whole GPUs in place, and removes others and leftovers of ours. Share devices have a life of their own.
+    /// Writes the spec of whole GPUs and removes all other files of ours, except the specs of share devices.
     pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
         self.remove_where(|name| name != SPEC_FILE && !is_share_device_spec(name))?;
         self.put(&self.spec_path(), spec)
     }
 
-    /// Puts the spec of a share device in place.
+    /// Writes the spec of a share device.
     pub fn write_share_device(&self, share_device: &str, spec: &Spec) -> Result<Written, Error> {
         self.put(&self.share_device_path(share_device), spec)
     }
@@ -129,7 +129,7 @@ impl CdiDir {
     }
 }
 
-/// Whether a file of ours is the spec of a share device, or one that is being written.
+/// Whether the name is that of a share device's spec or of its temporary file.
 fn is_share_device_spec(name: &str) -> bool {
     let rest = name.strip_prefix(SPEC_PREFIX).or(name.strip_prefix(TEMPORARY_PREFIX));
     rest.is_some_and(|rest| rest.starts_with(SHARE_DEVICE_PREFIX))
@@ -143,20 +143,20 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The file's text.
+/// The text of a spec file.
 pub fn render(spec: &Spec) -> String {
     let mut text = serde_json::to_string_pretty(spec).expect("a spec has only string keys");
     text.push('\n');
     text
 }
 
-/// Writes beside the target, then renames: a reader sees the old file or the new one, never half of it. On failure nothing is left.
-/// In the same directory, because runtimes that watch it hear of files that leave a name there, not of files that get one.
+/// Writes a temporary file and renames it: a reader sees the old file or the new one, never a part. On failure no file is left. The temporary file
+/// is in the same directory, because runtimes that watch the directory notice the file that is renamed away, not the file that gets the name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| file.write_all(bytes))
 }
 
-/// The seam for tests: `fill` may fail as a full disk does.
+/// Separate for tests: `fill` may fail as a full disk does.
 fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("file");
     let name = name.strip_prefix(SPEC_PREFIX).unwrap_or(name);

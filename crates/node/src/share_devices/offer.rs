@@ -1,4 +1,4 @@
-//! What the kubelet sees of share devices: a fixed list of ids, and a device name for each. Pure.
+//! The device plugin's answers about share devices: a fixed list of device ids, and a CDI device name for each. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use kai_gpu::PlatformKind;
 use crate::allocator::inject::CDI_ANNOTATION;
 use crate::kubelet::deviceplugin::{CdiDevice, ContainerAllocateResponse, Device, HEALTHY};
 
-/// Our kind of CDI devices that stand for share devices.
+/// CDI kind (`vendor/class`) of share devices.
 pub const KIND: &str = "kai.scheduler/share";
-/// How the ids of share devices begin; their number follows.
+/// Prefix of share device ids; a number follows.
 pub const ID_PREFIX: &str = "share-";
-/// Share devices of a node that is not told otherwise: more than any kubelet runs pods, so that pods never wait for one.
+/// Default number of share devices of a node: more than any kubelet runs pods, so that no pod waits for one.
 pub const SHARE_DEVICES_DEFAULT: u32 = 512;
-/// Most share devices of a node: the kubelet keeps every id in memory and in its checkpoint.
+/// Upper bound on the share devices of a node: the kubelet keeps every id in memory and in its checkpoint.
 pub const SHARE_DEVICES_MAX: u32 = 4096;
 
 /// The share devices of a node, as the device plugin serves them.
@@ -22,11 +22,11 @@ pub const SHARE_DEVICES_MAX: u32 = 4096;
 pub struct ShareDeviceOffer {
     /// The kubelet's device list. It never changes: GPUs fail, share devices do not.
     pub devices: Arc<Vec<Device>>,
-    /// What kind of machine the GPUs are in.
+    /// Platform of the node, which decides whether containers get the fake library's variable.
     pub platform: PlatformKind,
 }
 
-/// The device list of so many share devices.
+/// The kubelet's device list with `count` share devices.
 pub fn devices(count: u32) -> Vec<Device> {
     let share_device = |number: u32| Device {
         id: format!("{ID_PREFIX}{number}"),
@@ -37,7 +37,7 @@ pub fn devices(count: u32) -> Vec<Device> {
 }
 
 impl ShareDeviceOffer {
-    /// Answers Allocate for one container: the name that its GPUs will have. `Err` is a sentence for the pod's status.
+    /// Answers Allocate for one container with the CDI name of its share device. `Err` is a sentence for the pod's status.
     pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
         let share_device = single_device(device_ids)?;
         if !self.devices.iter().any(|device| device.id == share_device) {
@@ -52,12 +52,12 @@ impl ShareDeviceOffer {
     }
 }
 
-/// The share device of a container. More than one would be the same GPUs twice.
+/// The share device of a container. A second one would stand for the same GPUs.
 pub fn single_device(device_ids: &[String]) -> Result<&str, String> {
     match device_ids {
         [share_device] => Ok(share_device),
         _ => Err(format!(
-            "{} share devices were requested, but a container has one: its share of the GPU is said by annotations of the pod",
+            "{} share devices were requested, but a container has one: annotations of the pod say how large its GPU share is",
             device_ids.len()
         )),
     }

@@ -1,5 +1,5 @@
-//! Carries out what `decide` says: asks the kubelet and the API server, writes a share device's spec before its container starts, and removes
-//! specs whose pods are gone.
+//! Reads what `decide` needs from the kubelet and the API server, writes the CDI spec of a share device before its container starts, and
+//! removes the specs of pods that are gone.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,24 +16,24 @@ use super::offer::single_device;
 use crate::driver_files::store::CdiDir;
 use crate::podresources;
 
-/// The kubelet gives up after 30 seconds; then nobody would read the reason.
+/// Less than the kubelet's own timeout of 30 seconds, so that the kubelet still receives the reason.
 const PREPARE_SECONDS_MAX: Duration = Duration::from_secs(20);
 
-/// The share devices of this node.
+/// Prepares the share devices of this node. The device plugin calls it on Allocate and PreStartContainer.
 pub struct ShareDevicePreparer {
     node: String,
     reservation_namespace: String,
     pod_resources: PathBuf,
     cdi: CdiDir,
     client: OnceLock<Client>,
-    /// Held while specs are written, and while the books are read to remove some: so a spec is never removed by books that are
-    /// older than it.
+    /// Held while a spec is written, and from listing the kubelet's allocations to removing unused specs: a spec is never removed because of
+    /// a list that is older than the spec.
     files: Mutex<()>,
 }
 
-/// Where share devices are prepared.
+/// What the preparer needs to know about its node.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PreparerConfig {
     /// This node.
     pub node: String,
     /// Namespace of reservation pods.
@@ -45,36 +45,36 @@ pub struct Place {
 }
 
 impl ShareDevicePreparer {
-    /// Nothing is touched yet, and nothing can be prepared before the cluster is there.
-    pub fn new(place: Place) -> Self {
+    /// Reads and writes nothing. `prepare` fails until `set_client` was called.
+    pub fn new(config: PreparerConfig) -> Self {
         Self {
-            node: place.node,
-            reservation_namespace: place.reservation_namespace,
-            pod_resources: place.pod_resources,
-            cdi: CdiDir::new(&place.cdi_dir),
+            node: config.node,
+            reservation_namespace: config.reservation_namespace,
+            pod_resources: config.pod_resources,
+            cdi: CdiDir::new(&config.cdi_dir),
             client: OnceLock::new(),
             files: Mutex::default(),
         }
     }
 
-    /// The cluster answers from now on.
-    pub fn connected(&self, client: Client) {
-        // A second client would be one to the same cluster.
+    /// Sets the client once the agent has reached the API server.
+    pub fn set_client(&self, client: Client) {
+        // A second client connects to the same cluster, so the first one stays.
         let _ = self.client.set(client);
     }
 
-    /// A free share device is handed out: what it stood for is forgotten, long before its new container starts.
-    pub async fn handed_out(&self, device_ids: &[String]) {
+    /// Removes the specs of share devices that the kubelet allocates now. They belong to earlier containers.
+    pub async fn remove_old_specs(&self, device_ids: &[String]) {
         let _files = self.files.lock().await;
         for share_device in device_ids {
             if let Err(error) = self.cdi.remove_share_device(share_device) {
-                tracing::warn!(share_device, %error, "an old spec of a share device stays until the share device's container starts");
+                tracing::warn!(share_device, %error, "could not remove the old spec of a share device; it is replaced before the container starts");
             }
         }
     }
 
-    /// Lets the share device stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events; without success the
-    /// container does not start.
+    /// Writes the spec that makes the share device stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events; the
+    /// kubelet then does not start the container.
     pub async fn prepare(&self, device_ids: &[String], platform: PlatformKind) -> Result<(), String> {
         let share_device = single_device(device_ids)?;
         let Ok(prepared) = tokio::time::timeout(PREPARE_SECONDS_MAX, self.prepare_one(share_device, platform)).await
@@ -110,7 +110,7 @@ impl ShareDevicePreparer {
             share_device,
             pod = name,
             ?gpus,
-            "a share device stands for the GPUs of its pod"
+            "wrote the spec of a share device with the GPUs of its pod"
         );
         Ok(())
     }
@@ -125,21 +125,21 @@ impl ShareDevicePreparer {
             .await
     }
 
-    /// Removes the specs of share devices that nobody holds, again and again. While there are none, nothing is asked.
-    pub async fn keep_clean(&self, pace: Duration) {
+    /// Removes the specs of share devices that no pod holds, once per `pace`. Asks the kubelet only while there are specs.
+    pub async fn run_cleanup(&self, pace: Duration) {
         loop {
             tokio::time::sleep(pace).await;
-            self.clean().await;
+            self.remove_unused_specs().await;
         }
     }
 
-    async fn clean(&self) {
+    async fn remove_unused_specs(&self) {
         let _files = self.files.lock().await;
         let written = self.cdi.share_devices();
         if written.is_empty() {
             return;
         }
-        // Without the kubelet's word nothing is removed.
+        // While the kubelet does not answer, no spec is removed.
         let Ok(allocations) = podresources::list(&self.pod_resources).await else {
             return;
         };
