@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kai_gpu::fake::{PROFILES, Personality};
+use kai_gpu::fake::{DriverBehavior, PROFILES};
 use kai_gpu::{Driver, DriverKind, MemoryKind, OpenOptions};
 
 use crate::stage::{bare_driver, bare_machine, driver, expected, say, scenario, stage};
@@ -12,7 +12,7 @@ fn every_datacenter_gpu_is_described_as_the_fake_driver_does() {
     let child = "facts::child_sees_what_the_fake_driver_sees";
     for profile in PROFILES
         .iter()
-        .filter(|profile| profile.personality == Personality::Datacenter)
+        .filter(|profile| profile.behavior == DriverBehavior::Datacenter)
     {
         scenario(child, &format!("{}:5", profile.id), &[]);
     }
