@@ -1,5 +1,5 @@
-//! A real consumer of the CDI spec: podman runs a container with fake devices from it. It needs root, podman, runc and a static busybox,
-//! and writes to /var/run/cdi, so it runs only where `KAI_TEST_PODMAN=1` says that this is wanted.
+//! podman runs a container with fake devices from our CDI spec. The test needs root, podman, runc and a static busybox, and writes to /var/run/cdi, so
+//! it runs only if `KAI_TEST_PODMAN=1` is set.
 
 #![allow(clippy::unwrap_used)]
 
@@ -65,7 +65,7 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
     assert!(!Path::new("/var/run/cdi/kai.scheduler-gpu.json").exists());
 }
 
-/// Output of a container that lists what it was given. Limits are kept as low as a restricted machine needs them.
+/// Output of a container that lists its devices and files. Limits are as low as a restricted machine needs them.
 fn podman(root: &Path, device: &str) -> String {
     let list = "/bin/busybox find /dev /usr/lib64 -name '*nvidia*'; /bin/busybox env";
     let done = Command::new("podman")

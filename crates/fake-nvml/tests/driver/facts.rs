@@ -1,4 +1,4 @@
-//! What our driver tells of GPUs, and what it tells where the library refuses or lacks something.
+//! The facts that our driver reports, also if the library refuses a query or lacks a function.
 
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ fn child_has_old_libraries() {
     }
 }
 
-/// What our driver calls besides starting, counting and finding devices, which nothing works without.
+/// The functions that our driver calls, except those for starting, counting and finding devices, without which nothing works.
 const OPTIONAL: [&str; 31] = [
     "nvmlSystemGetDriverVersion",
     "nvmlSystemGetNVMLVersion",

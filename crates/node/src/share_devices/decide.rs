@@ -242,18 +242,18 @@ mod tests {
     #[test]
     fn the_holder_is_the_one_pod_with_the_slot() {
         let share = keys::RESOURCE_GPU_SHARE;
-        let books = [
+        let allocations = [
             held("other", "vendor.com/slot", &["share-1"]),
             held("a", share, &["share-1"]),
             held("b", share, &["share-2"]),
             held("b", share, &["share-3"]),
         ];
-        assert_eq!(holder("share-1", &books).unwrap().name(), "team/a");
+        assert_eq!(holder("share-1", &allocations).unwrap().name(), "team/a");
         assert_eq!(
-            holder("share-2", &books),
+            holder("share-2", &allocations),
             Err(Refusal::AmbiguousPodName("team/b".into()))
         );
-        assert_eq!(holder("share-4", &books), Err(Refusal::NoHolder));
+        assert_eq!(holder("share-4", &allocations), Err(Refusal::NoHolder));
     }
 
     fn pod(labels: Value, annotations: Value) -> Pod {
