@@ -125,11 +125,22 @@ pub struct Scrape<'a> {
 /// The metrics in Prometheus' text format.
 pub fn render(scrape: &Scrape) -> String {
     let mut registry = Registry::default();
-    let mut register = |name: &str, help: &str| {
-        let values = Values::default();
-        registry.register(name, help, values.clone());
-        values
-    };
+    add_gpu_gauges(&mut registry, scrape);
+    add_agent_gauges(&mut registry, scrape);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+fn register(registry: &mut Registry, name: &str, help: &str) -> Values {
+    let values = Values::default();
+    registry.register(name, help, values.clone());
+    values
+}
+
+/// The measurements of each GPU.
+fn add_gpu_gauges(registry: &mut Registry, scrape: &Scrape) {
+    let mut register = |name: &str, help: &str| register(registry, name, help);
     let utilisation = register("DCGM_FI_DEV_GPU_UTIL", "GPU utilisation in percent");
     let copying = register("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory bandwidth utilisation in percent");
     let used = register("DCGM_FI_DEV_FB_USED", "GPU memory in use in MiB");
@@ -156,6 +167,11 @@ pub fn render(scrape: &Scrape) -> String {
             sample.power_milliwatts.map(|milliwatts| milliwatts as f64 / 1000.0),
         );
     }
+}
+
+/// What the agent offers, and whether the driver and the kubelet answer.
+fn add_agent_gauges(registry: &mut Registry, scrape: &Scrape) {
+    let mut register = |name: &str, help: &str| register(registry, name, help);
     let healthy = register("kai_node_gpu_healthy", "1 if the GPU is offered, 0 if it failed");
     for device in &scrape.snapshot.inventory.devices {
         let failed = scrape.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
@@ -188,9 +204,6 @@ pub fn render(scrape: &Scrape) -> String {
     )
     .get_or_create(&none)
     .set(scrape.registrations as f64);
-    let mut text = String::new();
-    encode(&mut text, &registry).expect("writing to a string does not fail");
-    text
 }
 
 /// The labels of the DCGM exporter. For a GPU that several pods hold, the labels name the first pod in alphabetical order.

@@ -10,8 +10,8 @@ use super::{mig, raw};
 use crate::platform::MachineMemory;
 use crate::tegra::is_integrated_name;
 use crate::{
-    ComputeCapability, Device, DeviceKind, MemoryKind, MigMode, OpenOptions, Sample, aliases_of, stable_uuid,
-    sysfs_bus_id,
+    ComputeCapability, Device, DeviceKind, MemoryKind, MigDevice, MigMode, OpenOptions, Sample, aliases_of,
+    stable_uuid, sysfs_bus_id,
 };
 
 const MIB: u64 = 1 << 20;
@@ -54,13 +54,7 @@ pub(super) fn query_device(
         .unwrap_or_else(|| "NVIDIA GPU".to_owned());
     let reported_uuid = queries.optional("its UUID", device.uuid())?;
     let uuid = reported_uuid.unwrap_or_else(|| format!("GPU-{}", stable_uuid(&["nvml", &name, &index.to_string()])));
-    let capability = queries.optional("its compute capability", device.cuda_compute_capability())?;
-    let compute_capability = capability.and_then(|cc| {
-        Some(ComputeCapability {
-            major: cc.major.try_into().ok()?,
-            minor: cc.minor.try_into().ok()?,
-        })
-    });
+    let compute_capability = query_capability(&mut queries, device)?;
     let minor = queries.optional("its minor number", device.minor_number())?;
     let pci_bus_id = queries
         .optional("its PCI address", device.pci_info())?
@@ -75,20 +69,7 @@ pub(super) fn query_device(
         None => None,
     };
     let board_id = queries.optional("its board", device.board_id())?;
-    let mig_mode = queries.optional("its MIG mode", device.mig_mode())?;
-    let mig_mode = mig_mode.map(|mode| {
-        if mode.current == 1 {
-            MigMode::Enabled
-        } else {
-            MigMode::Disabled
-        }
-    });
-    let mig_devices = match mig_mode {
-        Some(MigMode::Enabled) => queries
-            .optional("its MIG devices", mig::mig_devices(nvml, device, memory_mib))?
-            .unwrap_or_default(),
-        Some(MigMode::Disabled) | None => Vec::new(),
-    };
+    let (mig_mode, mig_devices) = query_mig(&mut queries, nvml, device, memory_mib)?;
     let numa_node = numa_node(options, pci_bus_id.as_deref(), device);
     let kind = if is_integrated_name(&name) {
         DeviceKind::Integrated
@@ -120,6 +101,43 @@ pub(super) fn query_device(
         device,
         refused: queries.refused,
     })
+}
+
+fn query_capability(
+    queries: &mut OptionalQueries,
+    device: &NvmlDevice<'_>,
+) -> Result<Option<ComputeCapability>, NvmlError> {
+    let capability = queries.optional("its compute capability", device.cuda_compute_capability())?;
+    Ok(capability.and_then(|cc| {
+        Some(ComputeCapability {
+            major: cc.major.try_into().ok()?,
+            minor: cc.minor.try_into().ok()?,
+        })
+    }))
+}
+
+/// MIG mode, and the MIG devices if it is enabled.
+fn query_mig(
+    queries: &mut OptionalQueries,
+    nvml: &Nvml,
+    device: &NvmlDevice<'_>,
+    memory_mib: Option<u64>,
+) -> Result<(Option<MigMode>, Vec<MigDevice>), NvmlError> {
+    let mode = queries.optional("its MIG mode", device.mig_mode())?;
+    let mode = mode.map(|mode| {
+        if mode.current == 1 {
+            MigMode::Enabled
+        } else {
+            MigMode::Disabled
+        }
+    });
+    let devices = match mode {
+        Some(MigMode::Enabled) => queries
+            .optional("its MIG devices", mig::mig_devices(nvml, device, memory_mib))?
+            .unwrap_or_default(),
+        Some(MigMode::Disabled) | None => Vec::new(),
+    };
+    Ok((mode, devices))
 }
 
 /// All measurements of one device. If the device does not answer, the sample says so.

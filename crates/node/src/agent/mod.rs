@@ -85,16 +85,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
 
     // The device plugins start first: they serve the last run's inventory until the driver has answered.
     remove_leftovers(&settings.plugin_dir);
-    // The agent writes the spec of a share device before every start of its container, so old specs are not needed.
-    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_share_devices() {
-        tracing::warn!(%error, "could not remove share device specs of an earlier run; each is removed when its device is allocated again");
-    }
-    let share_devices = Arc::new(ShareDevicePreparer::new(share_devices::prepare::PreparerConfig {
-        node: settings.node.clone(),
-        reservation_namespace: settings.reservation_namespace.clone(),
-        pod_resources: settings.pod_resources_socket.clone(),
-        cdi_dir: settings.cdi_dir.clone(),
-    }));
+    let share_devices = Arc::new(share_device_preparer(&settings));
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
     let (hints_sender, hints) = watch::channel(AllocationHints::default());
@@ -140,6 +131,35 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     ));
     let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
     tasks.spawn(save_inventories(last, identity, seen.clone()));
+    spawn_metrics(&settings, driver, seen, registrations, &mut tasks).await;
+    run_state(state, received, snapshots, events, stop).await;
+    // The device plugins close the kubelet's streams before the other tasks are aborted.
+    let _ = plugins.await;
+    tasks.shutdown().await;
+}
+
+/// Creates the preparer of share devices and removes the specs of an earlier run.
+fn share_device_preparer(settings: &Settings) -> ShareDevicePreparer {
+    // The agent writes the spec of a share device before every start of its container, so old specs are not needed.
+    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_share_devices() {
+        tracing::warn!(%error, "could not remove share device specs of an earlier run; each is removed when its device is allocated again");
+    }
+    ShareDevicePreparer::new(share_devices::prepare::PreparerConfig {
+        node: settings.node.clone(),
+        reservation_namespace: settings.reservation_namespace.clone(),
+        pod_resources: settings.pod_resources_socket.clone(),
+        cdi_dir: settings.cdi_dir.clone(),
+    })
+}
+
+/// Serves the metrics, if an address is set.
+async fn spawn_metrics(
+    settings: &Settings,
+    driver: Arc<dyn Driver>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    registrations: Arc<AtomicU64>,
+    tasks: &mut JoinSet<()>,
+) {
     if let Some(address) = settings.metrics_address.clone() {
         let client = match &settings.access {
             Some(access) => Client::connect(access).await.ok(),
@@ -149,7 +169,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             gate: kai_cluster::Gate::new(client),
             node: settings.node.clone(),
             driver,
-            snapshots: seen,
+            snapshots,
             pod_resources: settings.pod_resources_socket.clone(),
             registrations,
         };
@@ -159,10 +179,6 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             }
         });
     }
-    run_state(state, received, snapshots, events, stop).await;
-    // The device plugins close the kubelet's streams before the other tasks are aborted.
-    let _ = plugins.await;
-    tasks.shutdown().await;
 }
 
 /// Releases the memory of code that only the agent's start or a rare event needed.
