@@ -1,5 +1,5 @@
-//! The interface to C. Pointers from clients become types whose methods check for null and write or read exactly one value; the rest of the crate is
-//! safe code. All `unsafe` blocks of the crate are in this file.
+//! The interface to C. Pointers from clients become types whose methods check for null and write or read exactly one value; the rest of the
+//! crate is safe code. All `unsafe` blocks of the crate are in this file.
 //!
 //! The safety argument: the exported functions are `unsafe extern "C"`, so a caller promises NVML's documented contract: an output
 //! pointer is null or points to writable memory of the documented type, a text pointer is null or points to a NUL-terminated string,

@@ -39,7 +39,8 @@ pub enum Visible {
 }
 
 impl Visible {
-    /// `all` or no value hides no GPU, `none` hides all. `void` means that CDI injected the GPUs and NVIDIA's runtime must not: then the device nodes decide.
+    /// `all` or no value hides no GPU, `none` hides all. `void` means that CDI injected the GPUs and NVIDIA's runtime must not: then the
+    /// device nodes decide.
     pub fn parse(text: Option<&str>) -> Self {
         match text.map(str::trim) {
             None | Some("" | "all") => Visible::All,

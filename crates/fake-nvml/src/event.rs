@@ -1,5 +1,5 @@
-//! Event sets: clients register devices and wait. Every event that is appended to the control file's list is delivered to every registered set once.
-//! Handles of sets are numbers in a table, never pointers.
+//! Event sets: clients register devices and wait. Every event that is appended to the control file's list is delivered to every registered
+//! set once. Handles of sets are numbers in a table, never pointers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{c_uint, c_ulonglong};

@@ -1,5 +1,5 @@
-//! The library's state in one process: the count of initialisations, the fake machine and its visible GPUs. Handles of clients are numbers that are checked
-//! on every call, never pointers.
+//! The library's state in one process: the count of initialisations, the fake machine and its visible GPUs. Handles of clients are numbers
+//! that are checked on every call, never pointers.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Real NVML clients from PyPI on the fake library: NVIDIA's Python bindings, gpustat, nvitop. They are installed into a virtual environment below
-//! cargo's target directory; without Python or pip the tests print a note and pass.
+//! Real NVML clients from PyPI on the fake library: NVIDIA's Python bindings, gpustat, nvitop. They are installed into a virtual
+//! environment below cargo's target directory; without Python or pip the tests print a note and pass.
 
 // Test code: a failed step should stop right there.
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Releases code pages of the program that only its start needed. The first call into 64 KiB of code maps all of it, and the pages stay mapped until
-//! memory is short; in an idle node agent these were 5 of 18 MiB.
+//! Releases code pages of the program that only its start needed. The first call into 64 KiB of code maps all of it, and the pages stay
+//! mapped until memory is short; in an idle node agent these were 5 of 18 MiB.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use rustix::mm::{Advice, madvise};
 
-/// Releases the mapped code pages of this process and returns an upper bound on their bytes. Code that is called again is mapped again, from the page
-/// cache unless memory was short meanwhile.
+/// Releases the mapped code pages of this process and returns an upper bound on their bytes. Code that is called again is mapped again,
+/// from the page cache unless memory was short meanwhile.
 pub fn release() -> io::Result<usize> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let maps = std::fs::read_to_string("/proc/self/maps")?;

@@ -13,16 +13,16 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Which implementation this is, for logs and metrics.
     fn kind(&self) -> DriverKind;
 
-    /// All devices with all known facts. A device that no longer answers (lost, reset required) stays in the list with its last known facts, so that
-    /// its UUID does not come and go; [`Driver::probe`] returns its state.
+    /// All devices with all known facts. A device that no longer answers (lost, reset required) stays in the list with its last known
+    /// facts, so that its UUID does not come and go; [`Driver::probe`] returns its state.
     fn devices(&self) -> Result<Inventory, GpuError>;
 
     /// Current measurements, one per device of [`Driver::devices`], in the same order. A measurement the hardware does not
     /// offer is `None`; a device that does not answer has [`Sample::unreachable`] set.
     fn samples(&self) -> Result<Vec<Sample>, GpuError>;
 
-    /// Checks whether one device answers, by the cheapest call that fails for a lost device. `uuid` is that of a device or of a MIG device, whose
-    /// parent is then checked.
+    /// Checks whether one device answers, by the cheapest call that fails for a lost device. `uuid` is that of a device or of a MIG device,
+    /// whose parent is then checked.
     fn probe(&self, uuid: &str) -> Result<(), GpuError>;
 
     /// Waits up to `timeout` for health events. Returns at once with all that are due, or an empty list at the timeout.

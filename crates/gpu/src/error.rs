@@ -1,4 +1,5 @@
-//! The error type of this crate. Messages contain NVML's own constants and phrases, which operators search for, and every variant has a remedy.
+//! The error type of this crate. Messages contain NVML's own constants and phrases, which operators search for, and every variant has a
+//! remedy.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! Stable UUIDs for devices without one. Callers pass the words that a UUID is derived from; the machine is not read here.
 
-/// Derives a UUID from words: the same words always give the same UUID. Version 8 (custom) of RFC 9562: version 5 would need SHA-1 and has no
-/// advantage, since no other program derives these UUIDs. FNV-1a never changes, unlike the standard library's hasher.
+/// Derives a UUID from words: the same words always give the same UUID. Version 8 (custom) of RFC 9562: version 5 would need SHA-1 and has
+/// no advantage, since no other program derives these UUIDs. FNV-1a never changes, unlike the standard library's hasher.
 pub fn stable_uuid(words: &[&str]) -> String {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -1,10 +1,10 @@
 //! The GPUs of this machine: facts, measurements and health.
 //!
-//! [`Driver`] is the only interface to hardware. Its implementations use NVML loaded at run time, Tegra's files, or fake GPUs from a table of profiles.
-//! Callers see one model ([`Inventory`], [`Sample`], [`HealthEvent`]) and one error ([`GpuError`]).
+//! [`Driver`] is the only interface to hardware. Its implementations use NVML loaded at run time, Tegra's files, or fake GPUs from a table
+//! of profiles. Callers see one model ([`Inventory`], [`Sample`], [`HealthEvent`]) and one error ([`GpuError`]).
 //!
-//! Architecture invariant: this crate uses no Kubernetes, no kubelet, no network and no async runtime. It never changes the machine: it creates no
-//! device node, sets no mode and opens no CUDA context. A missing library is an error of a call, never a crash.
+//! Architecture invariant: this crate uses no Kubernetes, no kubelet, no network and no async runtime. It never changes the machine: it
+//! creates no device node, sets no mode and opens no CUDA context. A missing library is an error of a call, never a crash.
 //!
 //! [`code_pages`] is not about GPUs; it is here because this crate may use `unsafe`.
 

@@ -1,4 +1,5 @@
-//! The facts about GPUs that other crates use. Plain data: no driver handle and no I/O. A fact that some platform does not report is an `Option`.
+//! The facts about GPUs that other crates use. Plain data: no driver handle and no I/O. A fact that some platform does not report is an
+//! `Option`.
 
 use std::fmt;
 

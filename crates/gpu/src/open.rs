@@ -1,5 +1,5 @@
-//! Chooses the driver for this machine. Only this module knows all implementations. It fails only for wrong options, never because hardware is
-//! missing.
+//! Chooses the driver for this machine. Only this module knows all implementations. It fails only for wrong options, never because hardware
+//! is missing.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -62,11 +62,11 @@ pub struct OpenOptions {
     pub memory_reserve: MemoryReserve,
     /// Whether NVML may be used on Tegra. Off for recorded trees and for nodes where NVML misbehaves.
     pub tegra_nvml: bool,
-    /// The UUID under which this board's integrated GPU was offered before. The UUID must survive restarts, even if NVML starts or stops reporting a
-    /// UUID of its own.
+    /// The UUID under which this board's integrated GPU was offered before. The UUID must survive restarts, even if NVML starts or stops
+    /// reporting a UUID of its own.
     pub integrated_uuid: Option<String>,
-    /// Time after which the driver reopens NVML because a GPU does not answer; later intervals double. NVML reports such a GPU as lost until it is
-    /// reopened, even if the GPU is back.
+    /// Time after which the driver reopens NVML because a GPU does not answer; later intervals double. NVML reports such a GPU as lost
+    /// until it is reopened, even if the GPU is back.
     pub reopen_after: Duration,
 }
 
@@ -96,8 +96,8 @@ pub struct Opened {
     pub detection: Detection,
 }
 
-/// Opens the driver for this machine. A missing library or kernel module is no error here: the driver's calls report it, and succeed once it is
-/// repaired.
+/// Opens the driver for this machine. A missing library or kernel module is no error here: the driver's calls report it, and succeed once
+/// it is repaired.
 pub fn open(options: OpenOptions) -> Result<Opened, GpuError> {
     let mut detection = detect(&options.roots);
     let driver: Box<dyn Driver> = match &options.driver {

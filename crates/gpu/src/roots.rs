@@ -1,5 +1,5 @@
-//! Where this process finds the host's files. In a container the host's `/` may be mounted elsewhere, and in tests it is a recorded tree. All code of
-//! this crate that reads the host's files takes the paths from here.
+//! Where this process finds the host's files. In a container the host's `/` may be mounted elsewhere, and in tests it is a recorded tree.
+//! All code of this crate that reads the host's files takes the paths from here.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 //! Captures stderr during calls into NVIDIA's Tegra libraries. They print messages at every call if a device node is missing or forbidden
-//! (`NvRmMemInitNvmap failed ...`); each message is shown once, as a note. Other lines, such as our own logs from other threads, are passed on.
+//! (`NvRmMemInitNvmap failed ...`); each message is shown once, as a note. Other lines, such as our own logs from other threads, are passed
+//! on.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, Write};

@@ -1,5 +1,5 @@
-//! Golden tests on every recorded machine below `fixtures/`: platform, evidence, devices and measurements. The golden files are in `tests/snapshots`; a
-//! difference changes what operators and the scheduler see.
+//! Golden tests on every recorded machine below `fixtures/`: platform, evidence, devices and measurements. The golden files are in
+//! `tests/snapshots`; a difference changes what operators and the scheduler see.
 
 // Test code: a failed step should stop right there.
 #![allow(clippy::unwrap_used)]

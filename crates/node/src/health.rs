@@ -1,5 +1,5 @@
-//! Decides which GPUs may be allocated: a state machine over health events and probe results. Pure and without a clock: hysteresis is counted in
-//! probes. It returns the changes; `agent` passes them to the kubelet, the node condition and the log.
+//! Decides which GPUs may be allocated: a state machine over health events and probe results. Pure and without a clock: hysteresis is
+//! counted in probes. It returns the changes; `agent` passes them to the kubelet, the node condition and the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -50,7 +50,8 @@ pub struct Listed {
 }
 
 impl NodeGpus {
-    /// A node with fake GPUs: `"a100-40:8".parse::<Settings>()?.seeded("node-1")`. The seed should be the node's name, or all nodes have the same UUIDs.
+    /// A node with fake GPUs: `"a100-40:8".parse::<Settings>()?.seeded("node-1")`. The seed should be the node's name, or all nodes have
+    /// the same UUIDs.
     pub fn fake(settings: &Settings, setup: Setup) -> Result<Self, Error> {
         Ok(Self::new(FakeDriver::new(settings)?.devices()?, setup))
     }

@@ -1,5 +1,5 @@
-//! Decides the node's labels from its GPUs. Pure; `agent` writes them by server-side apply, so a label that is no longer returned here disappears
-//! from the node, and labels of other field managers stay.
+//! Decides the node's labels from its GPUs. Pure; `agent` writes them by server-side apply, so a label that is no longer returned here
+//! disappears from the node, and labels of other field managers stay.
 
 use std::collections::BTreeMap;
 
@@ -93,8 +93,8 @@ fn versions(labels: &mut Writer, inventory: &Inventory) {
     }
 }
 
-/// Count and memory describe all GPUs of the node, not only the main model: a scheduler takes allocatable GPUs beyond `gpu.count` for replicas,
-/// and must not promise memory that the smallest GPU lacks.
+/// Count and memory describe all GPUs of the node, not only the main model: a scheduler takes allocatable GPUs beyond `gpu.count` for
+/// replicas, and must not promise memory that the smallest GPU lacks.
 fn whole_gpus(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Policy) {
     let shared = sharing(policy, GPU_RESOURCE);
     let partitioned = inventory
@@ -216,13 +216,15 @@ fn sharing(policy: &Policy, resource: &str) -> Shared {
     }
 }
 
-/// The product label: parts joined by dashes. Shared devices under an unshared resource name get a suffix, so that users can select unshared ones.
+/// The product label: parts joined by dashes. Shared devices under an unshared resource name get a suffix, so that users can select
+/// unshared ones.
 fn product(parts: &[&str], shared: &Shared) -> String {
     let suffix = shared.marked.then_some("SHARED");
     sanitised(&parts.iter().copied().chain(suffix).collect::<Vec<_>>().join("-"))
 }
 
-/// Turns text into a legal label value: drops illegal characters, joins words by dashes, and cuts it to length with a letter or digit at both ends.
+/// Turns text into a legal label value: drops illegal characters, joins words by dashes, and cuts it to length with a letter or digit at
+/// both ends.
 fn sanitised(text: &str) -> String {
     let legal: String = text
         .chars()

@@ -8,9 +8,9 @@
 //! * [`in_process`] offers these decisions as plain calls, for simulated kubelets;
 //! * [`agent`] wires these together; [`reservation`] and [`doctor`] are programs of their own.
 //!
-//! Architecture invariants: the crate reaches hardware only through `kai_gpu::Driver` and Kubernetes only through `kai_cluster`. Every decision
-//! (offers, labels, injection) is a pure function; one task owns the state, and other tasks receive snapshots. A part that fails is reported
-//! and tried again, and never unregisters healthy devices.
+//! Architecture invariants: the crate reaches hardware only through `kai_gpu::Driver` and Kubernetes only through `kai_cluster`. Every
+//! decision (offers, labels, injection) is a pure function; one task owns the state, and other tasks receive snapshots. A part that fails
+//! is reported and tried again, and never unregisters healthy devices.
 
 pub mod agent;
 pub mod allocator;

@@ -1,5 +1,5 @@
-//! Prometheus metrics: gauges per GPU with the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the agent's own health. The
-//! driver is asked at every scrape, never in between.
+//! Prometheus metrics: gauges per GPU with the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the agent's own
+//! health. The driver is asked at every scrape, never in between.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! Asks the kubelet's pod-resources API which container holds which device. An Allocate call does not name its pod, so this is the only source.
+//! Asks the kubelet's pod-resources API which container holds which device. An Allocate call does not name its pod, so this is the only
+//! source.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! `kai resource-reservation`: runs in a reservation pod. On nodes without our agent it finds the one GPU of its pod and annotates the pod with
-//! the UUID. Then it sleeps until SIGTERM. It never holds the GPU open.
+//! `kai resource-reservation`: runs in a reservation pod. On nodes without our agent it finds the one GPU of its pod and annotates the pod
+//! with the UUID. Then it sleeps until SIGTERM. It never holds the GPU open.
 
 use kai_cluster::{Access, Client, PodMeta};
 use kai_gpu::Driver;

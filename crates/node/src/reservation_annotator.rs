@@ -76,7 +76,8 @@ pub struct AnnotatorConfig {
 #[derive(Debug, Default)]
 struct ReservationPods {
     by_name: BTreeMap<String, PodMeta>,
-    /// Names whose pod was replaced by another pod, with the GPU that the kubelet listed last: the kubelet may still list the old pod's device.
+    /// Names whose pod was replaced by another pod, with the GPU that the kubelet listed last: the kubelet may still list the old pod's
+    /// device.
     replaced: BTreeMap<String, Option<String>>,
     released_gpus: ReleasedGpus,
 }
@@ -117,8 +118,8 @@ impl ReservationPods {
             .filter(|pod| !pod.annotations.contains_key(ANNOTATION))
     }
 
-    /// UUIDs that reservation pods should get and have not got. The binder deletes and recreates a reservation pod that got another GPU; the
-    /// entry of the deleted pod stays, so that the hint is there before the kubelet allocates a device for its successor.
+    /// UUIDs that reservation pods should get and have not got. The binder deletes and recreates a reservation pod that got another GPU;
+    /// the entry of the deleted pod stays, so that the hint is there before the kubelet allocates a device for its successor.
     fn wanted_gpus(&self) -> BTreeSet<String> {
         let wanting = self
             .by_name

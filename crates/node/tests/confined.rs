@@ -1,6 +1,6 @@
-//! The agent as a cluster runs it: the program in a container without capabilities, with a read-only root, and of the host only the directories that
-//! docs/node-agent.md lists. Needs root, podman, runc and the built program, so it runs only if `KAI_TEST_PODMAN=1` is set and `KAI_TEST_PROGRAM` names
-//! the program (see .ci/podman).
+//! The agent as a cluster runs it: the program in a container without capabilities, with a read-only root, and of the host only the
+//! directories that docs/node-agent.md lists. Needs root, podman, runc and the built program, so it runs only if `KAI_TEST_PODMAN=1` is set
+//! and `KAI_TEST_PROGRAM` names the program (see .ci/podman).
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Golden tests of the doctor on broken nodes: the finding and the fix for every common cause. The golden files contain only warnings and problems;
-//! `fixtures.rs` has whole reports.
+//! Golden tests of the doctor on broken nodes: the finding and the fix for every common cause. The golden files contain only warnings and
+//! problems; `fixtures.rs` has whole reports.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Golden tests: labels, injection and the doctor's report on every recorded machine of the `gpu` crate. The recorded libraries are placeholders, so a
-//! copy of the tree has minimal ELF files instead.
+//! Golden tests: labels, injection and the doctor's report on every recorded machine of the `gpu` crate. The recorded libraries are
+//! placeholders, so a copy of the tree has minimal ELF files instead.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! The agent with fake GPUs against a kubelet with real gRPC over unix sockets: registration, streams, allocation, and common failures. The tests
-//! wait for conditions and do not depend on time.
+//! The agent with fake GPUs against a kubelet with real gRPC over unix sockets: registration, streams, allocation, and common failures. The
+//! tests wait for conditions and do not depend on time.
 
 #![allow(clippy::unwrap_used)]
 

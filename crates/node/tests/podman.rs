@@ -1,5 +1,5 @@
-//! podman runs a container with fake devices from our CDI spec. The test needs root, podman, runc and a static busybox, and writes to /var/run/cdi, so
-//! it runs only if `KAI_TEST_PODMAN=1` is set.
+//! podman runs a container with fake devices from our CDI spec. The test needs root, podman, runc and a static busybox, and writes to
+//! /var/run/cdi, so it runs only if `KAI_TEST_PODMAN=1` is set.
 
 #![allow(clippy::unwrap_used)]
 

@@ -85,8 +85,8 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
 
 #[tokio::test]
 async fn failures_say_what_to_do() {
-    // `tracing` caches per process whether a log line has a subscriber, from the first thread that passes it. Without a subscriber here, the other test
-    // would miss lines.
+    // `tracing` caches per process whether a log line has a subscriber, from the first thread that passes it. Without a subscriber here,
+    // the other test would miss lines.
     let subscriber = tracing_subscriber::fmt().with_writer(io::sink).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let host = tempfile::tempdir().unwrap();

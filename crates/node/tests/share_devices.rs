@@ -1,5 +1,5 @@
-//! GPU shares on a node without NVIDIA's runtime: from Allocate of a share device to the CDI spec that its container starts with, against a kubelet
-//! (device plugin and pod-resources APIs) and an API server.
+//! GPU shares on a node without NVIDIA's runtime: from Allocate of a share device to the CDI spec that its container starts with, against a
+//! kubelet (device plugin and pod-resources APIs) and an API server.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Faults, loads and events of the fake machine: one value, set by code or read from a control file that is polled while clients run. The machine
-//! interprets it.
+//! Faults, loads and events of the fake machine: one value, set by code or read from a control file that is polled while clients run. The
+//! machine interprets it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub struct Control {
     /// Events. Each client receives the events that are appended after it began to wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<ControlEvent>,
-    /// Makes the library behave as NVML does on hardware: a GPU that was lost or removed stays so for a client, whatever `gpus` says later, until the
-    /// client reopens the library.
+    /// Makes the library behave as NVML does on hardware: a GPU that was lost or removed stays so for a client, whatever `gpus` says later,
+    /// until the client reopens the library.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_opened_anew: bool,
     /// Lines the library prints to stderr when it starts, as Tegra's libraries do.
@@ -191,8 +191,8 @@ impl Control {
     }
 }
 
-/// The control file, read at most every [`ControlFile::PERIOD`]. While the file is unreadable or half-written, its last valid content stays in force, so
-/// that a save in an editor does not make a GPU fail.
+/// The control file, read at most every [`ControlFile::PERIOD`]. While the file is unreadable or half-written, its last valid content stays
+/// in force, so that a save in an editor does not make a GPU fail.
 #[derive(Debug)]
 pub(crate) struct ControlFile {
     path: PathBuf,

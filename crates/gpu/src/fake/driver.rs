@@ -1,5 +1,5 @@
-//! [`Driver`] over the fake [`Machine`]: answers like a real driver, without hardware. [`FakeDriver::start`] refuses to start beside a real driver; tests
-//! and simulated nodes use [`FakeDriver::new`].
+//! [`Driver`] over the fake [`Machine`]: answers like a real driver, without hardware. [`FakeDriver::start`] refuses to start beside a real
+//! driver; tests and simulated nodes use [`FakeDriver::new`].
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The fake machine: devices made from settings, and the present control value. The fake driver translates it to our model, the fake library to NVML's C
-//! structs.
+//! The fake machine: devices made from settings, and the present control value. The fake driver translates it to our model, the fake
+//! library to NVML's C structs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -139,8 +139,8 @@ impl MigProfile {
     }
 }
 
-/// Finds placements for `layout`. Tries all combinations of starts, since a partition of three slices at the front may block a layout that fits with it
-/// at the back. A GPU has at most seven partitions, so the search is small.
+/// Finds placements for `layout`. Tries all combinations of starts, since a partition of three slices at the front may block a layout that
+/// fits with it at the back. A GPU has at most seven partitions, so the search is small.
 pub(crate) fn place(
     offered: &[MigProfile],
     layout: &[String],

@@ -1,6 +1,6 @@
 //! Fake GPUs: a table of hardware profiles, settings that choose from it, a control file that changes their state at run time, and a
-//! [`Driver`](crate::Driver) on top. The `fake-nvml` library uses the same [`Machine`], so both give the same answers. No hardware is used, and
-//! [`FakeDriver::start`] refuses to run beside a real driver.
+//! [`Driver`](crate::Driver) on top. The `fake-nvml` library uses the same [`Machine`], so both give the same answers. No hardware is used,
+//! and [`FakeDriver::start`] refuses to run beside a real driver.
 
 mod control;
 mod driver;

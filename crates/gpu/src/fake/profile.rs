@@ -1,5 +1,5 @@
-//! The table of fake hardware. The numbers are those that the real products report. A driver behavior says which queries the real driver refuses there,
-//! because refused queries are what breaks software on Jetsons and on GB10.
+//! The table of fake hardware. The numbers are those that the real products report. A driver behavior says which queries the real driver
+//! refuses there, because refused queries are what breaks software on Jetsons and on GB10.
 
 use super::mig::{self, MigProfile};
 use crate::{ComputeCapability, CudaVersion, MemoryKind};

@@ -1,5 +1,5 @@
-//! Settings of the fake machine, from a flag (`a100-40:2,t4`) or a YAML file. Parses and checks only; a wrong setting is refused with the list of valid
-//! ones.
+//! Settings of the fake machine, from a flag (`a100-40:2,t4`) or a YAML file. Parses and checks only; a wrong setting is refused with the
+//! list of valid ones.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

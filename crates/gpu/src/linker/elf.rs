@@ -1,5 +1,5 @@
-//! Reads machine, SONAME and needed libraries from the ELF headers of a shared library. Little-endian ELF only, since NVIDIA ships no other. It reads a
-//! few hundred bytes at known offsets, never the whole file (libcuda has tens of megabytes).
+//! Reads machine, SONAME and needed libraries from the ELF headers of a shared library. Little-endian ELF only, since NVIDIA ships no
+//! other. It reads a few hundred bytes at known offsets, never the whole file (libcuda has tens of megabytes).
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
-//! Checks whether the linker can load a shared library without killing the process. It compares the headers with the length of the file and checks the
-//! tables that the linker reads before it runs any code; other wrong content is not noticed.
+//! Checks whether the linker can load a shared library without killing the process. It compares the headers with the length of the file and
+//! checks the tables that the linker reads before it runs any code; other wrong content is not noticed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -58,8 +58,8 @@ pub struct DefectiveFile {
     pub defect: Defect,
 }
 
-/// Checks a library for this process and all its dependencies that `search` finds. For a dependency that is not found, the linker returns an error and
-/// does no harm.
+/// Checks a library for this process and all its dependencies that `search` finds. For a dependency that is not found, the linker returns
+/// an error and does no harm.
 pub fn check_loadable(library: &Path, search: &Search) -> Result<(), DefectiveFile> {
     let mut seen = BTreeSet::from([library.to_owned()]);
     let mut queue = VecDeque::from([library.to_owned()]);

@@ -1,5 +1,5 @@
-//! Parses glibc's `/etc/ld.so.cache`: names and paths of the shared libraries that the host's linker knows. Works on bytes; never opens a file, and
-//! checks every offset.
+//! Parses glibc's `/etc/ld.so.cache`: names and paths of the shared libraries that the host's linker knows. Works on bytes; never opens a
+//! file, and checks every offset.
 
 use super::Machine;
 

@@ -1,6 +1,6 @@
-//! The dynamic linker's inputs: headers of shared libraries, its cache, and its search order. A shared library is checked here before it is loaded: the
-//! linker maps a file without comparing its length with its headers, and the process dies by SIGBUS when it touches the missing part of a truncated
-//! file. Reads only; never loads a library.
+//! The dynamic linker's inputs: headers of shared libraries, its cache, and its search order. A shared library is checked here before it is
+//! loaded: the linker maps a file without comparing its length with its headers, and the process dies by SIGBUS when it touches the missing
+//! part of a truncated file. Reads only; never loads a library.
 
 pub mod elf;
 pub mod integrity;

@@ -1,5 +1,5 @@
-//! The file that the dynamic linker loads for a name: it searches `LD_LIBRARY_PATH`, its cache and its default directories, in this order (ld.so(8)).
-//! RUNPATH entries of libraries are not considered.
+//! The file that the dynamic linker loads for a name: it searches `LD_LIBRARY_PATH`, its cache and its default directories, in this order
+//! (ld.so(8)). RUNPATH entries of libraries are not considered.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Queries one NVML device. Every query is optional: a query that NVML refuses costs that fact and is listed in a note. Only an error of the device
-//! itself (lost, reset required) or of the driver ends the queries.
+//! Queries one NVML device. Every query is optional: a query that NVML refuses costs that fact and is listed in a note. Only an error of
+//! the device itself (lost, reset required) or of the driver ends the queries.
 
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
@@ -222,7 +222,8 @@ fn memory_bytes(nvml: &Nvml, device: &NvmlDevice<'_>) -> Result<raw::MemoryBytes
     }
 }
 
-/// Devices that are known to share the machine's RAM. Unreadable memory alone is not enough: a lost card would get the size of the machine's RAM.
+/// Devices that are known to share the machine's RAM. Unreadable memory alone is not enough: a lost card would get the size of the
+/// machine's RAM.
 fn is_unified(name: &str, capability: Option<ComputeCapability>) -> bool {
     let by_capability =
         capability.is_some_and(|cc| matches!((cc.major, cc.minor), (7, 2) | (8, 7) | (11, _) | (12, 1)));

@@ -1,5 +1,5 @@
-//! [`Driver`] over NVML. Keeps the library open while it works, closes it when the driver is gone, and opens it again by itself. A device that stops
-//! answering stays in the inventory with its last known facts.
+//! [`Driver`] over NVML. Keeps the library open while it works, closes it when the driver is gone, and opens it again by itself. A device
+//! that stops answering stays in the inventory with its last known facts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,8 @@ use crate::{
 
 /// Upper bound on kept lines of the library's stderr. A library that prints more repeats itself with other addresses.
 const STDERR_LINES_MAX: usize = 20;
-/// After this many calls without output, stderr is no longer captured: a child process started meanwhile would inherit the redirected stderr.
+/// After this many calls without output, stderr is no longer captured: a child process started meanwhile would inherit the redirected
+/// stderr.
 const QUIET_CALLS_MAX: u32 = 20;
 /// Names of devices that drive a workstation's display and must never be offered.
 const DISPLAY_ONLY: [&str; 2] = ["DGX Display", "NVIDIA DGX Display"];
@@ -111,8 +112,9 @@ impl Shared {
         Ok(library)
     }
 
-    /// Runs calls into the library and turns its stderr output into notes. stderr belongs to the whole process, so it is captured only on Tegra, whose
-    /// libraries print, and no longer after `QUIET_CALLS_MAX` calls without output. Never nested, and never around a call that waits.
+    /// Runs calls into the library and turns its stderr output into notes. stderr belongs to the whole process, so it is captured only on
+    /// Tegra, whose libraries print, and no longer after `QUIET_CALLS_MAX` calls without output. Never nested, and never around a call that
+    /// waits.
     pub(super) fn capturing_stderr<T>(&self, calls: impl FnOnce() -> T) -> T {
         if self.platform.kind != PlatformKind::Tegra || self.lock().quiet_calls >= QUIET_CALLS_MAX {
             return calls();
@@ -141,8 +143,8 @@ impl Shared {
         state.quiet_calls = 0;
     }
 
-    /// Closes the library unless another thread has opened a new one meanwhile. NVML drops its cached state only when its last user closes it, so the
-    /// lock keeps other threads from opening it in between.
+    /// Closes the library unless another thread has opened a new one meanwhile. NVML drops its cached state only when its last user closes
+    /// it, so the lock keeps other threads from opening it in between.
     pub(super) fn close_if_current(&self, library: Arc<Library>) {
         let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self
@@ -294,7 +296,8 @@ impl Shared {
 
     fn probe_by_uuid(library: &Library, device: &Device) -> Result<(), NvmlError> {
         let handle = match library.nvml.device_by_uuid(device.uuid.as_str()) {
-            // The UUID is derived by us, or this NVML can't find devices by UUID: take the device at the same index, unless it now has another UUID.
+            // The UUID is derived by us, or this NVML can't find devices by UUID: take the device at the same index, unless it now has
+            // another UUID.
             Err(error) if is_refusal(&error) => {
                 let handle = library.nvml.device_by_index(device.index)?;
                 if handle.uuid().is_ok_and(|uuid| uuid != device.uuid) {

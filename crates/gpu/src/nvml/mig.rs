@@ -13,8 +13,8 @@ pub(super) fn mig_devices(
     total_mib: Option<u64>,
 ) -> Result<Vec<MigDevice>, NvmlError> {
     let mut found = Vec::new();
-    for slot in 0..parent.mig_device_count()? {
-        let mig = match parent.mig_device_by_index(slot) {
+    for index in 0..parent.mig_device_count()? {
+        let mig = match parent.mig_device_by_index(index) {
             Ok(mig) => mig,
             Err(NvmlError::NotFound | NvmlError::InvalidArg) => continue,
             Err(error) => return Err(error),
@@ -43,7 +43,7 @@ pub(super) fn mig_devices(
             continue;
         };
         found.push(MigDevice {
-            index: slot,
+            index,
             uuid,
             profile,
             gpu_instance_id,

@@ -1,5 +1,5 @@
-//! Connections between the GPUs of a machine: NVLink and PCI. Queried once per opened library, since it costs many calls and can't change while the
-//! driver runs.
+//! Connections between the GPUs of a machine: NVLink and PCI. Queried once per opened library, since it costs many calls and can't change
+//! while the driver runs.
 
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 use nvml_wrapper::{Device, Nvml};

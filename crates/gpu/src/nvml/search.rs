@@ -1,5 +1,5 @@
-//! Paths at which `libnvidia-ml.so.1` may be, in order, with the reason for each. Pure; `library` loads it. Directories of other CPU architectures or
-//! platforms are not in the list.
+//! Paths at which `libnvidia-ml.so.1` may be, in order, with the reason for each. Pure; `library` loads it. Directories of other CPU
+//! architectures or platforms are not in the list.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,9 @@ pub struct Candidate {
     pub why: &'static str,
 }
 
-/// All paths in order: the operator's, the dynamic linker's, the platform's usual directories, and the same directories below the driver root, the
-/// host root and a driver container's root. `architecture` is that of this process (`std::env::consts::ARCH`), which can load no other library.
+/// All paths in order: the operator's, the dynamic linker's, the platform's usual directories, and the same directories below the driver
+/// root, the host root and a driver container's root. `architecture` is that of this process (`std::env::consts::ARCH`), which can load no
+/// other library.
 pub fn search_path(named: Option<&Path>, platform: &Platform, roots: &Roots, architecture: &str) -> Vec<Candidate> {
     let mut places = Vec::new();
     let mut add = |path: PathBuf, why: &'static str| {

@@ -1,6 +1,6 @@
-//! The thread that watches the health of NVML's devices. It owns the event set, which borrows the library and so lives on this stack. It also
-//! probes every device, because a GPU that falls off the bus does not always raise an event, and its return raises none. It does not decide what
-//! an event means for a pod.
+//! The thread that watches the health of NVML's devices. It owns the event set, which borrows the library and so lives on this stack. It
+//! also probes every device, because a GPU that falls off the bus does not always raise an event, and its return raises none. It does not
+//! decide what an event means for a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::library::Library;
 use super::raw;
 use crate::{Device, HealthEvent, HealthEventKind, MigInstance};
 
-/// Longest wait in NVML. It bounds how fast the thread ends and how fast an unresponsive GPU is noticed: within a second, at a cost of a few
-/// microseconds per GPU and probe.
+/// Longest wait in NVML. It bounds how fast the thread ends and how fast an unresponsive GPU is noticed: within a second, at a cost of a
+/// few microseconds per GPU and probe.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// How often devices and MIG devices are listed and compared: less often than probes, since it needs many calls.
 const INVENTORY_INTERVAL: Duration = Duration::from_secs(10);
@@ -271,8 +271,8 @@ impl Watcher {
     }
 }
 
-/// An event set with every device that supports events, or `None` if none does. A failed registration destroys the set, so a new set is made
-/// without the device.
+/// An event set with every device that supports events, or `None` if none does. A failed registration destroys the set, so a new set is
+/// made without the device.
 fn register<'a>(library: &'a Library, devices: &[Device]) -> Option<EventSet<'a>> {
     let nvml = &library.nvml;
     let mut refused: Vec<u32> = Vec::new();

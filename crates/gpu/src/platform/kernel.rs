@@ -1,5 +1,5 @@
-//! The GPUs that NVIDIA's kernel module lists in `/proc/driver/nvidia`. They are visible even if the NVML library is missing, the most common fault in
-//! containers, and are shown to people. Devices to offer never come from here.
+//! The GPUs that NVIDIA's kernel module lists in `/proc/driver/nvidia`. They are visible even if the NVML library is missing, the most
+//! common fault in containers, and are shown to people. Devices to offer never come from here.
 
 use std::path::Path;
 

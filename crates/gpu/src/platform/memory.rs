@@ -9,8 +9,8 @@ use crate::{GpuError, Roots};
 pub struct MachineMemory {
     /// `MemTotal`.
     pub total_mib: u64,
-    /// `MemAvailable`: memory that can be allocated without swapping. `MemFree` counts the page cache as used, which is most of the memory once a
-    /// model file was read.
+    /// `MemAvailable`: memory that can be allocated without swapping. `MemFree` counts the page cache as used, which is most of the memory
+    /// once a model file was read.
     pub available_mib: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Detects the platform of this machine, with the evidence. Reads files only: it loads no library and opens no device, so it works in an unprivileged
-//! pod and on a recorded tree, and a broken NVML can't make a Jetson look like a server.
+//! Detects the platform of this machine, with the evidence. Reads files only: it loads no library and opens no device, so it works in an
+//! unprivileged pod and on a recorded tree, and a broken NVML can't make a Jetson look like a server.
 
 mod evidence;
 mod kernel;
@@ -15,8 +15,8 @@ pub use release::{Release, jetpack_of};
 use crate::{PciGpu, Platform, PlatformKind, Roots, TegraFacts, TegraStack};
 use evidence::Collector;
 
-/// Detects the platform from the machine's files. Tegra's own files come first, then the PCI bus, then WSL: a Tegra machine may have PCI GPUs too, but
-/// only Tegra machines have Tegra's files.
+/// Detects the platform from the machine's files. Tegra's own files come first, then the PCI bus, then WSL: a Tegra machine may have PCI
+/// GPUs too, but only Tegra machines have Tegra's files.
 pub fn detect(roots: &Roots) -> Detection {
     let mut seen = Collector::default();
     let release = detect_release(roots, &mut seen);

@@ -1,5 +1,5 @@
-//! [`Driver`] for Tegra systems: the integrated GPU from files and NVML, and the discrete GPUs from NVML. If NVML fails, the discrete GPUs and some facts
-//! are missing, never the integrated GPU.
+//! [`Driver`] for Tegra systems: the integrated GPU from files and NVML, and the discrete GPUs from NVML. If NVML fails, the discrete GPUs
+//! and some facts are missing, never the integrated GPU.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -70,7 +70,8 @@ pub(super) fn aliases(index: u32, uuid: &str) -> Vec<String> {
     aliases
 }
 
-/// Derives a UUID for a board's integrated GPU that has none. It is stable for a machine: derived from its machine id, else its serial number, else its model.
+/// Derives a UUID for a board's integrated GPU that has none. It is stable for a machine: derived from its machine id, else its serial
+/// number, else its model.
 pub fn board_uuid(roots: &Roots, platform: &Platform) -> String {
     let machine = read_trimmed(&roots.in_host("/etc/machine-id"))
         .or_else(|| read_trimmed(&roots.device_tree.join("serial-number")))

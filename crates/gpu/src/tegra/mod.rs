@@ -1,5 +1,5 @@
-//! Integrated GPUs of Tegra systems, from the SoC's files and from NVML. NVML may be absent (JetPack 5), limited (Orin) or complete (Thor); without it the
-//! integrated GPU is still reported. Never opens a device node, never starts CUDA.
+//! Integrated GPUs of Tegra systems, from the SoC's files and from NVML. NVML may be absent (JetPack 5), limited (Orin) or complete (Thor);
+//! without it the integrated GPU is still reported. Never opens a device node, never starts CUDA.
 
 mod driver;
 mod igpu;

@@ -29,8 +29,8 @@ pub(super) fn temperature_celsius(roots: &Roots) -> Option<i32> {
         .map(|thousandths| thousandths / 1000)
 }
 
-/// Power of the rail that feeds the GPU: volts times amperes of the board's INA3221. Boards share this rail with the CPU or the rest of the SoC; other
-/// tools show this number too.
+/// Power of the rail that feeds the GPU: volts times amperes of the board's INA3221. Boards share this rail with the CPU or the rest of the
+/// SoC; other tools show this number too.
 pub(super) fn power_milliwatts(roots: &Roots) -> Option<u64> {
     for monitor in entries(roots, "class/hwmon") {
         for channel in 1..=8 {

@@ -48,7 +48,8 @@ pub struct HostArgs {
     /// YAML file with the settings of the fake driver, instead of a list in --driver.
     #[arg(long)]
     pub fake_config: Option<PathBuf>,
-    /// Faults and loads of the fake GPUs: a control file that is read again and again, or its content in braces: `{gpus: {0: {state: lost}}}`.
+    /// Faults and loads of the fake GPUs: a control file, which is polled, or its content in braces:
+    /// `{gpus: {0: {state: lost}}}`.
     #[arg(long, env = "KAI_FAKE_CONTROL")]
     pub fake_control: Option<String>,
     /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 8192.
@@ -197,7 +198,8 @@ pub struct Args {
     /// Which GPU shared requests prefer.
     #[arg(long, value_enum, default_value_t)]
     pub shared_policy: SharedPolicy,
-    /// Number of share devices (kai.scheduler/gpu-share), by which containers get their GPU share in mode cdi. With 0, pods that share GPUs need NVIDIA's runtime.
+    /// Number of share devices (kai.scheduler/gpu-share), by which containers get their GPU share in mode cdi. With 0, pods that share GPUs
+    /// need NVIDIA's runtime.
     #[arg(long, visible_alias = "share-slots", default_value_t = SHARE_DEVICES_DEFAULT, value_parser = clap::value_parser!(u32).range(..=i64::from(SHARE_DEVICES_MAX)))]
     pub share_devices: u32,
     /// Xids that never make a GPU unhealthy.

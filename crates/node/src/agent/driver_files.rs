@@ -1,5 +1,5 @@
-//! Keeps injection up to date: collects the driver's files when the inventory or the files change, writes the CDI spec or the driver volume,
-//! sends the resulting `Injection` to the task that owns the state, and removes driver volumes that no container uses.
+//! Keeps injection up to date: collects the driver's files when the inventory or the files change, writes the CDI spec or the driver
+//! volume, sends the resulting `Injection` to the task that owns the state, and removes driver volumes that no container uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

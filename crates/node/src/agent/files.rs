@@ -1,5 +1,5 @@
-//! The agent's access to the file system: watches a directory for changes, and keeps the last inventory and the UUID of a Tegra's integrated
-//! GPU on disk.
+//! The agent's access to the file system: watches a directory for changes, and keeps the last inventory and the UUID of a Tegra's
+//! integrated GPU on disk.
 
 use std::path::{Path, PathBuf};
 
@@ -60,8 +60,8 @@ impl LastInventory {
     }
 }
 
-/// The UUID under which the integrated GPU of a Tegra was first offered, on disk. NVML may later report another UUID or none (another JetPack, a
-/// library that is mounted later), but the kubelet's checkpoint and reservation pods keep the first one.
+/// The UUID under which the integrated GPU of a Tegra was first offered, on disk. NVML may later report another UUID or none (another
+/// JetPack, a library that is mounted later), but the kubelet's checkpoint and reservation pods keep the first one.
 #[derive(Debug, Clone)]
 pub struct IntegratedGpuIdentity {
     path: PathBuf,

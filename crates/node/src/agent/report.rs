@@ -1,5 +1,5 @@
-//! Writes the node's labels, its GPU condition and its events to the API server. The content is decided by pure functions; a write that fails is
-//! tried again and delays no other part of the agent.
+//! Writes the node's labels, its GPU condition and its events to the API server. The content is decided by pure functions; a write that
+//! fails is tried again and delays no other part of the agent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The agent's state: one value that one task owns and changes by inputs. Pure and synchronous, so tests call it directly. The task publishes
-//! a `Snapshot` with what follows from the state: device lists, labels, condition.
+//! The agent's state: one value that one task owns and changes by inputs. Pure and synchronous, so tests call it directly. The task
+//! publishes a `Snapshot` with what follows from the state: device lists, labels, condition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ impl State {
         }
     }
 
-    /// A GPU that the driver no longer lists stays in the inventory as unhealthy: containers may still hold it, and the kubelet must not lose its
-    /// device id because the driver misses it for a while. MIG devices follow the driver's list.
+    /// A GPU that the driver no longer lists stays in the inventory as unhealthy: containers may still hold it, and the kubelet must not
+    /// lose its device id because the driver misses it for a while. MIG devices follow the driver's list.
     fn listed(&mut self, mut listed: Inventory) -> Vec<Change> {
         self.driver_problem = None;
         let mut gone = Vec::new();

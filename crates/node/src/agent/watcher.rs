@@ -1,5 +1,5 @@
-//! The thread that calls the driver: it waits for health events, probes the GPUs and lists them, and sends the results to the task that owns the
-//! state. Driver calls block, so it is a thread and no task.
+//! The thread that calls the driver: it waits for health events, probes the GPUs and lists them, and sends the results to the task that
+//! owns the state. Driver calls block, so it is a thread and no task.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -43,7 +43,8 @@ impl Offer {
         }
     }
 
-    /// The options that the plugin registers with. The GPU of a share device is decided in PreStartContainer, and all free share devices are alike.
+    /// The options that the plugin registers with. The GPU of a share device is decided in PreStartContainer, and all free share devices
+    /// are alike.
     pub fn options(&self) -> DevicePluginOptions {
         let share_devices = matches!(self, Offer::ShareDevices(_));
         DevicePluginOptions {

@@ -29,8 +29,8 @@ pub struct PreferenceQuery<'a> {
     pub required: &'a [String],
     /// How many device ids the answer should have.
     pub size: usize,
-    /// UUIDs of GPUs that pods share and that the binder is about to reserve again. The kubelet does not say for which pod it asks: a request
-    /// for one GPU most likely is for the reservation pod and gets one of these; larger requests avoid them.
+    /// UUIDs of GPUs that pods share and that the binder is about to reserve again. The kubelet does not say for which pod it asks: a
+    /// request for one GPU most likely is for the reservation pod and gets one of these; larger requests avoid them.
     pub wanted_gpus: &'a BTreeSet<String>,
     /// UUIDs of GPUs whose reservation pod was deleted a moment ago. Pods may still share them, so they are given out last.
     pub released_gpus: &'a BTreeSet<String>,

@@ -221,7 +221,8 @@ fn fresh_name(resource: &str) -> String {
     format!("{SOCKET_PREFIX}{resource}-{start:x}-{serial}{SOCKET_SUFFIX}")
 }
 
-/// Removes sockets that an earlier agent left behind. Other vendors' plugins share the directory, so only files with our prefix are removed.
+/// Removes sockets that an earlier agent left behind. Other vendors' plugins share the directory, so only files with our prefix are
+/// removed.
 pub fn remove_leftovers(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,5 +1,5 @@
-//! Serves the device plugin API for one resource on its own socket and answers from the latest offer. Decisions are in `offer`, registration
-//! is in `register`.
+//! Serves the device plugin API for one resource on its own socket and answers from the latest offer. Decisions are in `offer`,
+//! registration is in `register`.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;

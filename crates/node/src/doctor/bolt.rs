@@ -1,5 +1,5 @@
-//! Searches a bbolt database for keys. containerd stores the names of its images in this format. Reads only leaf pages, also while containerd
-//! runs. A page that was freed recently may still contain a deleted key.
+//! Searches a bbolt database for keys. containerd stores the names of its images in this format. Reads only leaf pages, also while
+//! containerd runs. A page that was freed recently may still contain a deleted key.
 
 const META_MAGIC: u32 = 0xED0C_DAED;
 const PAGE_HEADER_BYTES: usize = 16;

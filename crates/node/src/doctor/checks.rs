@@ -272,8 +272,8 @@ fn runtime_class(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// containerd enables CDI by default from 2.0, supports it from 1.7, and does not know it before. If the version is unknown, the config's format
-/// decides: format 3 exists since 2.0.
+/// containerd enables CDI by default from 2.0, supports it from 1.7, and does not know it before. If the version is unknown, the config's
+/// format decides: format 3 exists since 2.0.
 fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
     let mut config = facts
         .containerd_imports
@@ -323,8 +323,8 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// The command that enables CDI. k3s and RKE2 generate their config from a template at every start, so the template has to change; without a
-/// template, a copy of the generated config is a valid one.
+/// The command that enables CDI. k3s and RKE2 generate their config from a template at every start, so the template has to change; without
+/// a template, a copy of the generated config is a valid one.
 fn cdi_fix(facts: &Facts, path: &str, text: &str, said: bool, newest_format: bool) -> String {
     let restart = facts.k3s.as_deref().unwrap_or("containerd");
     let (table, template) = if newest_format {

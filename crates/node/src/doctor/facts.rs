@@ -1,5 +1,5 @@
-//! Collects the facts that the doctor checks: the driver, its files, the container runtime's files, the kubelet's sockets, and the node object if a
-//! cluster is reachable. Reads only. Missing files or services are facts, not errors.
+//! Collects the facts that the doctor checks: the driver, its files, the container runtime's files, the kubelet's sockets, and the node
+//! object if a cluster is reachable. Reads only. Missing files or services are facts, not errors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -300,8 +300,8 @@ fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
     paths.into_iter().filter_map(read).collect()
 }
 
-/// The version of containerd, without running it: from the distribution's package database or from the program file. k3s and RKE2 run their own
-/// containerd, whatever package is installed.
+/// The version of containerd, without running it: from the distribution's package database or from the program file. k3s and RKE2 run their
+/// own containerd, whatever package is installed.
 fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> {
     let in_program = |path: &str| {
         let path = host.resolve(path)?;

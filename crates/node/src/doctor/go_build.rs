@@ -1,5 +1,5 @@
-//! Finds the version of containerd in a program file without running it: Go stores the modules of a program in it as text. k3s contains containerd
-//! in its own program, so no package database has the version.
+//! Finds the version of containerd in a program file without running it: Go stores the modules of a program in it as text. k3s contains
+//! containerd in its own program, so no package database has the version.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! The file format of the Container Device Interface, as far as we write it, and a validator for its rules. Data only: `spec` decides the content,
-//! `store` writes it.
+//! The file format of the Container Device Interface, as far as we write it, and a validator for its rules. Data only: `spec` decides the
+//! content, `store` writes it.
 //!
 //! The types are our own, because the published crate can only read specs (see docs/node-agent.md).
 

@@ -1,5 +1,5 @@
-//! Parses JetPack's lists of driver files for container runtimes (`/etc/nvidia-container-runtime/host-files-for-container.d/*.csv`). The caller
-//! checks whether the listed files exist.
+//! Parses JetPack's lists of driver files for container runtimes (`/etc/nvidia-container-runtime/host-files-for-container.d/*.csv`). The
+//! caller checks whether the listed files exist.
 
 /// Directory of the lists.
 pub const CSV_DIR: &str = "/etc/nvidia-container-runtime/host-files-for-container.d";

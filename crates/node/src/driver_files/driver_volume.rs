@@ -1,6 +1,6 @@
 //! The driver volume: a directory with the driver's libraries and programs under the names that programs look for, mounted read-only into
-//! containers where CDI is off. Every driver version gets its own directory, so a running container keeps the files it started with. A volume is
-//! built under a temporary name and renamed when complete, and never changes afterwards.
+//! containers where CDI is off. Every driver version gets its own directory, so a running container keeps the files it started with. A
+//! volume is built under a temporary name and renamed when complete, and never changes afterwards.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Reads the host's files below a prefix: the host's `/` is mounted in our container, or is a recorded tree. Symbolic links are followed as on the
-//! host: an absolute target starts at the prefix, never at our own `/`.
+//! Reads the host's files below a prefix: the host's `/` is mounted in our container, or is a recorded tree. Symbolic links are followed as
+//! on the host: an absolute target starts at the prefix, never at our own `/`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -48,7 +48,8 @@ impl HostRoot {
         None
     }
 
-    /// Follows the links of the directories in `path`, and one link in its last component. The flag says whether the last component was a link.
+    /// Follows the links of the directories in `path`, and one link in its last component. The flag says whether the last component was a
+    /// link.
     fn step(&self, path: &str) -> Option<(String, bool)> {
         let mut done = PathBuf::from("/");
         let mut links = 0;

@@ -1,5 +1,5 @@
-//! The driver's files on this host and their way into containers: `collect` and `tegra` find them, `spec` makes a CDI spec of them, `prepare`
-//! writes the spec or a driver volume.
+//! The driver's files on this host and their way into containers: `collect` and `tegra` find them, `spec` makes a CDI spec of them,
+//! `prepare` writes the spec or a driver volume.
 
 pub mod cdi;
 pub mod collect;

@@ -1,5 +1,5 @@
-//! Finds the device nodes of a GPU or MIG device and the groups that may open them. Reads `/dev`, `/sys` and `/proc/driver/nvidia-caps` below
-//! their prefixes; never creates a node.
+//! Finds the device nodes of a GPU or MIG device and the groups that may open them. Reads `/dev`, `/sys` and `/proc/driver/nvidia-caps`
+//! below their prefixes; never creates a node.
 
 use std::collections::BTreeMap;
 use std::fs;

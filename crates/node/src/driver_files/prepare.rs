@@ -1,5 +1,5 @@
-//! Plans the injection of GPUs and driver files, and writes the CDI spec or the driver volume for it. If the disk is full or read-only, the agent
-//! injects in another way and goes on allocating devices.
+//! Plans the injection of GPUs and driver files, and writes the CDI spec or the driver volume for it. If the disk is full or read-only, the
+//! agent injects in another way and goes on allocating devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

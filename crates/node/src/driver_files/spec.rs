@@ -123,8 +123,9 @@ pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
     by_place.into_values().collect()
 }
 
-/// Default directories of the dynamic linker in Debian's and Red Hat's images. Libraries are mounted in both, because the spec does not know the
-/// image. A library in a default directory needs neither ldconfig in the container nor LD_LIBRARY_PATH, which would override the image's own.
+/// Default directories of the dynamic linker in Debian's and Red Hat's images. Libraries are mounted in both, because the spec does not
+/// know the image. A library in a default directory needs neither ldconfig in the container nor LD_LIBRARY_PATH, which would override the
+/// image's own.
 fn linker_dirs(machine: Machine) -> [String; 2] {
     [format!("/usr/lib/{}", machine.triplet()), "/usr/lib64".to_owned()]
 }

@@ -1,5 +1,5 @@
-//! Writes and removes CDI specs. Other processes read the files at any time, so a file is replaced as a whole. Only files with our prefix are
-//! changed or removed.
+//! Writes and removes CDI specs. Other processes read the files at any time, so a file is replaced as a whole. Only files with our prefix
+//! are changed or removed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -150,8 +150,9 @@ pub fn render(spec: &Spec) -> String {
     text
 }
 
-/// Writes a temporary file and renames it: a reader sees the old file or the new one, never a part. On failure no file is left. The temporary file
-/// is in the same directory, because runtimes that watch the directory notice the file that is renamed away, not the file that gets the name.
+/// Writes a temporary file and renames it: a reader sees the old file or the new one, never a part. On failure no file is left. The
+/// temporary file is in the same directory, because runtimes that watch the directory notice the file that is renamed away, not the file
+/// that gets the name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| file.write_all(bytes))
 }

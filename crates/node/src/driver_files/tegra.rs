@@ -1,5 +1,5 @@
-//! Finds the driver's files on a Jetson: by JetPack's lists, or without them by the library directory and the known device nodes. Lists contain
-//! entries that a board does not have; these are only counted. Reads only.
+//! Finds the driver's files on a Jetson: by JetPack's lists, or without them by the library directory and the known device nodes. Lists
+//! contain entries that a board does not have; these are only counted. Reads only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -50,8 +50,8 @@ const KNOWN_NODES: [&str; 12] = [
     "nvsciipc",
 ];
 
-/// Nodes that CUDA opens where `nvidia.ko` runs the integrated GPU (Thor): patterns below `/dev`. They are added to the lists' nodes, because the
-/// lists of L4T 38 lack `nvidia-uvm`, without which CUDA does not start.
+/// Nodes that CUDA opens where `nvidia.ko` runs the integrated GPU (Thor): patterns below `/dev`. They are added to the lists' nodes,
+/// because the lists of L4T 38 lack `nvidia-uvm`, without which CUDA does not start.
 const OPEN_RM_NODES: [&str; 4] = ["nvidia0", "nvidia-modeset", "nvidia-uvm*", "nvidiactl"];
 
 /// Nodes in the lists that a PCI card beside the SoC needs as well.
@@ -237,8 +237,8 @@ fn libraries(search: &Search, root: &HostRoot, found: BTreeMap<String, BTreeSet<
         .collect()
 }
 
-/// The libraries of CUDA and NVML and their dependencies. Only these must be on the linker's path. Other libraries (codecs, display, cameras) are
-/// opened by path, and two hundred more mounts would slow every container down.
+/// The libraries of CUDA and NVML and their dependencies. Only these must be on the linker's path. Other libraries (codecs, display,
+/// cameras) are opened by path, and two hundred more mounts would slow every container down.
 fn compute_closure(headers: &BTreeMap<&String, Elf>) -> BTreeSet<String> {
     let own_name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let by_name: BTreeMap<String, &String> = headers

@@ -243,7 +243,7 @@ mod tests {
     fn the_holder_is_the_one_pod_with_the_slot() {
         let share = keys::RESOURCE_GPU_SHARE;
         let allocations = [
-            held("other", "vendor.com/slot", &["share-1"]),
+            held("other", "vendor.com/device", &["share-1"]),
             held("a", share, &["share-1"]),
             held("b", share, &["share-2"]),
             held("b", share, &["share-3"]),

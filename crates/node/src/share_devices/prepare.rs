@@ -26,8 +26,8 @@ pub struct ShareDevicePreparer {
     pod_resources: PathBuf,
     cdi: CdiDir,
     client: OnceLock<Client>,
-    /// Held while a spec is written, and from listing the kubelet's allocations to removing unused specs: a spec is never removed because of
-    /// a list that is older than the spec.
+    /// Held while a spec is written, and from listing the kubelet's allocations to removing unused specs: a spec is never removed because
+    /// of a list that is older than the spec.
     files: Mutex<()>,
 }
 
@@ -73,8 +73,8 @@ impl ShareDevicePreparer {
         }
     }
 
-    /// Writes the spec that makes the share device stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events; the
-    /// kubelet then does not start the container.
+    /// Writes the spec that makes the share device stand for the GPUs of the pod that holds it. `Err` is a sentence for the pod's events;
+    /// the kubelet then does not start the container.
     pub async fn prepare(&self, device_ids: &[String], platform: PlatformKind) -> Result<(), String> {
         let share_device = single_device(device_ids)?;
         let Ok(prepared) = tokio::time::timeout(PREPARE_SECONDS_MAX, self.prepare_one(share_device, platform)).await

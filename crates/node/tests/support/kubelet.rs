@@ -1,5 +1,6 @@
-//! The kubelet's side of the device plugin and pod-resources APIs, with the real kubelet's rules: on start it deletes all sockets in its directory; it
-//! dials back while it handles a registration; it refuses a socket that it is already connected to; it never reconnects after a stream ended.
+//! The kubelet's side of the device plugin and pod-resources APIs, with the real kubelet's rules: on start it deletes all sockets in its
+//! directory; it dials back while it handles a registration; it refuses a socket that it is already connected to; it never reconnects after
+//! a stream ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
