@@ -1,4 +1,4 @@
-//! Gives the library the name under which clients load it, so that the dynamic linker treats a copy as the real thing.
+//! Sets the library's SONAME to the name under which clients load NVML.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

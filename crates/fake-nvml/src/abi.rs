@@ -1,7 +1,7 @@
-//! The border to C. Pointers from clients become types here whose methods check for null and write or read exactly one value; the rest
-//! of the crate is safe code. All `unsafe` blocks of the crate are in this file.
+//! The interface to C. Pointers from clients become types whose methods check for null and write or read exactly one value; the rest of the
+//! crate is safe code. All `unsafe` blocks of the crate are in this file.
 //!
-//! The safety argument, once: the exported functions are `unsafe extern "C"`, so a caller promises NVML's documented contract: an output
+//! The safety argument: the exported functions are `unsafe extern "C"`, so a caller promises NVML's documented contract: an output
 //! pointer is null or points to writable memory of the documented type, a text pointer is null or points to a NUL-terminated string,
 //! and a buffer has the length passed beside it. [`Out`], [`InOut`], [`Text`], [`Buffer`] and [`List`] have private fields and no
 //! constructors, so only such a call can make one, and none outlives it.
@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, SUCCESS, UNKNOWN};
 
-/// Where a call puts one value.
+/// Output parameter for one value.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -31,7 +31,7 @@ impl<T> Out<T> {
     }
 }
 
-/// A value that is read and then replaced: versioned structs and counts.
+/// Parameter that is read and then replaced: versioned structs and counts.
 #[repr(transparent)]
 pub(crate) struct InOut<T: Copy>(*mut T);
 
@@ -97,7 +97,7 @@ impl Buffer {
     }
 }
 
-/// An array for several values, with the usual protocol: the count is its size on entry and the number of values on return.
+/// An array for several values. The count is the array's size on entry and the number of values on return.
 #[repr(transparent)]
 pub(crate) struct List<T>(*mut T);
 
@@ -120,7 +120,7 @@ impl<T> List<T> {
 }
 
 impl<T> List<T> {
-    /// For calls that take no size: the client promises room for all that can exist.
+    /// For calls that take no size: the client promises room for all possible values.
     pub(crate) fn put_all(&self, count: &Out<c_uint>, values: Vec<T>) -> Answer {
         count.put(values.len() as c_uint)?;
         if self.0.is_null() {

@@ -1,10 +1,10 @@
 //! NVML's return codes and their texts.
 
-/// A failed call: what the client gets instead of an answer.
+/// Return code of a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// Every implemented call ends with one of these.
+/// Result of a call.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 pub(crate) const SUCCESS: u32 = 0;

@@ -1,23 +1,23 @@
-//! Calls about which devices there are and what they are: facts that do not change.
+//! Calls that list devices and return their unchanging facts.
 
 use std::ffi::{c_int, c_uint};
 
-use kai_gpu::fake::Question;
+use kai_gpu::fake::QueryGroup;
 use kai_gpu::sysfs_bus_id;
 use nvml_wrapper_sys::bindings::{nvmlPciInfo_t, nvmlPciInfoExt_v1_t};
 
 use crate::abi::{Buffer, InOut, Out, Text, characters, export};
 use crate::code::{ARGUMENT_VERSION_MISMATCH, Answer, INVALID_ARGUMENT, NOT_FOUND};
-use crate::state::{Asked, Handle, device, remembered, world};
+use crate::state::{Handle, QueriedDevice, device, known_device, snapshot};
 
 const VENDOR_NVIDIA: u32 = 0x10de;
 
 export! {
     /// How many GPUs.
-    fn nvmlDeviceGetCount(count: Out<c_uint>) { count.put(world()?.present().len() as c_uint) }
+    fn nvmlDeviceGetCount(count: Out<c_uint>) { count.put(snapshot()?.present().len() as c_uint) }
 
     /// How many GPUs.
-    fn nvmlDeviceGetCount_v2(count: Out<c_uint>) { count.put(world()?.present().len() as c_uint) }
+    fn nvmlDeviceGetCount_v2(count: Out<c_uint>) { count.put(snapshot()?.present().len() as c_uint) }
 
     /// A GPU by position.
     fn nvmlDeviceGetHandleByIndex(index: c_uint, handle: Out<Handle>) { by_index(index, &handle) }
@@ -27,15 +27,15 @@ export! {
 
     /// A GPU or MIG device by UUID.
     fn nvmlDeviceGetHandleByUUID(uuid: Text, handle: Out<Handle>) {
-        let now = world()?;
+        let snapshot = snapshot()?;
         let wanted = uuid.read()?;
-        for gpu in now.present() {
-            if now.gpu(gpu).device.uuid == wanted {
-                return handle.put(now.handle(gpu, None)?);
+        for gpu in snapshot.present() {
+            if snapshot.gpu(gpu).device.uuid == wanted {
+                return handle.put(snapshot.handle(gpu, None)?);
             }
-            let partitions = now.partitions(gpu).iter().copied();
-            if let Some(mig) = partitions.into_iter().find(|&mig| now.gpu(gpu).mig[mig].device.uuid == wanted) {
-                return handle.put(now.handle(gpu, Some(mig))?);
+            let partitions = snapshot.partitions(gpu).iter().copied();
+            if let Some(mig) = partitions.into_iter().find(|&mig| snapshot.gpu(gpu).mig[mig].device.uuid == wanted) {
+                return handle.put(snapshot.handle(gpu, Some(mig))?);
             }
         }
         Err(NOT_FOUND)
@@ -49,17 +49,17 @@ export! {
 
     /// A GPU by serial number.
     fn nvmlDeviceGetHandleBySerial(serial: Text, handle: Out<Handle>) {
-        let now = world()?;
+        let snapshot = snapshot()?;
         let wanted = serial.read()?;
-        let found = now.present().into_iter().find(|&gpu| now.gpu(gpu).serial == wanted);
-        handle.put(now.handle(found.ok_or(NOT_FOUND)?, None)?)
+        let found = snapshot.present().into_iter().find(|&gpu| snapshot.gpu(gpu).serial == wanted);
+        handle.put(snapshot.handle(found.ok_or(NOT_FOUND)?, None)?)
     }
 
     /// Product name; of a partition with its profile.
     fn nvmlDeviceGetName(handle: Handle, name: Buffer, length: c_uint) {
-        let asked = remembered(handle)?;
-        let product = &asked.fake().device.name;
-        match asked.partition() {
+        let queried = known_device(handle)?;
+        let product = &queried.fake().device.name;
+        match queried.partition() {
             None => name.put(length, product),
             Some(mig) => name.put(length, &format!("{product} MIG {}", mig.profile.name)),
         }
@@ -67,50 +67,50 @@ export! {
 
     /// UUID.
     fn nvmlDeviceGetUUID(handle: Handle, uuid: Buffer, length: c_uint) {
-        let asked = remembered(handle)?;
-        uuid.put(length, asked.partition().map_or(&asked.fake().device.uuid, |mig| &mig.device.uuid))
+        let queried = known_device(handle)?;
+        uuid.put(length, queried.partition().map_or(&queried.fake().device.uuid, |mig| &mig.device.uuid))
     }
 
     /// Position; of a partition within its GPU.
     fn nvmlDeviceGetIndex(handle: Handle, index: Out<c_uint>) {
-        let asked = remembered(handle)?;
-        if let Some(mig) = asked.mig {
+        let queried = known_device(handle)?;
+        if let Some(mig) = queried.mig {
             return index.put(mig as c_uint);
         }
-        let place = asked.now.present().into_iter().position(|gpu| gpu == asked.gpu);
+        let place = queried.snapshot.present().into_iter().position(|gpu| gpu == queried.gpu);
         index.put(place.ok_or(NOT_FOUND)? as c_uint)
     }
 
     /// N of `/dev/nvidiaN`: the machine's number, also where fewer GPUs are visible.
     fn nvmlDeviceGetMinorNumber(handle: Handle, minor: Out<c_uint>) {
-        let asked = whole_with(handle, Question::Minor)?;
-        minor.put(asked.fake().device.index)
+        let queried = whole_with(handle, QueryGroup::Minor)?;
+        minor.put(queried.fake().device.index)
     }
 
     /// Serial number.
     fn nvmlDeviceGetSerial(handle: Handle, serial: Buffer, length: c_uint) {
-        let asked = whole_with(handle, Question::Pci)?;
-        serial.put(length, &asked.fake().serial)
+        let queried = whole_with(handle, QueryGroup::Pci)?;
+        serial.put(length, &queried.fake().serial)
     }
 
     /// Board number: equal for GPUs on one board.
     fn nvmlDeviceGetBoardId(handle: Handle, board: Out<c_uint>) {
-        let asked = whole_with(handle, Question::Pci)?;
-        board.put(asked.fake().device.board_id.ok_or(NOT_FOUND)?)
+        let queried = whole_with(handle, QueryGroup::Pci)?;
+        board.put(queried.fake().device.board_id.ok_or(NOT_FOUND)?)
     }
 
     /// No board here has several GPUs.
     fn nvmlDeviceGetMultiGpuBoard(handle: Handle, several: Out<c_uint>) {
-        whole_with(handle, Question::Pci)?;
+        whole_with(handle, QueryGroup::Pci)?;
         several.put(0)
     }
 
     /// Product line.
-    fn nvmlDeviceGetBrand(handle: Handle, brand: Out<c_uint>) { brand.put(remembered(handle)?.fake().profile.brand) }
+    fn nvmlDeviceGetBrand(handle: Handle, brand: Out<c_uint>) { brand.put(known_device(handle)?.fake().profile.brand) }
 
     /// Architecture number.
     fn nvmlDeviceGetArchitecture(handle: Handle, architecture: Out<c_uint>) {
-        architecture.put(remembered(handle)?.fake().profile.architecture)
+        architecture.put(known_device(handle)?.fake().profile.architecture)
     }
 
     /// CUDA cores.
@@ -118,7 +118,7 @@ export! {
 
     /// Compute capability.
     fn nvmlDeviceGetCudaComputeCapability(handle: Handle, major: Out<c_int>, minor: Out<c_int>) {
-        let capability = remembered(handle)?.fake().profile.compute_capability;
+        let capability = known_device(handle)?.fake().profile.compute_capability;
         major.put(capability.major as c_int)?;
         minor.put(capability.minor as c_int)
     }
@@ -134,12 +134,12 @@ export! {
 
     /// PCI address and class.
     fn nvmlDeviceGetPciInfoExt(handle: Handle, info: InOut<nvmlPciInfoExt_v1_t>) {
-        let asked = whole_with(handle, Question::Pci)?;
+        let queried = whole_with(handle, QueryGroup::Pci)?;
         let version = InOut::version_of(&info)?;
         if version & 0xff_ffff != size_of::<nvmlPciInfoExt_v1_t>() as c_uint {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
-        let plain = pci_info(&asked);
+        let plain = pci_info(&queried);
         info.put(nvmlPciInfoExt_v1_t {
             version,
             domain: plain.domain,
@@ -155,19 +155,19 @@ export! {
 
     /// Always persistent.
     fn nvmlDeviceGetPersistenceMode(handle: Handle, mode: Out<c_uint>) {
-        whole_with(handle, Question::Power)?;
+        whole_with(handle, QueryGroup::Power)?;
         mode.put(1)
     }
 
     /// No display.
     fn nvmlDeviceGetDisplayMode(handle: Handle, mode: Out<c_uint>) {
-        whole_with(handle, Question::Pci)?;
+        whole_with(handle, QueryGroup::Pci)?;
         mode.put(0)
     }
 
     /// No display.
     fn nvmlDeviceGetDisplayActive(handle: Handle, active: Out<c_uint>) {
-        whole_with(handle, Question::Pci)?;
+        whole_with(handle, QueryGroup::Pci)?;
         active.put(0)
     }
 
@@ -179,42 +179,46 @@ export! {
 
     /// NUMA node.
     fn nvmlDeviceGetNumaNodeId(handle: Handle, node: Out<c_uint>) {
-        let asked = whole_with(handle, Question::Pci)?;
-        node.put(asked.fake().device.numa_node.ok_or(NOT_FOUND)?)
+        let queried = whole_with(handle, QueryGroup::Pci)?;
+        node.put(queried.fake().device.numa_node.ok_or(NOT_FOUND)?)
     }
 }
 
-/// A whole GPU with facts kept in memory, if its driver has them.
-fn whole_with(handle: Handle, question: Question) -> Answer<Asked> {
-    let asked = remembered(handle)?;
-    asked.whole()?;
-    asked.need(question)?;
-    Ok(asked)
+/// A whole GPU for a query that NVML answers from memory, if its driver supports the query.
+fn whole_with(handle: Handle, query: QueryGroup) -> Answer<QueriedDevice> {
+    let queried = known_device(handle)?;
+    queried.whole()?;
+    queried.need(query)?;
+    Ok(queried)
 }
 
 fn by_index(index: c_uint, handle: &Out<Handle>) -> Answer {
-    let now = world()?;
-    let gpu = now.present().get(index as usize).copied().ok_or(INVALID_ARGUMENT)?;
-    handle.put(now.handle(gpu, None)?)
+    let snapshot = snapshot()?;
+    let gpu = snapshot
+        .present()
+        .get(index as usize)
+        .copied()
+        .ok_or(INVALID_ARGUMENT)?;
+    handle.put(snapshot.handle(gpu, None)?)
 }
 
 fn by_bus_id(bus_id: &Text, handle: &Out<Handle>) -> Answer {
-    let now = world()?;
+    let snapshot = snapshot()?;
     let wanted = sysfs_bus_id(&bus_id.read()?);
-    let found = now
+    let found = snapshot
         .present()
         .into_iter()
-        .find(|&gpu| now.gpu(gpu).device.sysfs_bus_id().as_ref() == Some(&wanted));
-    handle.put(now.handle(found.ok_or(NOT_FOUND)?, None)?)
+        .find(|&gpu| snapshot.gpu(gpu).device.sysfs_bus_id().as_ref() == Some(&wanted));
+    handle.put(snapshot.handle(found.ok_or(NOT_FOUND)?, None)?)
 }
 
 fn pci(handle: Handle, info: &Out<nvmlPciInfo_t>) -> Answer {
-    info.put(pci_info(&whole_with(handle, Question::Pci)?))
+    info.put(pci_info(&whole_with(handle, QueryGroup::Pci)?))
 }
 
-fn pci_info(asked: &Asked) -> nvmlPciInfo_t {
-    let profile = asked.fake().profile;
-    let bus_id = asked.fake().device.pci_bus_id.clone().unwrap_or_default();
+fn pci_info(queried: &QueriedDevice) -> nvmlPciInfo_t {
+    let profile = queried.fake().profile;
+    let bus_id = queried.fake().device.pci_bus_id.clone().unwrap_or_default();
     let parts: Vec<u32> = bus_id
         .split([':', '.'])
         .map(|part| u32::from_str_radix(part, 16).unwrap_or_default())

@@ -1,11 +1,10 @@
-//! What the library shows, from the environment of the process that loads it. Read when NVML is initialised; the control file named here
-//! is read again and again.
+//! The library's settings, from the environment of the process that loads it. Read when NVML is initialised; the control file is polled.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `KAI_FAKE_GPUS` | GPUs as a list: `a100-40:2/1g.5gb*7,t4` |
 //! | `KAI_FAKE_CONFIG` | YAML file with the fake driver's settings, instead of the list |
-//! | `KAI_FAKE_SEED` | what UUIDs are derived from; `NODE_NAME` if unset |
+//! | `KAI_FAKE_SEED` | seed of UUIDs; `NODE_NAME` if unset |
 //! | `KAI_FAKE_CONTROL` | control file: faults, loads, events |
 //! | `KAI_FAKE_VISIBLE_DEVICES` | UUIDs or indices that this process may see; else `NVIDIA_VISIBLE_DEVICES` |
 //!
@@ -16,15 +15,15 @@ use std::path::{Path, PathBuf};
 use kai_gpu::GpuError;
 use kai_gpu::fake::Settings;
 
-/// Where a container finds its settings when nobody can set its environment.
+/// Settings file for containers without these variables.
 const DEFAULT_CONFIG: &str = "/etc/kai/fake-gpus.yaml";
 
-/// Settings and visibility, as the environment says.
+/// Settings and visible GPUs, from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// `None`: no GPUs are configured.
     pub settings: Option<Settings>,
-    /// Which of them may be seen.
+    /// Which of them this process may see.
     pub visible: Visible,
 }
 
@@ -33,15 +32,15 @@ pub struct Environment {
 pub enum Visible {
     /// All.
     All,
-    /// Those whose device node is in this container. As with the real library: a GPU that can't be opened is not there.
+    /// GPUs whose device node exists in this container. The real library does not list a GPU that it can't open either.
     ByNode,
-    /// Those with these UUIDs, indices or MIG UUIDs.
+    /// GPUs with these UUIDs, indices or MIG UUIDs.
     Only(Vec<String>),
 }
 
 impl Visible {
-    /// `all` and nothing hide nothing, `none` hides all. `void` tells NVIDIA's runtime to keep its hands off, because CDI did the work:
-    /// then device nodes say what was given.
+    /// `all` or no value hides no GPU, `none` hides all. `void` means that CDI injected the GPUs and NVIDIA's runtime must not: then the
+    /// device nodes decide.
     pub fn parse(text: Option<&str>) -> Self {
         match text.map(str::trim) {
             None | Some("" | "all") => Visible::All,

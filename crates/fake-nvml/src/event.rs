@@ -1,25 +1,25 @@
-//! Event sets: clients register devices and wait; what the control file appends to its list of events is delivered to every set that
-//! listens, once. Sets are numbers in a table, never pointers.
+//! Event sets: clients register devices and wait. Every event that is appended to the control file's list is delivered to every registered
+//! set once. Handles of sets are numbers in a table, never pointers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{c_uint, c_ulonglong};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kai_gpu::fake::{ControlEvent, GpuState, Question};
+use kai_gpu::fake::{ControlEvent, GpuState, QueryGroup};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t};
 
 use crate::abi::{Out, export};
 use crate::code::{Answer, GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT};
-use crate::state::{Handle, Now, device_for, world};
+use crate::state::{Handle, MachineSnapshot, device_for, snapshot};
 
 const DOUBLE_BIT_ECC: c_ulonglong = 2;
 const XID: c_ulonglong = 8;
-/// All kinds we can raise: both memory errors, performance state, Xid, clock.
+/// All supported kinds: both memory errors, performance state, Xid, clock.
 const SUPPORTED: c_ulonglong = 0b1_1111;
-/// How often a waiting client looks at the control file.
-const LOOK: Duration = Duration::from_millis(20);
-/// Sets one process may hold; a client that leaks them gets an error instead of our memory.
+/// How often a waiting client polls the control file.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Upper bound on event sets of a process: a client that leaks them gets an error instead of unbounded memory.
 const SETS_MAX: usize = 1024;
 const SETS: usize = 0x4000_0000;
 
@@ -30,13 +30,13 @@ pub(crate) struct SetHandle(usize);
 
 #[derive(Debug, Default)]
 struct Set {
-    /// GPU to the kinds it was registered for.
+    /// Registered GPUs, with the kinds of events.
     registered: BTreeMap<usize, c_ulonglong>,
-    /// Length of the control file's list when last looked at.
+    /// Length of the control file's list at the last poll.
     seen: usize,
     due: VecDeque<Event>,
-    /// Lost GPUs already told of: NVML's error would otherwise end every wait at once and make clients spin.
-    told_lost: BTreeSet<usize>,
+    /// Lost GPUs that were reported already. Without it, NVML's error would end every wait at once and make clients spin.
+    reported_lost: BTreeSet<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,13 +54,13 @@ struct Table {
     sets: BTreeMap<SetHandle, Set>,
 }
 
-/// One table per process, like the library's state. Never held while waiting.
+/// One table per process, like the library's state. Its lock is never held while waiting.
 static TABLE: Mutex<Table> = Mutex::new(Table {
     next: SETS,
     sets: BTreeMap::new(),
 });
 
-/// The struct of the first version of waiting, without instance ids.
+/// The event struct of `nvmlEventSetWait`, without instance ids.
 #[repr(C)]
 pub(crate) struct OldEventData {
     device: nvmlDevice_t,
@@ -71,39 +71,39 @@ pub(crate) struct OldEventData {
 export! {
     /// A new, empty set.
     fn nvmlEventSetCreate(set: Out<SetHandle>) {
-        let now = world()?;
+        let snapshot = snapshot()?;
         let handle = with_table(|table| {
             if table.sets.len() >= SETS_MAX {
                 return Err(crate::code::UNKNOWN);
             }
             table.next += 1;
             let handle = SetHandle(table.next);
-            table.sets.insert(handle, Set { seen: now.control.events.len(), ..Set::default() });
+            table.sets.insert(handle, Set { seen: snapshot.control.events.len(), ..Set::default() });
             Ok(handle)
         })?;
         set.put(handle)
     }
 
-    /// Ends a set.
+    /// Frees a set.
     fn nvmlEventSetFree(set: SetHandle) {
         with_table(|table| table.sets.remove(&set).map(drop).ok_or(INVALID_ARGUMENT))
     }
 
     /// Which kinds of events a device has.
     fn nvmlDeviceGetSupportedEventTypes(handle: Handle, kinds: Out<c_ulonglong>) {
-        device_for(handle, Question::Events)?;
+        device_for(handle, QueryGroup::Events)?;
         kinds.put(SUPPORTED)
     }
 
     /// Adds a device to a set.
     fn nvmlDeviceRegisterEvents(handle: Handle, kinds: c_ulonglong, set: SetHandle) {
-        let asked = device_for(handle, Question::Events)?;
+        let queried = device_for(handle, QueryGroup::Events)?;
         if kinds & !SUPPORTED != 0 {
             return Err(NOT_SUPPORTED);
         }
         with_table(|table| {
             let set = table.sets.get_mut(&set).ok_or(INVALID_ARGUMENT)?;
-            *set.registered.entry(asked.gpu).or_default() |= kinds;
+            *set.registered.entry(queried.gpu).or_default() |= kinds;
             Ok(())
         })
     }
@@ -131,8 +131,8 @@ export! {
     }
 }
 
-/// Called when the library is shut down: all handles end.
-pub(crate) fn forget_all() {
+/// Frees all sets when the library is shut down.
+pub(crate) fn free_all_sets() {
     let _ = with_table(|table| {
         table.sets.clear();
         Ok(())
@@ -146,11 +146,11 @@ fn with_table<T>(work: impl FnOnce(&mut Table) -> Answer<T>) -> Answer<T> {
 fn wait(handle: SetHandle, timeout_ms: c_uint) -> Answer<Event> {
     let deadline = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
     loop {
-        let now = world()?;
+        let snapshot = snapshot()?;
         let due = with_table(|table| {
             let set = table.sets.get_mut(&handle).ok_or(INVALID_ARGUMENT)?;
-            set.take_up(&now);
-            set.tell_lost(&now)?;
+            set.read_new_events(&snapshot);
+            set.report_lost(&snapshot)?;
             Ok(set.due.pop_front())
         })?;
         if let Some(event) = due {
@@ -160,14 +160,14 @@ fn wait(handle: SetHandle, timeout_ms: c_uint) -> Answer<Event> {
         if left.is_zero() {
             return Err(TIMEOUT);
         }
-        std::thread::sleep(left.min(LOOK));
+        std::thread::sleep(left.min(POLL_INTERVAL));
     }
 }
 
 impl Set {
-    /// Takes up what was appended to the control file's list. A shortened list was rewritten: all of it is news.
-    fn take_up(&mut self, now: &Now) {
-        let events = &now.control.events;
+    /// Reads the events that were appended to the control file's list. A shorter list was rewritten, so all of its events are new.
+    fn read_new_events(&mut self, snapshot: &MachineSnapshot) {
+        let events = &snapshot.control.events;
         let from = if events.len() < self.seen { 0 } else { self.seen };
         self.seen = events.len();
         for event in &events[from..] {
@@ -177,7 +177,7 @@ impl Set {
                 (None, false) => continue,
             };
             for (&gpu, &kinds) in &self.registered {
-                if kinds & kind != 0 && concerns(event, now, gpu) {
+                if kinds & kind != 0 && applies_to(event, snapshot, gpu) {
                     self.due.push_back(Event {
                         gpu,
                         kind,
@@ -190,17 +190,17 @@ impl Set {
         }
     }
 
-    fn tell_lost(&mut self, now: &Now) -> Answer {
+    fn report_lost(&mut self, snapshot: &MachineSnapshot) -> Answer {
         let mut news = false;
         for &gpu in self.registered.keys() {
-            match now.gpu(gpu).picture(&now.control).state {
-                GpuState::Lost | GpuState::Removed => news |= self.told_lost.insert(gpu),
+            match snapshot.gpu(gpu).status(&snapshot.control).state {
+                GpuState::Lost | GpuState::Removed => news |= self.reported_lost.insert(gpu),
                 GpuState::Healthy | GpuState::ResetRequired => {
-                    self.told_lost.remove(&gpu);
+                    self.reported_lost.remove(&gpu);
                 }
             }
         }
-        // Events that are due come first: the Xid that explains the loss must not be lost with the GPU.
+        // Due events come first, so that the Xid that explains the loss is delivered.
         if news && self.due.is_empty() {
             Err(GPU_IS_LOST)
         } else {
@@ -209,7 +209,7 @@ impl Set {
     }
 }
 
-fn concerns(event: &ControlEvent, now: &Now, gpu: usize) -> bool {
-    let device = &now.gpu(gpu).device;
+fn applies_to(event: &ControlEvent, snapshot: &MachineSnapshot, gpu: usize) -> bool {
+    let device = &snapshot.gpu(gpu).device;
     event.gpu == "*" || event.gpu == device.uuid || event.gpu == device.index.to_string()
 }

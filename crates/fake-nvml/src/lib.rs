@@ -1,8 +1,8 @@
 //! A fake `libnvidia-ml.so.1`.
 //!
 //! Exports NVML's C API over the fake machine of the `gpu` crate, so that any NVML client (ours, `nvidia-ml-py`, `gpustat`, `nvitop`) runs
-//! without a GPU. What it shows comes from the environment (see [`environment`]); a control file changes it while clients run. Every
-//! NVML symbol that known clients look up is exported; those not implemented answer `NVML_ERROR_NOT_SUPPORTED`.
+//! without a GPU. Its settings come from the environment (see [`environment`]); a control file changes the state while clients run. Every
+//! NVML symbol that known clients look up is exported; functions that are not implemented return `NVML_ERROR_NOT_SUPPORTED`.
 //!
 //! Architecture invariant: it never opens a device, never talks to a driver, and never panics into its caller.
 

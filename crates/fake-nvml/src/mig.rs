@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 
 use kai_gpu::MigMode;
-use kai_gpu::fake::{MigProfile, Question};
+use kai_gpu::fake::{MigProfile, QueryGroup};
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t, nvmlDeviceAttributes_t, nvmlGpuInstanceInfo_t,
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
@@ -11,58 +11,58 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::abi::{InOut, List, Out, characters, export};
 use crate::code::{ARGUMENT_VERSION_MISMATCH, Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
-use crate::state::{Asked, Handle, device, device_for, remembered};
+use crate::state::{Handle, QueriedDevice, device, device_for, known_device};
 
-/// Partitions fit on one GPU at most.
+/// Upper bound on partitions of a GPU.
 const PARTITIONS_MAX: c_uint = 7;
 
 export! {
     /// Whether MIG is on, now and after a reset.
     fn nvmlDeviceGetMigMode(handle: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
-        let asked = device_for(handle, Question::Mig)?;
-        asked.whole()?;
-        let mode = c_uint::from(asked.fake().device.mig_mode == Some(MigMode::Enabled));
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        queried.whole()?;
+        let mode = c_uint::from(queried.fake().device.mig_mode == Some(MigMode::Enabled));
         current.put(mode)?;
         pending.put_if_wanted(mode)
     }
 
-    /// Slots for MIG devices.
+    /// Upper bound on the MIG devices of a GPU.
     fn nvmlDeviceGetMaxMigDeviceCount(handle: Handle, count: Out<c_uint>) {
-        let asked = device(handle)?;
-        asked.whole()?;
-        count.put(if asked.fake().profile.mig.is_empty() { 0 } else { PARTITIONS_MAX })
+        let queried = device(handle)?;
+        queried.whole()?;
+        count.put(if queried.fake().profile.mig.is_empty() { 0 } else { PARTITIONS_MAX })
     }
 
-    /// The MIG device in a slot.
-    fn nvmlDeviceGetMigDeviceHandleByIndex(handle: Handle, slot: c_uint, mig: Out<Handle>) {
-        let asked = device_for(handle, Question::Mig)?;
-        asked.whole()?;
-        let partition = asked.now.partitions(asked.gpu).get(slot as usize).copied();
-        mig.put(Handle::of(asked.gpu, Some(partition.ok_or(NOT_FOUND)?)))
+    /// The MIG device at an index.
+    fn nvmlDeviceGetMigDeviceHandleByIndex(handle: Handle, index: c_uint, mig: Out<Handle>) {
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        queried.whole()?;
+        let partition = queried.snapshot.partitions(queried.gpu).get(index as usize).copied();
+        mig.put(Handle::of(queried.gpu, Some(partition.ok_or(NOT_FOUND)?)))
     }
 
     /// The GPU of a MIG device.
     fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig: Handle, parent: Out<Handle>) {
-        let asked = remembered(mig)?;
-        asked.partition().ok_or(INVALID_ARGUMENT)?;
-        parent.put(Handle::of(asked.gpu, None))
+        let queried = known_device(mig)?;
+        queried.partition().ok_or(INVALID_ARGUMENT)?;
+        parent.put(Handle::of(queried.gpu, None))
     }
 
     /// Whether a handle is a MIG device.
     fn nvmlDeviceIsMigDeviceHandle(handle: Handle, is_mig: Out<c_uint>) {
-        is_mig.put(c_uint::from(remembered(handle)?.mig.is_some()))
+        is_mig.put(c_uint::from(known_device(handle)?.mig.is_some()))
     }
 
     /// GPU instance of a MIG device.
     fn nvmlDeviceGetGpuInstanceId(mig: Handle, id: Out<c_uint>) {
-        let asked = device(mig)?;
-        id.put(asked.partition().ok_or(NOT_SUPPORTED)?.device.gpu_instance_id)
+        let queried = device(mig)?;
+        id.put(queried.partition().ok_or(NOT_SUPPORTED)?.device.gpu_instance_id)
     }
 
     /// Compute instance of a MIG device.
     fn nvmlDeviceGetComputeInstanceId(mig: Handle, id: Out<c_uint>) {
-        let asked = device(mig)?;
-        id.put(asked.partition().ok_or(NOT_SUPPORTED)?.device.compute_instance_id)
+        let queried = device(mig)?;
+        id.put(queried.partition().ok_or(NOT_SUPPORTED)?.device.compute_instance_id)
     }
 
     /// Sizes of a MIG device.
@@ -73,27 +73,27 @@ export! {
 
     /// A GPU instance by its id. Its handle is that of the partition in it.
     fn nvmlDeviceGetGpuInstanceById(handle: Handle, id: c_uint, instance: Out<Handle>) {
-        let asked = device_for(handle, Question::Mig)?;
-        let found = asked.fake().mig.iter().position(|mig| mig.device.gpu_instance_id == id);
-        instance.put(Handle::of(asked.gpu, Some(found.ok_or(NOT_FOUND)?)))
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        let found = queried.fake().mig.iter().position(|mig| mig.device.gpu_instance_id == id);
+        instance.put(Handle::of(queried.gpu, Some(found.ok_or(NOT_FOUND)?)))
     }
 
     /// GPU instances of one profile.
     fn nvmlDeviceGetGpuInstances(handle: Handle, profile_id: c_uint, list: List<Handle>, count: Out<c_uint>) {
-        let asked = device_for(handle, Question::Mig)?;
-        let partitions = asked.fake().mig.iter().enumerate();
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        let partitions = queried.fake().mig.iter().enumerate();
         let wanted = partitions.filter(|(_, mig)| mig.profile.shape.profile_id() == profile_id);
-        let handles: Vec<Handle> = wanted.map(|(place, _)| Handle::of(asked.gpu, Some(place))).collect();
+        let handles: Vec<Handle> = wanted.map(|(place, _)| Handle::of(queried.gpu, Some(place))).collect();
         list.put_all(&count, handles)
     }
 
     /// A GPU instance's place.
     fn nvmlGpuInstanceGetInfo(instance: Handle, info: Out<nvmlGpuInstanceInfo_t>) {
-        let asked = device(instance)?;
-        let mig = asked.partition().ok_or(INVALID_ARGUMENT)?;
+        let queried = device(instance)?;
+        let mig = queried.partition().ok_or(INVALID_ARGUMENT)?;
         let place = mig.device.placement.ok_or(NOT_FOUND)?;
         info.put(nvmlGpuInstanceInfo_t {
-            device: Handle::of(asked.gpu, None).as_pointer(),
+            device: Handle::of(queried.gpu, None).as_pointer(),
             id: mig.device.gpu_instance_id,
             profileId: mig.profile.shape.profile_id(),
             placement: nvmlGpuInstancePlacement_t { start: place.start, size: place.size },
@@ -102,8 +102,8 @@ export! {
 
     /// A compute instance: each GPU instance here has one, which fills it.
     fn nvmlGpuInstanceGetComputeInstanceById(instance: Handle, id: c_uint, compute: Out<Handle>) {
-        let asked = device(instance)?;
-        let mig = asked.partition().ok_or(INVALID_ARGUMENT)?;
+        let queried = device(instance)?;
+        let mig = queried.partition().ok_or(INVALID_ARGUMENT)?;
         if mig.device.compute_instance_id != id {
             return Err(NOT_FOUND);
         }
@@ -112,10 +112,10 @@ export! {
 
     /// A compute instance's place.
     fn nvmlComputeInstanceGetInfo_v2(compute: Handle, info: Out<nvmlComputeInstanceInfo_t>) {
-        let asked = device(compute)?;
-        let mig = asked.partition().ok_or(INVALID_ARGUMENT)?;
+        let queried = device(compute)?;
+        let mig = queried.partition().ok_or(INVALID_ARGUMENT)?;
         info.put(nvmlComputeInstanceInfo_t {
-            device: Handle::of(asked.gpu, None).as_pointer(),
+            device: Handle::of(queried.gpu, None).as_pointer(),
             gpuInstance: compute.as_pointer(),
             id: mig.device.compute_instance_id,
             profileId: mig.profile.shape.nvml_compute_instance_profile(),
@@ -125,8 +125,8 @@ export! {
 
     /// A profile the GPU offers, by NVML's number.
     fn nvmlDeviceGetGpuInstanceProfileInfo(handle: Handle, number: c_uint, info: Out<nvmlGpuInstanceProfileInfo_t>) {
-        let asked = device_for(handle, Question::Mig)?;
-        let profile = by_number(&asked, number)?;
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        let profile = by_number(&queried, number)?;
         let sizes = profile.attributes();
         info.put(nvmlGpuInstanceProfileInfo_t {
             id: profile.shape.profile_id(),
@@ -153,8 +153,8 @@ export! {
         if version != size_of::<nvmlGpuInstanceProfileInfo_v2_t>() as c_uint | 2 << 24 {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
-        let asked = device_for(handle, Question::Mig)?;
-        let profile = by_number(&asked, number)?;
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        let profile = by_number(&queried, number)?;
         let sizes = profile.attributes();
         info.put(nvmlGpuInstanceProfileInfo_v2_t {
             version,
@@ -173,30 +173,30 @@ export! {
         })
     }
 
-    /// Where instances of a profile may go.
+    /// Possible placements of instances of a profile.
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         handle: Handle,
         profile_id: c_uint,
         list: List<nvmlGpuInstancePlacement_t>,
         count: InOut<c_uint>,
     ) {
-        let asked = device_for(handle, Question::Mig)?;
-        let offered = asked.fake().profile.mig.iter();
+        let queried = device_for(handle, QueryGroup::Mig)?;
+        let offered = queried.fake().profile.mig.iter();
         let shape = offered.map(|profile| profile.shape).find(|shape| shape.profile_id() == profile_id);
         let shape = shape.ok_or(NOT_SUPPORTED)?;
         let place = |&start: &u32| nvmlGpuInstancePlacement_t { start, size: shape.memory_slices() };
         list.put(&count, shape.starts().iter().map(place).collect())
     }
 
-    /// How many more instances of a profile fit: none, the layout is fixed.
+    /// How many more instances of a profile fit: none, because the layout is fixed.
     fn nvmlDeviceGetGpuInstanceRemainingCapacity(handle: Handle, _profile_id: c_uint, count: Out<c_uint>) {
-        device_for(handle, Question::Mig)?;
+        device_for(handle, QueryGroup::Mig)?;
         count.put(0)
     }
 }
 
-fn by_number(asked: &Asked, number: c_uint) -> Answer<MigProfile> {
-    let mut offered = asked.fake().profile.mig.iter();
+fn by_number(queried: &QueriedDevice, number: c_uint) -> Answer<MigProfile> {
+    let mut offered = queried.fake().profile.mig.iter();
     offered
         .find(|profile| profile.shape.nvml_gpu_instance_profile() == number)
         .copied()
@@ -204,8 +204,8 @@ fn by_number(asked: &Asked, number: c_uint) -> Answer<MigProfile> {
 }
 
 fn sizes(handle: Handle, attributes: &Out<nvmlDeviceAttributes_t>) -> Answer {
-    let asked = device(handle)?;
-    let mig = asked.partition().ok_or(NOT_SUPPORTED)?;
+    let queried = device(handle)?;
+    let mig = queried.partition().ok_or(NOT_SUPPORTED)?;
     let sizes = mig.profile.attributes();
     attributes.put(nvmlDeviceAttributes_t {
         multiprocessorCount: sizes.multiprocessors,

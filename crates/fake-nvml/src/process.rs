@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kai_gpu::fake::{Process, ProcessKind, Question};
+use kai_gpu::fake::{Process, ProcessKind, QueryGroup};
 use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessUtilizationSample_t};
 
 use crate::abi::{InOut, List, export};
@@ -45,7 +45,7 @@ export! {
 
     /// MPS clients: none.
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: InOut<c_uint>, list: List<nvmlProcessInfo_t>) {
-        device_for(handle, Question::Processes)?;
+        device_for(handle, QueryGroup::Processes)?;
         list.put(&count, Vec::new())
     }
 
@@ -56,12 +56,12 @@ export! {
         count: InOut<c_uint>,
         _since: c_ulonglong,
     ) {
-        let asked = device_for(handle, Question::Processes)?;
+        let queried = device_for(handle, QueryGroup::Processes)?;
         let processes = running(handle, ProcessKind::Compute)?;
         if processes.is_empty() {
             return Err(NOT_FOUND);
         }
-        let share = asked.picture.utilization_percent / processes.len() as u32;
+        let share = queried.status.utilization_percent / processes.len() as u32;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
         let sample = |running: Running| nvmlProcessUtilizationSample_t {
             pid: running.process.pid,
@@ -83,11 +83,11 @@ struct Running {
 
 /// The processes on a GPU, or those in one partition of it.
 fn running(handle: Handle, kind: ProcessKind) -> Answer<Vec<Running>> {
-    let asked = device_for(handle, Question::Processes)?;
-    let gpu = asked.fake();
+    let queried = device_for(handle, QueryGroup::Processes)?;
+    let gpu = queried.fake();
     let mut found = Vec::new();
-    for process in asked
-        .picture
+    for process in queried
+        .status
         .control
         .processes
         .iter()
@@ -95,7 +95,7 @@ fn running(handle: Handle, kind: ProcessKind) -> Answer<Vec<Running>> {
         .filter(|process| process.kind == kind)
     {
         let partition = gpu.partition_of(process);
-        if asked.mig.is_some() && asked.mig != partition {
+        if queried.mig.is_some() && queried.mig != partition {
             continue;
         }
         let ids = partition.map(|mig| {

@@ -1,17 +1,17 @@
-//! The library's state in one process: how often it was initialised, the fake machine, what of it may be seen. Handles given to clients
-//! are numbers that are checked on every call, never pointers to anything.
+//! The library's state in one process: the count of initialisations, the fake machine and its visible GPUs. Handles of clients are numbers
+//! that are checked on every call, never pointers.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kai_gpu::fake::{Control, FakeGpu, FakeMig, GpuState, LibraryFault, Machine, Picture, Question};
+use kai_gpu::fake::{Control, FakeGpu, FakeMig, GpuState, GpuStatus, LibraryFault, Machine, QueryGroup};
 
 use crate::code::*;
 use crate::environment::{Environment, Visible};
 
-/// A device handle as C sees it: the size of a pointer, opaque.
+/// A device handle in C: opaque, with the size of a pointer.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handle(usize);
@@ -30,42 +30,42 @@ impl Handle {
     }
 }
 
-/// The fake machine as this process sees it.
+/// The fake machine, with the GPUs that this process may see.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct VisibleMachine {
     pub(crate) machine: Machine,
     visible: Vec<VisibleGpu>,
-    /// GPUs that fell silent since the library was opened. A lock, because clients call from any thread.
-    silent: Mutex<BTreeMap<usize, GpuState>>,
+    /// GPUs that were lost or removed since the library was opened. A lock, because clients call from any thread.
+    lost: Mutex<BTreeMap<usize, GpuState>>,
 }
 
 #[derive(Debug)]
 struct VisibleGpu {
     gpu: usize,
-    /// Which of its partitions.
+    /// Its visible partitions.
     mig: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     initialised: u32,
-    world: Option<Arc<World>>,
+    visible_machine: Option<Arc<VisibleMachine>>,
 }
 
-/// NVML is one per process by design, so this is the one global. A lock, because clients call from any thread.
+/// NVML has one state per process, so this is a global. A lock, because clients call from any thread.
 static STATE: Mutex<State> = Mutex::new(State {
     initialised: 0,
-    world: None,
+    visible_machine: None,
 });
 
 /// Counts one initialisation; the first one reads the environment.
 pub(crate) fn initialise() -> Answer {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if state.initialised == 0 {
-        state.world = Some(Arc::new(World::from_environment()?));
+        state.visible_machine = Some(Arc::new(VisibleMachine::from_environment()?));
     }
-    let world = state.world.clone().ok_or(UNKNOWN)?;
-    let control = world.machine.control();
+    let visible_machine = state.visible_machine.clone().ok_or(UNKNOWN)?;
+    let control = visible_machine.machine.control();
     if state.initialised == 0 {
         for line in &control.noise {
             let _ = writeln!(std::io::stderr(), "{line}");
@@ -80,24 +80,27 @@ pub(crate) fn shut_down() -> Answer {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     state.initialised = state.initialised.checked_sub(1).ok_or(UNINITIALIZED)?;
     if state.initialised == 0 {
-        state.world = None;
-        crate::event::forget_all();
+        state.visible_machine = None;
+        crate::event::free_all_sets();
     }
     Ok(())
 }
 
-/// The world and the control value of this moment, if the library works.
-pub(crate) fn world() -> Answer<Now> {
+/// The machine and its present control value, if the library works.
+pub(crate) fn snapshot() -> Answer<MachineSnapshot> {
     let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     if state.initialised == 0 {
         return Err(UNINITIALIZED);
     }
-    let world = state.world.clone().ok_or(UNINITIALIZED)?;
+    let visible_machine = state.visible_machine.clone().ok_or(UNINITIALIZED)?;
     drop(state);
-    let control = world.machine.control();
+    let control = visible_machine.machine.control();
     check_library(&control)?;
-    let control = world.with_silent(control);
-    Ok(Now { world, control })
+    let control = visible_machine.with_lost_gpus(control);
+    Ok(MachineSnapshot {
+        visible_machine,
+        control,
+    })
 }
 
 fn check_library(control: &Control) -> Answer {
@@ -110,21 +113,21 @@ fn check_library(control: &Control) -> Answer {
     }
 }
 
-impl World {
-    /// What clients see of `control` if a silent GPU stays silent until they open the library anew.
-    fn with_silent(&self, control: Arc<Control>) -> Arc<Control> {
+impl VisibleMachine {
+    /// The control value that clients see: with `until_opened_anew`, a lost GPU stays lost until they reopen the library.
+    fn with_lost_gpus(&self, control: Arc<Control>) -> Arc<Control> {
         if !control.until_opened_anew {
             return control;
         }
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, gpu) in self.machine.gpus().iter().enumerate() {
-            let state = gpu.picture(&control).state;
+            let state = gpu.status(&control).state;
             if matches!(state, GpuState::Lost | GpuState::Removed) {
-                silent.entry(number).or_insert(state);
+                lost.entry(number).or_insert(state);
             }
         }
         let mut seen = Control::clone(&control);
-        for (number, state) in silent.iter() {
+        for (number, state) in lost.iter() {
             let uuid = self.machine.gpus()[*number].device.uuid.clone();
             seen.gpus.entry(uuid).or_default().state = Some(*state);
         }
@@ -140,11 +143,11 @@ impl World {
             Ok((Some(machine), visible)) => Ok(Self {
                 visible: visible_gpus(&machine, &visible, Path::new("/dev")),
                 machine,
-                silent: Mutex::default(),
+                lost: Mutex::default(),
             }),
             Ok((None, _)) => Err(DRIVER_NOT_LOADED),
             Err(error) => {
-                // A code alone would leave a person with a typing mistake in the dark.
+                // The return code alone would not name a mistake in the settings.
                 let _ = writeln!(std::io::stderr(), "fake-nvml: {}", error.with_remedy());
                 Err(DRIVER_NOT_LOADED)
             }
@@ -153,7 +156,7 @@ impl World {
 }
 
 fn visible_gpus(machine: &Machine, visible: &Visible, nodes: &Path) -> Vec<VisibleGpu> {
-    // Without the node that every GPU needs nobody injected any: this is no container of ours.
+    // Without the node that every GPU needs, no GPU was injected: this is no container with GPUs of ours.
     let by_node = *visible == Visible::ByNode && nodes.join("nvidiactl").exists();
     let mut result = Vec::new();
     for (number, gpu) in machine.gpus().iter().enumerate() {
@@ -184,18 +187,18 @@ fn visible_gpus(machine: &Machine, visible: &Visible, nodes: &Path) -> Vec<Visib
     result
 }
 
-/// One moment of the world: every call looks once, so that it does not contradict itself.
+/// The machine's state at one moment. Every call takes one snapshot, so that its answer is consistent.
 #[derive(Debug)]
-pub(crate) struct Now {
-    pub(crate) world: Arc<World>,
+pub(crate) struct MachineSnapshot {
+    pub(crate) visible_machine: Arc<VisibleMachine>,
     pub(crate) control: Arc<Control>,
 }
 
-impl Now {
-    /// Visible GPUs that are there, in order: NVML's enumeration.
+impl MachineSnapshot {
+    /// Visible GPUs that are not removed, in NVML's order.
     pub(crate) fn present(&self) -> Vec<usize> {
-        let there = |gpu: usize| self.gpu(gpu).picture(&self.control).state != GpuState::Removed;
-        self.world
+        let there = |gpu: usize| self.gpu(gpu).status(&self.control).state != GpuState::Removed;
+        self.visible_machine
             .visible
             .iter()
             .map(|visible| visible.gpu)
@@ -204,18 +207,18 @@ impl Now {
     }
 
     pub(crate) fn gpu(&self, gpu: usize) -> &FakeGpu {
-        &self.world.machine.gpus()[gpu]
+        &self.visible_machine.machine.gpus()[gpu]
     }
 
     /// The visible partitions of a GPU.
     pub(crate) fn partitions(&self, gpu: usize) -> &[usize] {
-        let visible = self.world.visible.iter().find(|visible| visible.gpu == gpu);
+        let visible = self.visible_machine.visible.iter().find(|visible| visible.gpu == gpu);
         visible.map_or(&[], |visible| &visible.mig)
     }
 
-    /// A handle for a GPU, or the error that asking for one gives: a lost GPU has none.
+    /// A handle of a GPU; a lost GPU gives an error.
     pub(crate) fn handle(&self, gpu: usize, mig: Option<usize>) -> Answer<Handle> {
-        check_state(self.gpu(gpu).picture(&self.control).state)?;
+        check_state(self.gpu(gpu).status(&self.control).state)?;
         Ok(Handle::of(gpu, mig))
     }
 }
@@ -228,42 +231,42 @@ fn check_state(state: GpuState) -> Answer {
     }
 }
 
-/// A device in one call.
+/// The device that a call queries.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) now: Now,
+pub(crate) struct QueriedDevice {
+    pub(crate) snapshot: MachineSnapshot,
     pub(crate) gpu: usize,
     pub(crate) mig: Option<usize>,
-    pub(crate) picture: Picture,
+    pub(crate) status: GpuStatus,
 }
 
-impl Asked {
+impl QueriedDevice {
     pub(crate) fn fake(&self) -> &FakeGpu {
-        self.now.gpu(self.gpu)
+        self.snapshot.gpu(self.gpu)
     }
 
     pub(crate) fn partition(&self) -> Option<&FakeMig> {
         self.mig.map(|mig| &self.fake().mig[mig])
     }
 
-    /// Refuses what this hardware or the control file refuses.
-    pub(crate) fn need(&self, question: Question) -> Answer {
-        if self.fake().answers(question, &self.picture) {
+    /// Fails if this hardware or the control file refuses the query.
+    pub(crate) fn need(&self, query: QueryGroup) -> Answer {
+        if self.fake().supports(query, &self.status) {
             Ok(())
         } else {
             Err(NOT_SUPPORTED)
         }
     }
 
-    /// Refuses questions that make no sense for a partition.
+    /// Fails for a partition.
     pub(crate) fn whole(&self) -> Answer {
         if self.mig.is_some() { Err(NOT_SUPPORTED) } else { Ok(()) }
     }
 }
 
-/// Any known device, also a lost one: for facts that NVML keeps in memory.
-pub(crate) fn remembered(handle: Handle) -> Answer<Asked> {
-    let now = world()?;
+/// Any visible device, also a lost one: for facts that NVML keeps in memory.
+pub(crate) fn known_device(handle: Handle) -> Answer<QueriedDevice> {
+    let snapshot = snapshot()?;
     let offset = handle.0.checked_sub(DEVICES).ok_or(INVALID_ARGUMENT)?;
     let gpu = offset / GPU_STRIDE;
     let mig = match offset % GPU_STRIDE {
@@ -271,29 +274,38 @@ pub(crate) fn remembered(handle: Handle) -> Answer<Asked> {
         rest if rest % MIG_STRIDE == 0 => Some(rest / MIG_STRIDE - 1),
         _ => return Err(INVALID_ARGUMENT),
     };
-    let known = now.world.visible.iter().any(|visible| visible.gpu == gpu);
-    if !known || mig.is_some_and(|mig| mig >= now.gpu(gpu).mig.len()) {
+    let known = snapshot
+        .visible_machine
+        .visible
+        .iter()
+        .any(|visible| visible.gpu == gpu);
+    if !known || mig.is_some_and(|mig| mig >= snapshot.gpu(gpu).mig.len()) {
         return Err(INVALID_ARGUMENT);
     }
-    let picture = now.gpu(gpu).picture(&now.control);
-    Ok(Asked { now, gpu, mig, picture })
+    let status = snapshot.gpu(gpu).status(&snapshot.control);
+    Ok(QueriedDevice {
+        snapshot,
+        gpu,
+        mig,
+        status,
+    })
 }
 
-/// A device that answers now.
-pub(crate) fn device(handle: Handle) -> Answer<Asked> {
-    let asked = remembered(handle)?;
-    match asked.picture.state {
-        GpuState::Healthy => Ok(asked),
+/// A device that answers.
+pub(crate) fn device(handle: Handle) -> Answer<QueriedDevice> {
+    let queried = known_device(handle)?;
+    match queried.status.state {
+        GpuState::Healthy => Ok(queried),
         GpuState::Lost | GpuState::Removed => Err(GPU_IS_LOST),
         GpuState::ResetRequired => Err(RESET_REQUIRED),
     }
 }
 
-/// A device that answers now and this question in particular.
-pub(crate) fn device_for(handle: Handle, question: Question) -> Answer<Asked> {
-    let asked = device(handle)?;
-    asked.need(question)?;
-    Ok(asked)
+/// A device that answers and supports this query.
+pub(crate) fn device_for(handle: Handle, query: QueryGroup) -> Answer<QueriedDevice> {
+    let queried = device(handle)?;
+    queried.need(query)?;
+    Ok(queried)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use crate::abi::{Buffer, Out, export};
 use crate::code::{NOT_FOUND, UNKNOWN, text};
-use crate::state::{initialise, shut_down, world};
+use crate::state::{initialise, shut_down, snapshot};
 
 export! {
     /// Starts the library.
@@ -21,14 +21,14 @@ export! {
 
     /// Kernel driver version.
     fn nvmlSystemGetDriverVersion(version: Buffer, length: c_uint) {
-        let now = world()?;
-        version.put(length, now.world.machine.inventory().driver_version.as_deref().ok_or(UNKNOWN)?)
+        let snapshot = snapshot()?;
+        version.put(length, snapshot.visible_machine.machine.inventory().driver_version.as_deref().ok_or(UNKNOWN)?)
     }
 
     /// Version of this library.
     fn nvmlSystemGetNVMLVersion(version: Buffer, length: c_uint) {
-        let now = world()?;
-        version.put(length, now.world.machine.inventory().nvml_version.as_deref().ok_or(UNKNOWN)?)
+        let snapshot = snapshot()?;
+        version.put(length, snapshot.visible_machine.machine.inventory().nvml_version.as_deref().ok_or(UNKNOWN)?)
     }
 
     /// Newest CUDA version of the driver.
@@ -39,8 +39,8 @@ export! {
 
     /// Name of a process: from the control file, else from the system.
     fn nvmlSystemGetProcessName(pid: c_uint, name: Buffer, length: c_uint) {
-        let now = world()?;
-        let processes = now.control.gpus.values().flat_map(|gpu| gpu.processes.iter().flatten());
+        let snapshot = snapshot()?;
+        let processes = snapshot.control.gpus.values().flat_map(|gpu| gpu.processes.iter().flatten());
         let told = processes.filter(|process| process.pid == pid).find_map(|process| process.name.clone());
         let found = told.or_else(|| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
         name.put(length, found.ok_or(NOT_FOUND)?.trim())
@@ -54,7 +54,12 @@ pub(crate) extern "C" fn nvmlErrorString(code: u32) -> *const c_char {
 }
 
 fn cuda(version: &Out<c_int>) -> crate::code::Answer {
-    let now = world()?;
-    let cuda = now.world.machine.inventory().cuda_version.ok_or(UNKNOWN)?;
+    let snapshot = snapshot()?;
+    let cuda = snapshot
+        .visible_machine
+        .machine
+        .inventory()
+        .cuda_version
+        .ok_or(UNKNOWN)?;
     version.put(cuda.to_driver() as c_int)
 }

@@ -1,16 +1,16 @@
-//! Calls about how GPUs reach each other: NVLink to NVSwitch, and PCI.
+//! Calls about connections between GPUs: NVLink to NVSwitch, and PCI.
 
 use std::ffi::{c_int, c_uint};
 
 use kai_gpu::PciPath;
-use kai_gpu::fake::{PROFILES, Question};
+use kai_gpu::fake::{PROFILES, QueryGroup};
 use nvml_wrapper_sys::bindings::nvmlPciInfo_t;
 
 use crate::abi::{Out, characters, export};
 use crate::code::{Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED};
-use crate::state::{Asked, Handle, device, device_for};
+use crate::state::{Handle, QueriedDevice, device, device_for};
 
-/// Addresses from here on are those of switches; no GPU has one.
+/// First PCI bus of switches; no GPU has a bus this high.
 const SWITCH_BUS_FIRST: u32 = 0xc0;
 
 export! {
@@ -20,17 +20,17 @@ export! {
         active.put(1)
     }
 
-    /// What is at the other end.
+    /// PCI address of the other end.
     fn nvmlDeviceGetNvLinkRemotePciInfo(handle: Handle, link: c_uint, info: Out<nvmlPciInfo_t>) {
         info.put(switch(&linked(handle, link)?))
     }
 
-    /// What is at the other end.
+    /// PCI address of the other end.
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(handle: Handle, link: c_uint, info: Out<nvmlPciInfo_t>) {
         info.put(switch(&linked(handle, link)?))
     }
 
-    /// What kind of thing is at the other end: a switch.
+    /// Kind of device at the other end: a switch.
     fn nvmlDeviceGetNvLinkRemoteDeviceType(handle: Handle, link: c_uint, kind: Out<c_uint>) {
         linked(handle, link)?;
         kind.put(2)
@@ -38,8 +38,8 @@ export! {
 
     /// Closest common ancestor of two GPUs.
     fn nvmlDeviceGetTopologyCommonAncestor(one: Handle, other: Handle, level: Out<c_uint>) {
-        let one = device_for(one, Question::Topology)?;
-        let other = device_for(other, Question::Topology)?;
+        let one = device_for(one, QueryGroup::Topology)?;
+        let other = device_for(other, QueryGroup::Topology)?;
         if one.gpu == other.gpu {
             return Err(INVALID_ARGUMENT);
         }
@@ -60,20 +60,20 @@ export! {
     }
 }
 
-fn linked(handle: Handle, link: c_uint) -> Answer<Asked> {
-    let asked = device_for(handle, Question::Topology)?;
-    match asked.fake().profile.nvlinks {
+fn linked(handle: Handle, link: c_uint) -> Answer<QueriedDevice> {
+    let queried = device_for(handle, QueryGroup::Topology)?;
+    match queried.fake().profile.nvlinks {
         0 => Err(NOT_SUPPORTED),
-        links if link < links => Ok(asked),
+        links if link < links => Ok(queried),
         _ => Err(INVALID_ARGUMENT),
     }
 }
 
-/// The switch at the other end of every NVLink of a GPU: one for each product, since products do not mix on one fabric.
-fn switch(asked: &Asked) -> nvmlPciInfo_t {
+/// The switch at the other end of every NVLink of a GPU: one for each product, since one fabric has GPUs of one product.
+fn switch(queried: &QueriedDevice) -> nvmlPciInfo_t {
     let product = PROFILES
         .iter()
-        .position(|profile| profile.id == asked.fake().profile.id)
+        .position(|profile| profile.id == queried.fake().profile.id)
         .unwrap_or_default();
     let bus = SWITCH_BUS_FIRST + product as u32;
     let bus_id = format!("00000000:{bus:02X}:00.0");

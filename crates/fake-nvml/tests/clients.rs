@@ -1,5 +1,5 @@
 //! Real NVML clients from PyPI on the fake library: NVIDIA's Python bindings, gpustat, nvitop. They are installed into a virtual
-//! environment under cargo's target directory; without Python or pip the tests say so and pass.
+//! environment below cargo's target directory; without Python or pip the tests print a note and pass.
 
 // Test code: a failed step should stop right there.
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Pinned, so that a release of theirs can't turn our build red overnight.
+/// Pinned versions, so that a new release can't break our build.
 const PACKAGES: [&str; 3] = ["nvidia-ml-py==13.615.71", "gpustat==1.1.1", "nvitop==1.7.2"];
 
 /// The virtual environment's `bin`, or why there is none.

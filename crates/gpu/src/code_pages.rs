@@ -1,5 +1,5 @@
-//! Pages of the program that its start needed and its life does not. Every first call into 64 KiB of code maps all of it, and it stays
-//! mapped until memory is short; of an idle node agent that was 5 of 18 MiB.
+//! Releases code pages of the program that only its start needed. The first call into 64 KiB of code maps all of it, and the pages stay
+//! mapped until memory is short; in an idle node agent these were 5 of 18 MiB.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use rustix::mm::{Advice, madvise};
 
-/// Lets go of the program's code that is mapped into this process, and says how many bytes that is at most. What is called again is
-/// mapped again, from the page cache unless memory was short meanwhile.
+/// Releases the mapped code pages of this process and returns an upper bound on their bytes. Code that is called again is mapped again,
+/// from the page cache unless memory was short meanwhile.
 pub fn release() -> io::Result<usize> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let maps = std::fs::read_to_string("/proc/self/maps")?;
@@ -23,7 +23,7 @@ pub fn release() -> io::Result<usize> {
     Ok(bytes)
 }
 
-/// Where the code of `program` lies, from the kernel's list: executable, not writable, a mapping of that very file.
+/// Address ranges of the code of `program` in the kernel's list: executable, not writable mappings of that file.
 fn code_of(program: &str, maps: &str) -> Vec<Range<usize>> {
     let code = |line: &str| {
         let mut words = line.splitn(6, ' ');

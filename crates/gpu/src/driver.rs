@@ -1,11 +1,11 @@
-//! The door to hardware: one object-safe trait. It never says how an answer was found; the inventory's notes do.
+//! The interface to GPU hardware: one object-safe trait. The inventory's notes say where facts came from.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{GpuError, HealthEvent, Inventory, Sample};
 
-/// A source of truth about the GPUs of one machine.
+/// Lists, measures and watches the GPUs of one machine.
 ///
 /// Every method may block for as long as the driver does, so an async caller wraps calls in a blocking task. All methods take
 /// `&self` and may be called from several threads.
@@ -13,16 +13,16 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Which implementation this is, for logs and metrics.
     fn kind(&self) -> DriverKind;
 
-    /// All devices with all facts that could be learned. A device that can't be asked any more (lost, reset required) stays in
-    /// the list with the facts known from before, so that its identity does not flap; [`Driver::probe`] tells its state.
+    /// All devices with all known facts. A device that no longer answers (lost, reset required) stays in the list with its last known
+    /// facts, so that its UUID does not come and go; [`Driver::probe`] returns its state.
     fn devices(&self) -> Result<Inventory, GpuError>;
 
     /// Current measurements, one per device of [`Driver::devices`], in the same order. A measurement the hardware does not
     /// offer is `None`; a device that does not answer has [`Sample::unreachable`] set.
     fn samples(&self) -> Result<Vec<Sample>, GpuError>;
 
-    /// Asks one device whether it answers: the cheapest question that a lost device can't answer. `uuid` is a device's or a
-    /// MIG device's (then its parent is asked).
+    /// Checks whether one device answers, by the cheapest call that fails for a lost device. `uuid` is that of a device or of a MIG device,
+    /// whose parent is then checked.
     fn probe(&self, uuid: &str) -> Result<(), GpuError>;
 
     /// Waits up to `timeout` for health events. Returns at once with all that are due, or an empty list at the timeout.
@@ -38,9 +38,9 @@ pub enum DriverKind {
     Nvml,
     /// Tegra files (device tree, sysfs, /proc/meminfo), with or without NVML's help.
     Tegra,
-    /// Made-up devices.
+    /// Fake devices.
     Fake,
-    /// This machine has no NVIDIA GPU that we can see.
+    /// No NVIDIA GPU is visible.
     None,
 }
 
@@ -55,14 +55,14 @@ impl fmt::Display for DriverKind {
     }
 }
 
-/// A machine without GPUs: an empty inventory is the truth there, not an error.
+/// The driver of a machine without GPUs. Its empty inventory is no error.
 #[derive(Debug)]
 pub struct NoGpu {
     inventory: Inventory,
 }
 
 impl NoGpu {
-    /// `inventory` carries the platform and the notes that say why nothing was found; its devices must be empty.
+    /// `inventory` has the platform and the notes that say why no GPU was found; its devices must be empty.
     pub fn new(inventory: Inventory) -> Self {
         assert!(inventory.devices.is_empty(), "a machine without GPUs has no devices");
         Self { inventory }

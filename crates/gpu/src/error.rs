@@ -1,31 +1,31 @@
-//! The one error of this crate. Its messages carry the words operators paste into a search box (NVML's own constants and
-//! phrases), and every variant has a sentence that says what to do. It never hides a cause behind a generic text.
+//! The error type of this crate. Messages contain NVML's own constants and phrases, which operators search for, and every variant has a
+//! remedy.
 
 use std::path::PathBuf;
 
 use crate::linker::integrity::Defect;
 
-/// Why a question about GPUs has no answer. `Display` says what was attempted and what came back; [`GpuError::remedy`] what to do.
+/// Why a call failed. `Display` says what was attempted and what the result was; [`GpuError::remedy`] says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// `libnvidia-ml.so.1` is nowhere.
+    /// `libnvidia-ml.so.1` was not found.
     #[error("loading NVML: ERROR_LIBRARY_NOT_FOUND: libnvidia-ml.so.1 is in none of the places tried: {}", tried.join("; "))]
     LibraryNotFound {
-        /// Each place with what came back.
+        /// Each path that was tried, with the result.
         tried: Vec<String>,
     },
-    /// A library is there but is no NVML that we can use.
+    /// A library was loaded, but it is no usable NVML.
     #[error("loading NVML from {library}: ERROR_FUNCTION_NOT_FOUND: {detail}")]
     LibraryUnusable {
-        /// What was loaded.
+        /// Path of the library.
         library: String,
-        /// The loader's words.
+        /// The loader's message.
         detail: String,
     },
-    /// The library, or one that it needs, is cut off: loading it would end this process by SIGBUS.
+    /// The library, or one of its dependencies, is truncated: loading it would kill this process by SIGBUS.
     #[error("loading NVML: {} is not loaded, because {defect}", file.display())]
     LibraryCutOff {
-        /// The file that is cut off.
+        /// The truncated file.
         file: PathBuf,
         /// What is wrong with it.
         defect: Defect,
@@ -33,55 +33,55 @@ pub enum GpuError {
     /// The kernel module is missing, or its device nodes are not visible here.
     #[error("{attempt}: Driver Not Loaded (ERROR_DRIVER_NOT_LOADED)")]
     DriverNotLoaded {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
-    /// The device nodes are there but may not be opened.
+    /// The device nodes exist but may not be opened.
     #[error("{attempt}: Insufficient Permissions (ERROR_NO_PERMISSION)")]
     NoPermission {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
-    /// Library and kernel module are of different versions: a driver upgrade without a reboot or reload.
+    /// Library and kernel module have different versions: a driver upgrade without a reboot or reload.
     #[error("{attempt}: Driver/library version mismatch (ERROR_LIB_RM_VERSION_MISMATCH)")]
     VersionMismatch {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
-    /// This hardware or driver has no answer to this question. Degrades one fact, never a device.
+    /// The hardware or driver does not support this query. It costs one fact, never a device.
     #[error("{attempt}: Not Supported (ERROR_NOT_SUPPORTED)")]
     NotSupported {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
     /// The GPU fell off the bus.
     #[error("{attempt}: GPU is lost (ERROR_GPU_IS_LOST)")]
     GpuLost {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
     /// The GPU answers, but only a reset makes it usable.
     #[error("{attempt}: GPU requires reset (ERROR_RESET_REQUIRED)")]
     ResetRequired {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
     /// NVML was shut down or never started in this process.
     #[error("{attempt}: Uninitialized (ERROR_UNINITIALIZED)")]
     Uninitialized {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
     /// No answer in time.
     #[error("{attempt}: Timeout (ERROR_TIMEOUT)")]
     Timeout {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
     },
     /// Any other NVML error.
     #[error("{attempt}: {words}")]
     Nvml {
-        /// What we tried.
+        /// What was attempted.
         attempt: String,
         /// NVML's constant and phrase.
         words: String,
@@ -89,16 +89,16 @@ pub enum GpuError {
     /// No device of this name.
     #[error("looking up GPU {id}: Not Found (ERROR_NOT_FOUND)")]
     DeviceNotFound {
-        /// The name asked for.
+        /// The requested name.
         id: String,
     },
     /// The fake driver was asked for on a machine with a real one.
     #[error("starting the fake GPU driver: refused, because this machine has a real NVIDIA driver ({evidence})")]
     FakeBesideReal {
-        /// What shows it.
+        /// The evidence for the real driver.
         evidence: String,
     },
-    /// The fake driver's settings make no sense.
+    /// The fake driver's settings are wrong.
     #[error("reading the fake GPU settings from {origin}: {detail}")]
     FakeSettings {
         /// Flag, environment variable or file.
@@ -111,13 +111,13 @@ pub enum GpuError {
     File {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
 
 impl GpuError {
-    /// One sentence: what an operator should do.
+    /// What an operator should do, in one sentence.
     pub fn remedy(&self) -> &'static str {
         match self {
             GpuError::LibraryNotFound { .. } => {
@@ -180,12 +180,12 @@ impl GpuError {
         format!("{self}. {}", self.remedy())
     }
 
-    /// Whether only this one question is refused while the device is fine.
+    /// Whether only this query is not supported while the device works.
     pub fn is_not_supported(&self) -> bool {
         matches!(self, GpuError::NotSupported { .. })
     }
 
-    /// Whether the whole driver is gone, as opposed to one device or one fact: NVML must be opened again.
+    /// Whether the whole driver is gone, as opposed to one device or one fact. NVML must then be reopened.
     pub fn is_driver_gone(&self) -> bool {
         matches!(
             self,

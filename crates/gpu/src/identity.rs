@@ -1,18 +1,18 @@
-//! Stable names for devices that bring none. It never reads the machine: callers pass what the name is made of.
+//! Stable UUIDs for devices without one. Callers pass the words that a UUID is derived from; the machine is not read here.
 
-/// A UUID that is the same wherever and whenever it is made from the same words. Version 8 (custom) of RFC 9562: version 5 would
-/// need SHA-1 and buys nothing, since nobody else derives these. FNV-1a is fixed for ever, unlike the standard library's hasher.
+/// Derives a UUID from words: the same words always give the same UUID. Version 8 (custom) of RFC 9562: version 5 would need SHA-1 and has
+/// no advantage, since no other program derives these UUIDs. FNV-1a never changes, unlike the standard library's hasher.
 pub fn stable_uuid(words: &[&str]) -> String {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let mut hash = OFFSET;
     for word in words {
-        // The separator keeps ["ab", "c"] and ["a", "bc"] apart.
+        // The separator distinguishes ["ab", "c"] from ["a", "bc"].
         for byte in word.bytes().chain(std::iter::once(0xff)) {
             hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
         }
     }
-    // FNV's low bits mix worse than its high ones; fold them once so that neighbours differ everywhere.
+    // FNV mixes its low bits worse than its high bits, so they are folded once.
     let mixed = (hash ^ (hash >> 67)).wrapping_mul(PRIME ^ OFFSET);
     let mut bytes = (mixed ^ (mixed >> 71)).to_be_bytes();
     bytes[6] = bytes[6] & 0x0f | 0x80;
@@ -28,7 +28,7 @@ pub fn stable_uuid(words: &[&str]) -> String {
     )
 }
 
-/// The other names under which a device is known: its index, its UUID without (or with) the `GPU-` prefix.
+/// Other names of a device: its index, and its UUID without (or with) the prefix `GPU-`.
 pub fn aliases_of(index: u32, uuid: &str) -> Vec<String> {
     let other_spelling = match uuid.strip_prefix("GPU-") {
         Some(bare) => bare.to_owned(),

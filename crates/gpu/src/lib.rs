@@ -1,12 +1,12 @@
-//! What GPUs this machine has, and how they are doing.
+//! The GPUs of this machine: facts, measurements and health.
 //!
-//! [`Driver`] is the one door to hardware. Behind it: NVML loaded at run time, Tegra read from files, or a fake built from a
-//! table of profiles. Callers see one model ([`Inventory`], [`Sample`], [`HealthEvent`]) and one error ([`GpuError`]).
+//! [`Driver`] is the only interface to hardware. Its implementations use NVML loaded at run time, Tegra's files, or fake GPUs from a table
+//! of profiles. Callers see one model ([`Inventory`], [`Sample`], [`HealthEvent`]) and one error ([`GpuError`]).
 //!
-//! Architecture invariant: this crate knows no Kubernetes, no kubelet, no network and no async runtime. It never changes the
-//! machine: no device node is created, no mode is set, no CUDA context is opened. A missing library is a state, not a crash.
+//! Architecture invariant: this crate uses no Kubernetes, no kubelet, no network and no async runtime. It never changes the machine: it
+//! creates no device node, sets no mode and opens no CUDA context. A missing library is an error of a call, never a crash.
 //!
-//! [`code_pages`] has nothing to do with GPUs; it is here because this is the crate that may call the system unsafely.
+//! [`code_pages`] is not about GPUs; it is here because this crate may use `unsafe`.
 
 pub mod code_pages;
 mod driver;
@@ -15,11 +15,11 @@ pub mod fake;
 mod identity;
 pub mod linker;
 mod model;
-mod noise;
 pub mod nvml;
 mod open;
 pub mod platform;
 mod roots;
+mod stderr_capture;
 pub mod tegra;
 
 pub use driver::{Driver, DriverKind, NoGpu};

@@ -1,5 +1,5 @@
-//! The facts about GPUs that the rest of the project uses. Plain data: no driver handle, no I/O, nothing that can fail.
-//! Whatever hardware may refuse to tell is an `Option`, because on one platform or another every single fact is missing.
+//! The facts about GPUs that other crates use. Plain data: no driver handle and no I/O. A fact that some platform does not report is an
+//! `Option`.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub struct Inventory {
     pub nvml_library: Option<String>,
     /// The devices, ordered by index.
     pub devices: Vec<Device>,
-    /// What an operator should know: refused calls, library noise, conclusions. Each said once.
+    /// Notes for operators: refused queries, messages of the library, conclusions. Each once.
     pub notes: Vec<String>,
 }
 
@@ -44,33 +44,33 @@ impl Inventory {
     }
 }
 
-/// A machine's kind, as concluded by `platform::detect`.
+/// The machine's platform, as `platform::detect` found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Platform {
-    /// The conclusion.
+    /// The kind of machine.
     pub kind: PlatformKind,
     /// Machine name: DMI product name, or the device tree's model.
     pub machine: Option<String>,
-    /// Only on Tegra.
+    /// Facts about a Tegra; `None` on other machines.
     pub tegra: Option<TegraFacts>,
     /// NVIDIA GPUs on the PCI bus, whether a driver is bound or not.
     pub pci_gpus: Vec<PciGpu>,
 }
 
-/// What kind of machine this is, in the sense of how its GPUs are reached.
+/// The kind of machine, by how its GPUs are reached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlatformKind {
     /// A Tegra SoC with an integrated GPU (Jetson, IGX, Drive), possibly with discrete GPUs beside it.
     Tegra,
-    /// Discrete (or coherent, like GB10) GPUs under the ordinary NVIDIA driver.
+    /// Discrete (or coherent, like GB10) GPUs under NVIDIA's standard driver.
     Nvml,
     /// Windows Subsystem for Linux.
     Wsl,
-    /// A made-up machine of the fake driver.
+    /// A machine of the fake driver.
     Fake,
-    /// No NVIDIA GPU to be seen.
+    /// No NVIDIA GPU is visible.
     #[default]
     None,
 }
@@ -87,7 +87,7 @@ impl fmt::Display for PlatformKind {
     }
 }
 
-/// What the Tegra files say.
+/// Facts from Tegra's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TegraFacts {
@@ -95,11 +95,11 @@ pub struct TegraFacts {
     pub soc: Option<String>,
     /// L4T release, for example `36.4.3`.
     pub l4t_version: Option<String>,
-    /// JetPack line, for example `6` or `7.1`.
+    /// JetPack version, for example `6` or `7.1`.
     pub jetpack: Option<String>,
     /// Which kernel driver runs the integrated GPU.
     pub stack: Option<TegraStack>,
-    /// Where the release file says the driver libraries are, for example `/usr/lib/aarch64-linux-gnu/nvidia`.
+    /// Directory of the driver libraries from the release file, for example `/usr/lib/aarch64-linux-gnu/nvidia`.
     pub library_dir: Option<String>,
 }
 
@@ -107,9 +107,9 @@ pub struct TegraFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TegraStack {
-    /// `nvgpu`: Orin and older. NVML is missing or knows little.
+    /// `nvgpu`: Orin and older. NVML is missing or supports few queries.
     Nvgpu,
-    /// `nvidia.ko` (open kernel modules): Thor. NVML is real, except for memory.
+    /// `nvidia.ko` (open kernel modules): Thor. NVML works, except for memory.
     OpenRm,
 }
 
@@ -117,7 +117,7 @@ pub enum TegraStack {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PciGpu {
-    /// Address as sysfs spells it: `0000:3b:00.0`.
+    /// Address in sysfs' notation: `0000:3b:00.0`.
     pub address: String,
     /// PCI device id, for example `0x20b0`.
     pub device_id: u16,
@@ -135,9 +135,9 @@ pub struct PciGpu {
 pub struct Device {
     /// Position in the driver's enumeration.
     pub index: u32,
-    /// Stable identity: NVML's UUID (`GPU-…`, bare on Orin), or one derived from the machine where NVML has none.
+    /// Stable identity: NVML's UUID (`GPU-…`, without prefix on Orin), or one derived from the machine if NVML has none.
     pub uuid: String,
-    /// Other names under which people and runtimes know this device: the index, the bare UUID, `tegra`.
+    /// Other names of this device for people and runtimes: the index, the UUID without prefix, `tegra`.
     pub aliases: Vec<String>,
     /// Discrete board or part of the SoC.
     pub kind: DeviceKind,
@@ -145,9 +145,9 @@ pub struct Device {
     pub minor: Option<u32>,
     /// Marketing name.
     pub name: String,
-    /// Total memory that workloads may use. On unified memory: what is left of the node's RAM after the system's reserve.
+    /// Total memory that workloads may use. With unified memory: the node's RAM without the system's reserve.
     pub memory_mib: Option<u64>,
-    /// Own memory, or shared with the CPU.
+    /// Dedicated memory, or memory shared with the CPU.
     pub memory_kind: MemoryKind,
     /// CUDA compute capability.
     pub compute_capability: Option<ComputeCapability>,
@@ -157,22 +157,22 @@ pub struct Device {
     pub numa_node: Option<u32>,
     /// Devices with the same board id share a board.
     pub board_id: Option<u32>,
-    /// How this device reaches the others.
+    /// Connections to the other devices.
     pub peers: Vec<Peer>,
-    /// `None`: the hardware knows no MIG, or does not tell.
+    /// `None` if the hardware has no MIG or does not report it.
     pub mig_mode: Option<MigMode>,
     /// MIG devices, if MIG is enabled and partitions exist.
     pub mig_devices: Vec<MigDevice>,
 }
 
 impl Device {
-    /// The address as sysfs spells it: lower case, and a domain of four digits unless it needs more.
+    /// The PCI address in sysfs' notation: lower case, with a domain of four digits unless it needs more.
     pub fn sysfs_bus_id(&self) -> Option<String> {
         self.pci_bus_id.as_deref().map(sysfs_bus_id)
     }
 }
 
-/// Turns NVML's spelling of a PCI address (`0000000F:01:00.0`) into that of sysfs (`000f:01:00.0`).
+/// Converts a PCI address from NVML's notation (`0000000F:01:00.0`) to sysfs' (`000f:01:00.0`).
 pub fn sysfs_bus_id(nvml_bus_id: &str) -> String {
     let lower = nvml_bus_id.to_ascii_lowercase();
     match lower.strip_prefix("0000") {
@@ -185,19 +185,19 @@ pub fn sysfs_bus_id(nvml_bus_id: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
-    /// Behind PCI (or a coherent link such as NVLink-C2C), under the ordinary driver.
+    /// On PCI (or a coherent link such as NVLink-C2C), under NVIDIA's standard driver.
     Discrete,
     /// Part of a Tegra SoC.
     Integrated,
 }
 
-/// Whose memory it is.
+/// Kind of GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryKind {
-    /// The GPU's own.
+    /// The GPU's own memory.
     Dedicated,
-    /// One pool with the node's RAM: what a GPU workload takes, the node's `memory` loses.
+    /// The node's RAM: memory that a GPU workload uses is missing from the node's `memory`.
     Unified,
 }
 
@@ -220,7 +220,7 @@ pub struct ComputeCapability {
 }
 
 impl ComputeCapability {
-    /// Architecture name as node labels spell it. Thor's 11.x is Blackwell, which NVIDIA's own table forgets.
+    /// Architecture name for node labels. Thor's 11.x is Blackwell, which is missing in NVIDIA's own table.
     pub fn family(self) -> &'static str {
         match (self.major, self.minor) {
             (1, _) => "tesla",
@@ -276,13 +276,13 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// How one device reaches another one.
+/// The connection of one device to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Peer {
     /// Index of the other device.
     pub index: u32,
-    /// Active NVLinks that lead there, directly or through NVSwitch (then all links count for every peer).
+    /// Active NVLinks to the other device, directly or through NVSwitch (then all links count for every peer).
     pub nvlinks: u32,
     /// Closest common ancestor on PCI.
     pub path: Option<PciPath>,
@@ -324,7 +324,7 @@ pub struct MigDevice {
     pub index: u32,
     /// `MIG-…`.
     pub uuid: String,
-    /// Profile as people write it: `1g.10gb`, `1c.3g.40gb`, `1g.10gb+me`.
+    /// Profile name: `1g.10gb`, `1c.3g.40gb`, `1g.10gb+me`.
     pub profile: String,
     /// GPU instance id, as in `/proc/driver/nvidia-caps/mig-minors`.
     pub gpu_instance_id: u32,
@@ -339,7 +339,7 @@ pub struct MigDevice {
 }
 
 impl MigDevice {
-    /// The resource name's last part: `mig-1g.10gb`, with `+` spelled `.` as Kubernetes demands.
+    /// The last part of the resource name: `mig-1g.10gb`, with `.` for `+`, which Kubernetes does not allow.
     pub fn resource_suffix(&self) -> String {
         format!("mig-{}", self.profile.replace('+', "."))
     }
@@ -354,7 +354,7 @@ pub struct Placement {
     pub size: u32,
 }
 
-/// What a MIG device is made of.
+/// Sizes of a MIG device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MigAttributes {
@@ -390,23 +390,23 @@ pub struct Sample {
     pub memory_utilization_percent: Option<u32>,
     /// Memory in use.
     pub memory_used_mib: Option<u64>,
-    /// Memory that can still be had.
+    /// Free memory.
     pub memory_free_mib: Option<u64>,
     /// Temperature.
     pub temperature_celsius: Option<i32>,
     /// Power draw.
     pub power_milliwatts: Option<u64>,
-    /// Why the device gave no answer at all, in an operator's words.
+    /// Why the device does not answer, in words for operators.
     pub unreachable: Option<String>,
 }
 
-/// Something happened to a GPU.
+/// A health event of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthEvent {
-    /// UUID of the physical device; `None` concerns every device of the machine.
+    /// UUID of the physical device; `None` for every device of the machine.
     pub uuid: Option<String>,
-    /// Set if only one MIG device is concerned: its GPU instance and compute instance.
+    /// The MIG device, if only one is affected.
     pub mig: Option<MigInstance>,
     /// What happened.
     pub kind: HealthEventKind,
@@ -426,18 +426,18 @@ pub struct MigInstance {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HealthEventKind {
-    /// The driver reported a critical error by its number.
+    /// The driver reported a critical error with this number.
     Xid(u64),
     /// An uncorrectable memory error.
     DoubleBitEcc,
-    /// The device (or, without a UUID, the whole driver) stopped to answer.
+    /// The device (or, without a UUID, the whole driver) stopped answering.
     Lost {
-        /// In an operator's words.
+        /// Why, in words for operators.
         reason: String,
     },
-    /// It answers again.
+    /// The device or driver answers again.
     Recovered,
-    /// Devices came, went or were partitioned anew: ask for the inventory again.
+    /// Devices were added, removed or repartitioned: the inventory must be listed again.
     InventoryChanged,
 }
 

@@ -1,5 +1,5 @@
-//! Picks the driver for this machine. The only place that knows all implementations; it never fails because hardware is missing,
-//! only because what was asked for makes no sense.
+//! Chooses the driver for this machine. Only this module knows all implementations. It fails only for wrong options, never because hardware
+//! is missing.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -21,7 +21,7 @@ pub enum DriverChoice {
     Nvml,
     /// Tegra files.
     Tegra,
-    /// Made-up GPUs.
+    /// Fake GPUs.
     Fake(Box<Settings>),
 }
 
@@ -52,7 +52,7 @@ impl FromStr for DriverChoice {
 /// How to open a driver.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// Where the machine's files are.
+    /// Prefixes of the host's directories.
     pub roots: Roots,
     /// Which driver.
     pub driver: DriverChoice,
@@ -60,13 +60,13 @@ pub struct OpenOptions {
     pub nvml_library: Option<PathBuf>,
     /// RAM kept from GPU workloads where memory is unified.
     pub memory_reserve: MemoryReserve,
-    /// Whether NVML may be asked on Tegra. Off for recorded trees and for nodes where it misbehaves.
+    /// Whether NVML may be used on Tegra. Off for recorded trees and for nodes where NVML misbehaves.
     pub tegra_nvml: bool,
-    /// The UUID under which this board's integrated GPU was offered before. Ids must outlive a restart, also where NVML begins or
-    /// ceases to tell a UUID of its own.
+    /// The UUID under which this board's integrated GPU was offered before. The UUID must survive restarts, even if NVML starts or stops
+    /// reporting a UUID of its own.
     pub integrated_uuid: Option<String>,
-    /// NVML keeps a GPU that fell silent as lost until it is opened anew, and does not see one that came back: it is opened anew
-    /// this long after a GPU fell silent, then in doubling intervals.
+    /// Time after which the driver reopens NVML because a GPU does not answer; later intervals double. NVML reports such a GPU as lost
+    /// until it is reopened, even if the GPU is back.
     pub reopen_after: Duration,
 }
 
@@ -87,17 +87,17 @@ impl Default for OpenOptions {
     }
 }
 
-/// A driver and why it was chosen.
+/// A driver, with the platform detection that chose it.
 #[derive(Debug)]
 pub struct Opened {
     /// The driver.
     pub driver: Box<dyn Driver>,
-    /// What was seen on this machine.
+    /// The platform and the evidence for it.
     pub detection: Detection,
 }
 
-/// Opens the driver that fits. A missing library or module is no error here: the driver is returned, its calls say what is wrong,
-/// and they succeed once it is repaired.
+/// Opens the driver for this machine. A missing library or kernel module is no error here: the driver's calls report it, and succeed once
+/// it is repaired.
 pub fn open(options: OpenOptions) -> Result<Opened, GpuError> {
     let mut detection = detect(&options.roots);
     let driver: Box<dyn Driver> = match &options.driver {
@@ -107,14 +107,14 @@ pub fn open(options: OpenOptions) -> Result<Opened, GpuError> {
         DriverChoice::Auto => match detection.platform.kind {
             PlatformKind::Tegra => Box::new(TegraDriver::new(options, detection.clone())),
             PlatformKind::Nvml | PlatformKind::Wsl => Box::new(NvmlDriver::new(options, detection.clone())),
-            PlatformKind::Fake | PlatformKind::None => open_without_signs(options, &mut detection),
+            PlatformKind::Fake | PlatformKind::None => open_without_evidence(options, &mut detection),
         },
     };
     Ok(Opened { driver, detection })
 }
 
-/// No file shows a GPU. An NVML that answers all the same (sysfs hidden, or a fake library) is believed.
-fn open_without_signs(options: OpenOptions, detection: &mut Detection) -> Box<dyn Driver> {
+/// Used if no file shows a GPU. If NVML lists GPUs nevertheless (hidden sysfs, or a fake library), the platform becomes NVML.
+fn open_without_evidence(options: OpenOptions, detection: &mut Detection) -> Box<dyn Driver> {
     let nvml = NvmlDriver::new(options, detection.clone());
     match nvml.devices() {
         Ok(inventory) if !inventory.devices.is_empty() => {

@@ -1,5 +1,5 @@
-//! Where the machine's files are seen from this process. In a container the host's `/` may be mounted elsewhere, and in tests it
-//! is a recorded tree. Nothing in this crate opens an absolute path without going through here.
+//! Where this process finds the host's files. In a container the host's `/` may be mounted elsewhere, and in tests it is a recorded tree.
+//! All code of this crate that reads the host's files takes the paths from here.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,14 @@ pub struct Roots {
     pub sys: PathBuf,
     /// Host `/dev`.
     pub dev: PathBuf,
-    /// Where the driver's libraries live, if not under `host` (driver containers).
+    /// Root of the driver's installation, if not `host` (driver containers).
     pub driver: PathBuf,
     /// The device tree. `/proc/device-tree` is masked in unprivileged pods, so it may be mounted anywhere.
     pub device_tree: PathBuf,
 }
 
 impl Roots {
-    /// This process's own view: `/`.
+    /// This process's own `/`.
     pub fn here() -> Self {
         Self::under(Path::new("/"))
     }
@@ -44,12 +44,12 @@ impl Roots {
         }
     }
 
-    /// `path` (absolute, as on the host) seen through the host root.
+    /// Path in this process of the host's absolute `path`.
     pub fn in_host(&self, path: &str) -> PathBuf {
         self.host.join(path.trim_start_matches('/'))
     }
 
-    /// `path` (absolute, as on the host) seen through the driver root.
+    /// Path in this process of an absolute `path` below the driver root.
     pub fn in_driver(&self, path: &str) -> PathBuf {
         self.driver.join(path.trim_start_matches('/'))
     }

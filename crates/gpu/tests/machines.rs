@@ -1,5 +1,5 @@
-//! Every machine tree under `fixtures/`: what is concluded, why, which devices and which numbers come out. Golden files in
-//! `tests/snapshots`; a difference is a change of what operators and the scheduler see.
+//! Golden tests on every recorded machine below `fixtures/`: platform, evidence, devices and measurements. The golden files are in
+//! `tests/snapshots`; a difference changes what operators and the scheduler see.
 
 // Test code: a failed step should stop right there.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ fn tree(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// On a recorded tree NVML is not asked: this machine's library would answer for the wrong machine.
+/// On a recorded tree NVML is not used: the library of this machine would describe the wrong machine.
 fn options(root: &Path) -> OpenOptions {
     OpenOptions {
         roots: Roots::under(root),
@@ -169,7 +169,7 @@ fn open_picks_by_platform_and_a_machine_without_gpus_is_no_error() {
 
 #[test]
 fn a_server_without_its_library_says_where_it_looked() {
-    // The stand-in in the tree is no ELF file: found, tried, refused.
+    // The placeholder in the tree is no ELF file: it is found, tried and refused.
     let opened = kai_gpu::open(options(&tree("x86-server"))).unwrap();
     if let Err(error) = opened.driver.devices() {
         let text = error.to_string();

@@ -1,5 +1,5 @@
-//! Measures how long a health change takes from the driver to the kubelet's stream, and prints it. Not a test: machines differ.
-//! Slots for parts of GPUs are offered beside the GPUs, as on any node.
+//! Measures and prints how long a health change takes from the driver to the kubelet's stream. No test, because machines differ.
+//! The agent offers share devices beside the GPUs, as on any node.
 //! `cargo run --release -p kai-node --example latency -- <path of kai>` also prints the memory of an idle agent.
 
 #[path = "../tests/support/mod.rs"]
@@ -10,20 +10,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kai_gpu::fake::{FakeDriver, GpuState, Settings};
-use kai_node::slots::offer::SLOTS_DEFAULT;
+use kai_node::share_devices::offer::SHARE_DEVICES_DEFAULT;
 use support::api::Api;
-use support::kubelet::{Books, Kubelet, Lists};
+use support::kubelet::{Kubelet, Lists, PodResourcesServer};
 use support::{Agent, settings, until};
 
 const ROUNDS: usize = 200;
 
-/// So many GPUs and all slots are offered.
+/// Whether `count` GPUs and all share devices are offered.
 fn healthy(count: usize) -> impl Fn(&Lists) -> bool {
     let fine = |lists: &Lists, resource: &str, count: usize| {
         let list = lists.get(resource).and_then(Option::as_ref);
         list.is_some_and(|list| list.iter().filter(|(_, fine)| *fine).count() == count)
     };
-    move |lists| fine(lists, "nvidia.com/gpu", count) && fine(lists, "kai.scheduler/gpu-share", SLOTS_DEFAULT as usize)
+    move |lists| {
+        fine(lists, "nvidia.com/gpu", count) && fine(lists, "kai.scheduler/gpu-share", SHARE_DEVICES_DEFAULT as usize)
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -41,7 +43,7 @@ async fn latency() {
     settings.rules.good_probes_needed = 1;
     let driver = Arc::new(FakeDriver::new(&Settings::of("a100-40", 8).seeded("n1")).expect("a fake driver"));
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
-    let _books = Books::serve(&settings.pod_resources_socket);
+    let _pod_resources = PodResourcesServer::serve(&settings.pod_resources_socket);
     let agent = Agent::start(settings, driver.clone());
     until("eight GPUs", &mut kubelet.lists, healthy(8)).await;
     let mut times: Vec<Duration> = Vec::new();
@@ -70,7 +72,7 @@ async fn memory(program: &str) {
     let api = Api::start().await;
     let settings = settings(place.path(), &["--api-url", &api.url]);
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
-    let _books = Books::serve(&settings.pod_resources_socket);
+    let _pod_resources = PodResourcesServer::serve(&settings.pod_resources_socket);
     let path = |name: &str| place.path().join(name).display().to_string();
     let mut agent = Command::new(program)
         .args([

@@ -1,20 +1,20 @@
-//! The one error of this crate. Messages are lower case, say what was attempted, and how to get out of it.
+//! The error type of this crate. Messages are lower case and say what was attempted and how to repair it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the agent could not do something. None of these stops the agent: the part concerned reports it and tries again.
+/// Why an operation failed. After its start the agent never stops because of an error: the affected part logs it and tries again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An option that makes no sense.
+    /// A command line option has a wrong value.
     #[error("reading option {option}: {problem}")]
     Option {
-        /// The option's name as typed.
+        /// The option's name.
         option: &'static str,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and which values are right.
         problem: String,
     },
-    /// Hardware did not answer.
+    /// The GPU driver did not answer.
     #[error("{}", .0.with_remedy())]
     Gpu(#[from] kai_gpu::GpuError),
     /// The Kubernetes API did not answer.
@@ -25,7 +25,7 @@ pub enum Error {
     Socket {
         /// The socket.
         path: PathBuf,
-        /// The system's words.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The kubelet does not answer.
@@ -33,7 +33,7 @@ pub enum Error {
     Kubelet {
         /// The kubelet's socket.
         path: PathBuf,
-        /// What came back.
+        /// The error or status of the call.
         message: String,
     },
     /// A CDI spec could not be written.
@@ -41,10 +41,10 @@ pub enum Error {
     Cdi {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A CDI spec that runtimes refuse. They refuse every spec of a directory that holds one, so it is not written.
+    /// A runtime would refuse the CDI spec. Runtimes refuse all specs of a directory with an invalid one, so the agent does not write it.
     #[error(
         "writing the CDI spec {}: a runtime would refuse it ({problems}); rename the device or driver file that the message names, or \
          serve without CDI by --mode mounts", path.display()
@@ -52,7 +52,7 @@ pub enum Error {
     InvalidCdi {
         /// The file.
         path: PathBuf,
-        /// What a runtime would say.
+        /// What a runtime would refuse.
         problems: String,
     },
     /// The driver volume could not be built or removed.
@@ -60,26 +60,26 @@ pub enum Error {
     DriverVolume {
         /// The directory.
         path: PathBuf,
-        /// The system's words.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The agent's own state could not be kept.
+    /// The agent could not write its state directory.
     #[error("keeping the agent's state in {}: {source}; mount the directory writable, or point --state-dir elsewhere", path.display())]
     State {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The metrics address is taken or not allowed.
+    /// The metrics address is in use or not allowed.
     #[error("listening for metrics on {address}: {source}; choose another --metrics-address")]
     Metrics {
         /// The address.
         address: String,
-        /// The system's words.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The process could not set itself up.
+    /// The process could not create its runtime.
     #[error("starting the agent: {0}; raise the process limits of this container")]
     Start(io::Error),
     /// A reservation pod must see exactly one GPU.
@@ -88,10 +88,10 @@ pub enum Error {
          and use a device plugin or runtime that shows a container only the GPU it was given"
     )]
     NotOneDevice {
-        /// How many there are.
+        /// How many the pod sees.
         found: usize,
     },
-    /// The reservation process does not know who it is.
+    /// The reservation process does not know its pod.
     #[error("reading who this pod is: {variable} is not set; set it from metadata by the downward API (fieldRef)")]
     Identity {
         /// The environment variable.

@@ -1,5 +1,5 @@
-//! Which GPUs may be handed out: a state machine fed with events and probe results. Pure and without a clock: hysteresis is
-//! counted in probes. It says what changed; `agent` tells the kubelet, the node's condition and the log.
+//! Decides which GPUs may be allocated: a state machine over health events and probe results. Pure and without a clock: hysteresis is
+//! counted in probes. It returns the changes; `agent` passes them to the kubelet, the node condition and the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,34 +7,34 @@ use kai_gpu::{Driver, GpuError, HealthEvent, HealthEventKind, Inventory, MigInst
 
 use crate::allocator::plan::Unit;
 
-/// Critical errors that an application causes and that leave the GPU fit for the next one.
+/// Xids that an application causes and after which the GPU still works for the next application.
 pub const IGNORED_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// Critical errors after which a GPU may answer and still be unfit: only a reset clears them.
+/// Xids after which a GPU may answer and still not work: only a reset clears them.
 pub const STICKY_XIDS: [u64; 6] = [48, 64, 79, 95, 119, 120];
 
-/// Recovery gets slower with every failure, at most by this power of two.
+/// Every failure doubles the probes that a recovery needs, at most this many times.
 const FLAPS_MAX: u32 = 4;
 
-/// After this many good probes in a row, earlier failures are forgiven (an hour at the default interval).
+/// After this many successful probes in a row, earlier failures no longer slow a recovery down (an hour at the default interval).
 const FORGIVEN_AFTER_PROBES: u32 = 720;
 
-/// Asks one GPU whether it answers. A driver that can't be asked this is no reason to distrust the GPU.
-pub fn ask(driver: &dyn Driver, uuid: &str) -> Result<(), GpuError> {
+/// Probes one GPU. A driver that does not support probes counts as an answer.
+pub fn probe(driver: &dyn Driver, uuid: &str) -> Result<(), GpuError> {
     match driver.probe(uuid) {
         Err(error) if error.is_not_supported() => Ok(()),
         answer => answer,
     }
 }
 
-/// How strict to be.
+/// What makes a GPU unhealthy, and what makes it healthy again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     /// Xids that never make a GPU unhealthy.
     pub ignored_xids: BTreeSet<u64>,
-    /// Xids after which a reset must be seen before the GPU is trusted again.
+    /// Xids after which the GPU stays unhealthy until it was reset.
     pub sticky_xids: BTreeSet<u64>,
-    /// Good probes in a row before a failed GPU is handed out again, after its first failure.
+    /// Successful probes in a row before a GPU is healthy again after its first failure.
     pub good_probes_needed: u32,
 }
 
@@ -49,22 +49,22 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Good probes in a row that suffice however often a GPU has failed.
+    /// Successful probes in a row that are enough however often a GPU has failed.
     pub fn good_probes_needed_max(&self) -> u32 {
         self.good_probes_needed << FLAPS_MAX
     }
 }
 
-/// Something became healthy or unhealthy.
+/// A GPU or MIG device became healthy or unhealthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// UUID of the physical GPU.
     pub gpu: String,
-    /// Set if only one MIG device is concerned.
+    /// GPU instance id and compute instance id, if only one MIG device changed.
     pub mig: Option<(u32, u32)>,
     /// The new state.
     pub healthy: bool,
-    /// In an operator's words.
+    /// Why, in words for operators.
     pub reason: String,
 }
 
@@ -85,7 +85,7 @@ struct Subject {
 #[derive(Debug, Clone, Default)]
 struct State {
     failure: Option<Failure>,
-    /// Recent failures, for slower recovery.
+    /// Number of recent failures; each one slows the next recovery down.
     flaps: u32,
     good_probes: u32,
 }
@@ -93,12 +93,12 @@ struct State {
 #[derive(Debug, Clone)]
 struct Failure {
     reason: String,
-    /// A reset must be seen first.
+    /// Whether only a reset ends the failure.
     sticky: bool,
 }
 
 impl Health {
-    /// Everything is healthy until we hear otherwise.
+    /// Starts with all GPUs healthy.
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
@@ -106,7 +106,7 @@ impl Health {
         }
     }
 
-    /// Follows the inventory: what is new is healthy, what is gone is forgotten.
+    /// Follows the inventory: new GPUs are healthy, and the state of removed GPUs is dropped.
     pub fn track(&mut self, inventory: &Inventory) {
         let known = |subject: &Subject| {
             let device = inventory.devices.iter().find(|device| device.uuid == subject.gpu);
@@ -130,12 +130,12 @@ impl Health {
         }
     }
 
-    /// Whether a unit may be handed out: its GPU and, for a MIG device, itself.
+    /// Whether a unit may be allocated: its GPU is healthy and, for a MIG device, the MIG device too.
     pub fn allows(&self, unit: &Unit) -> bool {
         self.problem(unit).is_none()
     }
 
-    /// Why a unit may not be handed out.
+    /// Why a unit may not be allocated.
     pub fn problem(&self, unit: &Unit) -> Option<&str> {
         let failure = |mig| {
             let state = self.subjects.get(&Subject {
@@ -164,32 +164,32 @@ impl Health {
             .collect()
     }
 
-    /// Takes in what the driver reports.
+    /// Applies an event that the driver reported.
     pub fn event(&mut self, event: &HealthEvent) -> Vec<Change> {
         let (reason, sticky) = match &event.kind {
             HealthEventKind::Xid(xid) if self.rules.ignored_xids.contains(xid) => return Vec::new(),
             HealthEventKind::Xid(xid) => (
-                format!("Xid {xid}{}", meaning(*xid)),
+                format!("Xid {xid}{}", xid_description(*xid)),
                 self.rules.sticky_xids.contains(xid),
             ),
             HealthEventKind::DoubleBitEcc => ("uncorrectable memory error".to_owned(), true),
             HealthEventKind::Lost { reason } => (reason.clone(), false),
-            HealthEventKind::Recovered => return self.renewed(event),
+            HealthEventKind::Recovered => return self.clear_sticky(event),
             HealthEventKind::InventoryChanged => return Vec::new(),
         };
-        let subjects = self.concerned(event);
+        let subjects = self.affected(event);
         subjects
             .into_iter()
             .filter_map(|subject| self.fail(subject, reason.clone(), sticky))
             .collect()
     }
 
-    /// Takes in the answer of one GPU to a probe: `Err` is the reason in words.
+    /// Applies the result of a probe: `Err` is the reason why the GPU did not answer.
     pub fn probed(&mut self, gpu: &str, answer: Result<(), String>) -> Vec<Change> {
         match answer {
-            Ok(()) => self.good(gpu),
+            Ok(()) => self.record_good_probe(gpu),
             Err(reason) => {
-                // Whatever was sticky before: when this GPU answers again, it has been reset.
+                // A GPU that answers again after this has been reset, so its failures are no longer sticky.
                 for (_, state) in self.subjects.iter_mut().filter(|(subject, _)| subject.gpu == gpu) {
                     if let Some(failure) = &mut state.failure {
                         failure.sticky = false;
@@ -209,7 +209,7 @@ impl Health {
         }
     }
 
-    fn good(&mut self, gpu: &str) -> Vec<Change> {
+    fn record_good_probe(&mut self, gpu: &str) -> Vec<Change> {
         let mut changes = Vec::new();
         for (subject, state) in self.subjects.iter_mut().filter(|(subject, _)| subject.gpu == gpu) {
             state.good_probes = state.good_probes.saturating_add(1);
@@ -254,8 +254,8 @@ impl Health {
         })
     }
 
-    /// The driver saw the GPU come back: no longer sticky, but probes still have to confirm it.
-    fn renewed(&mut self, event: &HealthEvent) -> Vec<Change> {
+    /// The driver reports that the GPU is back. Its failures are no longer sticky, but probes still have to succeed.
+    fn clear_sticky(&mut self, event: &HealthEvent) -> Vec<Change> {
         for (subject, state) in &mut self.subjects {
             if event.uuid.as_ref().is_none_or(|gpu| *gpu == subject.gpu)
                 && let Some(failure) = &mut state.failure
@@ -266,7 +266,7 @@ impl Health {
         Vec::new()
     }
 
-    fn concerned(&self, event: &HealthEvent) -> Vec<Subject> {
+    fn affected(&self, event: &HealthEvent) -> Vec<Subject> {
         let mig = event.mig.map(
             |MigInstance {
                  gpu_instance_id,
@@ -285,8 +285,8 @@ impl Health {
     }
 }
 
-/// What the more frequent numbers mean, for people who do not know them by heart.
-fn meaning(xid: u64) -> &'static str {
+/// The meaning of frequent Xids, for messages.
+fn xid_description(xid: u64) -> &'static str {
     match xid {
         48 => " (double-bit ECC error)",
         61 | 62 => " (internal micro-controller halt)",

@@ -1,6 +1,5 @@
-//! A node's GPUs without a node: the agent's own decisions (labels, device lists, allocation, health) behind plain calls, for simulated
-//! kubelets and for tests. Synchronous and deterministic: no socket, file, thread, clock or Kubernetes. Nothing is decided here; each
-//! call goes to the code that the running agent uses.
+//! The node agent's decisions (labels, device lists, allocation, health) behind plain calls, for simulated kubelets and for tests.
+//! Synchronous and deterministic: no socket, file, thread, clock or Kubernetes. Every call goes to the code that the running agent uses.
 
 use std::sync::Arc;
 
@@ -13,13 +12,13 @@ use crate::agent::state::{Input, Snapshot, State};
 use crate::allocator::inject::{Injection, Mode};
 use crate::allocator::offer::Offer;
 use crate::allocator::plan::Policy;
-use crate::allocator::prefer::{Question, SharedPolicy};
+use crate::allocator::prefer::{PreferenceQuery, SharedPolicy};
+use crate::driver_files::prepare;
 use crate::health::{Change, Rules};
 use crate::kubelet::deviceplugin::{ContainerAllocateResponse, Device};
 use crate::labels::Labels;
-use crate::volume::prepare;
 
-/// How the node's owner set the agent up. The default is the agent's.
+/// The agent's settings on the simulated node. The default is the agent's default.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
     /// MIG and time slicing.
@@ -28,7 +27,7 @@ pub struct Setup {
     pub shared_policy: SharedPolicy,
     /// What makes a GPU unhealthy, and for how long.
     pub rules: Rules,
-    /// What an answer to Allocate carries.
+    /// How GPUs are injected, which decides the content of Allocate responses.
     pub mode: Mode,
 }
 
@@ -51,12 +50,13 @@ pub struct Listed {
 }
 
 impl NodeGpus {
-    /// From profiles: `"a100-40:8".parse::<Settings>()?.seeded("node-1")`. Seed it with the node's name, or all nodes have the same UUIDs.
+    /// A node with fake GPUs: `"a100-40:8".parse::<Settings>()?.seeded("node-1")`. The seed should be the node's name, or all nodes have
+    /// the same UUIDs.
     pub fn fake(settings: &Settings, setup: Setup) -> Result<Self, Error> {
         Ok(Self::new(FakeDriver::new(settings)?.devices()?, setup))
     }
 
-    /// From any inventory.
+    /// A node with any inventory.
     pub fn new(inventory: Inventory, setup: Setup) -> Self {
         let injection = injection(&inventory, setup.mode);
         let mut state = State::new(setup.policy, setup.shared_policy, setup.rules.clone(), None);
@@ -80,7 +80,7 @@ impl NodeGpus {
         self.snapshot.labels.clone().unwrap_or_default()
     }
 
-    /// What the kubelet's ListAndWatch streams would say now, in the order of the names. Empty on a node without GPUs.
+    /// The device lists that the kubelet's ListAndWatch streams would carry now, by resource name. Empty on a node without GPUs.
     pub fn resources(&self) -> Vec<Listed> {
         let listed = |(name, offer): (&String, &Arc<Offer>)| Listed {
             resource: name.clone(),
@@ -89,32 +89,32 @@ impl NodeGpus {
         self.snapshot.offers.iter().map(listed).collect()
     }
 
-    /// What Allocate answers for one container. Which ids are free is the kubelet's to know. `Err` is a sentence for the pod's status.
+    /// The Allocate response for one container. The caller tracks which ids are free. `Err` is a sentence for the pod's status.
     pub fn allocate(&self, resource: &str, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
         self.offer(resource)?.allocate(device_ids)
     }
 
-    /// What GetPreferredAllocation answers for one container: which of the free ids it should get.
-    pub fn preferred(&self, resource: &str, question: Question) -> Result<Vec<String>, String> {
-        Ok(self.offer(resource)?.prefer(question))
+    /// The GetPreferredAllocation response for one container: which of the free ids it should get.
+    pub fn preferred(&self, resource: &str, query: PreferenceQuery) -> Result<Vec<String>, String> {
+        Ok(self.offer(resource)?.prefer(query))
     }
 
-    /// A GPU stops to answer. `gpu` is its UUID.
+    /// Makes the GPU with the UUID `gpu` fail a probe.
     pub fn fail(&mut self, gpu: &str, reason: &str) -> Vec<Change> {
         self.apply(Input::Probed(vec![(gpu.to_owned(), Err(reason.to_owned()))]))
     }
 
-    /// A GPU, or one MIG device of it, reports something: a critical error, say. Ignored and sticky ones are told apart by the rules.
+    /// Applies a health event of a GPU or MIG device, such as an Xid.
     pub fn report(&mut self, event: HealthEvent) -> Vec<Change> {
         self.apply(Input::Events(vec![event]))
     }
 
-    /// A GPU answers one probe. After enough of them in a row a failed one is healthy again.
+    /// Makes a GPU answer one probe. After enough answers in a row a failed GPU is healthy again.
     pub fn answer_probe(&mut self, gpu: &str) -> Vec<Change> {
         self.apply(Input::Probed(vec![(gpu.to_owned(), Ok(()))]))
     }
 
-    /// A GPU was repaired: as many good probes as its hysteresis wants, at once.
+    /// Repairs a GPU: applies as many successful probes as its recovery needs.
     pub fn recover(&mut self, gpu: &str) -> Vec<Change> {
         let mut changes = self.report(HealthEvent {
             uuid: Some(gpu.to_owned()),
@@ -130,7 +130,7 @@ impl NodeGpus {
         changes
     }
 
-    /// The hardware changed: partitions, a card pulled or put in. What is gone stays listed as unhealthy.
+    /// Applies a changed inventory: MIG devices, or a card that was added or removed. A removed GPU stays listed as unhealthy.
     pub fn relist(&mut self, inventory: Inventory) -> Vec<Change> {
         self.apply(Input::Listed(Box::new(inventory)))
     }
@@ -140,7 +140,7 @@ impl NodeGpus {
         report::condition(&self.snapshot)
     }
 
-    /// The event that the agent records on the node for a change.
+    /// The event that the agent records on the node for a health change.
     pub fn event(&self, change: &Change) -> kai_cluster::NodeEvent {
         report::event(change, &self.snapshot.inventory)
     }
@@ -157,11 +157,11 @@ impl NodeGpus {
     }
 }
 
-/// The answers of a node whose volume manager found no driver files: there are none behind a simulated kubelet.
+/// The injection of a node without driver files: a simulated kubelet has none.
 fn injection(inventory: &Inventory, mode: Mode) -> Injection {
     match mode {
         Mode::Cdi => Injection::Cdi,
-        Mode::Mounts => match prepare::stand_in_spec(inventory) {
+        Mode::Mounts => match prepare::fake_spec(inventory) {
             Some(spec) => Injection::Mounts {
                 spec: Box::new(spec),
                 volume: None,
@@ -169,7 +169,7 @@ fn injection(inventory: &Inventory, mode: Mode) -> Injection {
             None => Injection::Unknown,
         },
         Mode::Envvar => Injection::Envvar {
-            visible: prepare::visible(inventory),
+            visible: prepare::visible_device_names(inventory),
         },
     }
 }
@@ -206,14 +206,14 @@ mod tests {
         assert_eq!(node.labels()["nvidia.com/gpu.count"], "8");
         let free = ids(&node, "Healthy");
         assert_eq!(free.len(), 8);
-        let question = Question {
+        let query = PreferenceQuery {
             available: &free,
             required: &free[5..6],
             size: 2,
-            wished: &BTreeSet::new(),
-            left: &BTreeSet::new(),
+            wanted_gpus: &BTreeSet::new(),
+            released_gpus: &BTreeSet::new(),
         };
-        let chosen = node.preferred(GPU_RESOURCE, question).unwrap();
+        let chosen = node.preferred(GPU_RESOURCE, query).unwrap();
         assert_eq!((chosen.len(), &chosen[0]), (2, &free[5]));
         let answer = node.allocate(GPU_RESOURCE, &chosen).unwrap();
         let names: Vec<_> = answer.cdi_devices.iter().map(|device| device.name.clone()).collect();

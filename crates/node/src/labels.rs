@@ -1,5 +1,5 @@
-//! The node's labels, from what is known about its GPUs. Pure; `agent` writes them by server-side apply, so what is no longer
-//! returned here disappears from the node, and labels of others are never touched.
+//! Decides the node's labels from its GPUs. Pure; `agent` writes them by server-side apply, so a label that is no longer returned here
+//! disappears from the node, and labels of other field managers stay.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use kai_gpu::{Device, Inventory, MemoryKind, MigAttributes, MigDevice, MigMode, 
 
 use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, SingleState, single_state};
 
-/// Longest value Kubernetes accepts.
+/// Longest label value that Kubernetes accepts.
 const VALUE_BYTES_MAX: usize = 63;
 
-/// What kind of memory the GPUs have; the scheduler charges unified memory against the node's RAM as well.
+/// Label: kind of GPU memory. The scheduler charges unified memory against the node's RAM as well.
 pub const MEMORY_TYPE: &str = "kai.scheduler/gpu-memory-type";
-/// How the GPUs are reached.
+/// Label: how the GPUs are reached.
 pub const PLATFORM: &str = "kai.scheduler/platform";
-/// Read by KAI's tools to treat a node's GPUs as made up.
+/// Label: tells KAI's tools that the node's GPUs are fake.
 pub const FAKE: &str = "run.ai/fake.gpu";
 
-/// Keys and values.
+/// Label keys and values.
 pub type Labels = BTreeMap<String, String>;
 
-/// All labels the node should have from us. No GPUs, no labels.
+/// All labels that the agent sets on the node; none on a node without GPUs.
 pub fn labels(inventory: &Inventory, policy: &Policy) -> Labels {
     let mut labels = Writer::default();
     let Some(main) = dominant(&inventory.devices) else {
@@ -56,18 +56,18 @@ pub fn labels(inventory: &Inventory, policy: &Policy) -> Labels {
         MigStrategy::None => whole_gpus(&mut labels, inventory, main, policy),
         MigStrategy::Single => {
             labels.put("nvidia.com/mig.strategy", policy.mig.as_str());
-            single(&mut labels, inventory, main, policy);
+            single_strategy(&mut labels, inventory, main, policy);
         }
         MigStrategy::Mixed => {
             labels.put("nvidia.com/mig.strategy", policy.mig.as_str());
             whole_gpus(&mut labels, inventory, main, policy);
-            profiles(&mut labels, inventory, policy);
+            mig_profiles(&mut labels, inventory, policy);
         }
     }
     labels.0
 }
 
-/// The model that the labels speak of on a node with several: the most frequent, then the first by name.
+/// The GPU model that the labels describe on a node with several models: the most frequent one, then the first by name.
 fn dominant(devices: &[Device]) -> Option<&Device> {
     let count = |device: &Device| devices.iter().filter(|other| other.name == device.name).count();
     devices
@@ -93,8 +93,8 @@ fn versions(labels: &mut Writer, inventory: &Inventory) {
     }
 }
 
-/// Count and memory speak for all GPUs of the node, not only for the main model: a scheduler takes more allocatable GPUs than
-/// `gpu.count` for replicas, and must not promise memory that the smallest GPU lacks.
+/// Count and memory describe all GPUs of the node, not only the main model: a scheduler takes allocatable GPUs beyond `gpu.count` for
+/// replicas, and must not promise memory that the smallest GPU lacks.
 fn whole_gpus(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Policy) {
     let shared = sharing(policy, GPU_RESOURCE);
     let partitioned = inventory
@@ -123,7 +123,7 @@ fn compute(labels: &mut Writer, device: &Device) {
     }
 }
 
-fn single(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Policy) {
+fn single_strategy(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Policy) {
     match single_state(inventory) {
         SingleState::NoMig => whole_gpus(labels, inventory, main, policy),
         SingleState::Valid => {
@@ -134,7 +134,7 @@ fn single(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Po
                 .collect();
             let Some(first) = migs.first() else { return };
             compute(labels, main);
-            slice_group(labels, GPU_RESOURCE, main, first, migs.len(), policy);
+            mig_labels(labels, GPU_RESOURCE, main, first, migs.len(), policy);
         }
         SingleState::Invalid(_) => {
             compute(labels, main);
@@ -150,7 +150,7 @@ fn single(labels: &mut Writer, inventory: &Inventory, main: &Device, policy: &Po
     }
 }
 
-fn profiles(labels: &mut Writer, inventory: &Inventory, policy: &Policy) {
+fn mig_profiles(labels: &mut Writer, inventory: &Inventory, policy: &Policy) {
     let mut groups: BTreeMap<String, (&Device, &MigDevice, usize)> = BTreeMap::new();
     for device in &inventory.devices {
         for mig in &device.mig_devices {
@@ -161,11 +161,11 @@ fn profiles(labels: &mut Writer, inventory: &Inventory, policy: &Policy) {
         }
     }
     for (resource, (device, mig, count)) in groups {
-        slice_group(labels, &resource, device, mig, count, policy);
+        mig_labels(labels, &resource, device, mig, count, policy);
     }
 }
 
-fn slice_group(labels: &mut Writer, resource: &str, device: &Device, mig: &MigDevice, count: usize, policy: &Policy) {
+fn mig_labels(labels: &mut Writer, resource: &str, device: &Device, mig: &MigDevice, count: usize, policy: &Policy) {
     let shared = sharing(policy, resource);
     let profile = mig.profile.replace('+', ".");
     labels.put(
@@ -216,13 +216,15 @@ fn sharing(policy: &Policy, resource: &str) -> Shared {
     }
 }
 
-/// Parts joined by dashes; shared devices under an unshared name are marked, so that users can select real ones.
+/// The product label: parts joined by dashes. Shared devices under an unshared resource name get a suffix, so that users can select
+/// unshared ones.
 fn product(parts: &[&str], shared: &Shared) -> String {
     let suffix = shared.marked.then_some("SHARED");
     sanitised(&parts.iter().copied().chain(suffix).collect::<Vec<_>>().join("-"))
 }
 
-/// Keeps what a label value may hold, spaces as dashes; cut to length, with a letter or digit at both ends.
+/// Turns text into a legal label value: drops illegal characters, joins words by dashes, and cuts it to length with a letter or digit at
+/// both ends.
 fn sanitised(text: &str) -> String {
     let legal: String = text
         .chars()

@@ -1,20 +1,21 @@
-//! The node agent: what runs on every machine with GPUs.
+//! The node agent, which runs on every machine with GPUs.
 //!
-//! * [`allocator`] offers the GPUs to the kubelet and answers its questions (device plugin API);
-//! * [`volume`] finds the driver's files and injects them into containers, by CDI or by plain mounts;
-//! * [`slots`] brings parts of GPUs into containers, which the kubelet knows nothing of;
-//! * [`labels`] says what the node has, [`health`] which of it may be used, [`metrics`] how it is doing;
-//! * [`reservation_duty`] writes on reservation pods which GPU they hold;
-//! * [`in_process`] is all of that as plain calls, for simulated kubelets;
-//! * [`agent`] ties these together; [`reservation`] and [`doctor`] are programs of their own.
+//! * [`allocator`] offers the GPUs to the kubelet and answers its calls (device plugin API);
+//! * [`driver_files`] finds the driver's files and injects them into containers, by CDI or by mounts;
+//! * [`share_devices`] injects GPU shares into containers;
+//! * [`labels`] decides the node's labels, [`health`] which GPUs may be allocated, [`metrics`] serves measurements;
+//! * [`reservation_annotator`] annotates reservation pods with the GPU that they hold;
+//! * [`in_process`] offers these decisions as plain calls, for simulated kubelets;
+//! * [`agent`] wires these together; [`reservation`] and [`doctor`] are programs of their own.
 //!
-//! Architecture invariants: hardware is reached only through `kai_gpu::Driver`, Kubernetes only through the `cluster` crate. Every
-//! decision (what to offer, to label, to inject) is a pure function; one task owns the state and the rest gets values. One
-//! failing part is reported and retried, and never unregisters healthy devices.
+//! Architecture invariants: the crate reaches hardware only through `kai_gpu::Driver` and Kubernetes only through `kai_cluster`. Every
+//! decision (offers, labels, injection) is a pure function; one task owns the state, and other tasks receive snapshots. A part that fails
+//! is reported and tried again, and never unregisters healthy devices.
 
 pub mod agent;
 pub mod allocator;
 pub mod doctor;
+pub mod driver_files;
 mod error;
 pub mod health;
 pub mod in_process;
@@ -23,9 +24,8 @@ pub mod labels;
 pub mod metrics;
 pub mod podresources;
 pub mod reservation;
-pub mod reservation_duty;
+pub mod reservation_annotator;
+pub mod share_devices;
 mod signals;
-pub mod slots;
-pub mod volume;
 
 pub use error::Error;

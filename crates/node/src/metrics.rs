@@ -1,5 +1,5 @@
-//! What Prometheus reads: per-GPU gauges under the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the
-//! agent's own health. The driver is asked when somebody reads, never in between.
+//! Prometheus metrics: gauges per GPU with the names of NVIDIA's DCGM exporter, so that existing dashboards work, and the agent's own
+//! health. The driver is asked at every scrape, never in between.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,27 +20,27 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::agent::state::Snapshot;
-use crate::allocator::plan::unreplicated;
+use crate::allocator::plan::device_uuid;
 use crate::kubelet::deviceplugin::HEALTHY;
-use crate::podresources::{self, Holding};
+use crate::podresources::{self, DeviceAllocation};
 
 type Labels = Vec<(&'static str, String)>;
 type Values = Family<Labels, Gauge<f64, AtomicU64>>;
 
-/// What the metrics are made of.
+/// Where the values of the metrics come from.
 #[derive(Clone)]
 pub struct Sources {
     /// The node's name.
     pub node: String,
-    /// Asked for measurements.
+    /// The GPU driver, for measurements.
     pub driver: Arc<dyn Driver>,
-    /// What the agent knows.
+    /// The agent's latest snapshot.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// Who holds what.
+    /// The kubelet's pod-resources socket.
     pub pod_resources: std::path::PathBuf,
-    /// Registrations the kubelet accepted.
+    /// Registrations that the kubelet accepted since the start.
     pub registrations: Arc<AtomicU64>,
-    /// Who may read.
+    /// Decides who may read the metrics.
     pub authorizer: kai_cluster::MetricsAuthorizer,
 }
 
@@ -62,7 +62,7 @@ pub async fn serve(address: &str, sources: Sources) -> Result<(), Error> {
     axum::serve(listener, app).await.map_err(fail)
 }
 
-/// Ready: the driver has answered, and what is offered is known to the kubelet.
+/// Ready once the driver has answered and the kubelet has accepted a registration.
 async fn ready(Shared(sources): Shared<Sources>) -> (StatusCode, &'static str) {
     let snapshot = sources.snapshots.borrow().clone();
     if !snapshot.confirmed {
@@ -74,7 +74,7 @@ async fn ready(Shared(sources): Shared<Sources>) -> (StatusCode, &'static str) {
     (StatusCode::OK, "ok\n")
 }
 
-/// Says which pods hold which GPUs, so it is not for everybody.
+/// Serves the metrics to authorized readers only, because they say which pods hold which GPUs.
 async fn metrics(
     Shared(sources): Shared<Sources>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -88,13 +88,13 @@ async fn metrics(
     let driver = sources.driver.clone();
     let samples = tokio::task::spawn_blocking(move || driver.samples()).await;
     let samples = samples.ok().and_then(Result::ok).unwrap_or_default();
-    let holdings = podresources::list(&sources.pod_resources).await.unwrap_or_default();
+    let allocations = podresources::list(&sources.pod_resources).await.unwrap_or_default();
     let snapshot = sources.snapshots.borrow().clone();
-    let text = render(&Reading {
+    let text = render(&Scrape {
         node: &sources.node,
         snapshot: &snapshot,
         samples: &samples,
-        holdings: &holdings,
+        allocations: &allocations,
         registrations: sources.registrations.load(Ordering::Relaxed),
     });
     (
@@ -107,40 +107,51 @@ async fn metrics(
         .into_response()
 }
 
-/// One reading.
+/// The values of one scrape.
 #[derive(Debug)]
-pub struct Reading<'a> {
+pub struct Scrape<'a> {
     /// The node's name.
     pub node: &'a str,
-    /// What the agent knows.
+    /// The agent's latest snapshot.
     pub snapshot: &'a Snapshot,
     /// The driver's measurements.
     pub samples: &'a [Sample],
-    /// Who holds what.
-    pub holdings: &'a [Holding],
-    /// Registrations so far.
+    /// The kubelet's device allocations.
+    pub allocations: &'a [DeviceAllocation],
+    /// Registrations that the kubelet accepted since the start.
     pub registrations: u64,
 }
 
-/// The text that Prometheus reads.
-pub fn render(reading: &Reading) -> String {
+/// The metrics in Prometheus' text format.
+pub fn render(scrape: &Scrape) -> String {
     let mut registry = Registry::default();
-    let mut register = |name: &str, help: &str| {
-        let values = Values::default();
-        registry.register(name, help, values.clone());
-        values
-    };
+    add_gpu_gauges(&mut registry, scrape);
+    add_agent_gauges(&mut registry, scrape);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
+
+fn register(registry: &mut Registry, name: &str, help: &str) -> Values {
+    let values = Values::default();
+    registry.register(name, help, values.clone());
+    values
+}
+
+/// The measurements of each GPU.
+fn add_gpu_gauges(registry: &mut Registry, scrape: &Scrape) {
+    let mut register = |name: &str, help: &str| register(registry, name, help);
     let utilisation = register("DCGM_FI_DEV_GPU_UTIL", "GPU utilisation in percent");
     let copying = register("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory bandwidth utilisation in percent");
     let used = register("DCGM_FI_DEV_FB_USED", "GPU memory in use in MiB");
     let free = register("DCGM_FI_DEV_FB_FREE", "GPU memory that is free in MiB");
     let temperature = register("DCGM_FI_DEV_GPU_TEMP", "GPU temperature in degrees Celsius");
     let power = register("DCGM_FI_DEV_POWER_USAGE", "Power draw in watts");
-    for sample in reading.samples {
-        let Some(device) = reading.snapshot.inventory.device(&sample.uuid) else {
+    for sample in scrape.samples {
+        let Some(device) = scrape.snapshot.inventory.device(&sample.uuid) else {
             continue;
         };
-        let labels = gpu_labels(reading, device);
+        let labels = gpu_labels(scrape, device);
         let set = |values: &Values, value: Option<f64>| {
             if let Some(value) = value {
                 values.get_or_create(&labels).set(value);
@@ -156,9 +167,14 @@ pub fn render(reading: &Reading) -> String {
             sample.power_milliwatts.map(|milliwatts| milliwatts as f64 / 1000.0),
         );
     }
+}
+
+/// What the agent offers, and whether the driver and the kubelet answer.
+fn add_agent_gauges(registry: &mut Registry, scrape: &Scrape) {
+    let mut register = |name: &str, help: &str| register(registry, name, help);
     let healthy = register("kai_node_gpu_healthy", "1 if the GPU is offered, 0 if it failed");
-    for device in &reading.snapshot.inventory.devices {
-        let failed = reading.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
+    for device in &scrape.snapshot.inventory.devices {
+        let failed = scrape.snapshot.failed.iter().any(|(gpu, _)| *gpu == device.uuid);
         let labels = vec![("UUID", device.uuid.clone()), ("gpu", device.index.to_string())];
         healthy.get_or_create(&labels).set(f64::from(u8::from(!failed)));
     }
@@ -166,7 +182,7 @@ pub fn render(reading: &Reading) -> String {
         "kai_node_devices",
         "Devices offered to the kubelet, by resource and health",
     );
-    for (resource, offer) in &reading.snapshot.offers {
+    for (resource, offer) in &scrape.snapshot.offers {
         let mut counts: BTreeMap<bool, f64> = BTreeMap::from([(true, 0.0), (false, 0.0)]);
         for device in offer.devices() {
             *counts.entry(device.health == HEALTHY).or_default() += 1.0;
@@ -180,36 +196,33 @@ pub fn render(reading: &Reading) -> String {
     }
     let none = Labels::new();
     let up = register("kai_node_driver_up", "1 if the GPU driver answers");
-    let works = reading.snapshot.confirmed && reading.snapshot.driver_problem.is_none();
+    let works = scrape.snapshot.confirmed && scrape.snapshot.driver_problem.is_none();
     up.get_or_create(&none).set(f64::from(u8::from(works)));
     register(
         "kai_node_registrations",
         "Registrations that the kubelet accepted since the start",
     )
     .get_or_create(&none)
-    .set(reading.registrations as f64);
-    let mut text = String::new();
-    encode(&mut text, &registry).expect("writing to a string does not fail");
-    text
+    .set(scrape.registrations as f64);
 }
 
-/// The labels of the DCGM exporter. A GPU that several pods share names the first by name.
-fn gpu_labels(reading: &Reading, device: &Device) -> Labels {
-    let holds = |holding: &&Holding| {
+/// The labels of the DCGM exporter. For a GPU that several pods hold, the labels name the first pod in alphabetical order.
+fn gpu_labels(scrape: &Scrape, device: &Device) -> Labels {
+    let holds = |allocation: &&DeviceAllocation| {
         let whole = |uuid: &str| uuid == device.uuid || device.mig_devices.iter().any(|mig| mig.uuid == uuid);
-        holding.device_ids.iter().any(|id| whole(unreplicated(id)))
+        allocation.device_ids.iter().any(|id| whole(device_uuid(id)))
     };
-    let holder = reading
-        .holdings
+    let holder = scrape
+        .allocations
         .iter()
         .filter(holds)
-        .min_by_key(|holding| (&holding.namespace, &holding.pod));
+        .min_by_key(|allocation| (&allocation.namespace, &allocation.pod));
     let mut labels = vec![
         ("gpu", device.index.to_string()),
         ("UUID", device.uuid.clone()),
         ("device", format!("nvidia{}", device.minor.unwrap_or(device.index))),
         ("modelName", device.name.clone()),
-        ("Hostname", reading.node.to_owned()),
+        ("Hostname", scrape.node.to_owned()),
     ];
     if let Some(holder) = holder {
         labels.push(("namespace", holder.namespace.clone()));
@@ -234,7 +247,7 @@ mod tests {
         let mut state = State::new(Policy::default(), SharedPolicy::default(), Rules::default(), None);
         state.apply(Input::Listed(Box::new(driver.devices().unwrap())));
         let snapshot = state.snapshot();
-        let holdings = [Holding {
+        let allocations = [DeviceAllocation {
             namespace: "default".into(),
             pod: "train".into(),
             container: "main".into(),
@@ -242,15 +255,15 @@ mod tests {
             device_ids: vec![format!("{}::1", snapshot.inventory.devices[0].uuid)],
         }];
         let samples = driver.samples().unwrap();
-        let reading = Reading {
+        let scrape = Scrape {
             node: "n1",
             snapshot: &snapshot,
             samples: &samples,
-            holdings: &holdings,
+            allocations: &allocations,
             registrations: 2,
         };
         // The encoder keeps label sets in a hash map: their order is not a promise.
-        let text = render(&reading);
+        let text = render(&scrape);
         let mut lines: Vec<&str> = text.lines().collect();
         lines.sort_unstable();
         insta::assert_snapshot!(lines.join("\n"));

@@ -1,4 +1,5 @@
-//! Asks the kubelet which pod holds which device. Allocate calls do not say for whom they are; this is the only way to know.
+//! Asks the kubelet's pod-resources API which container holds which device. An Allocate call does not name its pod, so this is the only
+//! source.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use crate::kubelet::podresources::pod_resources_lister_client::PodResourcesListe
 
 /// The devices of one resource that one container holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holding {
+pub struct DeviceAllocation {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
@@ -22,18 +23,18 @@ pub struct Holding {
     pub device_ids: Vec<String>,
 }
 
-/// All device holdings on the node.
-pub async fn list(socket_path: &Path) -> Result<Vec<Holding>, Error> {
+/// All device allocations on the node.
+pub async fn list(socket_path: &Path) -> Result<Vec<DeviceAllocation>, Error> {
     let mut client = PodResourcesListerClient::new(socket::connect(socket_path).await?);
     let answer = client
         .list(ListPodResourcesRequest {})
         .await
         .map_err(|status| socket::refusal(socket_path, &status))?;
-    let mut holdings = Vec::new();
+    let mut allocations = Vec::new();
     for pod in answer.into_inner().pod_resources {
         for container in pod.containers {
             for devices in container.devices {
-                holdings.push(Holding {
+                allocations.push(DeviceAllocation {
                     namespace: pod.namespace.clone(),
                     pod: pod.name.clone(),
                     container: container.name.clone(),
@@ -43,5 +44,5 @@ pub async fn list(socket_path: &Path) -> Result<Vec<Holding>, Error> {
             }
         }
     }
-    Ok(holdings)
+    Ok(allocations)
 }

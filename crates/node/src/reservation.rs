@@ -1,12 +1,12 @@
-//! `kai resource-reservation`: runs inside a reservation pod on nodes without our agent. It finds the one GPU the pod was given, writes
-//! its UUID on the pod, and sleeps until it is ended. It never holds the GPU open, and never looks twice.
+//! `kai resource-reservation`: runs in a reservation pod. On nodes without our agent it finds the one GPU of its pod and annotates the pod
+//! with the UUID. Then it sleeps until SIGTERM. It never holds the GPU open.
 
 use kai_cluster::{Client, ClientConfig, PodMeta};
 use kai_gpu::Driver;
 
 use crate::Error;
 use crate::agent::HostArgs;
-use crate::reservation_duty::ANNOTATION;
+use crate::reservation_annotator::ANNOTATION;
 
 /// Options of the reservation process.
 #[derive(Debug, Clone, clap::Args)]
@@ -48,7 +48,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     done
 }
 
-/// Everything before the sleep.
+/// Finds the pod's GPU and annotates the pod, unless it is annotated already.
 pub async fn annotate(args: &Args) -> Result<(), Error> {
     let name = args.pod_name.clone().ok_or(Error::Identity { variable: "POD_NAME" })?;
     let namespace = args.pod_namespace.clone().ok_or(Error::Identity {
@@ -73,12 +73,12 @@ pub async fn annotate(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// The UUID of the only device, if it is one.
+/// The UUID of the only visible device.
 fn the_one_device(driver: &dyn Driver) -> Result<String, Error> {
     let inventory = driver.devices()?;
     let mut uuids: Vec<String> = Vec::new();
     for device in inventory.devices {
-        // A container that was given a MIG device sees its parent too.
+        // A container with a MIG device sees the parent GPU too.
         match &device.mig_devices[..] {
             [mig] => uuids.push(mig.uuid.clone()),
             _ => uuids.push(device.uuid),

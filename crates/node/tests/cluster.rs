@@ -1,4 +1,4 @@
-//! The agent against an API server: labels, condition, events and the duty towards reservation pods.
+//! The agent against an API server: labels, condition, events and the annotation of reservation pods.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, GpuState, Settings};
 use serde_json::json;
 use support::api::Api;
-use support::kubelet::{Books, Kubelet};
+use support::kubelet::{Kubelet, PodResourcesServer};
 use support::{Agent, settings, until};
 
 fn fake(text: &str) -> Arc<FakeDriver> {
@@ -24,7 +24,7 @@ async fn labels_condition_and_events_follow_the_gpus() {
     let api = Api::start().await;
     let settings = settings(place.path(), &["--api-url", &api.url]);
     let _kubelet = Kubelet::start(&settings.plugin_dir);
-    // The cluster is down at first, and somebody set a label by hand.
+    // The API server fails at first, and one label is owned by another field manager.
     api.change(|world| {
         world.fail = Some(503);
         world.managed_fields = vec![json!({
@@ -110,7 +110,7 @@ async fn reservation_pods_get_the_uuid_they_hold() {
     let place = tempfile::tempdir().unwrap();
     let api = Api::start().await;
     let settings = settings(place.path(), &["--api-url", &api.url, "--replicas", "2"]);
-    let books = Books::serve(&settings.pod_resources_socket);
+    let pod_resources = PodResourcesServer::serve(&settings.pod_resources_socket);
     let driver = fake("t4:2");
     let uuids: Vec<String> = driver
         .devices()
@@ -125,7 +125,7 @@ async fn reservation_pods_get_the_uuid_they_hold() {
     let mut world = api.world();
 
     let (first, second) = (replica(0, 1), replica(1, 0));
-    books.set(&[
+    pod_resources.set(&[
         ("default", "gpu-reservation-1", &[&second]),
         ("kai-resource-reservation", "gpu-reservation-1", &[&first]),
     ]);
@@ -133,17 +133,17 @@ async fn reservation_pods_get_the_uuid_they_hold() {
     let seen = until("the first annotation", &mut world, annotated("gpu-reservation-1")).await;
     assert_eq!(Api::annotation(&seen, "gpu-reservation-1").as_ref(), Some(&uuids[0]));
 
-    // A pod that appears later, while the API server has a bad time.
+    // A pod that is created later, while the API server refuses calls.
     api.change(|world| world.fail = Some(500));
     api.add_pod("gpu-reservation-2", "uid-2");
-    books.set(&[("kai-resource-reservation", "gpu-reservation-2", &[&second])]);
+    pod_resources.set(&[("kai-resource-reservation", "gpu-reservation-2", &[&second])]);
     api.change(|world| world.fail = None);
     let seen = until("the second annotation", &mut world, annotated("gpu-reservation-2")).await;
     assert_eq!(Api::annotation(&seen, "gpu-reservation-2").as_ref(), Some(&uuids[1]));
 
-    // The same name again, as another pod on another GPU.
+    // Another pod of the same name on another GPU.
     api.add_pod("gpu-reservation-2", "uid-3");
-    books.set(&[("kai-resource-reservation", "gpu-reservation-2", &[&first])]);
+    pod_resources.set(&[("kai-resource-reservation", "gpu-reservation-2", &[&first])]);
     let seen = until("the third annotation", &mut world, annotated("gpu-reservation-2")).await;
     assert_eq!(Api::annotation(&seen, "gpu-reservation-2").as_ref(), Some(&uuids[0]));
     agent.stop().await;

@@ -1,6 +1,6 @@
-//! The agent as a cluster runs it: the program itself in a container without any capability, with a read-only root and nothing of the host
-//! but the directories that docs/node-agent.md lists. Needs root, podman, runc and the built program, so it runs only where
-//! `KAI_TEST_PODMAN=1` says that this is wanted and `KAI_TEST_PROGRAM` names the program (see .ci/podman).
+//! The agent as a cluster runs it: the program in a container without capabilities, with a read-only root, and of the host only the
+//! directories that docs/node-agent.md lists. Needs root, podman, runc and the built program, so it runs only if `KAI_TEST_PODMAN=1` is set
+//! and `KAI_TEST_PROGRAM` names the program (see .ci/podman).
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use kai_node::volume::cdi::Spec;
+use kai_node::driver_files::cdi::Spec;
 use support::kubelet::{Kubelet, Lists};
 use support::{until, within};
 
@@ -89,7 +89,7 @@ async fn without_capabilities_and_with_a_read_only_root() {
     })
     .await;
 
-    // It was confined all the time, as the kernel sees it.
+    // The kernel confirms that the process was confined.
     let process = container.process();
     let status = fs::read_to_string(process.join("status")).unwrap();
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -109,7 +109,7 @@ fn counts(healthy: usize) -> impl Fn(&Lists) -> bool {
     }
 }
 
-/// An image with nothing in it: the C library comes from this machine, mounted read-only.
+/// An empty image: the C library of this machine is mounted read-only.
 fn root_directory(root: &Path) -> std::path::PathBuf {
     for name in [
         "dev", "proc", "sys", "etc", "usr", "lib", "lib64", "host", "plugins", "cdi", "state", "settings",

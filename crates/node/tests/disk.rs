@@ -15,12 +15,12 @@ use kai_gpu::fake::{FakeDriver, Settings};
 use kai_gpu::linker::Machine;
 use kai_gpu::{Driver, DriverKind, GpuError, HealthEvent, Inventory, PlatformKind, Sample};
 use kai_node::kubelet::deviceplugin::ContainerAllocateResponse;
-use support::kubelet::{Books, Kubelet, Lists};
+use support::kubelet::{Kubelet, Lists, PodResourcesServer};
 use support::{Agent, names, settings, until, within};
 
 const GPU: &str = "nvidia.com/gpu";
 
-/// GPUs as on a real host: the same facts as the fake ones, but under NVML, so that driver files are looked for.
+/// The facts of fake GPUs on the platform NVML, so that the agent collects driver files.
 #[derive(Debug)]
 struct Host {
     inner: FakeDriver,
@@ -92,7 +92,7 @@ fn one(lists: &Lists) -> bool {
         .is_some_and(|list| list.len() == 1 && list[0].1)
 }
 
-/// Allocates again and again until the answer is as wanted.
+/// Repeats Allocate until the response is as wanted.
 async fn allocated(
     what: &str,
     kubelet: &mut Kubelet,
@@ -145,7 +145,7 @@ async fn a_driver_volume_lives_until_its_last_container_is_gone() {
     let host = place.path().join("host");
     install(&host, "550.54.15");
     let settings = settings(place.path(), &["--no-cluster", "--mode", "mounts"]);
-    let books = Books::serve(&settings.pod_resources_socket);
+    let pod_resources = PodResourcesServer::serve(&settings.pod_resources_socket);
     let mut kubelet = Kubelet::start(&settings.plugin_dir);
     let driver = host_driver("550.54.15");
     let agent = Agent::start(settings.clone(), driver.clone());
@@ -163,7 +163,7 @@ async fn a_driver_volume_lives_until_its_last_container_is_gone() {
     let old = PathBuf::from(volume(&answer));
     assert!(old.join("lib64/libcuda.so.1").is_file() && old.join("bin/nvidia-smi").is_file());
     let id = kubelet.lists.borrow()[GPU].as_ref().unwrap()[0].0.clone();
-    books.set(&[("default", "train", &[&id])]);
+    pod_resources.set(&[("default", "train", &[&id])]);
 
     install(&host, "570.133.20");
     *driver.version.lock().unwrap() = "570.133.20".to_owned();
@@ -179,7 +179,7 @@ async fn a_driver_volume_lives_until_its_last_container_is_gone() {
         "a container may still restart with it"
     );
 
-    books.set(&[]);
+    pod_resources.set(&[]);
     install(&host, "575.1.2");
     *driver.version.lock().unwrap() = "575.1.2".to_owned();
     within("the old volumes' end", async {
@@ -197,7 +197,7 @@ async fn an_unwritable_cdi_directory_costs_nothing_but_cdi() {
     let host = place.path().join("host");
     install(&host, "550.54.15");
     let mut settings = settings(place.path(), &["--no-cluster"]);
-    // A file where a directory should be: nobody can write there, not even root, who passes every permission check.
+    // A file in place of the directory: not even root, who passes every permission check, can write there.
     let obstacle = place.path().join("obstacle");
     fs::write(&obstacle, "").unwrap();
     settings.cdi_dir = obstacle.join("cdi");
@@ -286,7 +286,7 @@ async fn a_full_or_read_only_disk_leaves_devices_correct_and_nothing_behind() {
     fs::remove_file(&filler).unwrap();
     allocated("a CDI name", &mut kubelet, |answer| !answer.cdi_devices.is_empty()).await;
 
-    // Read-only now, and the driver changes: what is on disk still names the same device, so CDI goes on.
+    // The directory is read-only now, and the driver changes: the spec on disk still has the device, so injection by CDI continues.
     mounted.remount("ro");
     install(&host, "570.133.20");
     allocated("still a CDI name", &mut kubelet, |answer| {

@@ -1,5 +1,5 @@
-//! Golden tests of the doctor on nodes with something wrong: for every cause that people meet in the field, what is said about it and which
-//! command repairs it. Only what is not ok is in the golden files; `fixtures.rs` has whole reports.
+//! Golden tests of the doctor on broken nodes: the finding and the fix for every common cause. The golden files contain only warnings and
+//! problems; `fixtures.rs` has whole reports.
 
 #![allow(clippy::unwrap_used)]
 
@@ -119,7 +119,7 @@ impl Node {
         self
     }
 
-    /// With a cluster that says this about the node.
+    /// With a cluster whose node has these labels.
     async fn in_cluster(mut self, labels: &[(&str, &str)], runtime_classes: &[(&str, &str)]) -> Self {
         let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let api = Api::start().await;
@@ -158,7 +158,7 @@ impl Node {
         (report, text)
     }
 
-    /// Compares what is wrong with the golden file. `code` is what the program ends with.
+    /// Compares the warnings and problems with the golden file. `code` is the expected exit code.
     async fn check(self, name: &str, code: u8) {
         let (report, text) = self.report().await;
         assert_eq!(report.exit_code(), code, "{name}:\n{text}");
@@ -173,7 +173,7 @@ impl Node {
     }
 }
 
-/// What Go writes into a program that has containerd in it.
+/// The text that Go stores in a program that contains containerd.
 fn go_program(version: &str) -> String {
     format!(
         "\x7fELF..dep\tgithub.com/containerd/containerd/v2\tv2.0.0\n=>\tgithub.com/k3s-io/containerd/v2\t{version}\th1:x=\n"
@@ -203,7 +203,7 @@ async fn library_not_found() {
     Node::new("gb10-dgx-spark").check("library_not_found", 1).await;
 }
 
-/// The rest of libcuda was lost when a disk was full.
+/// A truncated libcuda, as a full disk leaves it.
 #[tokio::test]
 async fn a_driver_library_that_is_cut_off() {
     let node = Node::jetson();
@@ -282,7 +282,7 @@ async fn cdi_is_off() {
     let program = "var/lib/rancher/k3s/data/current/bin/k3s";
     let config = format!("{K3S}/config.toml");
     let off = |text: &str| format!("{text}  enable_cdi = false\n");
-    // The version counts, not the format of the config.
+    // The version decides, not the format of the config.
     Node::jetson()
         .with(program, &go_program("v1.7.23-k3s2"))
         .with(&config, V2)
@@ -313,12 +313,30 @@ async fn cdi_is_off() {
             .with("var/lib/dpkg/status", &package)
     };
     debian("1.7.24~ds1-6").check("cdi_off_in_debian", 1).await;
-    // What switches it on elsewhere does nothing here.
+    // The setting that enables CDI in later versions has no effect here.
     let old = debian("1.6.20~ds1-1+deb12u3").with(
         "etc/containerd/config.toml",
         "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = true\n",
     );
     old.check("cdi_unknown_to_containerd", 1).await;
+}
+
+#[tokio::test]
+async fn a_malformed_config_is_a_problem_and_nothing_is_concluded_from_it() {
+    let config = format!("{K3S}/config.toml");
+    let node = Node::jetson()
+        .with(&config, "version = 3\n[plugins.'io.containerd.cri.v1.runtime'\n")
+        .with(TOOLKIT, "[nvidia-container-runtime]\nmode = auto\n");
+    let (report, text) = node.report().await;
+    assert_eq!(report.exit_code(), 1, "{text}");
+    for path in [config.as_str(), TOOLKIT] {
+        assert!(text.contains(&format!("/{path} is not valid TOML: line 2: ")), "{text}");
+    }
+    let subjects: Vec<&str> = report.findings.iter().map(|finding| finding.subject.as_str()).collect();
+    assert!(
+        !subjects.contains(&"cdi") && !subjects.contains(&"toolkit mode"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Golden tests: what the agent would label and inject, and what the doctor says, on every recorded machine of the `gpu` crate. The
-//! recorded libraries are stand-ins, so minimal ELF files take their place in a copy.
+//! Golden tests: labels, injection and the doctor's report on every recorded machine of the `gpu` crate. The recorded libraries are
+//! placeholders, so a copy of the tree has minimal ELF files instead.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,10 +13,10 @@ use kai_gpu::linker::Machine;
 use kai_gpu::{Driver, Inventory, OpenOptions, PlatformKind, Roots};
 use kai_node::allocator::plan::Policy;
 use kai_node::doctor;
+use kai_node::driver_files::cdi::Spec;
+use kai_node::driver_files::collect::Search;
+use kai_node::driver_files::prepare::DriverFileInjector;
 use kai_node::labels::labels;
-use kai_node::volume::cdi::Spec;
-use kai_node::volume::collect::Search;
-use kai_node::volume::prepare::Volume;
 
 fn fixtures() -> Vec<String> {
     let names = support::names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/fixtures"));
@@ -75,7 +75,7 @@ fn elves(directory: &Path, machine: Machine) {
     }
 }
 
-/// What the driver lists there. Where that needs a real NVML, the fake one of the same hardware answers in its place.
+/// The inventory of the recorded machine. Where it needs a real NVML, the fake driver of the same hardware is used.
 fn inventory(name: &str, root: &Path) -> Inventory {
     let options = OpenOptions {
         roots: Roots::under(root),
@@ -107,7 +107,7 @@ fn with_card(mut inventory: Inventory) -> Inventory {
     inventory
 }
 
-/// Who owns the files of a checkout is not what these tests are about; groups are tested in `volume::nodes` and below.
+/// Removes the groups of device nodes, which depend on the checkout's owner; `driver_files::nodes` and a test below cover groups.
 fn without_groups(mut spec: Spec) -> Spec {
     for edits in spec.devices.iter_mut().map(|device| &mut device.container_edits) {
         edits.additional_gids.clear();
@@ -117,11 +117,11 @@ fn without_groups(mut spec: Spec) -> Spec {
     spec
 }
 
-fn volume(name: &str, root: &Path) -> Volume {
+fn injector(name: &str, root: &Path) -> DriverFileInjector {
     let mut search = Search::new(Roots::under(root));
     search.machine = machine(name);
     let nowhere = PathBuf::from("/nowhere");
-    Volume {
+    DriverFileInjector {
         mode: Default::default(),
         search,
         cdi_dir: nowhere.clone(),
@@ -145,14 +145,14 @@ fn labels_and_cdi_specs_of_every_recorded_machine() {
                 assert!(labels.contains(label), "{name} has no {label}");
             }
         }
-        let prepared = volume(&name, tree.path()).look(&inventory);
+        let prepared = injector(&name, tree.path()).plan(&inventory);
         let spec = prepared.spec.map(without_groups);
         assert_eq!(
             spec.as_ref().map(Spec::problems).unwrap_or_default(),
             Vec::<String>::new(),
             "{name}"
         );
-        let text = spec.map_or("none\n".to_owned(), |spec| kai_node::volume::store::render(&spec));
+        let text = spec.map_or("none\n".to_owned(), |spec| kai_node::driver_files::store::render(&spec));
         let notes: String = prepared
             .warnings
             .iter()
@@ -173,7 +173,7 @@ fn the_doctor_on_every_recorded_machine() {
         let place = tree.path().display().to_string();
         let text = report.table().replace(&format!("{place}/"), "/").replace(&place, "/");
         insta::with_settings!({ filters => vec![
-            // What a loader says about a file depends on the machine that runs the tests.
+            // The loader's message depends on the machine that runs the tests.
             (r"(none of the places tried: ).*", "${1}[...]"),
             (r"(loading NVML from ).*", "${1}[...]"),
             (r"(libraries and) (\d+) programs", "${1} ${2} programs"),
@@ -183,11 +183,11 @@ fn the_doctor_on_every_recorded_machine() {
     }
 }
 
-/// On a Jetson all gauges are there without NVML: from sysfs, and memory from /proc/meminfo.
+/// On a Jetson all gauges have values without NVML: from sysfs, and memory from /proc/meminfo.
 #[test]
 fn metrics_of_every_jetson() {
     use kai_node::agent::state::Snapshot;
-    use kai_node::metrics::{Reading, render};
+    use kai_node::metrics::{Scrape, render};
     for name in fixtures() {
         let tree = tree(&name);
         let options = OpenOptions {
@@ -204,11 +204,11 @@ fn metrics_of_every_jetson() {
             confirmed: true,
             ..Snapshot::default()
         };
-        let text = render(&Reading {
+        let text = render(&Scrape {
             node: &name,
             snapshot: &snapshot,
             samples: &opened.driver.samples().unwrap(),
-            holdings: &[],
+            allocations: &[],
             registrations: 1,
         });
         let gauges: String = text
@@ -225,8 +225,8 @@ fn metrics_of_every_jetson() {
 
 #[test]
 fn groups_of_restricted_nodes_are_carried() {
-    use kai_node::volume::files::{DriverFiles, Node};
-    use kai_node::volume::spec::{Ingredients, spec};
+    use kai_node::driver_files::files::{DriverFiles, Node};
+    use kai_node::driver_files::spec::{SpecInputs, spec};
     let tree = tree("jetpack6-orin-agx");
     let inventory = inventory("jetpack6-orin-agx", tree.path());
     let node = |path: &str, group| Node {
@@ -243,7 +243,7 @@ fn groups_of_restricted_nodes_are_carried() {
         ],
     )];
     let files = DriverFiles::default();
-    let of = Ingredients {
+    let of = SpecInputs {
         inventory: &inventory,
         files: &files,
         nodes: &nodes.into(),
@@ -257,13 +257,13 @@ fn groups_of_restricted_nodes_are_carried() {
     assert_eq!(spec.problems(), Vec::<String>::new());
 }
 
-/// NVML first works after a restart, then is gone again: the kubelet is offered the same id all the time.
+/// NVML works after one restart and is missing after the next: the agent offers the same device id all the time.
 #[tokio::test]
 async fn an_orin_offers_the_same_id_after_every_restart() {
-    use kai_node::agent::files::Identity;
+    use kai_node::agent::files::IntegratedGpuIdentity;
     use std::sync::Arc;
     use support::kubelet::Kubelet;
-    /// What NVML makes of the same GPU: another UUID, unless the driver was told the one from before.
+    /// NVML's inventory of the same GPU: with another UUID, unless the driver knows the earlier one.
     fn renamed(mut inventory: Inventory, served: Option<String>) -> Inventory {
         inventory.devices[0].uuid = served.unwrap_or_else(|| "1f7d1f0e-0000-5b2c-8c7e-9a1b2c3d4e5f".to_owned());
         inventory
@@ -276,8 +276,8 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
     let from_files = inventory("jetpack6-orin-agx", tree.path());
     let made_up = from_files.devices[0].uuid.clone();
     for nvml in [false, true, false, true] {
-        // What the agent does before it opens the driver.
-        let served = Identity::new(&settings.state_dir, &settings.search.roots).load();
+        // As the agent does before it opens the driver.
+        let served = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots).load();
         let listed = if nvml {
             renamed(from_files.clone(), served)
         } else {
@@ -290,7 +290,7 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
             list.is_some_and(|list| list.len() == 1 && list[0] == (made_up.clone(), true))
         };
         support::until("the first id", &mut kubelet.lists, offered).await;
-        let identity = Identity::new(&settings.state_dir, &settings.search.roots);
+        let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
         support::within("the note", async {
             while identity.load().as_ref() != Some(&made_up) {
                 tokio::task::yield_now().await;
@@ -301,10 +301,13 @@ async fn an_orin_offers_the_same_id_after_every_restart() {
     }
     // The same disk in another board.
     fs::write(tree.path().join("etc/machine-id"), "another\n").unwrap();
-    assert_eq!(Identity::new(&settings.state_dir, &settings.search.roots).load(), None);
+    assert_eq!(
+        IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots).load(),
+        None
+    );
 }
 
-/// A driver that lists this, and is fine.
+/// A healthy driver with this inventory.
 #[derive(Debug)]
 struct Listing(Inventory);
 

@@ -1,5 +1,5 @@
-//! The agent against a kubelet that speaks real gRPC over unix sockets, with fake GPUs: registration, streams, allocation, and
-//! everything that breaks in the field. Conditions are awaited; nothing depends on time.
+//! The agent with fake GPUs against a kubelet with real gRPC over unix sockets: registration, streams, allocation, and common failures. The
+//! tests wait for conditions and do not depend on time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -73,7 +73,7 @@ async fn registers_lists_and_allocates_what_the_cdi_spec_names() {
 
     let answer = allocated(&kubelet, &expected[0]).await;
     assert_eq!(answer.cdi_devices[0].name, format!("kai.scheduler/gpu={}", expected[0]));
-    let spec: kai_node::volume::cdi::Spec =
+    let spec: kai_node::driver_files::cdi::Spec =
         serde_json::from_slice(&std::fs::read(settings.cdi_dir.join("kai.scheduler-gpu.json")).unwrap()).unwrap();
     assert_eq!(spec.problems(), Vec::<String>::new());
     assert!(spec.devices.iter().any(|device| device.name == expected[0]));
@@ -141,7 +141,7 @@ async fn a_dropped_stream_leads_to_a_new_registration_on_a_fresh_socket() {
     kubelet.drop_streams().await;
     until("a second registration", &mut kubelet.registrations, |all| all.len() > 1).await;
     until("the GPU again", &mut kubelet.lists, counts(1, 1)).await;
-    // A kubelet that still believes in the old socket would refuse its name.
+    // A kubelet that still holds the old connection would refuse the old socket's name.
     assert_ne!(kubelet.endpoint(GPU), before);
     assert_eq!(sockets(&settings.plugin_dir).len(), 1);
     agent.stop().await;
@@ -260,12 +260,12 @@ async fn nvml_may_disappear_and_return() {
         assert_eq!(
             ids(&lists, GPU),
             ids(&before, GPU),
-            "the kubelet's books stay as they are"
+            "the kubelet's allocations stay as they are"
         );
         driver.change(|control| control.library = None);
         until("both again", &mut kubelet.lists, counts(2, 2)).await;
     }
-    // One GPU is unbound altogether: it stays in the books, unhealthy.
+    // One GPU is removed: it stays in the kubelet's list as unhealthy.
     driver.set_state("0", GpuState::Removed);
     until("one of two", &mut kubelet.lists, counts(2, 1)).await;
     driver.set_state("0", GpuState::Healthy);

@@ -1,5 +1,5 @@
-//! A real consumer of the CDI spec: podman runs a container with fake devices from it. It needs root, podman, runc and a static busybox,
-//! and writes to /var/run/cdi, so it runs only where `KAI_TEST_PODMAN=1` says that this is wanted.
+//! podman runs a container with fake devices from our CDI spec. The test needs root, podman, runc and a static busybox, and writes to
+//! /var/run/cdi, so it runs only if `KAI_TEST_PODMAN=1` is set.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,8 +11,8 @@ use std::process::Command;
 
 use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, Settings};
-use kai_node::volume::collect::Search;
-use kai_node::volume::prepare::Volume;
+use kai_node::driver_files::collect::Search;
+use kai_node::driver_files::prepare::DriverFileInjector;
 
 #[test]
 fn podman_runs_a_container_with_a_device_from_the_spec() {
@@ -31,7 +31,7 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
 
     let driver = FakeDriver::new(&Settings::of("a100-40", 2).seeded("podman")).unwrap();
     let inventory = driver.devices().unwrap();
-    let volume = Volume {
+    let injector = DriverFileInjector {
         mode: Default::default(),
         search: Search::new(kai_gpu::Roots::under(place.path())),
         cdi_dir: "/var/run/cdi".into(),
@@ -41,7 +41,7 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
             vec!["KAI_FAKE_GPUS=a100-40:2".to_owned()],
         )),
     };
-    let outcome = volume.prepare(&inventory, &volume.look(&inventory));
+    let outcome = injector.apply(&inventory, &injector.plan(&inventory));
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
 
     let first = &inventory.devices[0].uuid;
@@ -61,11 +61,11 @@ fn podman_runs_a_container_with_a_device_from_the_spec() {
     );
     assert!(podman(&root, "all").contains("/dev/nvidia1"));
     assert!(podman(&root, "unknown").contains("unresolvable CDI devices"));
-    volume.remove_all().unwrap();
+    injector.remove_all().unwrap();
     assert!(!Path::new("/var/run/cdi/kai.scheduler-gpu.json").exists());
 }
 
-/// Output of a container that lists what it was given. Limits are kept as low as a restricted machine needs them.
+/// Output of a container that lists its devices and files. Limits are as low as a restricted machine needs them.
 fn podman(root: &Path, device: &str) -> String {
     let list = "/bin/busybox find /dev /usr/lib64 -name '*nvidia*'; /bin/busybox env";
     let done = Command::new("podman")

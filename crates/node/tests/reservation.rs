@@ -77,7 +77,7 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
     ] {
         assert!(text().contains(line), "{line} is not in:\n{}", text());
     }
-    // A restarted container does not look again, even where the driver is gone by now.
+    // A restarted container does not query the driver again, even if the driver is gone.
     log.0.lock().unwrap().clear();
     annotate(&args(&api, host.path(), "nvml")).await.unwrap();
     assert!(!text().contains("Looking for GPU device id"), "{}", text());
@@ -85,8 +85,8 @@ async fn writes_the_uuid_and_logs_what_the_documented_checks_look_for() {
 
 #[tokio::test]
 async fn failures_say_what_to_do() {
-    // The first thread that passes a log line decides for the process whether anybody listens to it. If that were this one without a
-    // listener, the other test would miss lines.
+    // `tracing` caches per process whether a log line has a subscriber, from the first thread that passes it. Without a subscriber here,
+    // the other test would miss lines.
     let subscriber = tracing_subscriber::fmt().with_writer(io::sink).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let host = tempfile::tempdir().unwrap();

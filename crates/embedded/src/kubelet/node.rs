@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::model::{GpuRequest, PodSpec};
-use kai_node::allocator::plan::{GPU_RESOURCE, unreplicated};
-use kai_node::allocator::prefer::Question;
+use kai_node::allocator::plan::{GPU_RESOURCE, device_uuid};
+use kai_node::allocator::prefer::PreferenceQuery;
 use kai_node::in_process::NodeGpus;
-use kai_node::reservation_duty::LeftGpus;
+use kai_node::reservation_annotator::ReleasedGpus;
 
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ pub(super) struct SimulatedNode {
     memory_bytes: i64,
     pods: BTreeMap<String, AdmittedPod>,
     /// GPUs whose reservation pod left lately. The node agent allocates them last, because pods may still share them.
-    left: LeftGpus,
+    left: ReleasedGpus,
 }
 
 /// A pod that the kubelet admitted.
@@ -44,7 +44,7 @@ impl AdmittedPod {
     /// UUIDs of the allocated GPUs.
     pub(super) fn gpu_uuids(&self) -> Vec<String> {
         let ids = self.devices.values().flatten();
-        ids.map(|id| unreplicated(id).to_owned()).collect()
+        ids.map(|id| device_uuid(id).to_owned()).collect()
     }
 }
 
@@ -65,7 +65,7 @@ impl SimulatedNode {
             cpu_milli: allocatable.0,
             memory_bytes: allocatable.1,
             pods: BTreeMap::new(),
-            left: LeftGpus::default(),
+            left: ReleasedGpus::default(),
         })
     }
 
@@ -178,12 +178,12 @@ impl SimulatedNode {
         let Some(gpus) = &self.gpus else {
             return Err(unexpected(format!("no device plugin for {resource}")));
         };
-        let question = Question {
+        let question = PreferenceQuery {
             available: &available,
             required: &[],
             size: count,
-            wished: &BTreeSet::new(),
-            left: &self.left.lately(Instant::now()),
+            wanted_gpus: &BTreeSet::new(),
+            released_gpus: &self.left.recent(Instant::now()),
         };
         let chosen = gpus.preferred(resource, question).map_err(unexpected)?;
         gpus.allocate(resource, &chosen).map_err(unexpected)?;

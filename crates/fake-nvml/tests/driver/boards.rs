@@ -75,7 +75,7 @@ fn child_is_an_orin() {
         (Some(44), Some(2850)),
         "from sysfs"
     );
-    // A dying NVML takes nothing away.
+    // When NVML fails, the integrated GPU stays.
     say("library: driver-not-loaded");
     let inventory = opened.driver.devices().unwrap();
     assert_eq!(inventory.devices[0].uuid, device.uuid, "the identity does not flap");
@@ -94,7 +94,7 @@ fn child_is_an_orin() {
     );
 }
 
-/// Ids outlive a restart: what was made up before NVML worked, and what NVML told before it was gone.
+/// UUIDs survive a restart: one derived before NVML worked, and one that NVML reported before it was gone.
 #[test]
 fn an_orin_keeps_the_name_it_was_served_under() {
     scenario("boards::child_is_an_orin_with_a_past", "orin-agx", &[]);
@@ -128,7 +128,7 @@ fn child_is_an_orin_with_a_past() {
             assert_eq!(&driver.samples().unwrap()[0].uuid, before);
         }
     }
-    // NVML speaks of the GPU by its own name; we do not.
+    // NVML's events have its own UUID; our driver reports the first one.
     let driver = start(Some(&made_up), true);
     assert_eq!(name(&driver), made_up);
     assert!(driver.wait_events(Duration::from_millis(600)).unwrap().is_empty());
@@ -165,7 +165,7 @@ fn child_is_a_thor() {
         (Some(61), Some(38)),
         "NVML's load, sysfs's heat"
     );
-    // A lost integrated GPU is believed; a lost NVML is not held against it.
+    // A lost integrated GPU is reported; a lost NVML does not make it lost.
     say("gpus: {0: {state: lost}}");
     assert!(matches!(
         opened.driver.probe(&device.uuid),

@@ -1,4 +1,4 @@
-//! What asking costs. It prints figures; nothing here can be too slow.
+//! Prints the cost of driver calls. No time limit is checked.
 
 use std::time::{Duration, Instant};
 

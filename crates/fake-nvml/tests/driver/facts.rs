@@ -1,8 +1,8 @@
-//! What our driver tells of GPUs, and what it tells where the library refuses or lacks something.
+//! The facts that our driver reports, also if the library refuses a query or lacks a function.
 
 use std::time::Duration;
 
-use kai_gpu::fake::{PROFILES, Personality};
+use kai_gpu::fake::{DriverBehavior, PROFILES};
 use kai_gpu::{Driver, DriverKind, MemoryKind, OpenOptions};
 
 use crate::stage::{bare_driver, bare_machine, driver, expected, say, scenario, stage};
@@ -12,7 +12,7 @@ fn every_datacenter_gpu_is_described_as_the_fake_driver_does() {
     let child = "facts::child_sees_what_the_fake_driver_sees";
     for profile in PROFILES
         .iter()
-        .filter(|profile| profile.personality == Personality::Datacenter)
+        .filter(|profile| profile.behavior == DriverBehavior::Datacenter)
     {
         scenario(child, &format!("{}:5", profile.id), &[]);
     }
@@ -152,7 +152,7 @@ fn child_has_old_libraries() {
     }
 }
 
-/// What our driver calls besides starting, counting and finding devices, which nothing works without.
+/// The functions that our driver calls, except those for starting, counting and finding devices, without which nothing works.
 const OPTIONAL: [&str; 31] = [
     "nvmlSystemGetDriverVersion",
     "nvmlSystemGetNVMLVersion",

@@ -1,4 +1,4 @@
-//! GPUs and drivers that fail, go and return.
+//! GPUs and drivers that fail, disappear and return.
 
 use std::time::Duration;
 
@@ -109,7 +109,8 @@ fn child_counts_anew() {
     assert_eq!(ours.devices().unwrap().devices.len(), 2);
 }
 
-/// On hardware NVML calls a GPU lost, or leaves it out, until it is opened anew. A driver that never does would never see it again.
+/// On hardware NVML reports a GPU as lost, or does not list it, until the library is reopened. A driver that never reopens it would never
+/// see the GPU again.
 #[test]
 fn a_gpu_that_returns_is_seen_by_opening_the_library_anew() {
     scenario("health::child_opens_anew", "t4:3", &[]);

@@ -1,4 +1,4 @@
-//! How the library is found, and what is said of wrong ones.
+//! How the library is found, and the errors for wrong files.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn child_finds_it_by_the_linker() {
         "{:?}",
         inventory.notes
     );
-    // No file shows a GPU here, but NVML answers: it is believed, with that as the reason.
+    // No file shows a GPU here, but NVML lists one, which is the evidence for the platform.
     let opened = kai_gpu::open(OpenOptions {
         roots: bare_machine(),
         ..OpenOptions::default()
@@ -43,7 +43,7 @@ fn child_finds_it_by_the_linker() {
     );
 }
 
-/// Without a look at the headers the child dies by SIGBUS.
+/// Without a check of the headers the child dies by SIGBUS.
 #[test]
 fn a_library_that_is_cut_off_is_refused_and_not_loaded() {
     let dir = tempfile::tempdir().unwrap();

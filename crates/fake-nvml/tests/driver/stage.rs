@@ -1,4 +1,4 @@
-//! A process of its own for each scenario, with its library, GPUs and control file.
+//! Runs each scenario in its own process, with its own library, GPUs and control file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use kai_gpu::{Driver, HealthEvent, OpenOptions, Opened, Roots};
 
 const SEED: &str = "driver-test";
 
-/// Runs `child` with these GPUs; what it needs is in its environment. Returns what it printed on stderr.
+/// Runs `child` with these GPUs, which are set in its environment. Returns its stderr.
 pub(crate) fn scenario(child: &str, gpus: &str, variables: &[(&str, &str)]) -> String {
     let stage = tempfile::tempdir().unwrap();
     let library = kai_fake_nvml::install(stage.path()).unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn scenario(child: &str, gpus: &str, variables: &[(&str, &str)]) -> S
     err
 }
 
-/// This program again, under the emulator that runs it, if any: cargo names that in the environment.
+/// Command for this program, under the emulator that cargo names in the environment, if any.
 fn this_program() -> Command {
     let program = std::env::current_exe().unwrap();
     let architecture = std::env::consts::ARCH.to_uppercase();
@@ -63,7 +63,7 @@ pub(crate) fn stage() -> PathBuf {
     PathBuf::from(std::env::var_os("STAGE").unwrap())
 }
 
-/// Replaces the control file. Returns when it began to.
+/// Replaces the control file. Returns the time before the write.
 pub(crate) fn write_control(text: &str) -> Instant {
     let begun = Instant::now();
     let path = stage().join("control.yaml");
@@ -82,7 +82,7 @@ fn gpus() -> String {
     std::env::var("KAI_FAKE_GPUS").unwrap()
 }
 
-/// A machine of its own: nothing of the one the test runs on, except what the test puts there.
+/// An empty machine: only files that the test creates, none of the machine that runs the test.
 pub(crate) fn bare_machine() -> Roots {
     let root = stage().join("root");
     std::fs::create_dir_all(root.join("proc")).unwrap();
@@ -112,7 +112,7 @@ pub(crate) fn driver(options: OpenOptions) -> NvmlDriver {
     NvmlDriver::new(options, detection)
 }
 
-/// What is chosen on the machine that `name` is the tree of.
+/// The driver that is chosen on the recorded machine `name`.
 pub(crate) fn opened_on(name: &str) -> Opened {
     kai_gpu::open(OpenOptions {
         roots: tree(name),

@@ -67,9 +67,9 @@ assert nv.nvmlDeviceGetMigMode(a100) == [1, 1]
 assert nv.nvmlDeviceGetMigMode(h100) == [0, 0]
 refused(nv.NVML_ERROR_NOT_SUPPORTED, nv.nvmlDeviceGetMigMode, t4)
 partitions = []
-for slot in range(nv.nvmlDeviceGetMaxMigDeviceCount(a100)):
+for index in range(nv.nvmlDeviceGetMaxMigDeviceCount(a100)):
     try:
-        partitions.append(nv.nvmlDeviceGetMigDeviceHandleByIndex(a100, slot))
+        partitions.append(nv.nvmlDeviceGetMigDeviceHandleByIndex(a100, index))
     except nv.NVMLError_NotFound:
         pass
 names = [nv.nvmlDeviceGetName(mig) for mig in partitions]

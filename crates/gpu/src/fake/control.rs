@@ -1,5 +1,5 @@
-//! What happens on the fake machine right now: faults, loads, events. One value, from code or from a file that is read again while
-//! clients run. It never interprets itself; the machine does.
+//! Faults, loads and events of the fake machine: one value, set by code or read from a control file that is polled while clients run. The
+//! machine interprets it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Question;
+use super::QueryGroup;
 
 /// The state of the whole fake machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Control {
-    /// Every call fails like this, as if the module had been unloaded.
+    /// If set, every call fails with this fault, as if the kernel module had been unloaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<LibraryFault>,
-    /// Per GPU, by index, UUID or `*` for all; the more precise name wins, field by field.
+    /// State per GPU, by index, UUID or `*` for all. For each field a UUID overrides an index, and an index overrides `*`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub gpus: BTreeMap<String, GpuControl>,
-    /// Append to this list to raise events; each client sees what was appended since it began to listen.
+    /// Events. Each client receives the events that are appended after it began to wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<ControlEvent>,
-    /// The library behaves as NVML does on hardware: a GPU that fell silent or left the list stays so for a client, whatever `gpus`
-    /// says later, until the client opens the library anew.
+    /// Makes the library behave as NVML does on hardware: a GPU that was lost or removed stays so for a client, whatever `gpus` says later,
+    /// until the client reopens the library.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_opened_anew: bool,
     /// Lines the library prints to stderr when it starts, as Tegra's libraries do.
@@ -45,11 +45,11 @@ pub enum LibraryFault {
     Unknown,
 }
 
-/// One GPU's state. What is absent has its idle value.
+/// State of one GPU. Absent fields have their idle values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuControl {
-    /// Does it answer?
+    /// Whether it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<GpuState>,
     /// Busy share.
@@ -67,14 +67,14 @@ pub struct GpuControl {
     /// Processes on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<Process>>,
-    /// Questions refused with NOT_SUPPORTED, besides those of the profile.
+    /// Queries refused with NOT_SUPPORTED, besides those of the profile.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_supported: Option<Vec<Question>>,
+    pub not_supported: Option<Vec<QueryGroup>>,
 }
 
 impl GpuControl {
-    /// `self` where it says something, else `broader`.
-    fn over(self, broader: &GpuControl) -> GpuControl {
+    /// The fields of `self` that are set, otherwise those of `broader`.
+    fn override_with_defaults(self, broader: &GpuControl) -> GpuControl {
         GpuControl {
             state: self.state.or(broader.state),
             utilization_percent: self.utilization_percent.or(broader.utilization_percent),
@@ -87,18 +87,18 @@ impl GpuControl {
     }
 }
 
-/// Does a GPU answer?
+/// Whether a GPU answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuState {
-    /// Yes.
+    /// It answers.
     #[default]
     Healthy,
     /// It fell off the bus: `GPU is lost`.
     Lost,
     /// `GPU requires reset`.
     ResetRequired,
-    /// It is gone from the enumeration altogether, like an unbound device.
+    /// It is not listed at all, like an unbound device.
     Removed,
 }
 
@@ -117,7 +117,7 @@ pub struct Process {
     /// On a partitioned GPU: in which GPU instance; the first if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_instance_id: Option<u32>,
-    /// Name, if it is no process of this machine.
+    /// Name of a process that does not exist on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -179,20 +179,20 @@ fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, 
 }
 
 impl Control {
-    /// What holds for the GPU with these names: `*` first, then index, then UUID, each over the one before.
+    /// The state of the GPU with this index and UUID: the UUID's fields override the index's, and these override those of `*`.
     pub fn gpu(&self, index: u32, uuid: &str) -> GpuControl {
         let mut result = GpuControl::default();
         for name in ["*", &index.to_string(), uuid] {
             if let Some(control) = self.gpus.get(name) {
-                result = control.clone().over(&result);
+                result = control.clone().override_with_defaults(&result);
             }
         }
         result
     }
 }
 
-/// The control file, read at most every [`ControlFile::PERIOD`]. An unreadable or half-written file changes nothing: the last good
-/// content stays, so that a client never sees a GPU flicker because an editor was saving.
+/// The control file, read at most every [`ControlFile::PERIOD`]. While the file is unreadable or half-written, its last valid content stays
+/// in force, so that a save in an editor does not make a GPU fail.
 #[derive(Debug)]
 pub(crate) struct ControlFile {
     path: PathBuf,
@@ -201,7 +201,7 @@ pub(crate) struct ControlFile {
 }
 
 impl ControlFile {
-    /// Short enough that a change shows "at once", long enough that a client calling in a loop does not read files all day.
+    /// Short enough that people see a change at once, long enough that a client that calls in a loop does not read the file at every call.
     pub(crate) const PERIOD: Duration = Duration::from_millis(20);
 
     pub(crate) fn new(path: &Path) -> Self {
@@ -212,7 +212,7 @@ impl ControlFile {
         }
     }
 
-    /// New content, if there is any. A file that is gone means: everything is idle and healthy.
+    /// New content, if the file changed. A removed file means that all GPUs are idle and healthy.
     pub(crate) fn poll(&mut self) -> Option<Control> {
         if self.checked.is_some_and(|checked| checked.elapsed() < Self::PERIOD) {
             return None;

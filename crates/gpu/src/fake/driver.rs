@@ -1,5 +1,5 @@
-//! [`Driver`] over the fake [`Machine`]: the same answers a real driver gives, without hardware. It never starts beside a real
-//! driver unless a test or a simulated node asks for exactly that with [`FakeDriver::new`].
+//! [`Driver`] over the fake [`Machine`]: answers like a real driver, without hardware. [`FakeDriver::start`] refuses to start beside a real
+//! driver; tests and simulated nodes use [`FakeDriver::new`].
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,52 +9,52 @@ use crate::platform::detect;
 use crate::roots::Roots;
 use crate::{Driver, DriverKind, GpuError, HealthEvent, HealthEventKind, Inventory, MigInstance, PlatformKind, Sample};
 
-/// How often a waiting thread looks at the control file.
+/// How often a waiting thread polls the control file.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Made-up GPUs behind the [`Driver`] trait.
+/// Fake GPUs behind the [`Driver`] trait.
 #[derive(Debug)]
 pub struct FakeDriver {
     machine: Machine,
-    /// What the event listener saw last. A lock, because `wait_events` takes `&self`; only one thread should wait.
-    watch: Mutex<Watch>,
+    /// What the last `wait_events` saw. A lock, because `wait_events` takes `&self`; only one thread should wait.
+    cursor: Mutex<EventCursor>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Watch {
+struct EventCursor {
     events_seen: usize,
     states: Vec<GpuState>,
     library: Option<LibraryFault>,
 }
 
 impl FakeDriver {
-    /// Without looking at the machine: for tests and simulated nodes, where no kubelet could confuse fake and real.
+    /// Creates the driver on any machine. For tests and simulated nodes, whose kubelet has no real GPUs.
     pub fn new(settings: &Settings) -> Result<Self, GpuError> {
         let machine = Machine::new(settings)?;
-        let watch = watch_of(&machine, &machine.control());
+        let cursor = cursor_at(&machine, &machine.control());
         Ok(Self {
             machine,
-            watch: Mutex::new(watch),
+            cursor: Mutex::new(cursor),
             changed: Condvar::new(),
         })
     }
 
-    /// For an agent on a real node: refuses to start where a real driver is, since pods would be given GPUs that are not there.
+    /// Creates the driver for an agent on a real node. Fails beside a real driver, since pods would get GPUs that do not exist.
     pub fn start(settings: &Settings, roots: &Roots) -> Result<Self, GpuError> {
         refuse_beside_real(roots)?;
         Self::new(settings)
     }
 
-    /// The machine behind it.
+    /// The fake machine.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Injects faults and loads from code; a waiting thread notices at once.
+    /// Sets faults and loads from code, and wakes a thread that waits for events.
     pub fn change(&self, change: impl FnOnce(&mut Control)) {
         self.machine.change(change);
-        let _watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let _cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
     }
 
@@ -68,7 +68,7 @@ impl FakeDriver {
         self.change(|control| control.events.push(super::ControlEvent::xid(gpu, xid)));
     }
 
-    fn working(&self, attempt: &str) -> Result<std::sync::Arc<Control>, GpuError> {
+    fn working_control(&self, attempt: &str) -> Result<std::sync::Arc<Control>, GpuError> {
         let control = self.machine.control();
         match control.library {
             None => Ok(control),
@@ -76,16 +76,16 @@ impl FakeDriver {
         }
     }
 
-    fn due(&self, watch: &mut Watch) -> Vec<HealthEvent> {
+    fn due_events(&self, cursor: &mut EventCursor) -> Vec<HealthEvent> {
         let control = self.machine.control();
-        let mut now = watch_of(&self.machine, &control);
+        let mut now = cursor_at(&self.machine, &control);
         let mut events = Vec::new();
         let machine_wide = |kind| HealthEvent {
             uuid: None,
             mig: None,
             kind,
         };
-        match (watch.library, now.library) {
+        match (cursor.library, now.library) {
             (None, Some(fault)) => {
                 let reason = library_error(fault, "asking the driver").to_string();
                 events.push(machine_wide(HealthEventKind::Lost { reason }));
@@ -93,7 +93,7 @@ impl FakeDriver {
             (Some(_), None) => events.push(machine_wide(HealthEventKind::Recovered)),
             (_, _) => {}
         }
-        for (gpu, (was, is)) in self.machine.gpus().iter().zip(watch.states.iter().zip(&now.states)) {
+        for (gpu, (was, is)) in self.machine.gpus().iter().zip(cursor.states.iter().zip(&now.states)) {
             let reason = gpu.sample(&control).unreachable;
             let kind = match (was, is, reason) {
                 (was, is, _) if was == is => continue,
@@ -106,25 +106,31 @@ impl FakeDriver {
                 kind,
             });
         }
-        let removed = |watch: &Watch| watch.states.iter().filter(|state| **state == GpuState::Removed).count();
-        if removed(watch) != removed(&now) {
+        let removed = |cursor: &EventCursor| {
+            cursor
+                .states
+                .iter()
+                .filter(|state| **state == GpuState::Removed)
+                .count()
+        };
+        if removed(cursor) != removed(&now) {
             events.push(machine_wide(HealthEventKind::InventoryChanged));
         }
-        // A shortened list was rewritten, not appended to: all of it is news.
-        let seen = if control.events.len() < watch.events_seen {
+        // A shorter list was rewritten, so all of its events are new.
+        let seen = if control.events.len() < cursor.events_seen {
             0
         } else {
-            watch.events_seen
+            cursor.events_seen
         };
         for event in &control.events[seen..] {
-            events.extend(self.raised(event));
+            events.extend(self.health_events(event));
         }
         now.events_seen = control.events.len();
-        *watch = now;
+        *cursor = now;
         events
     }
 
-    fn raised(&self, event: &super::ControlEvent) -> Vec<HealthEvent> {
+    fn health_events(&self, event: &super::ControlEvent) -> Vec<HealthEvent> {
         let kind = match (event.xid, event.double_bit_ecc) {
             (Some(xid), _) => HealthEventKind::Xid(xid),
             (None, true) => HealthEventKind::DoubleBitEcc,
@@ -154,7 +160,7 @@ impl Driver for FakeDriver {
     }
 
     fn devices(&self) -> Result<Inventory, GpuError> {
-        let control = self.working("listing the GPUs")?;
+        let control = self.working_control("listing the GPUs")?;
         let mut inventory = self.machine.inventory().clone();
         inventory
             .devices
@@ -163,8 +169,8 @@ impl Driver for FakeDriver {
     }
 
     fn samples(&self) -> Result<Vec<Sample>, GpuError> {
-        let control = self.working("measuring the GPUs")?;
-        let present = |gpu: &&super::FakeGpu| gpu.picture(&control).state != GpuState::Removed;
+        let control = self.working_control("measuring the GPUs")?;
+        let present = |gpu: &&super::FakeGpu| gpu.status(&control).state != GpuState::Removed;
         Ok(self
             .machine
             .gpus()
@@ -176,13 +182,13 @@ impl Driver for FakeDriver {
 
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {
         let attempt = format!("asking GPU {uuid} whether it answers");
-        let control = self.working(&attempt)?;
+        let control = self.working_control(&attempt)?;
         let owner = self.machine.inventory().device(uuid);
         let gpu = owner.and_then(|device| self.machine.gpus().get(device.index as usize));
         let Some(gpu) = gpu else {
             return Err(GpuError::DeviceNotFound { id: uuid.to_owned() });
         };
-        match gpu.picture(&control).state {
+        match gpu.status(&control).state {
             GpuState::Healthy => Ok(()),
             GpuState::Lost => Err(GpuError::GpuLost { attempt }),
             GpuState::ResetRequired => Err(GpuError::ResetRequired { attempt }),
@@ -193,15 +199,15 @@ impl Driver for FakeDriver {
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
         let deadline = Instant::now() + timeout;
         let slice = if self.machine.has_control_file() { POLL } else { timeout };
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let events = self.due(&mut watch);
+            let events = self.due_events(&mut cursor);
             let left = deadline.saturating_duration_since(Instant::now());
             if !events.is_empty() || left.is_zero() {
                 return Ok(events);
             }
-            let waited = self.changed.wait_timeout(watch, left.min(slice));
-            watch = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.changed.wait_timeout(cursor, left.min(slice));
+            cursor = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -219,7 +225,7 @@ pub fn refuse_beside_real(roots: &Roots) -> Result<(), GpuError> {
     if let Some(path) = signs.iter().find(|path| path.exists()) {
         return refuse(format!("{} exists", path.display()));
     }
-    // From an unprivileged pod the device nodes may be hidden, while sysfs still shows the machine.
+    // In an unprivileged pod the device nodes may be hidden, while sysfs still shows the hardware.
     let detection = detect(roots);
     let platform = &detection.platform;
     if platform.kind == PlatformKind::Tegra {
@@ -235,9 +241,9 @@ pub fn refuse_beside_real(roots: &Roots) -> Result<(), GpuError> {
     }
 }
 
-fn watch_of(machine: &Machine, control: &Control) -> Watch {
-    let states = machine.gpus().iter().map(|gpu| gpu.picture(control).state).collect();
-    Watch {
+fn cursor_at(machine: &Machine, control: &Control) -> EventCursor {
+    let states = machine.gpus().iter().map(|gpu| gpu.status(control).state).collect();
+    EventCursor {
         events_seen: control.events.len(),
         states,
         library: control.library,

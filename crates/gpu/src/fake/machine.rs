@@ -1,12 +1,12 @@
-//! The fake machine: settings turned into devices with all their facts, and the control value of this moment. It answers what *is*;
-//! how an answer is spelled (our model, NVML's C structs) is the business of the driver and of the fake library.
+//! The fake machine: devices made from settings, and the present control value. The fake driver translates it to our model, the fake
+//! library to NVML's C structs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::control::ControlFile;
 use super::settings::GPUS_PER_MACHINE_MAX;
 use super::{
-    Control, GpuControl, GpuState, MigProfile, Process, Profile, Question, Settings, mig, profile, profile_names,
+    Control, GpuControl, GpuState, MigProfile, Process, Profile, QueryGroup, Settings, mig, profile, profile_names,
 };
 use crate::{
     CudaVersion, Device, DeviceKind, GpuError, Inventory, MigDevice, MigMode, PciPath, Peer, Platform, PlatformKind,
@@ -18,7 +18,7 @@ use crate::{
 pub struct Machine {
     gpus: Vec<FakeGpu>,
     inventory: Inventory,
-    /// A lock, because driver calls come from any thread and each may find the file changed.
+    /// A lock, because driver calls come from any thread and each may find a changed control file.
     live: Mutex<Live>,
 }
 
@@ -28,14 +28,14 @@ struct Live {
     file: Option<ControlFile>,
 }
 
-/// One fake GPU: what never changes about it.
+/// One fake GPU: the facts that never change.
 #[derive(Debug, Clone)]
 pub struct FakeGpu {
-    /// Its product.
+    /// Its hardware profile.
     pub profile: &'static Profile,
     /// Its facts as our model has them.
     pub device: Device,
-    /// Total memory, also where the driver does not tell.
+    /// Total memory, also if the driver does not report it.
     pub memory_mib: u64,
     /// Its partitions, in the order of `device.mig_devices`.
     pub mig: Vec<FakeMig>,
@@ -52,25 +52,25 @@ pub struct FakeMig {
     pub device: MigDevice,
 }
 
-/// What one GPU looks like right now: the control value with the idle values filled in.
+/// The present status of one GPU: the control value, with idle values for absent fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Picture {
-    /// Does it answer?
+pub struct GpuStatus {
+    /// Whether it answers.
     pub state: GpuState,
     /// Busy share.
     pub utilization_percent: u32,
-    /// Memory in use, at most all of it.
+    /// Memory in use, at most the total.
     pub memory_used_mib: u64,
     /// Temperature.
     pub temperature_celsius: u32,
     /// Power draw.
     pub power_milliwatts: u32,
-    /// The control value itself, for processes and refused questions.
+    /// The control value itself, for processes and refused queries.
     pub control: GpuControl,
 }
 
 impl Machine {
-    /// Builds the machine, or says what is wrong with the settings.
+    /// Builds the machine, or returns what is wrong with the settings.
     pub fn new(settings: &Settings) -> Result<Self, GpuError> {
         let gpus = build_gpus(settings)?;
         let inventory = build_inventory(settings, &gpus)?;
@@ -82,7 +82,7 @@ impl Machine {
         Ok(Self { gpus, inventory, live })
     }
 
-    /// All GPUs, also removed ones.
+    /// All GPUs, including removed ones.
     pub fn gpus(&self) -> &[FakeGpu] {
         &self.gpus
     }
@@ -92,7 +92,7 @@ impl Machine {
         &self.inventory
     }
 
-    /// The control value of this moment.
+    /// The present control value.
     pub fn control(&self) -> Arc<Control> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(control) = live.file.as_mut().and_then(ControlFile::poll) {
@@ -101,7 +101,7 @@ impl Machine {
         Arc::clone(&live.control)
     }
 
-    /// Changes the control value from code. A control file overrides it with its next change.
+    /// Changes the control value from code. The next change of a control file overrides it.
     pub fn change(&self, change: impl FnOnce(&mut Control)) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut live.control));
@@ -114,8 +114,8 @@ impl Machine {
 }
 
 impl FakeGpu {
-    /// What it looks like under this control value.
-    pub fn picture(&self, control: &Control) -> Picture {
+    /// Its status under this control value.
+    pub fn status(&self, control: &Control) -> GpuStatus {
         let control = control.gpu(self.device.index, &self.device.uuid);
         let utilization_percent = control.utilization_percent.unwrap_or(0).min(100);
         let process_mib: u64 = control
@@ -124,10 +124,10 @@ impl FakeGpu {
             .flatten()
             .map(|process| process.memory_mib)
             .sum();
-        // Load heats and draws in proportion, so that a person who only sets a utilization sees a plausible picture.
+        // Temperature and power follow the load, so that setting a utilization alone gives plausible values.
         let profile = self.profile;
         let watts = profile.idle_watts + (profile.limit_watts - profile.idle_watts) * utilization_percent / 100;
-        Picture {
+        GpuStatus {
             state: control.state.unwrap_or_default(),
             utilization_percent,
             memory_used_mib: control.memory_used_mib.unwrap_or(process_mib).min(self.memory_mib),
@@ -145,34 +145,34 @@ impl FakeGpu {
         self.mig.iter().position(named).or((!self.mig.is_empty()).then_some(0))
     }
 
-    /// Memory in use in one partition: its processes', or its share of a number given for the whole GPU.
-    pub fn partition_used_mib(&self, partition: usize, picture: &Picture) -> u64 {
+    /// Memory in use in one partition: that of its processes, or its proportion of a value given for the whole GPU.
+    pub fn partition_used_mib(&self, partition: usize, status: &GpuStatus) -> u64 {
         let Some(mig) = self.mig.get(partition) else { return 0 };
-        let processes = picture.control.processes.iter().flatten();
+        let processes = status.control.processes.iter().flatten();
         let here = processes.filter(|process| self.partition_of(process) == Some(partition));
-        let used_mib = match picture.control.memory_used_mib {
-            Some(_) => picture.memory_used_mib * mig.profile.memory_mib / self.memory_mib.max(1),
+        let used_mib = match status.control.memory_used_mib {
+            Some(_) => status.memory_used_mib * mig.profile.memory_mib / self.memory_mib.max(1),
             None => here.map(|process| process.memory_mib).sum(),
         };
         used_mib.min(mig.profile.memory_mib)
     }
 
-    /// Whether this question gets an answer now.
-    pub fn answers(&self, question: Question, picture: &Picture) -> bool {
-        let refused = picture
+    /// Whether this query succeeds now.
+    pub fn supports(&self, query: QueryGroup, status: &GpuStatus) -> bool {
+        let refused = status
             .control
             .not_supported
             .as_ref()
-            .is_some_and(|refused| refused.contains(&question));
-        self.profile.answers(question) && !refused
+            .is_some_and(|refused| refused.contains(&query));
+        self.profile.supports(query) && !refused
     }
 
-    /// Measurements as our model has them: on unified memory our own drivers read the machine's RAM, so memory is known.
+    /// Measurements in our model. With unified memory our own drivers read the machine's RAM, so memory is known.
     pub fn sample(&self, control: &Control) -> Sample {
-        let picture = self.picture(control);
+        let status = self.status(control);
         let uuid = self.device.uuid.clone();
         let index = self.device.index;
-        let unreachable = match picture.state {
+        let unreachable = match status.state {
             GpuState::Healthy => None,
             GpuState::Lost | GpuState::Removed => Some("GPU is lost (ERROR_GPU_IS_LOST)".to_owned()),
             GpuState::ResetRequired => Some("GPU requires reset (ERROR_RESET_REQUIRED)".to_owned()),
@@ -185,17 +185,17 @@ impl FakeGpu {
                 ..Sample::default()
             };
         }
-        let refused = picture.control.not_supported.clone().unwrap_or_default();
-        let told = |question: Question| !refused.contains(&question);
+        let refused = status.control.not_supported.clone().unwrap_or_default();
+        let supported = |query: QueryGroup| !refused.contains(&query);
         Sample {
             index,
             uuid,
-            utilization_percent: told(Question::Utilization).then_some(picture.utilization_percent),
-            memory_utilization_percent: told(Question::Utilization).then_some(picture.utilization_percent / 2),
-            memory_used_mib: told(Question::Memory).then_some(picture.memory_used_mib),
-            memory_free_mib: told(Question::Memory).then_some(self.memory_mib - picture.memory_used_mib),
-            temperature_celsius: told(Question::Temperature).then_some(picture.temperature_celsius as i32),
-            power_milliwatts: told(Question::Power).then_some(u64::from(picture.power_milliwatts)),
+            utilization_percent: supported(QueryGroup::Utilization).then_some(status.utilization_percent),
+            memory_utilization_percent: supported(QueryGroup::Utilization).then_some(status.utilization_percent / 2),
+            memory_used_mib: supported(QueryGroup::Memory).then_some(status.memory_used_mib),
+            memory_free_mib: supported(QueryGroup::Memory).then_some(self.memory_mib - status.memory_used_mib),
+            temperature_celsius: supported(QueryGroup::Temperature).then_some(status.temperature_celsius as i32),
+            power_milliwatts: supported(QueryGroup::Power).then_some(u64::from(status.power_milliwatts)),
             unreachable: None,
         }
     }
@@ -244,20 +244,22 @@ fn build_gpus(settings: &Settings) -> Result<Vec<FakeGpu>, GpuError> {
 fn build_gpu(settings: &Settings, profile: &'static Profile, index: u32, name: String, memory_mib: u64) -> FakeGpu {
     let bare = stable_uuid(&["fake", &settings.seed, "gpu", &index.to_string()]);
     let integrated = matches!(
-        profile.personality,
-        super::Personality::Nvgpu | super::Personality::Thor
+        profile.behavior,
+        super::DriverBehavior::Nvgpu | super::DriverBehavior::Thor
     );
-    let uuid = match profile.personality {
-        super::Personality::Nvgpu => bare,
-        super::Personality::Datacenter | super::Personality::Gb10 | super::Personality::Thor => format!("GPU-{bare}"),
+    let uuid = match profile.behavior {
+        super::DriverBehavior::Nvgpu => bare,
+        super::DriverBehavior::Datacenter | super::DriverBehavior::Gb10 | super::DriverBehavior::Thor => {
+            format!("GPU-{bare}")
+        }
     };
     let mut aliases = aliases_of(index, &uuid);
     if integrated {
         aliases.push("tegra".to_owned());
     }
-    // Two sockets: even a small fake machine then shows NUMA effects from five GPUs on.
+    // Two sockets with four GPUs each, so that fake machines with five GPUs or more have two NUMA nodes.
     let numa_node = if integrated { None } else { Some(index / 4 % 2) };
-    let bus = if matches!(profile.personality, super::Personality::Datacenter) {
+    let bus = if matches!(profile.behavior, super::DriverBehavior::Datacenter) {
         0x07 + 8 * (index % 16)
     } else {
         1
@@ -271,18 +273,18 @@ fn build_gpu(settings: &Settings, profile: &'static Profile, index: u32, name: S
         } else {
             DeviceKind::Discrete
         },
-        minor: profile.answers(Question::Minor).then_some(index),
+        minor: profile.supports(QueryGroup::Minor).then_some(index),
         name,
         memory_mib: Some(memory_mib),
         memory_kind: profile.memory_kind(),
         compute_capability: Some(profile.compute_capability),
         pci_bus_id: profile
-            .answers(Question::Pci)
+            .supports(QueryGroup::Pci)
             .then(|| format!("{domain:08X}:{bus:02X}:00.0")),
         numa_node,
-        board_id: profile.answers(Question::Pci).then_some(domain << 16 | bus << 8),
+        board_id: profile.supports(QueryGroup::Pci).then_some(domain << 16 | bus << 8),
         peers: Vec::new(),
-        mig_mode: profile.answers(Question::Mig).then_some(MigMode::Disabled),
+        mig_mode: profile.supports(QueryGroup::Mig).then_some(MigMode::Disabled),
         mig_devices: Vec::new(),
         uuid,
     };
@@ -302,7 +304,7 @@ fn build_gpu(settings: &Settings, profile: &'static Profile, index: u32, name: S
 fn build_mig(seed: &str, index: u32, partitions: &[(MigProfile, crate::Placement)]) -> Vec<FakeMig> {
     let mut mig: Vec<FakeMig> = Vec::with_capacity(partitions.len());
     for (position, (profile, placement)) in partitions.iter().enumerate() {
-        // Drivers number instances from a base per size: whole 0, halves 1.., quarters 3.., single slices 7...
+        // Drivers number instances from a base per size: the whole GPU 0, halves from 1, quarters from 3, single slices from 7.
         let base = match profile.shape.slices() {
             7 => 0,
             3 | 4 => 1,
@@ -334,7 +336,7 @@ fn build_mig(seed: &str, index: u32, partitions: &[(MigProfile, crate::Placement
     mig
 }
 
-/// NVSwitch joins GPUs of the same profile; PCI joins by position: pairs behind one switch, fours on one socket.
+/// Connects the GPUs: NVSwitch connects GPUs of one profile; on PCI, two neighbours share a switch and four share a socket.
 fn connect(gpus: &mut [FakeGpu]) {
     let links: Vec<(&'static str, u32)> = gpus.iter().map(|gpu| (gpu.profile.id, gpu.profile.nvlinks)).collect();
     for gpu in gpus.iter_mut() {

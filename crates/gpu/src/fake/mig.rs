@@ -1,5 +1,4 @@
-//! MIG partitions of the fake GPUs: which profiles a GPU offers and where they fit. A table and a small search; it never decides
-//! anything for real GPUs.
+//! MIG partitions of the fake GPUs: a table of profiles and a small search for placements. Real GPUs do not use it.
 
 use crate::{GpuError, MigAttributes, Placement};
 
@@ -44,7 +43,7 @@ impl MigShape {
         }
     }
 
-    /// First memory slices at which it may begin.
+    /// Memory slices at which it may begin.
     pub fn starts(self) -> &'static [u32] {
         match self {
             MigShape::One | MigShape::OneMedia => &[0, 1, 2, 3, 4, 5, 6],
@@ -55,7 +54,7 @@ impl MigShape {
         }
     }
 
-    /// How many of them fit at most.
+    /// How many fit on a GPU at most.
     pub fn count_max(self) -> u32 {
         match self {
             MigShape::One => 7,
@@ -90,7 +89,7 @@ impl MigShape {
         }
     }
 
-    /// The id the driver gives to the profile.
+    /// The driver's id of the profile.
     pub fn profile_id(self) -> u32 {
         match self {
             MigShape::Seven => 0,
@@ -107,7 +106,7 @@ impl MigShape {
 /// One profile as a GPU offers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MigProfile {
-    /// As people write it: `1g.5gb`.
+    /// Profile name: `1g.5gb`.
     pub name: &'static str,
     /// Its shape.
     pub shape: MigShape,
@@ -140,8 +139,8 @@ impl MigProfile {
     }
 }
 
-/// Finds places for `layout`. Every order of starts is tried, since a three-slice partition at the front may block what would fit
-/// with it at the back; at most seven partitions make that a small search.
+/// Finds placements for `layout`. Tries all combinations of starts, since a partition of three slices at the front may block a layout that
+/// fits with it at the back. A GPU has at most seven partitions, so the search is small.
 pub(crate) fn place(
     offered: &[MigProfile],
     layout: &[String],

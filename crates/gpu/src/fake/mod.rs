@@ -1,6 +1,6 @@
-//! Made-up GPUs: a table of hardware profiles, settings that pick from it, a control file that changes the picture while it runs,
-//! and a [`Driver`](crate::Driver) on top. The `fake-nvml` library is built on the same [`Machine`], so both tell the same story.
-//! Nothing here touches hardware, and [`FakeDriver::start`] refuses to run beside a real driver.
+//! Fake GPUs: a table of hardware profiles, settings that choose from it, a control file that changes their state at run time, and a
+//! [`Driver`](crate::Driver) on top. The `fake-nvml` library uses the same [`Machine`], so both give the same answers. No hardware is used,
+//! and [`FakeDriver::start`] refuses to run beside a real driver.
 
 mod control;
 mod driver;
@@ -11,7 +11,7 @@ mod settings;
 
 pub use control::{Control, ControlEvent, GpuControl, GpuState, LibraryFault, Process, ProcessKind};
 pub use driver::{FakeDriver, refuse_beside_real};
-pub use machine::{FakeGpu, FakeMig, Machine, Picture};
+pub use machine::{FakeGpu, FakeMig, GpuStatus, Machine};
 pub use mig::{MigProfile, MigShape};
-pub use profile::{PROFILES, Personality, Profile, Question, profile, profile_names};
+pub use profile::{DriverBehavior, PROFILES, Profile, QueryGroup, profile, profile_names};
 pub use settings::{GpuSettings, Settings};

@@ -1,5 +1,5 @@
-//! The table of fake hardware. Numbers are those the real products report; a personality says which questions the real driver
-//! refuses there, because the refusals are what breaks software on Jetsons and on GB10.
+//! The table of fake hardware. The numbers are those that the real products report. A driver behavior says which queries the real driver
+//! refuses there, because refused queries are what breaks software on Jetsons and on GB10.
 
 use super::mig::{self, MigProfile};
 use crate::{ComputeCapability, CudaVersion, MemoryKind};
@@ -7,14 +7,14 @@ use crate::{ComputeCapability, CudaVersion, MemoryKind};
 /// One product.
 #[derive(Debug)]
 pub struct Profile {
-    /// How settings name it.
+    /// Name in settings.
     pub id: &'static str,
-    /// What the driver calls it.
+    /// Product name that the driver reports.
     pub name: &'static str,
-    /// Machine it usually sits in.
+    /// Machine that usually contains it.
     pub machine: &'static str,
-    /// Which questions get an answer.
-    pub personality: Personality,
+    /// Which queries the driver supports.
+    pub behavior: DriverBehavior,
     /// Total memory. For unified memory: RAM of the usual machine.
     pub memory_mib: u64,
     /// Compute capability.
@@ -37,59 +37,63 @@ pub struct Profile {
     pub idle_celsius: u32,
     /// NVLinks per GPU, all to NVSwitch.
     pub nvlinks: u32,
-    /// Kernel driver version of its time.
+    /// A kernel driver version that supports it.
     pub driver_version: &'static str,
-    /// CUDA version of its time.
+    /// The CUDA version of that driver.
     pub cuda_version: CudaVersion,
-    /// MIG profiles it offers; empty if it knows no MIG.
+    /// MIG profiles; empty if it has no MIG.
     pub mig: &'static [MigProfile],
 }
 
 impl Profile {
-    /// Own memory, or one pool with the CPU.
+    /// Dedicated memory, or memory shared with the CPU.
     pub fn memory_kind(&self) -> MemoryKind {
-        match self.personality {
-            Personality::Datacenter => MemoryKind::Dedicated,
-            Personality::Gb10 | Personality::Nvgpu | Personality::Thor => MemoryKind::Unified,
+        match self.behavior {
+            DriverBehavior::Datacenter => MemoryKind::Dedicated,
+            DriverBehavior::Gb10 | DriverBehavior::Nvgpu | DriverBehavior::Thor => MemoryKind::Unified,
         }
     }
 
-    /// Whether the real driver answers this question on this hardware.
-    pub fn answers(&self, question: Question) -> bool {
-        match (self.personality, question) {
+    /// Whether the real driver supports this query on this hardware.
+    pub fn supports(&self, query: QueryGroup) -> bool {
+        match (self.behavior, query) {
             // Thor reports MIG as disabled, although no profile is known to be useful there.
-            (Personality::Thor, Question::Mig) => true,
-            (_, Question::Mig) => !self.mig.is_empty(),
-            (Personality::Datacenter, _) => true,
-            (Personality::Gb10, Question::Memory | Question::Fan) => false,
-            (Personality::Gb10, _) => true,
-            // nvgpu's NVML knows names, UUIDs, versions and capabilities, and nothing that moves.
-            (Personality::Nvgpu, _) => false,
-            (Personality::Thor, question) => matches!(
-                question,
-                Question::Minor | Question::Pci | Question::Utilization | Question::Processes | Question::Codec
+            (DriverBehavior::Thor, QueryGroup::Mig) => true,
+            (_, QueryGroup::Mig) => !self.mig.is_empty(),
+            (DriverBehavior::Datacenter, _) => true,
+            (DriverBehavior::Gb10, QueryGroup::Memory | QueryGroup::Fan) => false,
+            (DriverBehavior::Gb10, _) => true,
+            // nvgpu's NVML reports names, UUIDs, versions and capabilities, but no measurements.
+            (DriverBehavior::Nvgpu, _) => false,
+            (DriverBehavior::Thor, query) => matches!(
+                query,
+                QueryGroup::Minor
+                    | QueryGroup::Pci
+                    | QueryGroup::Utilization
+                    | QueryGroup::Processes
+                    | QueryGroup::Codec
             ),
         }
     }
 }
 
-/// How a kind of driver behaves.
+/// Which queries a kind of driver supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Personality {
-    /// A PCI card under the ordinary driver: everything works.
+pub enum DriverBehavior {
+    /// A PCI card under NVIDIA's standard driver: all queries work.
     Datacenter,
-    /// DGX Spark: ordinary driver, memory not reported.
+    /// DGX Spark: standard driver, memory not reported.
     Gb10,
-    /// Orin under `nvgpu`: bare UUID, nearly nothing else.
+    /// Orin under `nvgpu`: a UUID without prefix, and few other facts.
     Nvgpu,
-    /// Thor under the open kernel modules: much works, memory, temperature and power do not.
+    /// Thor under the open kernel modules: all but memory, temperature, power and some others.
     Thor,
 }
 
 /// Groups of NVML calls that succeed or fail together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Question {
+pub enum QueryGroup {
     /// N of `/dev/nvidiaN`.
     Minor,
     /// PCI address.
@@ -139,12 +143,12 @@ const fn cuda(major: u32, minor: u32) -> CudaVersion {
     CudaVersion { major, minor }
 }
 
-/// A plain datacenter card; the table below says what differs.
+/// Defaults of a datacenter card; the table below overrides them.
 const CARD: Profile = Profile {
     id: "",
     name: "",
     machine: "Generic GPU Server",
-    personality: Personality::Datacenter,
+    behavior: DriverBehavior::Datacenter,
     memory_mib: 0,
     compute_capability: cc(8, 0),
     pci_device_id: 0,
@@ -292,7 +296,7 @@ pub static PROFILES: &[Profile] = &[
         id: "orin-nano",
         name: "Orin (nvgpu)",
         machine: "NVIDIA Jetson Orin Nano Developer Kit",
-        personality: Personality::Nvgpu,
+        behavior: DriverBehavior::Nvgpu,
         memory_mib: 7_619,
         compute_capability: cc(8, 7),
         brand: 0,
@@ -305,7 +309,7 @@ pub static PROFILES: &[Profile] = &[
         id: "orin-agx",
         name: "Orin (nvgpu)",
         machine: "NVIDIA Jetson AGX Orin Developer Kit",
-        personality: Personality::Nvgpu,
+        behavior: DriverBehavior::Nvgpu,
         memory_mib: 62_834,
         compute_capability: cc(8, 7),
         brand: 0,
@@ -318,7 +322,7 @@ pub static PROFILES: &[Profile] = &[
         id: "thor",
         name: "NVIDIA Thor",
         machine: "NVIDIA Jetson AGX Thor Developer Kit",
-        personality: Personality::Thor,
+        behavior: DriverBehavior::Thor,
         memory_mib: 125_747,
         compute_capability: cc(11, 0),
         pci_device_id: 0x2b00,
@@ -333,7 +337,7 @@ pub static PROFILES: &[Profile] = &[
         id: "gb10",
         name: "NVIDIA GB10",
         machine: "NVIDIA_DGX_Spark",
-        personality: Personality::Gb10,
+        behavior: DriverBehavior::Gb10,
         memory_mib: 124_610,
         compute_capability: cc(12, 1),
         pci_device_id: 0x2e12,
@@ -366,7 +370,7 @@ mod tests {
                 profile.id
             );
             assert!(
-                profile.personality == Personality::Nvgpu || profile.pci_device_id != 0,
+                profile.behavior == DriverBehavior::Nvgpu || profile.pci_device_id != 0,
                 "{}",
                 profile.id
             );

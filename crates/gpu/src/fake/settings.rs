@@ -1,5 +1,5 @@
-//! What the fake machine is made of: from a flag (`a100-40:2,t4`) or a YAML file. Parsing and checking only; it never reads
-//! hardware, and a wrong setting is refused with the list of right ones.
+//! Settings of the fake machine, from a flag (`a100-40:2,t4`) or a YAML file. Parses and checks only; a wrong setting is refused with the
+//! list of valid ones.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use super::{Control, profile_names};
 use crate::GpuError;
 
-/// Most fake GPUs on one machine. Real machines end at 16; more would only be a typing mistake.
+/// Upper bound on fake GPUs of one machine. Real machines have at most 16; more is a typing mistake.
 pub(crate) const GPUS_PER_MACHINE_MAX: u32 = 64;
 
 /// Settings of the fake driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Settings {
-    /// What UUIDs and serial numbers are derived from: use the node's name, so that they are unique in a cluster and stable.
+    /// Seed of UUIDs and serial numbers. Use the node's name, so that they are stable and unique in a cluster.
     pub seed: String,
     /// GPUs, in order of their indices.
     pub gpus: Vec<GpuSettings>,
@@ -26,13 +26,13 @@ pub struct Settings {
     pub driver_version: Option<String>,
     /// CUDA version (`12.6`) instead of the profile's.
     pub cuda_version: Option<String>,
-    /// File that is read again and again; what it says replaces `control`.
+    /// Control file, which is polled; its content replaces `control`.
     pub control_file: Option<PathBuf>,
-    /// Faults and loads from the start.
+    /// Faults and loads at the start.
     pub control: Control,
 }
 
-/// Some equal GPUs.
+/// A number of equal GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuSettings {
@@ -71,7 +71,7 @@ impl Settings {
         }
     }
 
-    /// The same with UUIDs derived from `seed`.
+    /// Sets the seed of UUIDs.
     pub fn seeded(self, seed: &str) -> Self {
         Self {
             seed: seed.to_owned(),
@@ -79,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// The same with faults and loads: a control file's path, or its content as a YAML map in braces (`{gpus: {0: {state: lost}}}`).
+    /// Sets faults and loads: the path of a control file, or its content as a YAML map in braces (`{gpus: {0: {state: lost}}}`).
     pub fn controlled(mut self, control: &str) -> Result<Self, GpuError> {
         if !control.trim_start().starts_with('{') {
             self.control_file = Some(PathBuf::from(control));

@@ -1,5 +1,5 @@
-//! Reads what we need of a shared library's ELF headers: machine, SONAME and what it needs. Little-endian ELF only, which is
-//! all NVIDIA ships. It reads a few hundred bytes at known offsets, never the whole file (libcuda has tens of megabytes).
+//! Reads machine, SONAME and needed libraries from the ELF headers of a shared library. Little-endian ELF only, since NVIDIA ships no
+//! other. It reads a few hundred bytes at known offsets, never the whole file (libcuda has tens of megabytes).
 
 use std::fs::File;
 use std::io;
@@ -22,23 +22,23 @@ pub(super) const DT_SYMTAB: u64 = 6;
 pub(super) const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
 
-/// What a shared library says about itself.
+/// Facts from the headers of a shared library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
     /// CPU and word size.
     pub machine: Machine,
-    /// The name it wants to be found under.
+    /// SONAME.
     pub soname: Option<String>,
-    /// The libraries the linker must load with it.
+    /// Names of the libraries that the linker loads with it.
     pub needed: Vec<String>,
 }
 
-/// Reads the headers of the file at `path`. `Ok(None)`: it is no ELF file of a machine we know.
+/// Reads the headers of the file at `path`. `Ok(None)`: it is no ELF file of a known machine.
 pub fn read(path: &Path) -> io::Result<Option<Elf>> {
     parse(&File::open(path)?)
 }
 
-/// Like [`read`], of a file's bytes.
+/// Like [`read`], for a file's bytes.
 pub fn read_bytes(bytes: &[u8]) -> io::Result<Option<Elf>> {
     parse(bytes)
 }
@@ -78,7 +78,7 @@ pub(super) struct Class {
     wide: bool,
 }
 
-/// `None`: no ELF file of a machine we know.
+/// `None`: no ELF file of a known machine.
 pub(super) fn class(file: &(impl Source + ?Sized)) -> io::Result<Option<Class>> {
     let Some(ident) = file.bytes(0, 20)? else {
         return Ok(None);
@@ -119,7 +119,7 @@ pub(super) fn dynamic(
     Ok(Some(entries))
 }
 
-/// A file, or its bytes. `None` means that the range lies outside.
+/// A file, or its bytes. Methods return `None` for a range outside of it.
 pub(super) trait Source {
     /// How many bytes there are.
     fn length(&self) -> io::Result<u64>;
@@ -196,7 +196,7 @@ pub(super) struct HeaderTable {
     entry_bytes: u64,
 }
 
-/// If the ELF header itself is cut off, the table is empty and ends where the header would.
+/// If the ELF header itself is truncated, the table is empty and ends at the header's end.
 pub(super) fn header_table(file: &(impl Source + ?Sized), class: Class) -> io::Result<HeaderTable> {
     let header_bytes = if class.wide { 64 } else { 52 };
     let Some(header) = file.bytes(0, header_bytes)? else {
@@ -218,7 +218,7 @@ pub(super) fn header_table(file: &(impl Source + ?Sized), class: Class) -> io::R
     })
 }
 
-/// The program header table. `None`: it lies outside of the file, or makes no sense.
+/// The program header table. `None`: it is outside of the file, or corrupt.
 pub(super) fn segments(file: &(impl Source + ?Sized), class: Class) -> io::Result<Option<Vec<Segment>>> {
     let wide = class.wide;
     let table = header_table(file, class)?;
@@ -251,7 +251,7 @@ pub(super) fn segments(file: &(impl Source + ?Sized), class: Class) -> io::Resul
     Ok(Some(bytes.chunks_exact(table.entry_bytes as usize).map(read).collect()))
 }
 
-/// Where in the file the byte of this memory address is.
+/// File offset of a memory address.
 pub(super) fn offset_of(segments: &[Segment], address: u64) -> Option<u64> {
     segments
         .iter()
@@ -260,7 +260,7 @@ pub(super) fn offset_of(segments: &[Segment], address: u64) -> Option<u64> {
         .and_then(|segment| segment.offset.checked_add(address - segment.address))
 }
 
-/// Little-endian number of `length` bytes; the caller has checked that they are there.
+/// Little-endian number of `length` bytes; the caller has checked the range.
 fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     bytes[at..at + length]
         .iter()

@@ -1,5 +1,5 @@
-//! Whether the linker can load a shared library without the process dying of it. It compares the headers with the length of the file;
-//! wrong content within the right length is not noticed, apart from the tables that the linker reads before it runs any code.
+//! Checks whether the linker can load a shared library without killing the process. It compares the headers with the length of the file and
+//! checks the tables that the linker reads before it runs any code; other wrong content is not noticed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -10,32 +10,32 @@ use super::Machine;
 use super::elf::{self, DT_STRSZ, DT_STRTAB, DT_SYMTAB, PT_LOAD, Segment, Source, offset_of};
 use super::search::Search;
 
-/// A library has fewer dependencies than this; what is beyond is not checked.
+/// Upper bound on checked dependencies of a library; no real library has more.
 const DEPENDENCIES_MAX: usize = 256;
 
 /// Why a file must not be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
-    /// Another kind of file, or a machine that we do not know.
+    /// No ELF file, or one for an unknown machine.
     #[error("it is no shared library of a known machine")]
     NotElf,
     /// For another CPU than this process.
     #[error("it is built for {}, and this program for {}", found.triplet(), wanted.triplet())]
     OtherMachine {
-        /// The library's.
+        /// CPU of the library.
         found: Machine,
-        /// This process's.
+        /// CPU of this process.
         wanted: Machine,
     },
-    /// The headers name bytes that the file does not have.
+    /// The file is shorter than its headers say.
     #[error("it is cut off (its headers need {needed} bytes, and the file has {length})")]
     CutOff {
-        /// Where the last part ends that the linker would map.
+        /// End of the last part that the linker would map.
         needed: u64,
         /// The file's length.
         length: u64,
     },
-    /// The tables that the linker goes by are missing or lie outside of what it maps.
+    /// The tables that the linker reads are missing or outside of the mapped parts.
     #[error("its headers are damaged: {0}")]
     Damaged(&'static str),
     /// It can't be read.
@@ -58,8 +58,8 @@ pub struct DefectiveFile {
     pub defect: Defect,
 }
 
-/// Checks a library for this process and every library that the linker would load with it, as far as `search` finds them. A dependency
-/// that is not found is left to the linker, which says so without harm.
+/// Checks a library for this process and all its dependencies that `search` finds. For a dependency that is not found, the linker returns
+/// an error and does no harm.
 pub fn check_loadable(library: &Path, search: &Search) -> Result<(), DefectiveFile> {
     let mut seen = BTreeSet::from([library.to_owned()]);
     let mut queue = VecDeque::from([library.to_owned()]);
@@ -81,12 +81,12 @@ pub fn check_loadable(library: &Path, search: &Search) -> Result<(), DefectiveFi
     Ok(())
 }
 
-/// Checks one file of any machine that we know.
+/// Checks one file of any known machine.
 pub fn check_file(path: &Path) -> Result<(), Defect> {
     check(&File::open(path)?, None)
 }
 
-/// Like [`check_file`], of a file's bytes.
+/// Like [`check_file`], for a file's bytes.
 pub fn check_bytes(bytes: &[u8]) -> Result<(), Defect> {
     check(bytes, None)
 }

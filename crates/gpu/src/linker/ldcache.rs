@@ -1,26 +1,26 @@
-//! Reads glibc's `/etc/ld.so.cache`: which shared libraries the host's linker knows, and where they are.
-//! Works on bytes only; it never opens a file, and never trusts an offset it has not checked.
+//! Parses glibc's `/etc/ld.so.cache`: names and paths of the shared libraries that the host's linker knows. Works on bytes; never opens a
+//! file, and checks every offset.
 
 use super::Machine;
 
-/// Magic of the format that glibc dropped in 2.2 but still writes in front when asked to.
+/// Magic of the format before glibc 2.2, which ldconfig can still write in front of the current one.
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0\0";
 const OLD_ENTRY_BYTES: usize = 12;
-/// Magic and version of the format in use since glibc 2.2.
+/// Magic and version of the format since glibc 2.2.
 const NEW_MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const NEW_HEADER_BYTES: usize = 48;
 const NEW_ENTRY_BYTES: usize = 24;
 /// Longest name or path we accept; longer is corruption, not a file name (`PATH_MAX`).
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// One library the linker knows.
+/// One library in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The name programs ask for, mostly a SONAME: `libcuda.so.1`.
+    /// The name that programs ask for, mostly a SONAME: `libcuda.so.1`.
     pub name: String,
     /// Absolute path on the host, often a symbolic link.
     pub path: String,
-    /// Which CPU it is for.
+    /// CPU of the library.
     pub machine: Machine,
 }
 

@@ -1,12 +1,12 @@
-//! Which file the dynamic linker takes for a name: `LD_LIBRARY_PATH`, its cache, its default directories, in this order (ld.so(8)). Paths
-//! that a library names in its own headers (RUNPATH) are not known here.
+//! The file that the dynamic linker loads for a name: it searches `LD_LIBRARY_PATH`, its cache and its default directories, in this order
+//! (ld.so(8)). RUNPATH entries of libraries are not considered.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::{Machine, elf, ldcache};
 
-/// The places, in order.
+/// The searched directories and the cache, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     before_cache: Vec<PathBuf>,
@@ -15,12 +15,12 @@ pub struct Search {
 }
 
 impl Search {
-    /// What the linker of this process goes by.
+    /// The search of this process's linker.
     pub fn of_this_process() -> Self {
         let variable = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
         let triplet = Machine::here().triplet();
         Self {
-            // Without an entry it is no list of one empty entry, which would be the working directory.
+            // An empty variable has no entry; an empty entry would mean the working directory.
             before_cache: match variable.is_empty() {
                 true => Vec::new(),
                 false => std::env::split_paths(&variable).collect(),
@@ -42,7 +42,7 @@ impl Search {
         }
     }
 
-    /// These directories alone.
+    /// A search of these directories only.
     pub fn of_directories(directories: Vec<PathBuf>) -> Self {
         Self {
             before_cache: directories,
@@ -50,7 +50,7 @@ impl Search {
         }
     }
 
-    /// The file that the linker would load for a name without a slash. Files of other machines are passed over, as the linker does.
+    /// The file that the linker loads for a name without a slash. Like the linker, it skips files of other machines.
     pub fn find(&self, name: &str) -> Option<PathBuf> {
         let cached = self.cache.iter().filter(|entry| entry.name == name);
         let cached = cached.map(|entry| PathBuf::from(&entry.path));
@@ -68,7 +68,7 @@ impl Search {
 fn is_for_this_machine(path: &std::path::Path) -> bool {
     match elf::read(path) {
         Ok(Some(elf)) => elf.machine == Machine::here(),
-        // The linker opens it and gives up on it.
+        // The linker stops at such a file with an error.
         Ok(None) => true,
         Err(_) => false,
     }

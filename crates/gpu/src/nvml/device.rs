@@ -1,5 +1,5 @@
-//! One NVML device in our words. Every question is optional: a refusal costs that fact and is remembered for a note; only trouble with
-//! the device itself (lost, reset required) or with the driver ends the interview.
+//! Queries one NVML device. Every query is optional: a query that NVML refuses costs that fact and is listed in a note. Only an error of
+//! the device itself (lost, reset required) or of the driver ends the queries.
 
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
@@ -10,25 +10,25 @@ use super::{mig, raw};
 use crate::platform::MachineMemory;
 use crate::tegra::is_integrated_name;
 use crate::{
-    ComputeCapability, Device, DeviceKind, MemoryKind, MigMode, OpenOptions, Sample, aliases_of, stable_uuid,
-    sysfs_bus_id,
+    ComputeCapability, Device, DeviceKind, MemoryKind, MigDevice, MigMode, OpenOptions, Sample, aliases_of,
+    stable_uuid, sysfs_bus_id,
 };
 
 const MIB: u64 = 1 << 20;
 
-/// The result of asking one device for its facts.
-pub(super) struct Interview {
+/// The facts about one device.
+pub(super) struct QueriedDevice {
     pub(super) device: Device,
-    /// What it would not tell.
+    /// The facts that NVML refused.
     pub(super) refused: Vec<&'static str>,
 }
 
-/// Collects refusals; passes trouble on.
-struct Asking {
+/// Records refused queries; returns other errors.
+struct OptionalQueries {
     refused: Vec<&'static str>,
 }
 
-impl Asking {
+impl OptionalQueries {
     fn optional<T>(&mut self, what: &'static str, answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
         match answer {
             Ok(value) => Ok(Some(value)),
@@ -41,31 +41,25 @@ impl Asking {
     }
 }
 
-/// All facts of one device.
-pub(super) fn interview(
+/// Queries all facts of one device.
+pub(super) fn query_device(
     nvml: &Nvml,
     index: u32,
     device: &NvmlDevice<'_>,
     options: &OpenOptions,
-) -> Result<Interview, NvmlError> {
-    let mut asking = Asking { refused: Vec::new() };
-    let name = asking
+) -> Result<QueriedDevice, NvmlError> {
+    let mut queries = OptionalQueries { refused: Vec::new() };
+    let name = queries
         .optional("its name", device.name())?
         .unwrap_or_else(|| "NVIDIA GPU".to_owned());
-    let told_uuid = asking.optional("its UUID", device.uuid())?;
-    let uuid = told_uuid.unwrap_or_else(|| format!("GPU-{}", stable_uuid(&["nvml", &name, &index.to_string()])));
-    let capability = asking.optional("its compute capability", device.cuda_compute_capability())?;
-    let compute_capability = capability.and_then(|cc| {
-        Some(ComputeCapability {
-            major: cc.major.try_into().ok()?,
-            minor: cc.minor.try_into().ok()?,
-        })
-    });
-    let minor = asking.optional("its minor number", device.minor_number())?;
-    let pci_bus_id = asking
+    let reported_uuid = queries.optional("its UUID", device.uuid())?;
+    let uuid = reported_uuid.unwrap_or_else(|| format!("GPU-{}", stable_uuid(&["nvml", &name, &index.to_string()])));
+    let compute_capability = query_capability(&mut queries, device)?;
+    let minor = queries.optional("its minor number", device.minor_number())?;
+    let pci_bus_id = queries
         .optional("its PCI address", device.pci_info())?
         .map(|pci| pci.bus_id);
-    let memory_bytes = asking
+    let memory_bytes = queries
         .optional("its memory", total_bytes(nvml, device))?
         .filter(|bytes| *bytes > 0);
     let unified = memory_bytes.is_none() && is_unified(&name, compute_capability);
@@ -74,21 +68,8 @@ pub(super) fn interview(
         None if unified => unified_mib(options),
         None => None,
     };
-    let board_id = asking.optional("its board", device.board_id())?;
-    let mig_mode = asking.optional("its MIG mode", device.mig_mode())?;
-    let mig_mode = mig_mode.map(|mode| {
-        if mode.current == 1 {
-            MigMode::Enabled
-        } else {
-            MigMode::Disabled
-        }
-    });
-    let mig_devices = match mig_mode {
-        Some(MigMode::Enabled) => asking
-            .optional("its MIG devices", mig::mig_devices(nvml, device, memory_mib))?
-            .unwrap_or_default(),
-        Some(MigMode::Disabled) | None => Vec::new(),
-    };
+    let board_id = queries.optional("its board", device.board_id())?;
+    let (mig_mode, mig_devices) = query_mig(&mut queries, nvml, device, memory_mib)?;
     let numa_node = numa_node(options, pci_bus_id.as_deref(), device);
     let kind = if is_integrated_name(&name) {
         DeviceKind::Integrated
@@ -116,13 +97,50 @@ pub(super) fn interview(
         mig_mode,
         mig_devices,
     };
-    Ok(Interview {
+    Ok(QueriedDevice {
         device,
-        refused: asking.refused,
+        refused: queries.refused,
     })
 }
 
-/// All measurements of one device. Trouble is part of the answer.
+fn query_capability(
+    queries: &mut OptionalQueries,
+    device: &NvmlDevice<'_>,
+) -> Result<Option<ComputeCapability>, NvmlError> {
+    let capability = queries.optional("its compute capability", device.cuda_compute_capability())?;
+    Ok(capability.and_then(|cc| {
+        Some(ComputeCapability {
+            major: cc.major.try_into().ok()?,
+            minor: cc.minor.try_into().ok()?,
+        })
+    }))
+}
+
+/// MIG mode, and the MIG devices if it is enabled.
+fn query_mig(
+    queries: &mut OptionalQueries,
+    nvml: &Nvml,
+    device: &NvmlDevice<'_>,
+    memory_mib: Option<u64>,
+) -> Result<(Option<MigMode>, Vec<MigDevice>), NvmlError> {
+    let mode = queries.optional("its MIG mode", device.mig_mode())?;
+    let mode = mode.map(|mode| {
+        if mode.current == 1 {
+            MigMode::Enabled
+        } else {
+            MigMode::Disabled
+        }
+    });
+    let devices = match mode {
+        Some(MigMode::Enabled) => queries
+            .optional("its MIG devices", mig::mig_devices(nvml, device, memory_mib))?
+            .unwrap_or_default(),
+        Some(MigMode::Disabled) | None => Vec::new(),
+    };
+    Ok((mode, devices))
+}
+
+/// All measurements of one device. If the device does not answer, the sample says so.
 pub(super) fn sample(nvml: &Nvml, known: &Device, device: &NvmlDevice<'_>, options: &OpenOptions) -> Sample {
     let identity = Sample {
         index: known.index,
@@ -130,13 +148,13 @@ pub(super) fn sample(nvml: &Nvml, known: &Device, device: &NvmlDevice<'_>, optio
         ..Sample::default()
     };
     let measure = || -> Result<Sample, NvmlError> {
-        let mut asking = Asking { refused: Vec::new() };
-        let utilization = asking.optional("", device.utilization_rates())?;
-        let temperature = asking.optional("", device.temperature(TemperatureSensor::Gpu))?;
-        let power = asking.optional("", device.power_usage())?;
+        let mut queries = OptionalQueries { refused: Vec::new() };
+        let utilization = queries.optional("", device.utilization_rates())?;
+        let temperature = queries.optional("", device.temperature(TemperatureSensor::Gpu))?;
+        let power = queries.optional("", device.power_usage())?;
         let (used_mib, free_mib) = match known.memory_kind {
             MemoryKind::Dedicated => {
-                let bytes = asking.optional("", memory_bytes(nvml, device))?;
+                let bytes = queries.optional("", memory_bytes(nvml, device))?;
                 (
                     bytes.as_ref().map(|bytes| bytes.used / MIB),
                     bytes.as_ref().map(|bytes| bytes.free / MIB),
@@ -169,7 +187,7 @@ pub(super) fn sample(nvml: &Nvml, known: &Device, device: &NvmlDevice<'_>, optio
     })
 }
 
-/// Whether the device answers at all. Identity calls are answered from NVML's cache, so live values are asked for.
+/// Whether the device answers. NVML answers identity calls from its cache, so the probe queries live values.
 pub(super) fn probe(nvml: &Nvml, device: &NvmlDevice<'_>) -> Result<(), NvmlError> {
     for answer in [
         memory_bytes(nvml, device).map(drop),
@@ -189,7 +207,7 @@ fn total_bytes(nvml: &Nvml, device: &NvmlDevice<'_>) -> Result<u64, NvmlError> {
     memory_bytes(nvml, device).map(|bytes| bytes.total)
 }
 
-/// The new call, or the old one where the driver lacks the new.
+/// The current memory call, or the old one if the driver lacks it.
 fn memory_bytes(nvml: &Nvml, device: &NvmlDevice<'_>) -> Result<raw::MemoryBytes, NvmlError> {
     match device.memory_info() {
         Ok(memory) => Ok(raw::MemoryBytes {
@@ -204,8 +222,8 @@ fn memory_bytes(nvml: &Nvml, device: &NvmlDevice<'_>) -> Result<raw::MemoryBytes
     }
 }
 
-/// Devices known to share the machine's RAM. Memory that merely could not be read must not be mistaken for that: a lost card would
-/// become as big as the machine.
+/// Devices that are known to share the machine's RAM. Unreadable memory alone is not enough: a lost card would get the size of the
+/// machine's RAM.
 fn is_unified(name: &str, capability: Option<ComputeCapability>) -> bool {
     let by_capability =
         capability.is_some_and(|cc| matches!((cc.major, cc.minor), (7, 2) | (8, 7) | (11, _) | (12, 1)));
@@ -217,7 +235,7 @@ fn unified_mib(options: &OpenOptions) -> Option<u64> {
     Some(options.memory_reserve.usable_mib(memory.total_mib))
 }
 
-/// sysfs knows the node for every PCI device; NVML only on some.
+/// The NUMA node from sysfs, which has it for every PCI device, or from NVML, which has it for some.
 fn numa_node(options: &OpenOptions, bus_id: Option<&str>, device: &NvmlDevice<'_>) -> Option<u32> {
     let from_sysfs = bus_id.and_then(|bus_id| {
         let path = options
@@ -228,6 +246,6 @@ fn numa_node(options: &OpenOptions, bus_id: Option<&str>, device: &NvmlDevice<'_
             .join("numa_node");
         crate::platform::read_trimmed(&path)?.parse::<u32>().ok()
     });
-    // Where there is one node or none, NVML answers with a number that means "unknown".
+    // On machines with at most one NUMA node NVML returns a huge number that means "unknown".
     from_sysfs.or_else(|| device.numa_node_id().ok().filter(|node| *node < 1024))
 }

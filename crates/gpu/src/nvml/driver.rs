@@ -1,5 +1,5 @@
-//! [`Driver`] over NVML. Holds the library while it works, lets go of it when the driver is gone, and takes it up again by itself.
-//! A device that stops answering keeps its place in the inventory with the facts known from before.
+//! [`Driver`] over NVML. Keeps the library open while it works, closes it when the driver is gone, and opens it again by itself. A device
+//! that stops answering stays in the inventory with its last known facts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,32 +8,33 @@ use std::time::Duration;
 use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::error::NvmlError;
 
-use super::device::{interview, probe, sample};
+use super::device::{probe, query_device, sample};
 use super::errors::{gpu_error, is_driver_gone, is_refusal};
 use super::library::Library;
-use super::peers::{Place, peers};
-use super::watch::Watch;
+use super::peers::{GpuLocation, peers};
+use super::watch::EventWatcher;
 use crate::platform::Detection;
 use crate::{
     CudaVersion, Device, Driver, DriverKind, GpuError, HealthEvent, Inventory, OpenOptions, Peer, Platform,
-    PlatformKind, Sample, noise,
+    PlatformKind, Sample, stderr_capture,
 };
 
-/// Lines of library noise kept. A library that prints more is repeating itself with other addresses in it.
-const NOISE_MAX: usize = 20;
-/// After so many silent calls stderr is left alone: a child process started meanwhile would inherit the diverted one.
-const QUIET_ENOUGH: u32 = 20;
-/// Devices that drive a display of a workstation and must never be handed out.
+/// Upper bound on kept lines of the library's stderr. A library that prints more repeats itself with other addresses.
+const STDERR_LINES_MAX: usize = 20;
+/// After this many calls without output, stderr is no longer captured: a child process started meanwhile would inherit the redirected
+/// stderr.
+const QUIET_CALLS_MAX: u32 = 20;
+/// Names of devices that drive a workstation's display and must never be offered.
 const DISPLAY_ONLY: [&str; 2] = ["DGX Display", "NVIDIA DGX Display"];
 
 /// The NVML driver.
 #[derive(Debug)]
 pub struct NvmlDriver {
     shared: Arc<Shared>,
-    watch: Mutex<Option<Watch>>,
+    watch: Mutex<Option<EventWatcher>>,
 }
 
-/// What the driver and its watching thread have in common.
+/// State that the driver and its event thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     options: OpenOptions,
@@ -47,18 +48,18 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct State {
     library: Option<Arc<Library>>,
-    /// The devices as last seen, so that one that falls silent keeps its facts.
+    /// The devices as last listed, so that a device that stops answering keeps its facts.
     known: Vec<Device>,
-    /// Peers by the UUIDs they were asked for.
+    /// Cache: the UUIDs of the devices, and their peers.
     peers: Option<(Vec<String>, Vec<Vec<Peer>>)>,
-    /// What the library printed, each line once.
-    noise: BTreeSet<String>,
-    /// Calls in a row during which it printed nothing.
+    /// Lines that the library printed to stderr, each once.
+    stderr_lines: BTreeSet<String>,
+    /// Calls in a row without output.
     quiet_calls: u32,
 }
 
 impl NvmlDriver {
-    /// Opens nothing yet: the first question does.
+    /// Opens nothing; the first call opens the library.
     pub fn new(options: OpenOptions, detection: Detection) -> Self {
         let platform = detection.platform.clone();
         let shared = Shared {
@@ -74,7 +75,7 @@ impl NvmlDriver {
         }
     }
 
-    /// The same driver on a machine that turned out to be of another kind. The library stays open.
+    /// The same driver with a corrected platform. The library stays open.
     pub(crate) fn with_platform(self, platform: Platform) -> Self {
         let options = self.shared.options.clone();
         let detection = Detection {
@@ -87,9 +88,9 @@ impl NvmlDriver {
         driver
     }
 
-    /// What the library printed so far, as notes.
-    pub(crate) fn noise(&self) -> Vec<String> {
-        self.shared.noise()
+    /// The library's stderr output so far, as notes.
+    pub(crate) fn stderr_notes(&self) -> Vec<String> {
+        self.shared.stderr_notes()
     }
 }
 
@@ -98,52 +99,53 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The open library, or one opened now. Opening has its own lock, so that the state is never held while the library talks.
+    /// The open library; opens it if needed. Opening has its own lock, so that the state's lock is never held during a library call.
     pub(super) fn library(&self) -> Result<Arc<Library>, GpuError> {
         let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = &self.lock().library {
             return Ok(Arc::clone(library));
         }
-        let library = Arc::new(self.quietly(|| Library::open(&self.options, &self.platform))?);
+        let library = Arc::new(self.capturing_stderr(|| Library::open(&self.options, &self.platform))?);
         let mut state = self.lock();
         state.library = Some(Arc::clone(&library));
         state.peers = None;
         Ok(library)
     }
 
-    /// Runs calls into the library; what it prints meanwhile becomes notes. stderr belongs to the whole process, so it is taken away only
-    /// where the noise is known to be, and no longer once the library has proved quiet. Never nested, never around a call that waits.
-    pub(super) fn quietly<T>(&self, calls: impl FnOnce() -> T) -> T {
-        if self.platform.kind != PlatformKind::Tegra || self.lock().quiet_calls >= QUIET_ENOUGH {
+    /// Runs calls into the library and turns its stderr output into notes. stderr belongs to the whole process, so it is captured only on
+    /// Tegra, whose libraries print, and no longer after `QUIET_CALLS_MAX` calls without output. Never nested, and never around a call that
+    /// waits.
+    pub(super) fn capturing_stderr<T>(&self, calls: impl FnOnce() -> T) -> T {
+        if self.platform.kind != PlatformKind::Tegra || self.lock().quiet_calls >= QUIET_CALLS_MAX {
             return calls();
         }
-        let (result, lines) = noise::capture(calls);
+        let (result, lines) = stderr_capture::capture(calls);
         let mut state = self.lock();
         state.quiet_calls = if lines.is_empty() { state.quiet_calls + 1 } else { 0 };
-        let room = NOISE_MAX.saturating_sub(state.noise.len());
-        state.noise.extend(lines.into_iter().take(room));
+        let room = STDERR_LINES_MAX.saturating_sub(state.stderr_lines.len());
+        state.stderr_lines.extend(lines.into_iter().take(room));
         result
     }
 
-    fn noise(&self) -> Vec<String> {
+    fn stderr_notes(&self) -> Vec<String> {
         self.lock()
-            .noise
+            .stderr_lines
             .iter()
             .map(|line| format!("the driver library printed: {line}"))
             .collect()
     }
 
-    /// Lets go of the library, so that the next question opens it again: after a driver upgrade that is a new file.
-    pub(super) fn let_go(&self) {
+    /// Closes the library, so that the next call opens it again: after a driver upgrade it is a new file.
+    pub(super) fn close_library(&self) {
         let mut state = self.lock();
         state.library = None;
         state.peers = None;
         state.quiet_calls = 0;
     }
 
-    /// The same, if nobody else has opened another one meanwhile. NVML forgets what it knows only when its last user has let go, so
-    /// nobody may open it in between.
-    pub(super) fn let_go_of(&self, library: Arc<Library>) {
+    /// Closes the library unless another thread has opened a new one meanwhile. NVML drops its cached state only when its last user closes
+    /// it, so the lock keeps other threads from opening it in between.
+    pub(super) fn close_if_current(&self, library: Arc<Library>) {
         let _only_one = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self
             .lock()
@@ -151,9 +153,9 @@ impl Shared {
             .as_ref()
             .is_some_and(|current| Arc::ptr_eq(current, &library));
         if current {
-            self.let_go();
+            self.close_library();
         }
-        // Ours may be the last one, and has to go before the lock does.
+        // This may be the last reference, and it has to be dropped before the lock is released.
         drop(library);
     }
 
@@ -163,15 +165,15 @@ impl Shared {
 
     fn failed(&self, attempt: &str, error: NvmlError) -> GpuError {
         if is_driver_gone(&error) {
-            self.let_go();
+            self.close_library();
         }
         gpu_error(attempt, error)
     }
 
     pub(super) fn inventory(&self) -> Result<Inventory, GpuError> {
         let library = self.library()?;
-        let mut inventory = self.quietly(|| self.describe(&library))?;
-        inventory.notes.extend(self.noise());
+        let mut inventory = self.capturing_stderr(|| self.describe(&library))?;
+        inventory.notes.extend(self.stderr_notes());
         Ok(inventory)
     }
 
@@ -185,28 +187,28 @@ impl Shared {
         let mut devices = Vec::with_capacity(count as usize);
         let mut handles = Vec::with_capacity(count as usize);
         for index in 0..count {
-            let asked = nvml.device_by_index(index).and_then(|handle| {
-                let told = interview(nvml, index, &handle, &self.options)?;
-                Ok((handle, told))
+            let result = nvml.device_by_index(index).and_then(|handle| {
+                let queried = query_device(nvml, index, &handle, &self.options)?;
+                Ok((handle, queried))
             });
-            match asked {
-                Ok((_, told)) if DISPLAY_ONLY.contains(&told.device.name.as_str()) => {}
-                Ok((handle, told)) => {
-                    if !told.refused.is_empty() {
-                        let refused = told.refused.join(", ");
+            match result {
+                Ok((_, queried)) if DISPLAY_ONLY.contains(&queried.device.name.as_str()) => {}
+                Ok((handle, queried)) => {
+                    if !queried.refused.is_empty() {
+                        let refused = queried.refused.join(", ");
                         notes.push(format!(
                             "NVML does not tell of GPU {index} ({}): {refused}",
-                            told.device.name
+                            queried.device.name
                         ));
                     }
-                    devices.push(told.device);
+                    devices.push(queried.device);
                     handles.push(handle);
                 }
                 Err(error) if is_driver_gone(&error) => return Err(self.failed("describing the GPUs", error)),
                 Err(error) => {
                     let error = gpu_error(format!("describing GPU {index}"), error);
                     notes.push(error.with_remedy());
-                    // Its facts from before, or nothing: a device that was never identified can't be offered.
+                    // The device keeps its last known facts. A device that was never identified can't be offered.
                     devices.extend(before.iter().find(|device| device.index == index).cloned());
                 }
             }
@@ -240,13 +242,13 @@ impl Shared {
         let found = cached.unwrap_or_else(|| {
             let place = |(device, handle)| {
                 let device: &Device = device;
-                Place {
+                GpuLocation {
                     index: device.index,
                     bus_id: device.pci_bus_id.clone(),
                     device: handle,
                 }
             };
-            let places: Vec<Place<'_, '_>> = devices.iter().zip(handles).map(place).collect();
+            let places: Vec<GpuLocation<'_, '_>> = devices.iter().zip(handles).map(place).collect();
             let found = peers(&library.nvml, &places);
             self.lock().peers = Some((uuids, found.clone()));
             found
@@ -277,7 +279,7 @@ impl Shared {
         Ok(samples)
     }
 
-    /// The devices as last seen; asks if nobody has yet.
+    /// The devices as last listed; lists them if that has not happened yet.
     pub(super) fn known(&self) -> Result<Vec<Device>, GpuError> {
         let known = self.lock().known.clone();
         if known.is_empty() {
@@ -289,12 +291,13 @@ impl Shared {
 
     /// Whether one device answers.
     pub(super) fn probe(&self, library: &Library, device: &Device) -> Result<(), NvmlError> {
-        self.quietly(|| Self::ask(library, device))
+        self.capturing_stderr(|| Self::probe_by_uuid(library, device))
     }
 
-    fn ask(library: &Library, device: &Device) -> Result<(), NvmlError> {
+    fn probe_by_uuid(library: &Library, device: &Device) -> Result<(), NvmlError> {
         let handle = match library.nvml.device_by_uuid(device.uuid.as_str()) {
-            // The name was made up by us, or poor implementations know no names: by position, if it is not somebody else's by now.
+            // The UUID is derived by us, or this NVML can't find devices by UUID: take the device at the same index, unless it now has
+            // another UUID.
             Err(error) if is_refusal(&error) => {
                 let handle = library.nvml.device_by_index(device.index)?;
                 if handle.uuid().is_ok_and(|uuid| uuid != device.uuid) {
@@ -328,7 +331,7 @@ impl Driver for NvmlDriver {
     fn samples(&self) -> Result<Vec<Sample>, GpuError> {
         let library = self.shared.library()?;
         let known = self.shared.known()?;
-        self.shared.quietly(|| self.shared.measure(&library, &known))
+        self.shared.capturing_stderr(|| self.shared.measure(&library, &known))
     }
 
     fn probe(&self, uuid: &str) -> Result<(), GpuError> {
@@ -348,7 +351,7 @@ impl Driver for NvmlDriver {
 
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let watch = watch.get_or_insert_with(|| Watch::start(Arc::clone(&self.shared)));
+        let watch = watch.get_or_insert_with(|| EventWatcher::start(Arc::clone(&self.shared)));
         Ok(watch.wait(timeout))
     }
 }

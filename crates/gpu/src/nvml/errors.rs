@@ -1,10 +1,10 @@
-//! NVML's return codes in our words.
+//! Translates NVML's return codes into [`GpuError`].
 
 use nvml_wrapper::error::NvmlError;
 
 use crate::GpuError;
 
-/// `attempt` says what we wanted: "asking GPU 0 for its name".
+/// `attempt` says what was attempted: "asking GPU 0 for its name".
 pub(super) fn gpu_error(attempt: impl Into<String>, error: NvmlError) -> GpuError {
     let attempt = attempt.into();
     match error {
@@ -25,7 +25,7 @@ pub(super) fn gpu_error(attempt: impl Into<String>, error: NvmlError) -> GpuErro
     }
 }
 
-/// The constant people search for, then the wrapper's phrase.
+/// NVML's constant, which people search for, then the wrapper's phrase.
 fn words(error: &NvmlError) -> String {
     let constant = match error {
         NvmlError::InvalidArg => "ERROR_INVALID_ARGUMENT",
@@ -46,7 +46,7 @@ fn words(error: &NvmlError) -> String {
     format!("{constant}: {error}")
 }
 
-/// Whether an error means "this fact is not to be had", as opposed to "this device is in trouble".
+/// Whether an error means that NVML does not have this fact, as opposed to a failure of the device.
 pub(super) fn is_refusal(error: &NvmlError) -> bool {
     !matches!(
         error,
@@ -58,7 +58,7 @@ pub(super) fn is_refusal(error: &NvmlError) -> bool {
     )
 }
 
-/// Whether an error means that the whole library must be opened again.
+/// Whether an error means that the library must be reopened.
 pub(super) fn is_driver_gone(error: &NvmlError) -> bool {
     matches!(
         error,

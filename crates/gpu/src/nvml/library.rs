@@ -1,4 +1,4 @@
-//! Loading the library: tries the places of `search` until one starts. Tells what was tried, so that an operator does not have to guess.
+//! Loads the library: tries the paths of `search` until NVML starts. The error lists every path that was tried, for operators.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -9,25 +9,25 @@ use crate::linker::integrity::{Defect, DefectiveFile, check_loadable};
 use crate::linker::search::Search;
 use crate::{GpuError, OpenOptions, Platform};
 
-/// A started NVML.
+/// An initialised NVML library.
 #[derive(Debug)]
 pub(super) struct Library {
     pub(super) nvml: Nvml,
-    /// Where it came from.
+    /// The path it was loaded from.
     pub(super) path: String,
-    /// What a person should know about the search.
+    /// Notes about the search, for operators.
     pub(super) notes: Vec<String>,
 }
 
 impl Library {
-    /// The first place that holds a working NVML. If one loads but does not start, its error is the most telling one and is returned
-    /// unless a later place works (CUDA's stub libraries load everywhere and start nowhere).
+    /// Opens the first working NVML. If a library loads but does not start, the error of the first such library is returned,
+    /// unless a later path works (CUDA's stub libraries load everywhere and start nowhere).
     pub(super) fn open(options: &OpenOptions, platform: &Platform) -> Result<Self, GpuError> {
         let named = options.nvml_library.as_deref();
         let places = search_path(named, platform, &options.roots, std::env::consts::ARCH);
         let linker_search = Search::of_this_process();
         let mut tried = Vec::new();
-        let mut telling = None;
+        let mut start_error = None;
         let mut notes = Vec::new();
         for place in &places {
             let is_bare = place.path.as_os_str() == SONAME;
@@ -44,7 +44,7 @@ impl Library {
             {
                 match defect {
                     Defect::CutOff { .. } => {
-                        telling.get_or_insert(GpuError::LibraryCutOff { file: path, defect });
+                        start_error.get_or_insert(GpuError::LibraryCutOff { file: path, defect });
                     }
                     Defect::NotElf | Defect::OtherMachine { .. } | Defect::Damaged(_) | Defect::Unreadable(_) => {
                         tried.push(format!("{} ({defect})", path.display()));
@@ -68,21 +68,21 @@ impl Library {
                         notes,
                     });
                 }
-                Err(NvmlError::LibloadingError(error)) => tried.push(format!("{shown} ({})", describe(&error))),
+                Err(NvmlError::LibloadingError(error)) => tried.push(format!("{shown} ({})", loader_message(&error))),
                 Err(NvmlError::FailedToLoadSymbol(detail)) => {
-                    telling.get_or_insert(GpuError::LibraryUnusable { library: shown, detail });
+                    start_error.get_or_insert(GpuError::LibraryUnusable { library: shown, detail });
                 }
                 Err(error) => {
-                    telling.get_or_insert(gpu_error(format!("starting NVML from {shown}"), error));
+                    start_error.get_or_insert(gpu_error(format!("starting NVML from {shown}"), error));
                 }
             }
         }
-        Err(telling.unwrap_or(GpuError::LibraryNotFound { tried }))
+        Err(start_error.unwrap_or(GpuError::LibraryNotFound { tried }))
     }
 }
 
-/// The linker's own words, without the wrapper's prefix.
-fn describe(error: &dyn std::error::Error) -> String {
+/// The dynamic linker's message, without the wrapper's prefix.
+fn loader_message(error: &dyn std::error::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |source| source.to_string())

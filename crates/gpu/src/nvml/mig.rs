@@ -6,15 +6,15 @@ use nvml_wrapper::{Device, Nvml};
 use super::raw;
 use crate::{MigAttributes, MigDevice};
 
-/// Walks the MIG devices. A slot without one, or one that vanishes meanwhile (repartitioning), is skipped.
+/// Lists the MIG devices. An index without a device, or a device that vanishes meanwhile (repartitioning), is skipped.
 pub(super) fn mig_devices(
     nvml: &Nvml,
     parent: &Device<'_>,
     total_mib: Option<u64>,
 ) -> Result<Vec<MigDevice>, NvmlError> {
     let mut found = Vec::new();
-    for slot in 0..parent.mig_device_count()? {
-        let mig = match parent.mig_device_by_index(slot) {
+    for index in 0..parent.mig_device_count()? {
+        let mig = match parent.mig_device_by_index(index) {
             Ok(mig) => mig,
             Err(NvmlError::NotFound | NvmlError::InvalidArg) => continue,
             Err(error) => return Err(error),
@@ -34,7 +34,7 @@ pub(super) fn mig_devices(
         });
         let told = mig.name().ok().and_then(|name| profile_in_name(&name));
         let computed = || profile_from_sizes(attributes?, memory_mib?, total_mib?);
-        // A partition that nobody can name can't be a resource; it is left out rather than given a wrong name.
+        // A MIG device with an unknown profile has no resource name, so it is left out.
         let Some(profile) = told.or_else(computed) else {
             continue;
         };
@@ -43,7 +43,7 @@ pub(super) fn mig_devices(
             continue;
         };
         found.push(MigDevice {
-            index: slot,
+            index,
             uuid,
             profile,
             gpu_instance_id,
@@ -72,7 +72,7 @@ fn profile_in_name(name: &str) -> Option<String> {
     (!profile.is_empty() && profile.contains("g.")).then(|| profile.to_owned())
 }
 
-/// The usual formula: slices, then memory as a whole share of eighths of the GPU's, rounded to GB.
+/// NVIDIA's formula for profile names: slices, then the memory in eighths of the GPU's memory, rounded to GB.
 fn profile_from_sizes(attributes: MigAttributes, memory_mib: u64, total_mib: u64) -> Option<String> {
     if total_mib == 0 || attributes.gpu_instance_slices == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! NVML behind the [`Driver`](crate::Driver) trait: the library is found and loaded at run time, every call is optional, and the loss of
-//! the library or of a device is a state that ends when it returns. Never sets anything; never opens a CUDA context.
+//! NVML behind the [`Driver`](crate::Driver) trait: the library is found and loaded at run time, every call is optional, and a lost library
+//! or device recovers when it returns. Never changes a setting; never opens a CUDA context.
 
 mod device;
 mod driver;

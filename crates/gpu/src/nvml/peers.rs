@@ -1,5 +1,5 @@
-//! How the GPUs of a machine reach each other: NVLink and PCI. Asked once per library start, since it costs many calls and can't
-//! change while the driver runs.
+//! Connections between the GPUs of a machine: NVLink and PCI. Queried once per opened library, since it costs many calls and can't change
+//! while the driver runs.
 
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 use nvml_wrapper::{Device, Nvml};
@@ -9,35 +9,38 @@ use crate::{PciPath, Peer, sysfs_bus_id};
 /// NVML's own bound on links per GPU.
 const NVLINKS_MAX: u32 = 36;
 
-/// One GPU as seen here: its index and where it is.
-pub(super) struct Place<'a, 'nvml> {
+/// One GPU with its index and PCI address.
+pub(super) struct GpuLocation<'a, 'nvml> {
     pub(super) index: u32,
     pub(super) bus_id: Option<String>,
     pub(super) device: &'a Device<'nvml>,
 }
 
-/// Links of one GPU by where they lead.
+/// The NVLinks of one GPU, by their other end.
 struct Links {
-    /// Address at the other end of each link that leads to no GPU: NVSwitch.
+    /// PCI address of the NVSwitch at the other end of a link, once per link.
     to_switch: Vec<String>,
-    /// Address of the GPU at the other end of each other link.
+    /// PCI address of the GPU at the other end of a link, once per link.
     to_device: Vec<String>,
 }
 
 /// The peers of each GPU, in the order given.
-pub(super) fn peers(nvml: &Nvml, places: &[Place<'_, '_>]) -> Vec<Vec<Peer>> {
-    if places.len() < 2 {
-        return vec![Vec::new(); places.len()];
+pub(super) fn peers(nvml: &Nvml, locations: &[GpuLocation<'_, '_>]) -> Vec<Vec<Peer>> {
+    if locations.len() < 2 {
+        return vec![Vec::new(); locations.len()];
     }
-    let known: Vec<Option<String>> = places
+    let known: Vec<Option<String>> = locations
         .iter()
-        .map(|place| place.bus_id.as_deref().map(sysfs_bus_id))
+        .map(|location| location.bus_id.as_deref().map(sysfs_bus_id))
         .collect();
-    let links: Vec<Links> = places.iter().map(|place| links_of(place.device, &known)).collect();
-    let mut all = Vec::with_capacity(places.len());
-    for (here, place) in places.iter().enumerate() {
-        let mut peers = Vec::with_capacity(places.len() - 1);
-        for (there, other) in places.iter().enumerate().filter(|(there, _)| *there != here) {
+    let links: Vec<Links> = locations
+        .iter()
+        .map(|location| links_of(location.device, &known))
+        .collect();
+    let mut all = Vec::with_capacity(locations.len());
+    for (here, location) in locations.iter().enumerate() {
+        let mut peers = Vec::with_capacity(locations.len() - 1);
+        for (there, other) in locations.iter().enumerate().filter(|(there, _)| *there != here) {
             let direct = links[here]
                 .to_device
                 .iter()
@@ -45,7 +48,7 @@ pub(super) fn peers(nvml: &Nvml, places: &[Place<'_, '_>]) -> Vec<Vec<Peer>> {
                 .count() as u32;
             let switched = switched_links(&links[here].to_switch, &links[there].to_switch);
             let path = nvml
-                .topology_common_ancestor(place.device, other.device)
+                .topology_common_ancestor(location.device, other.device)
                 .ok()
                 .map(pci_path);
             peers.push(Peer {
@@ -69,7 +72,7 @@ fn links_of(device: &Device<'_>, known: &[Option<String>]) -> Links {
         match link.is_active() {
             Ok(true) => {}
             Ok(false) => continue,
-            // Past the last link, or no NVLink at all.
+            // The link number is past the last link, or the GPU has no NVLink.
             Err(_) => break,
         }
         let Ok(remote) = link.remote_pci_info() else { continue };
@@ -83,13 +86,13 @@ fn links_of(device: &Device<'_>, known: &[Option<String>]) -> Links {
     links
 }
 
-/// Links between two GPUs through switches: by each switch both are connected to, as many as the poorer one has there.
+/// NVLinks between two GPUs through switches: for each common switch, the smaller number of links of the two GPUs.
 fn switched_links(here: &[String], there: &[String]) -> u32 {
     let mut left: Vec<&String> = there.iter().collect();
     let mut shared = 0;
     for switch in here {
-        if let Some(place) = left.iter().position(|other| *other == switch) {
-            left.swap_remove(place);
+        if let Some(location) = left.iter().position(|other| *other == switch) {
+            left.swap_remove(location);
             shared += 1;
         }
     }

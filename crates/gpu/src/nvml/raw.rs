@@ -1,4 +1,4 @@
-//! The few NVML calls that the safe wrapper lacks: MIG instance ids and placement, the old memory call, events with instance ids.
+//! NVML calls that the safe wrapper lacks: MIG instance ids and placement, the old memory call, events with instance ids.
 //! Each function owns its out-parameters and checks the return code before reading them.
 #![allow(unsafe_code)]
 
@@ -72,7 +72,7 @@ pub(super) fn placement(nvml: &Nvml, parent: &Device<'_>, gpu_instance_id: u32) 
     })
 }
 
-/// One event with everything NVML tells; the wrapper drops the instance ids.
+/// One event with all of NVML's fields; the wrapper drops the instance ids.
 pub(super) struct RawEvent<'nvml> {
     pub(super) device: Device<'nvml>,
     pub(super) kind: u64,

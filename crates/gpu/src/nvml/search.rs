@@ -1,5 +1,5 @@
-//! Where to look for `libnvidia-ml.so.1`, in order, with the reason for each place. A pure function of its arguments: loading is done
-//! elsewhere. Directories of another CPU architecture or platform are not in the list at all.
+//! Paths at which `libnvidia-ml.so.1` may be, in order, with the reason for each. Pure; `library` loads it. Directories of other CPU
+//! architectures or platforms are not in the list.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,18 @@ use crate::{Platform, PlatformKind, Roots};
 /// The library's name for the dynamic linker.
 pub const SONAME: &str = "libnvidia-ml.so.1";
 
-/// One place to try.
+/// One path to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// A path, or the bare soname for the dynamic linker's own search.
     pub path: PathBuf,
-    /// Why this place.
+    /// Why this path is in the list.
     pub why: &'static str,
 }
 
-/// All places in order: what the operator named, what the linker finds, the platform's usual directories, the same below the driver root
-/// and below a driver container's root. `architecture` is that of this process (`std::env::consts::ARCH`), because no other library
-/// could be loaded anyway.
+/// All paths in order: the operator's, the dynamic linker's, the platform's usual directories, and the same directories below the driver
+/// root, the host root and a driver container's root. `architecture` is that of this process (`std::env::consts::ARCH`), which can load no
+/// other library.
 pub fn search_path(named: Option<&Path>, platform: &Platform, roots: &Roots, architecture: &str) -> Vec<Candidate> {
     let mut places = Vec::new();
     let mut add = |path: PathBuf, why: &'static str| {
@@ -28,7 +28,7 @@ pub fn search_path(named: Option<&Path>, platform: &Platform, roots: &Roots, arc
         }
     };
     if let Some(named) = named {
-        // A directory is what people write first.
+        // People often name the directory instead of the file.
         let path = if named.is_dir() {
             named.join(SONAME)
         } else {

@@ -1,6 +1,6 @@
-//! The thread that watches the health of NVML's devices. It owns the event set (which borrows the library, so it lives on this stack),
-//! and it asks every device in turn, because a GPU that falls off the bus does not always raise an event, and none ever says that it
-//! is back. It never decides what an event means for a pod.
+//! The thread that watches the health of NVML's devices. It owns the event set, which borrows the library and so lives on this stack. It
+//! also probes every device, because a GPU that falls off the bus does not always raise an event, and its return raises none. It does not
+//! decide what an event means for a pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use super::library::Library;
 use super::raw;
 use crate::{Device, HealthEvent, HealthEventKind, MigInstance};
 
-/// Longest wait in NVML: how fast the thread ends, and how fast a silent GPU is noticed. Twice a second keeps us within the promised
-/// second and costs a few microseconds per GPU.
-const SLICE: Duration = Duration::from_millis(500);
-/// How often devices are counted and MIG partitions compared: rarer, since it asks many questions.
-const RECOUNT: Duration = Duration::from_secs(10);
-/// The library is opened anew for silent devices in intervals that double up to 16 times: a card that was pulled must not cost an
+/// Longest wait in NVML. It bounds how fast the thread ends and how fast an unresponsive GPU is noticed: within a second, at a cost of a
+/// few microseconds per GPU and probe.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+/// How often devices and MIG devices are listed and compared: less often than probes, since it needs many calls.
+const INVENTORY_INTERVAL: Duration = Duration::from_secs(10);
+/// While devices do not answer, the library is reopened in intervals that double up to 16 times: a card that was pulled must not cost an
 /// initialisation of the driver twice a minute for ever.
 const REOPEN_DOUBLINGS: u32 = 4;
 /// The pause after failed openings doubles up to 500 ms * 2^4 = 8 s.
 const BACK_OFF_DOUBLINGS: u32 = 4;
-/// Events that nobody fetched. More means the reader is gone; what is dropped then shows again in the next probe.
-const QUEUE: usize = 1024;
+/// Upper bound on events that wait for the reader. More means that the reader is gone; the next probe repeats what is dropped.
+const EVENTS_QUEUED_MAX: usize = 1024;
 
-/// A running watcher.
+/// Handle of the running thread.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct EventWatcher {
     events: Receiver<HealthEvent>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl EventWatcher {
     pub(super) fn start(shared: Arc<Shared>) -> Self {
-        let (sender, events) = sync_channel(QUEUE);
+        let (sender, events) = sync_channel(EVENTS_QUEUED_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let watcher = Watcher {
             shared,
             sender,
             stop: Arc::clone(&stop),
-            trouble: BTreeMap::new(),
+            unresponsive: BTreeMap::new(),
             driver_gone: false,
             failures: 0,
             reopened: 0,
@@ -56,7 +56,7 @@ impl Watch {
         let spawned = std::thread::Builder::new()
             .name("gpu-events".to_owned())
             .spawn(move || watcher.run());
-        // Without a thread (no memory) there are no events; probing from outside still works.
+        // If the thread can't be started, there are no events; `Driver::probe` still works.
         Self {
             events,
             stop,
@@ -69,7 +69,7 @@ impl Watch {
             Ok(first) => std::iter::once(first).chain(self.events.try_iter()).collect(),
             Err(RecvTimeoutError::Timeout) => Vec::new(),
             Err(RecvTimeoutError::Disconnected) => {
-                // A dead thread must not turn the caller's loop into a spin.
+                // If the thread has ended, the caller's loop must not spin.
                 std::thread::sleep(timeout);
                 Vec::new()
             }
@@ -77,7 +77,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for EventWatcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -90,25 +90,25 @@ struct Watcher {
     shared: Arc<Shared>,
     sender: SyncSender<HealthEvent>,
     stop: Arc<AtomicBool>,
-    /// Devices that do not answer, by UUID.
-    trouble: BTreeMap<String, String>,
+    /// Devices that do not answer, by UUID, with the reason.
+    unresponsive: BTreeMap<String, String>,
     driver_gone: bool,
     /// Failed openings in a row.
     failures: u32,
-    /// How often the library was opened anew for the sake of silent devices.
+    /// How often the library was reopened because of unresponsive devices.
     reopened: u32,
 }
 
 /// Why a session with one opened library ended.
-enum End {
+enum SessionEnd {
     /// The driver was told to stop.
     Stopped,
     /// The library does not work any more.
     DriverGone(NvmlError),
-    /// Devices changed: register anew.
+    /// The list of devices changed: register events again.
     Changed,
-    /// A device is silent, and the library may only see it again after it was opened anew.
-    Stale,
+    /// A device does not answer, and NVML may see it again only after the library was reopened.
+    Unresponsive,
 }
 
 impl Watcher {
@@ -126,32 +126,32 @@ impl Watcher {
                         self.send(None, HealthEventKind::InventoryChanged);
                     }
                     match self.session(&library, &devices) {
-                        End::Stopped => return,
-                        End::DriverGone(error) => {
-                            self.shared.let_go();
-                            self.lose_driver(gpu_error("waiting for GPU events", error).to_string());
+                        SessionEnd::Stopped => return,
+                        SessionEnd::DriverGone(error) => {
+                            self.shared.close_library();
+                            self.report_driver_lost(gpu_error("waiting for GPU events", error).to_string());
                             self.back_off();
                         }
-                        End::Changed => self.send(None, HealthEventKind::InventoryChanged),
-                        End::Stale => self.reopen(library),
+                        SessionEnd::Changed => self.send(None, HealthEventKind::InventoryChanged),
+                        SessionEnd::Unresponsive => self.reopen(library),
                     }
                 }
                 Err(error) => {
-                    self.lose_driver(error.to_string());
+                    self.report_driver_lost(error.to_string());
                     self.back_off();
                 }
             }
         }
     }
 
-    /// Watches the given devices until something fundamental changes.
-    fn session(&mut self, library: &Library, devices: &[Device]) -> End {
+    /// Watches the given devices until the library has to be reopened or the devices change.
+    fn session(&mut self, library: &Library, devices: &[Device]) -> SessionEnd {
         let set = register(library, devices);
         let begun = Instant::now();
         let mut counted = begun;
         while !self.stopped() {
             let result = match &set {
-                Some(set) => raw::wait_event(set, SLICE.as_millis() as u32),
+                Some(set) => raw::wait_event(set, WAIT_MAX.as_millis() as u32),
                 None => {
                     self.pause();
                     Err(NvmlError::Timeout)
@@ -160,34 +160,34 @@ impl Watcher {
             match result {
                 Ok(event) => self.report(event),
                 Err(NvmlError::Timeout | NvmlError::GpuLost | NvmlError::ResetRequired) => {}
-                Err(error) if is_driver_gone(&error) => return End::DriverGone(error),
-                // Unknown trouble: asking the devices below says whose; the pause keeps it from spinning.
+                Err(error) if is_driver_gone(&error) => return SessionEnd::DriverGone(error),
+                // An unknown error: the probes below find the device. The pause keeps the loop from spinning.
                 Err(_) => self.pause(),
             }
             if let Err(error) = self.probe_all(library, devices) {
-                return End::DriverGone(error);
+                return SessionEnd::DriverGone(error);
             }
-            if self.trouble.is_empty() {
+            if self.unresponsive.is_empty() {
                 self.reopened = 0;
             } else if begun.elapsed() >= self.shared.reopen_after() * (1 << self.reopened.min(REOPEN_DOUBLINGS)) {
-                return End::Stale;
+                return SessionEnd::Unresponsive;
             }
-            if counted.elapsed() >= RECOUNT {
+            if counted.elapsed() >= INVENTORY_INTERVAL {
                 counted = Instant::now();
                 match self.shared.inventory() {
-                    Ok(now) if !same_devices(devices, &now.devices) => return End::Changed,
+                    Ok(now) if !same_devices(devices, &now.devices) => return SessionEnd::Changed,
                     Ok(_) | Err(_) => {}
                 }
             }
         }
-        End::Stopped
+        SessionEnd::Stopped
     }
 
-    /// Opens the library anew; if that brings back a device that had left the list, says so.
+    /// Reopens the library, and sends an event if a missing device is listed again.
     fn reopen(&mut self, library: Arc<Library>) {
         self.reopened += 1;
         let before = self.shared.known().unwrap_or_default();
-        self.shared.let_go_of(library);
+        self.shared.close_if_current(library);
         match self.shared.inventory() {
             Ok(now) if !same_devices(&before, &now.devices) => self.send(None, HealthEventKind::InventoryChanged),
             Ok(_) | Err(_) => {}
@@ -204,7 +204,7 @@ impl Watcher {
         } else {
             return;
         };
-        // All ones: the event concerns the whole GPU.
+        // All bits set: the event is about the whole GPU.
         let mig = (event.gpu_instance_id != u32::MAX).then_some(MigInstance {
             gpu_instance_id: event.gpu_instance_id,
             compute_instance_id: event.compute_instance_id,
@@ -216,22 +216,22 @@ impl Watcher {
         });
     }
 
-    /// Tells who stopped answering and who is back.
+    /// Probes all devices and sends events for those that stopped answering or answer again.
     fn probe_all(&mut self, library: &Library, devices: &[Device]) -> Result<(), NvmlError> {
         for device in devices {
             match (
                 self.shared.probe(library, device),
-                self.trouble.contains_key(&device.uuid),
+                self.unresponsive.contains_key(&device.uuid),
             ) {
                 (Ok(()), true) => {
-                    self.trouble.remove(&device.uuid);
+                    self.unresponsive.remove(&device.uuid);
                     self.send(Some(device.uuid.clone()), HealthEventKind::Recovered);
                 }
                 (Err(error), _) if is_driver_gone(&error) => return Err(error),
                 (Err(error), false) => {
                     let reason =
                         gpu_error(format!("asking GPU {} whether it answers", device.index), error).to_string();
-                    self.trouble.insert(device.uuid.clone(), reason.clone());
+                    self.unresponsive.insert(device.uuid.clone(), reason.clone());
                     self.send(Some(device.uuid.clone()), HealthEventKind::Lost { reason });
                 }
                 (Ok(()), false) | (Err(_), true) => {}
@@ -240,7 +240,7 @@ impl Watcher {
         Ok(())
     }
 
-    fn lose_driver(&mut self, reason: String) {
+    fn report_driver_lost(&mut self, reason: String) {
         if !std::mem::replace(&mut self.driver_gone, true) {
             self.send(None, HealthEventKind::Lost { reason });
         }
@@ -251,14 +251,14 @@ impl Watcher {
     }
 
     fn pause(&self) {
-        std::thread::sleep(SLICE);
+        std::thread::sleep(WAIT_MAX);
     }
 
-    /// Waits longer with every failed opening, so that a node without NVML is not searched for it twice a second for ever.
+    /// Waits longer after every failed opening, so that a node without NVML is not searched twice a second for ever.
     fn back_off(&mut self) {
-        let slices = 1 << self.failures.min(BACK_OFF_DOUBLINGS);
+        let pauses = 1 << self.failures.min(BACK_OFF_DOUBLINGS);
         self.failures += 1;
-        for _ in 0..slices {
+        for _ in 0..pauses {
             if self.stopped() {
                 return;
             }
@@ -271,8 +271,8 @@ impl Watcher {
     }
 }
 
-/// An event set with every device that supports it, or `None` if none does. A failed registration destroys the set, so the device is left
-/// out and the set made anew.
+/// An event set with every device that supports events, or `None` if none does. A failed registration destroys the set, so a new set is
+/// made without the device.
 fn register<'a>(library: &'a Library, devices: &[Device]) -> Option<EventSet<'a>> {
     let nvml = &library.nvml;
     let mut refused: Vec<u32> = Vec::new();

@@ -1,28 +1,28 @@
-//! What detection saw and what it means, kept for people: `kai doctor` prints it. It never influences a decision afterwards.
+//! The evidence that platform detection found, for people: `kai doctor` prints it. No later decision depends on it.
 
 use serde::{Deserialize, Serialize};
 
 use super::KernelGpu;
 use crate::{Platform, PlatformKind};
 
-/// A conclusion with its reasons.
+/// The detected platform, with the evidence for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Detection {
-    /// The conclusion.
+    /// The detected platform.
     pub platform: Platform,
     /// Kernel module version, if it is loaded.
     pub driver_version: Option<String>,
-    /// GPUs that the kernel module runs, also where NVML is out of reach.
+    /// GPUs that the kernel module lists, also if NVML is missing.
     pub kernel_gpus: Vec<KernelGpu>,
-    /// Everything that was seen, in the order it was looked for. The last entry is the conclusion.
+    /// All observations, in the order of the checks. The last entry is the conclusion.
     pub evidence: Vec<Evidence>,
 }
 
 /// One observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was seen, with host paths.
+    /// What was found, with host paths.
     pub saw: String,
     /// What it means.
     pub means: String,
@@ -40,7 +40,7 @@ impl Detection {
     }
 }
 
-/// Gathers observations during detection.
+/// Collects observations during detection.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     evidence: Vec<Evidence>,

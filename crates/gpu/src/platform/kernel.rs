@@ -1,5 +1,5 @@
-//! What NVIDIA's kernel module says about its GPUs in `/proc/driver/nvidia`. It answers where the NVML library is missing, which is the
-//! commonest fault in containers: then people can be told what is there. It is no source of devices to hand out.
+//! The GPUs that NVIDIA's kernel module lists in `/proc/driver/nvidia`. They are visible even if the NVML library is missing, the most
+//! common fault in containers, and are shown to people. Devices to offer never come from here.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::Roots;
 
-/// A GPU as the kernel module knows it.
+/// A GPU in the kernel module's list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelGpu {
-    /// Address as sysfs spells it.
+    /// PCI address in sysfs' notation.
     pub address: String,
     /// Product name.
     pub model: Option<String>,
@@ -21,7 +21,7 @@ pub struct KernelGpu {
     pub minor: Option<u32>,
 }
 
-/// Ordered by address.
+/// The GPUs of the kernel module, ordered by address.
 pub(super) fn kernel_gpus(roots: &Roots) -> Vec<KernelGpu> {
     let Ok(entries) = std::fs::read_dir(roots.proc.join("driver/nvidia/gpus")) else {
         return Vec::new();
@@ -37,7 +37,7 @@ fn read(dir: &Path) -> Option<KernelGpu> {
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
-        // An unreadable value is printed as question marks.
+        // The module prints an unreadable value as question marks.
         Some(line.trim().to_owned()).filter(|value| !value.is_empty() && !value.starts_with("GPU-?") && value != "?")
     };
     Some(KernelGpu {

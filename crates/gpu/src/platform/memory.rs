@@ -1,16 +1,16 @@
-//! The machine's RAM, which on unified-memory machines is the GPU's memory too. Numbers only: who may use them is decided above.
+//! The machine's RAM, which on machines with unified memory is the GPU's memory too.
 
 use std::path::Path;
 
 use crate::{GpuError, Roots};
 
-/// From `/proc/meminfo`.
+/// Memory of the machine, from `/proc/meminfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MachineMemory {
     /// `MemTotal`.
     pub total_mib: u64,
-    /// `MemAvailable`: what can be had without swapping. `MemFree` would count the page cache as used, which on a machine that has
-    /// read a model file is most of the memory.
+    /// `MemAvailable`: memory that can be allocated without swapping. `MemFree` counts the page cache as used, which is most of the memory
+    /// once a model file was read.
     pub available_mib: u64,
 }
 
@@ -47,7 +47,7 @@ impl MachineMemory {
     }
 }
 
-/// How much of the RAM is not offered as GPU memory, because the system, the kubelet and pods without a GPU live there.
+/// RAM that is not offered as GPU memory, because the system, the kubelet and pods without a GPU need it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MemoryReserve {
     /// A tenth, at least 512 MiB and at most 8 GiB.
@@ -58,7 +58,7 @@ pub enum MemoryReserve {
 }
 
 impl MemoryReserve {
-    /// The part of `total_mib` that GPU workloads may use; never zero, because zero reads as "unknown" everywhere.
+    /// The part of `total_mib` that GPU workloads may use; never zero, because zero means "unknown".
     pub fn usable_mib(self, total_mib: u64) -> u64 {
         let reserve = match self {
             MemoryReserve::Auto => (total_mib / 10).clamp(512, 8192),

@@ -1,5 +1,5 @@
-//! What kind of machine this is, and why we think so. Reads files only: no library is loaded and no device is opened, so it works in
-//! an unprivileged pod and on a recorded tree. A broken NVML can therefore never make a Jetson look like a server.
+//! Detects the platform of this machine, with the evidence. Reads files only: it loads no library and opens no device, so it works in an
+//! unprivileged pod and on a recorded tree, and a broken NVML can't make a Jetson look like a server.
 
 mod evidence;
 mod kernel;
@@ -15,13 +15,13 @@ pub use release::{Release, jetpack_of};
 use crate::{PciGpu, Platform, PlatformKind, Roots, TegraFacts, TegraStack};
 use evidence::Collector;
 
-/// Looks at the machine's files and concludes. The order is by strength: Tegra's own files first, then the PCI bus, then WSL, since
-/// a Tegra machine may have PCI GPUs too but nothing else has Tegra's files.
+/// Detects the platform from the machine's files. Tegra's own files come first, then the PCI bus, then WSL: a Tegra machine may have PCI
+/// GPUs too, but only Tegra machines have Tegra's files.
 pub fn detect(roots: &Roots) -> Detection {
     let mut seen = Collector::default();
-    let release = look_for_release(roots, &mut seen);
-    let family = look_for_family(roots, &mut seen);
-    let soc = look_for_soc(roots, &mut seen);
+    let release = detect_release(roots, &mut seen);
+    let family = detect_family(roots, &mut seen);
+    let soc = detect_soc(roots, &mut seen);
     let pci_gpus = pci::nvidia_gpus(roots);
     for gpu in &pci_gpus {
         let driver = gpu.driver.as_deref().unwrap_or("no driver");
@@ -78,7 +78,7 @@ pub fn detect(roots: &Roots) -> Detection {
     seen.conclude(platform, driver_version, kernel_gpus)
 }
 
-/// Thor's own GPU looks like a PCI device at a fixed address.
+/// Thor's integrated GPU appears as a PCI device at a fixed address.
 fn is_integrated(gpu: &PciGpu, soc: Option<&str>) -> bool {
     soc == Some("tegra264") && gpu.address == "0000:01:00.0"
 }
@@ -92,7 +92,7 @@ pub(crate) fn discrete_gpus(platform: &Platform) -> impl Iterator<Item = &PciGpu
         .filter(move |gpu| !is_integrated(gpu, soc.as_deref()))
 }
 
-fn look_for_release(roots: &Roots, seen: &mut Collector) -> Option<Release> {
+fn detect_release(roots: &Roots, seen: &mut Collector) -> Option<Release> {
     let path = roots.in_host("/etc/nv_tegra_release");
     if !path.is_file() {
         return None;
@@ -108,7 +108,7 @@ fn look_for_release(roots: &Roots, seen: &mut Collector) -> Option<Release> {
     Some(release)
 }
 
-fn look_for_family(roots: &Roots, seen: &mut Collector) -> bool {
+fn detect_family(roots: &Roots, seen: &mut Collector) -> bool {
     let Some(family) = read_trimmed(&roots.sys.join("devices/soc0/family")) else {
         return false;
     };
@@ -118,8 +118,8 @@ fn look_for_family(roots: &Roots, seen: &mut Collector) -> bool {
     is_tegra
 }
 
-/// `nvidia,tegra234` and the like from the NUL-separated list of compatible machines.
-fn look_for_soc(roots: &Roots, seen: &mut Collector) -> Option<String> {
+/// The SoC (`tegra234`) from the device tree's NUL-separated list of compatible machines.
+fn detect_soc(roots: &Roots, seen: &mut Collector) -> Option<String> {
     let bytes = std::fs::read(roots.device_tree.join("compatible")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let soc = text
@@ -169,7 +169,7 @@ fn tegra_facts(roots: &Roots, release: Option<Release>, soc: Option<String>, see
         (false, false, Some(_)) => Some(TegraStack::Nvgpu),
         (false, false, None) => None,
     };
-    // Older releases do not name the directory; the tree shows which one is in use.
+    // Older releases do not name the directory; the first existing one is in use.
     let usual = ["usr/lib/aarch64-linux-gnu/nvidia", "usr/lib/aarch64-linux-gnu/tegra"];
     let library_dir = release
         .library_dir
@@ -184,13 +184,13 @@ fn tegra_facts(roots: &Roots, release: Option<Release>, soc: Option<String>, see
     }
 }
 
-/// DMI knows servers; Jetsons often have no DMI but a model in the device tree.
+/// The machine's name from DMI, or from the device tree on Jetsons, which often have no DMI.
 fn machine_name(roots: &Roots) -> Option<String> {
     let dmi = read_trimmed(&roots.sys.join("class/dmi/id/product_name"));
     dmi.or_else(|| read_trimmed(&roots.device_tree.join("model")))
 }
 
-/// The kernel module's version from its banner: the first word that looks like one.
+/// The kernel module's version: the first word of its banner that looks like a version.
 pub(crate) fn driver_version(roots: &Roots) -> Option<String> {
     let text = std::fs::read_to_string(roots.proc.join("driver/nvidia/version")).ok()?;
     let is_version = |word: &&str| {

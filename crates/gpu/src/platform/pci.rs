@@ -1,4 +1,4 @@
-//! NVIDIA GPUs on the PCI bus, from sysfs. Finds cards that no driver runs, which NVML can't. Never writes there.
+//! Lists NVIDIA GPUs on the PCI bus from sysfs, including cards without a driver, which NVML does not list. Reads only.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ const VENDOR_NVIDIA: u32 = 0x10de;
 const CLASS_VGA: u32 = 0x0300;
 const CLASS_3D: u32 = 0x0302;
 
-/// Ordered by address, so that the result does not depend on the directory's order.
+/// The GPUs, ordered by address, so that the result does not depend on the directory's order.
 pub(super) fn nvidia_gpus(roots: &Roots) -> Vec<PciGpu> {
     let Ok(entries) = std::fs::read_dir(roots.sys.join("bus/pci/devices")) else {
         return Vec::new();
@@ -26,7 +26,7 @@ fn read_gpu(dir: &Path) -> Option<PciGpu> {
     }
     let driver = std::fs::read_link(dir.join("driver")).ok();
     let driver = driver.and_then(|target| Some(target.file_name()?.to_str()?.to_owned()));
-    // The kernel says -1 where it does not know.
+    // The kernel reports -1 for an unknown node.
     let numa_node = read_trimmed(&dir.join("numa_node")).and_then(|text| text.parse::<u32>().ok());
     Some(PciGpu {
         address: dir.file_name()?.to_str()?.to_owned(),

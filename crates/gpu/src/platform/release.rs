@@ -1,6 +1,6 @@
 //! `/etc/nv_tegra_release`, L4T's version file. Parsing only.
 
-/// What the release file says.
+/// The content of the release file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Release {
     /// L4T version, for example `36.4.3`.
@@ -10,7 +10,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// Tolerant: a file of an unknown shape gives what can be recognised.
+    /// Parses the file. Unknown lines are skipped.
     pub fn parse(text: &str) -> Self {
         let mut release = Self::default();
         for line in text.lines() {
@@ -40,7 +40,7 @@ fn parse_version(line: &str) -> Option<String> {
     })
 }
 
-/// The JetPack line of an L4T version, where known.
+/// The JetPack version of an L4T version, if known.
 pub fn jetpack_of(l4t_version: &str) -> Option<&'static str> {
     let mut parts = l4t_version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let (major, minor) = (parts.next()?, parts.next().unwrap_or(0));

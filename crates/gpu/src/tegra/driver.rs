@@ -1,5 +1,5 @@
-//! [`Driver`] for Tegra systems: the integrated GPU from files, refined by NVML, plus the discrete GPUs that only NVML knows.
-//! An NVML that fails costs the discrete GPUs and some facts, never the integrated GPU.
+//! [`Driver`] for Tegra systems: the integrated GPU from files and NVML, and the discrete GPUs from NVML. If NVML fails, the discrete GPUs
+//! and some facts are missing, never the integrated GPU.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::{
     TegraFacts, TegraStack,
 };
 
-/// How often a waiting thread looks whether the GPU's device nodes are still there.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often a waiting thread checks whether the GPU's device nodes exist.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The Tegra driver.
 #[derive(Debug)]
@@ -21,31 +21,31 @@ pub struct TegraDriver {
     options: OpenOptions,
     detection: Detection,
     nvml: Option<NvmlDriver>,
-    /// A lock, because `wait_events` and `devices` run on different threads and both may learn something.
-    known: Mutex<Known>,
+    /// A lock, because `wait_events` and `devices` run on different threads and both change it.
+    known: Mutex<IntegratedGpu>,
 }
 
 #[derive(Debug)]
-struct Known {
-    /// The UUID under which the integrated GPU is reported: it must not change when NVML comes or goes.
+struct IntegratedGpu {
+    /// The UUID under which the integrated GPU is reported. It must not change when NVML becomes available or unavailable.
     igpu: Option<String>,
-    /// NVML's name for it, where that is another one.
+    /// NVML's UUID of it, if it differs.
     nvml_uuid: Option<String>,
-    /// Whether it answered when last looked at.
+    /// Whether it answered at the last check.
     answers: bool,
-    /// Whether device nodes were ever visible. Where they never were (an unprivileged pod), their absence means nothing.
+    /// Whether device nodes were ever visible. If they never were (in an unprivileged pod), their absence is no failure.
     had_nodes: bool,
 }
 
 impl TegraDriver {
-    /// Never fails: what is missing shows in the inventory's notes. With `nvml` off, NVML is not even tried.
+    /// Never fails: the inventory's notes say what is missing. Without `tegra_nvml`, NVML is not tried.
     pub fn new(options: OpenOptions, detection: Detection) -> Self {
         let nvml = options
             .tegra_nvml
             .then(|| NvmlDriver::new(options.clone(), detection.clone()));
         let facts = detection.platform.tegra.clone().unwrap_or_default();
         let had_nodes = !igpu::visible_nodes(&options.roots, &facts).is_empty();
-        let known = Mutex::new(Known {
+        let known = Mutex::new(IntegratedGpu {
             igpu: options.integrated_uuid.clone(),
             nvml_uuid: None,
             answers: true,
@@ -63,8 +63,8 @@ impl TegraDriver {
         self.detection.platform.tegra.clone().unwrap_or_default()
     }
 
-    /// What NVML knows, or an inventory without devices and with the reason in its notes.
-    fn ask_nvml(&self) -> Inventory {
+    /// NVML's inventory, or one without devices whose notes have the reason.
+    fn nvml_inventory(&self) -> Inventory {
         let empty = Inventory {
             platform: self.detection.platform.clone(),
             ..Inventory::default()
@@ -74,14 +74,14 @@ impl TegraDriver {
             Ok(inventory) => inventory,
             Err(error) => {
                 let note = format!("NVML is of no help here ({error}); the integrated GPU is described from files");
-                let mut notes = nvml.noise();
+                let mut notes = nvml.stderr_notes();
                 notes.push(note);
                 Inventory { notes, ..empty }
             }
         }
     }
 
-    /// Fills what NVML does not know about an integrated GPU, or makes the device from files if NVML has none.
+    /// Adds facts about the integrated GPU that NVML lacks, or describes the GPU from files if NVML does not list it.
     fn complete(&self, inventory: &mut Inventory) -> Result<(), GpuError> {
         let facts = self.facts();
         let roots = &self.options.roots;
@@ -125,8 +125,8 @@ impl TegraDriver {
         Ok(())
     }
 
-    /// Keeps the identity of the integrated GPU what it was when first reported, now or before a restart.
-    fn remember(&self, inventory: &mut Inventory) {
+    /// Reports the integrated GPU under the UUID that was reported first, also before a restart.
+    fn keep_identity(&self, inventory: &mut Inventory) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let listed = inventory
             .devices
@@ -145,7 +145,7 @@ impl TegraDriver {
         }
     }
 
-    fn look(&self) -> Option<HealthEvent> {
+    fn check_nodes(&self) -> Option<HealthEvent> {
         let visible = !igpu::visible_nodes(&self.options.roots, &self.facts()).is_empty();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.had_nodes |= visible;
@@ -161,8 +161,8 @@ impl TegraDriver {
         changed.then_some(HealthEvent { uuid, mig: None, kind })
     }
 
-    /// The same event under the name by which we report the device.
-    fn renamed(&self, event: HealthEvent) -> HealthEvent {
+    /// The event with the UUID under which the device is reported.
+    fn with_reported_uuid(&self, event: HealthEvent) -> HealthEvent {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &known.igpu {
             Some(igpu) if event.uuid.is_some() && event.uuid == known.nvml_uuid => HealthEvent {
@@ -173,8 +173,8 @@ impl TegraDriver {
         }
     }
 
-    /// On `nvgpu` the integrated GPU works without NVML, so a dead NVML says nothing about it.
-    fn concerns_us(&self, event: &HealthEvent) -> bool {
+    /// Whether an event of NVML is about our devices. On `nvgpu` the integrated GPU works without NVML, so a lost NVML is not relevant.
+    fn is_relevant(&self, event: &HealthEvent) -> bool {
         event.uuid.is_some() || self.facts().stack == Some(TegraStack::OpenRm)
     }
 }
@@ -185,9 +185,9 @@ impl Driver for TegraDriver {
     }
 
     fn devices(&self) -> Result<Inventory, GpuError> {
-        let mut inventory = self.ask_nvml();
+        let mut inventory = self.nvml_inventory();
         self.complete(&mut inventory)?;
-        self.remember(&mut inventory);
+        self.keep_identity(&mut inventory);
         inventory.driver_version = inventory
             .driver_version
             .or_else(|| self.detection.driver_version.clone());
@@ -213,7 +213,7 @@ impl Driver for TegraDriver {
             let mut sample = told.unwrap_or_default();
             (sample.index, sample.uuid) = (device.index, device.uuid.clone());
             if device.kind == DeviceKind::Integrated {
-                // Some nvgpu builds answer with zeros instead of NOT_SUPPORTED, so files go first here.
+                // Some nvgpu builds return zeros instead of NOT_SUPPORTED, so values from files take precedence.
                 sample.utilization_percent = sysfs::utilization_percent(roots).or(sample.utilization_percent);
                 sample.temperature_celsius = sysfs::temperature_celsius(roots).or(sample.temperature_celsius);
                 sample.power_milliwatts = sysfs::power_milliwatts(roots).or(sample.power_milliwatts);
@@ -245,7 +245,7 @@ impl Driver for TegraDriver {
             let attempt = format!("looking for the device nodes of GPU {uuid}");
             return Err(GpuError::DriverNotLoaded { attempt });
         }
-        // Of NVML's complaints only those about the device itself count: the integrated GPU works without NVML.
+        // Only errors of the device itself count: the integrated GPU works without NVML.
         match asked {
             Some(Err(error @ (GpuError::GpuLost { .. } | GpuError::ResetRequired { .. }))) => Err(error),
             Some(Ok(()) | Err(_)) | None => Ok(()),
@@ -255,15 +255,15 @@ impl Driver for TegraDriver {
     fn wait_events(&self, timeout: Duration) -> Result<Vec<HealthEvent>, GpuError> {
         let deadline = Instant::now() + timeout;
         loop {
-            let mut events: Vec<HealthEvent> = self.look().into_iter().collect();
-            let left = deadline.saturating_duration_since(Instant::now()).min(LOOK);
+            let mut events: Vec<HealthEvent> = self.check_nodes().into_iter().collect();
+            let left = deadline.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
             match &self.nvml {
                 Some(nvml) if events.is_empty() => {
                     let told = nvml.wait_events(left)?;
                     events.extend(
                         told.into_iter()
-                            .filter(|event| self.concerns_us(event))
-                            .map(|event| self.renamed(event)),
+                            .filter(|event| self.is_relevant(event))
+                            .map(|event| self.with_reported_uuid(event)),
                     );
                 }
                 Some(_) | None if events.is_empty() => std::thread::sleep(left),

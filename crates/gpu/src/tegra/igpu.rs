@@ -1,4 +1,4 @@
-//! The integrated GPU as files describe it: identity, capability, presence. No measurements (see `sysfs`), no NVML (see `driver`).
+//! Facts about the integrated GPU from files: identity, compute capability, device nodes. Measurements are in `sysfs`, NVML in `driver`.
 
 use crate::platform::{MachineMemory, MemoryReserve, read_trimmed};
 use crate::{
@@ -6,11 +6,11 @@ use crate::{
     stable_uuid,
 };
 
-/// Nodes of which at least one exists where an integrated GPU works, for `nvgpu` and for `nvidia.ko`.
+/// Device nodes of which at least one exists if the integrated GPU works, for `nvgpu` and for `nvidia.ko`.
 const NODES_NVGPU: [&str; 3] = ["nvgpu/igpu0", "nvhost-ctrl-gpu", "nvhost-gpu"];
 const NODES_OPEN_RM: [&str; 2] = ["nvidia0", "nvidiactl"];
 
-/// What a SoC is called and can do. The names are NVML's, so that a node's labels do not change when NVML comes or goes.
+/// Name and compute capability of a SoC's GPU. The names are NVML's, so that a node's labels do not depend on NVML.
 fn soc_facts(soc: Option<&str>) -> (&'static str, Option<ComputeCapability>) {
     let cc = |major, minor| Some(ComputeCapability { major, minor });
     match soc {
@@ -23,17 +23,17 @@ fn soc_facts(soc: Option<&str>) -> (&'static str, Option<ComputeCapability>) {
     }
 }
 
-/// Capability from the SoC, for NVMLs that do not tell.
+/// Compute capability of the SoC, for NVML versions that do not report it.
 pub(super) fn capability(facts: &TegraFacts) -> Option<ComputeCapability> {
     soc_facts(facts.soc.as_deref()).1
 }
 
-/// Whether NVML's device is the SoC's own GPU. Thor's looks like a PCI device, so the name decides.
+/// Whether a device of NVML is the integrated GPU, by its name. Thor's integrated GPU appears as a PCI device.
 pub(crate) fn is_integrated_name(name: &str) -> bool {
     name.contains("(nvgpu)") || name.contains("NVIDIA Thor")
 }
 
-/// The device built from files alone.
+/// The device, described from files alone.
 pub(super) fn from_files(
     roots: &Roots,
     platform: &Platform,
@@ -70,7 +70,8 @@ pub(super) fn aliases(index: u32, uuid: &str) -> Vec<String> {
     aliases
 }
 
-/// The UUID of a board's integrated GPU where nobody tells one. Stable for a machine: from its machine id, else its serial number, else its model (good enough for one node).
+/// Derives a UUID for a board's integrated GPU that has none. It is stable for a machine: derived from its machine id, else its serial
+/// number, else its model.
 pub fn board_uuid(roots: &Roots, platform: &Platform) -> String {
     let machine = read_trimmed(&roots.in_host("/etc/machine-id"))
         .or_else(|| read_trimmed(&roots.device_tree.join("serial-number")))
@@ -79,7 +80,7 @@ pub fn board_uuid(roots: &Roots, platform: &Platform) -> String {
     stable_uuid(&["tegra", &machine, "igpu0"])
 }
 
-/// Which of the GPU's device nodes are there.
+/// The GPU's device nodes that exist.
 pub(super) fn visible_nodes(roots: &Roots, facts: &TegraFacts) -> Vec<String> {
     let nodes: &[&str] = match facts.stack {
         Some(TegraStack::OpenRm) => &NODES_OPEN_RM,
@@ -92,7 +93,7 @@ pub(super) fn visible_nodes(roots: &Roots, facts: &TegraFacts) -> Vec<String> {
         .collect()
 }
 
-/// Whether the kernel runs the integrated GPU at all. On IGX with a discrete GPU it may be switched off.
+/// Whether the kernel drives the integrated GPU. On IGX with a discrete GPU it may be off.
 pub(super) fn is_driven(roots: &Roots, facts: &TegraFacts) -> bool {
     let devfreq = roots.sys.join("class/devfreq");
     let known = ["17000000.gpu", "17000000.ga10b", "gpu-gpc-0"];

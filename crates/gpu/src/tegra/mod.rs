@@ -1,5 +1,5 @@
-//! Integrated GPUs of Tegra systems: what the SoC's files say, with NVML's help where NVML is any help. NVML may be absent (JetPack 5),
-//! poor (Orin) or real (Thor); its failure never takes the integrated GPU away. Never opens a device node, never starts CUDA.
+//! Integrated GPUs of Tegra systems, from the SoC's files and from NVML. NVML may be absent (JetPack 5), limited (Orin) or complete (Thor);
+//! without it the integrated GPU is still reported. Never opens a device node, never starts CUDA.
 
 mod driver;
 mod igpu;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::Roots;
 use crate::platform::read_trimmed;
 
-/// Busy share. `nvgpu` counts in thousandths.
+/// Utilization. `nvgpu` counts in thousandths.
 pub(super) fn utilization_percent(roots: &Roots) -> Option<u32> {
     let places = [
         "devices/platform/17000000.gpu/load",
@@ -29,8 +29,8 @@ pub(super) fn temperature_celsius(roots: &Roots) -> Option<i32> {
         .map(|thousandths| thousandths / 1000)
 }
 
-/// Power of the rail that feeds the GPU: volts times amperes of the board's INA3221. Boards share this rail with the CPU or the rest of
-/// the SoC; it is the closest number there is, and what other tools show.
+/// Power of the rail that feeds the GPU: volts times amperes of the board's INA3221. Boards share this rail with the CPU or the rest of the
+/// SoC; other tools show this number too.
 pub(super) fn power_milliwatts(roots: &Roots) -> Option<u64> {
     for monitor in entries(roots, "class/hwmon") {
         for channel in 1..=8 {
@@ -49,7 +49,7 @@ pub(super) fn power_milliwatts(roots: &Roots) -> Option<u64> {
     None
 }
 
-/// Directory entries in a fixed order, since the kernel's is none.
+/// Directory entries, sorted.
 fn entries(roots: &Roots, dir: &str) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(roots.sys.join(dir)) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What was typed, and what it means. Nothing is opened here; of the machine, only whether the named directories exist is looked at.
+//! The agent's options (`Args`) and their meaning (`Settings`). Opens nothing; of the machine it checks only whether the host root exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use crate::Error;
 use crate::allocator::inject::Mode;
 use crate::allocator::plan::{GPU_RESOURCE, MigStrategy, Policy, Sharing};
 use crate::allocator::prefer::SharedPolicy;
-use crate::allocator::register::{PLUGIN_DIR, Patience};
+use crate::allocator::register::{PLUGIN_DIR, RetryPolicy};
+use crate::driver_files::collect::Search;
+use crate::driver_files::csv::CSV_DIR;
+use crate::driver_files::store::CDI_DIR;
 use crate::health::{IGNORED_XIDS, Rules, STICKY_XIDS};
-use crate::slots::offer::{SLOTS_DEFAULT, SLOTS_MAX};
-use crate::volume::collect::Search;
-use crate::volume::csv::CSV_DIR;
-use crate::volume::store::CDI_DIR;
+use crate::share_devices::offer::{SHARE_DEVICES_DEFAULT, SHARE_DEVICES_MAX};
 
-/// Where the machine is seen from this process: shared by the agent and `kai doctor`.
+/// Where this process finds the host's files and its driver. Shared by the agent, `kai doctor` and the reservation process.
 #[derive(Debug, Clone, clap::Args)]
 pub struct HostArgs {
     /// Where the host's / is mounted here.
@@ -48,13 +48,14 @@ pub struct HostArgs {
     /// YAML file with the settings of the fake driver, instead of a list in --driver.
     #[arg(long)]
     pub fake_config: Option<PathBuf>,
-    /// Faults and loads of the fake GPUs: a control file that is read again and again, or its content in braces: `{gpus: {0: {state: lost}}}`.
+    /// Faults and loads of the fake GPUs: a control file, which is polled, or its content in braces:
+    /// `{gpus: {0: {state: lost}}}`.
     #[arg(long, env = "KAI_FAKE_CONTROL")]
     pub fake_control: Option<String>,
     /// Memory in MiB kept from GPU workloads where GPU and CPU share it. Default: a tenth, at least 512 and at most 8192.
     #[arg(long)]
     pub memory_reserve_mib: Option<u64>,
-    /// CPU of the host whose files are looked at; only a recorded machine differs from the one we run on.
+    /// CPU of the host whose files are read. Only in tests with recorded machines does it differ from the CPU of this process.
     #[arg(skip)]
     pub machine: Option<Machine>,
 }
@@ -164,7 +165,7 @@ pub struct Args {
     /// Address of an API server that wants no credentials.
     #[arg(long, hide = true)]
     pub api_url: Option<String>,
-    /// Serve the kubelet only: no labels, no condition, no reservation duty.
+    /// Serve the kubelet only: no labels, no condition, no annotation of reservation pods.
     #[arg(long)]
     pub no_cluster: bool,
     /// The kubelet's device plugin directory.
@@ -197,19 +198,20 @@ pub struct Args {
     /// Which GPU shared requests prefer.
     #[arg(long, value_enum, default_value_t)]
     pub shared_policy: SharedPolicy,
-    /// Slots for containers with parts of GPUs (kai.scheduler/gpu-share), in mode cdi; 0 for none: such pods need NVIDIA's runtime then.
-    #[arg(long, default_value_t = SLOTS_DEFAULT, value_parser = clap::value_parser!(u32).range(..=i64::from(SLOTS_MAX)))]
-    pub share_slots: u32,
+    /// Number of share devices (kai.scheduler/gpu-share), by which containers get their GPU share in mode cdi. With 0, pods that share GPUs
+    /// need NVIDIA's runtime.
+    #[arg(long, visible_alias = "share-slots", default_value_t = SHARE_DEVICES_DEFAULT, value_parser = clap::value_parser!(u32).range(..=i64::from(SHARE_DEVICES_MAX)))]
+    pub share_devices: u32,
     /// Xids that never make a GPU unhealthy.
     #[arg(long, value_delimiter = ',', default_values_t = IGNORED_XIDS)]
     pub ignored_xids: Vec<u64>,
-    /// Xids after which a GPU is unhealthy until it was reset.
+    /// Xids after which a GPU is unhealthy until it has been reset.
     #[arg(long, value_delimiter = ',', default_values_t = STICKY_XIDS)]
     pub sticky_xids: Vec<u64>,
     /// Seconds between probes of each GPU.
     #[arg(long, default_value_t = 5)]
     pub probe_seconds: u64,
-    /// Good probes in a row before a failed GPU is offered again; doubles with every failure, up to 16 times.
+    /// Successful probes in a row before a failed GPU is offered again; doubles with every failure, up to 16 times.
     #[arg(long, default_value_t = 3)]
     pub good_probes: u32,
     /// Address for /metrics, /healthz and /readyz; empty for none.
@@ -223,7 +225,7 @@ pub struct Args {
     pub fake_library: Option<String>,
 }
 
-/// What the options mean.
+/// The meaning of the options: paths and policies that the agent's parts use.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Name of the node.
@@ -234,7 +236,7 @@ pub struct Settings {
     pub plugin_dir: PathBuf,
     /// The kubelet's pod-resources socket.
     pub pod_resources_socket: PathBuf,
-    /// How containers get what they need.
+    /// How GPUs and driver files are injected.
     pub mode: Mode,
     /// Where CDI specs are written.
     pub cdi_dir: PathBuf,
@@ -244,21 +246,21 @@ pub struct Settings {
     pub policy: Policy,
     /// How shared devices are spread.
     pub shared_policy: SharedPolicy,
-    /// How strict to be with health.
+    /// What makes a GPU unhealthy, and for how long.
     pub rules: Rules,
-    /// How driver files are found.
+    /// Where driver files are searched.
     pub search: Search,
-    /// Fake library on the host, and the environment it needs.
+    /// Fake library and environment for containers with fake GPUs.
     pub fake: Option<FakeFiles>,
     /// Where to serve metrics.
     pub metrics_address: Option<String>,
     /// Namespace of reservation pods.
     pub reservation_namespace: String,
-    /// How often and how patiently things are done.
+    /// Intervals of the agent's loops.
     pub pace: Pace,
 }
 
-/// What containers with fake GPUs get.
+/// The library and environment that containers with fake GPUs get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeFiles {
     /// Host path of the fake library.
@@ -267,19 +269,19 @@ pub struct FakeFiles {
     pub env: Vec<String>,
 }
 
-/// How often and how patiently things are done. Tests use short times.
+/// Intervals of the agent's loops. Tests use short ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pace {
     /// Between probes of the GPUs.
     pub probe: Duration,
-    /// Between full inventories and looks at the driver's files.
+    /// Between full inventories and checks of the driver's files.
     pub refresh: Duration,
     /// Between attempts to write to the cluster or the disk after a failure.
     pub retry: Duration,
-    /// Between looks at the pod-resources API while a reservation pod waits for its annotation.
+    /// Between calls of the pod-resources API while a reservation pod waits for its annotation.
     pub reservation: Duration,
-    /// With the kubelet.
-    pub kubelet: Patience,
+    /// Timing of registrations with the kubelet.
+    pub kubelet: RetryPolicy,
 }
 
 impl Default for Pace {
@@ -289,13 +291,13 @@ impl Default for Pace {
             refresh: Duration::from_secs(30),
             retry: Duration::from_secs(10),
             reservation: Duration::from_millis(500),
-            kubelet: Patience::default(),
+            kubelet: RetryPolicy::default(),
         }
     }
 }
 
 impl Args {
-    /// Makes sense of the options, or says which one makes none.
+    /// Turns the options into settings, or returns the option that is wrong.
     pub fn settings(&self) -> Result<Settings, Error> {
         let node = self.node_name.clone().or_else(host_name).ok_or(Error::Option {
             option: "--node-name",
@@ -327,7 +329,7 @@ impl Args {
                     rename: self.rename_shared,
                     one_per_container: self.one_replica_per_container,
                 },
-                share_slots: self.share_slots(),
+                share_devices: self.share_devices(),
             },
             shared_policy: self.shared_policy,
             rules: Rules {
@@ -349,16 +351,16 @@ impl Args {
 }
 
 impl Args {
-    /// Slots name devices that a spec has to have, and the cluster has to say which ones.
-    fn share_slots(&self) -> u32 {
+    /// Share devices need CDI specs and the cluster's reservation pods; without either the node has none.
+    fn share_devices(&self) -> u32 {
         match self.mode {
-            Mode::Cdi if !self.no_cluster => self.share_slots,
+            Mode::Cdi if !self.no_cluster => self.share_devices,
             Mode::Cdi | Mode::Mounts | Mode::Envvar => 0,
         }
     }
 }
 
-/// Most replicas of one device: the kubelet keeps every id in memory and in its checkpoint.
+/// Upper bound on replicas of one device: the kubelet keeps every id in memory and in its checkpoint.
 const REPLICAS_MAX: u32 = 1000;
 
 fn replicas(texts: &[String]) -> Result<BTreeMap<String, u32>, Error> {
@@ -428,7 +430,7 @@ mod tests {
         assert_eq!(settings.mode, Mode::Cdi);
         assert_eq!(settings.rules, Rules::default());
         let policy = Policy {
-            share_slots: 512,
+            share_devices: 512,
             ..Policy::default()
         };
         assert_eq!(settings.policy, policy);
@@ -438,13 +440,14 @@ mod tests {
     #[test]
     fn slots_need_cdi_and_a_cluster() {
         for (line, count) in [
+            ("--share-devices 7", 7),
             ("--share-slots 7", 7),
             ("--share-slots 0", 0),
             ("--mode mounts", 0),
             ("--mode envvar", 0),
             ("--no-cluster", 0),
         ] {
-            assert_eq!(parse(line).unwrap().policy.share_slots, count, "{line}");
+            assert_eq!(parse(line).unwrap().policy.share_devices, count, "{line}");
         }
     }
 

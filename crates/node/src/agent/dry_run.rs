@@ -1,38 +1,41 @@
-//! Prints what the agent would label, serve and inject, without touching anything. The same decisions as the running agent's.
+//! Prints the labels, device lists and injection that the agent would produce. Uses the agent's own decisions and changes nothing.
 
-use super::args::Args;
-use super::state::{Input, State};
+use super::args::{Args, Settings};
+use super::state::{Input, Snapshot, State};
 use crate::Error;
 use crate::allocator::inject::Mode;
 use crate::allocator::offer::Offer;
+use crate::driver_files::prepare::InjectionPlan;
+use crate::driver_files::{driver_volume, store};
 use crate::health;
-use crate::volume::{driver_volume, store};
 
-/// What the agent would do on this machine, as text for a person.
+/// Describes what the agent would do on this machine.
 pub fn dry_run(args: &Args) -> Result<String, Error> {
     let settings = args.settings()?;
     let opened = kai_gpu::open(super::open_options(args, &settings)?)?;
     let mut text = String::new();
-    let mut line = |words: &str| {
-        text.push_str(words);
-        text.push('\n');
-    };
-    line(&format!(
-        "platform: {} (driver {})",
-        opened.detection.platform.kind,
-        opened.driver.kind()
-    ));
-    for evidence in &opened.detection.evidence {
-        line(&format!("  {}: {}", evidence.saw, evidence.means));
+    let detection = &opened.detection;
+    line(
+        &mut text,
+        &format!(
+            "platform: {} (driver {})",
+            detection.platform.kind,
+            opened.driver.kind()
+        ),
+    );
+    for evidence in &detection.evidence {
+        line(&mut text, &format!("  {}: {}", evidence.saw, evidence.means));
     }
     let inventory = opened.driver.devices()?;
     for note in &inventory.notes {
-        line(&format!("  note: {note}"));
+        line(&mut text, &format!("  note: {note}"));
     }
-    let ask = |uuid: &str| health::ask(&*opened.driver, uuid).map_err(|error| error.to_string());
+    let probe = |uuid: &str| health::probe(&*opened.driver, uuid).map_err(|error| error.to_string());
     let devices = inventory.devices.iter();
-    let answers = devices.map(|device| (device.uuid.clone(), ask(&device.uuid))).collect();
-    let prepared = super::volume(&settings).look(&inventory);
+    let answers = devices
+        .map(|device| (device.uuid.clone(), probe(&device.uuid)))
+        .collect();
+    let plan = super::injector(&settings).plan(&inventory);
     let mut state = State::new(
         settings.policy.clone(),
         settings.shared_policy,
@@ -42,54 +45,77 @@ pub fn dry_run(args: &Args) -> Result<String, Error> {
     state.apply(Input::Listed(Box::new(inventory)));
     state.apply(Input::Probed(answers));
     let snapshot = state.snapshot();
+    add_labels(&mut text, &settings, &snapshot);
+    add_devices(&mut text, &snapshot, &plan);
+    add_injection(&mut text, &settings, &plan);
+    Ok(text)
+}
 
-    line(&format!("\nlabels for node {}:", settings.node));
-    let labels = snapshot.labels.unwrap_or_default();
+fn line(text: &mut String, words: &str) {
+    text.push_str(words);
+    text.push('\n');
+}
+
+fn add_labels(text: &mut String, settings: &Settings, snapshot: &Snapshot) {
+    line(text, &format!("\nlabels for node {}:", settings.node));
+    let labels = snapshot.labels.clone().unwrap_or_default();
     if labels.is_empty() {
-        line("  none");
+        line(text, "  none");
     }
     for (key, value) in labels {
-        line(&format!("  {key}={value}"));
+        line(text, &format!("  {key}={value}"));
     }
-    line("\ndevices for the kubelet:");
+}
+
+fn add_devices(text: &mut String, snapshot: &Snapshot, plan: &InjectionPlan) {
+    line(text, "\ndevices for the kubelet:");
     if snapshot.offers.is_empty() {
-        line("  none");
+        line(text, "  none");
     }
     for (name, offer) in &snapshot.offers {
-        line(&format!("  {name}: {}", offer.devices().len()));
-        let single = match &**offer {
+        line(text, &format!("  {name}: {}", offer.devices().len()));
+        let listed = match &**offer {
             Offer::Gpus(_) => offer.devices(),
-            Offer::Slots(_) => &[],
+            Offer::ShareDevices(_) => &[],
         };
-        for device in single {
+        for device in listed {
             let node = device.topology.as_ref().and_then(|topology| topology.nodes.first());
             let numa = node.map(|node| format!(" numa={}", node.id)).unwrap_or_default();
-            line(&format!("    {} {}{numa}", device.id, device.health));
+            line(text, &format!("    {} {}{numa}", device.id, device.health));
         }
     }
-    for note in snapshot.notes.iter().chain(&prepared.warnings) {
-        line(&format!("  note: {note}"));
+    for note in snapshot.notes.iter().chain(&plan.warnings) {
+        line(text, &format!("  note: {note}"));
     }
-    if !prepared.files.missing.is_empty() {
-        line(&format!(
-            "  note: {} entries of Tegra's lists are not on this board",
-            prepared.files.missing.len()
-        ));
+    if !plan.files.missing.is_empty() {
+        let missing = plan.files.missing.len();
+        line(
+            text,
+            &format!("  note: {missing} entries of Tegra's lists are not on this board"),
+        );
     }
-    line("\ninjection:");
-    match (settings.mode, prepared.spec) {
-        (_, None) => line("  none"),
+}
+
+fn add_injection(text: &mut String, settings: &Settings, plan: &InjectionPlan) {
+    line(text, "\ninjection:");
+    match (settings.mode, &plan.spec) {
+        (_, None) => line(text, "  none"),
         (Mode::Cdi, Some(spec)) => {
-            line(&format!("  {}/kai.scheduler-gpu.json:", settings.cdi_dir.display()));
-            line(&store::render(&spec));
+            line(
+                text,
+                &format!("  {}/kai.scheduler-gpu.json:", settings.cdi_dir.display()),
+            );
+            line(text, &store::render(spec));
         }
         (Mode::Mounts, Some(spec)) => {
-            for part in driver_volume::parts(&prepared.files) {
-                line(&format!("  volume: {} from {}", part.to, part.from));
+            for part in driver_volume::parts(&plan.files) {
+                line(text, &format!("  volume: {} from {}", part.to, part.from));
             }
-            line(&store::render(&spec));
+            line(text, &store::render(spec));
         }
-        (Mode::Envvar, Some(_)) => line("  NVIDIA_VISIBLE_DEVICES=<the devices>, for NVIDIA's container runtime"),
+        (Mode::Envvar, Some(_)) => line(
+            text,
+            "  NVIDIA_VISIBLE_DEVICES=<the devices>, for NVIDIA's container runtime",
+        ),
     }
-    Ok(text)
 }

@@ -1,5 +1,5 @@
-//! Ticks when something changes in a directory, and keeps the last inventory and the name of a Tegra's GPU on disk. Small shells around
-//! the file system.
+//! The agent's access to the file system: watches a directory for changes, and keeps the last inventory and the UUID of a Tegra's
+//! integrated GPU on disk.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::volume::store;
+use crate::driver_files::store;
 
-/// Watches a directory for files that come and go. The watch ends when the returned guard is dropped. If the system has no watch
-/// left to give, the receiver never ticks and callers fall back to their polls.
+/// Watches a directory for files that are created or removed. The watch ends when the returned guard is dropped. If the system refuses the
+/// watch, the receiver never changes and callers rely on polling.
 pub fn watch_directory(directory: &Path) -> (watch::Receiver<u64>, impl Sized + use<>) {
     let (sender, receiver) = watch::channel(0);
     let notify = move |_event| sender.send_modify(|ticks| *ticks += 1);
@@ -26,26 +26,26 @@ pub fn watch_directory(directory: &Path) -> (watch::Receiver<u64>, impl Sized + 
     (receiver, watcher)
 }
 
-/// The inventory of the last run: what is offered while the driver is still starting.
+/// The inventory of the last run, on disk. The agent offers it until the driver answers.
 #[derive(Debug, Clone)]
 pub struct LastInventory {
     path: PathBuf,
 }
 
 impl LastInventory {
-    /// Kept in `state_dir`.
+    /// Stored in `state_dir`.
     pub fn new(state_dir: &Path) -> Self {
         Self {
             path: state_dir.join("inventory.json"),
         }
     }
 
-    /// What was kept; nothing if it can't be read, since the driver will tell soon.
+    /// The stored inventory. An unreadable file gives none: the driver lists the GPUs soon.
     pub fn load(&self) -> Option<Inventory> {
         serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()
     }
 
-    /// Keeps it for the next start.
+    /// Stores the inventory for the next start.
     pub fn save(&self, inventory: &Inventory) -> Result<(), Error> {
         let bytes = serde_json::to_vec(inventory).expect("an inventory is JSON");
         if std::fs::read(&self.path).is_ok_and(|current| current == bytes) {
@@ -60,23 +60,23 @@ impl LastInventory {
     }
 }
 
-/// The UUID under which the integrated GPU of a Tegra is offered. NVML may begin or cease to tell one of its own (another JetPack, a
-/// library that is mounted later), but the kubelet's books and reservation pods hold the one that was served first.
+/// The UUID under which the integrated GPU of a Tegra was first offered, on disk. NVML may later report another UUID or none (another
+/// JetPack, a library that is mounted later), but the kubelet's checkpoint and reservation pods keep the first one.
 #[derive(Debug, Clone)]
-pub struct Identity {
+pub struct IntegratedGpuIdentity {
     path: PathBuf,
-    /// Tells boards apart, so that a disk moved to another board does not take the name along.
+    /// Identifies the board, so that a disk that moves to another board does not bring the UUID along.
     board: String,
 }
 
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct Kept {
+struct SavedIdentity {
     board: String,
     uuid: String,
 }
 
-impl Identity {
-    /// Kept in `state_dir`, for the board that `roots` show.
+impl IntegratedGpuIdentity {
+    /// Stored in `state_dir`, for the board that `roots` show.
     pub fn new(state_dir: &Path, roots: &Roots) -> Self {
         Self {
             path: state_dir.join("identity.json"),
@@ -84,13 +84,13 @@ impl Identity {
         }
     }
 
-    /// The UUID that was served before on this board.
+    /// The UUID that was offered before on this board.
     pub fn load(&self) -> Option<String> {
-        let kept: Kept = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
-        (kept.board == self.board).then_some(kept.uuid)
+        let saved: SavedIdentity = serde_json::from_slice(&std::fs::read(&self.path).ok()?).ok()?;
+        (saved.board == self.board).then_some(saved.uuid)
     }
 
-    /// Keeps what is served now, on a Tegra with its own GPU; elsewhere UUIDs are the hardware's.
+    /// Stores the UUID that is offered now. Only a Tegra with an integrated GPU needs it; elsewhere UUIDs come from the hardware.
     pub fn save(&self, inventory: &Inventory) -> Result<(), Error> {
         let integrated = |device: &&kai_gpu::Device| device.kind == DeviceKind::Integrated;
         let Some(device) = inventory.devices.iter().find(integrated) else {
@@ -99,11 +99,11 @@ impl Identity {
         if inventory.platform.kind != PlatformKind::Tegra || self.load().as_ref() == Some(&device.uuid) {
             return Ok(());
         }
-        let kept = Kept {
+        let saved = SavedIdentity {
             board: self.board.clone(),
             uuid: device.uuid.clone(),
         };
-        let bytes = serde_json::to_vec(&kept).expect("two strings are JSON");
+        let bytes = serde_json::to_vec(&saved).expect("two strings are JSON");
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let saved = std::fs::create_dir_all(directory).and_then(|()| store::replace(&self.path, &bytes));
         saved.map_err(|source| Error::State {

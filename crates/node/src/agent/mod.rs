@@ -1,13 +1,13 @@
-//! The agent: wiring only. One task owns the state; the rest are small loops that get snapshots of it and each do one thing. Each may
-//! fail and try again without disturbing the others.
+//! Wires the agent together. One task owns the state; the other tasks receive snapshots of it, and each does one thing. A task that fails
+//! tries again without disturbing the others.
 
 pub mod args;
+pub mod driver_files;
 mod dry_run;
 pub mod files;
 pub mod plugins;
 pub mod report;
 pub mod state;
-pub mod volumes;
 pub mod watcher;
 
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use tokio::task::JoinSet;
 pub use args::{Args, HostArgs, Settings};
 pub use dry_run::dry_run;
 
+use self::driver_files::DriverVolumeUses;
 use crate::Error;
-use crate::allocator::register::{Surroundings, remove_leftovers};
+use crate::allocator::register::{PluginContext, remove_leftovers};
+use crate::driver_files::prepare::DriverFileInjector;
+use crate::driver_files::store::CdiDir;
 use crate::metrics::{self, Sources};
-use crate::reservation_duty::{self, Duty, Wishes};
-use crate::slots::{self, Slots};
-use crate::volume::prepare::Volume;
-use crate::volume::store::CdiDir;
-use files::{Identity, LastInventory};
+use crate::reservation_annotator::{self, AllocationHints, AnnotatorConfig};
+use crate::share_devices::{self, ShareDevicePreparer};
+use files::{IntegratedGpuIdentity, LastInventory};
 use state::{Input, Snapshot, State};
-use volumes::VolumeUses;
 
-/// Inputs that wait for the state's owner. The driver's thread waits when it is full: nothing is lost.
+/// Inputs that wait for the task that owns the state. When the queue is full, the driver's thread waits, so no input is lost.
 const INPUTS_QUEUED_MAX: usize = 16;
-/// Health changes that wait to be told as events; more are dropped, since the condition has the state.
+/// Health changes that wait to be recorded as Kubernetes events. More are dropped: the node condition has the current state.
 const EVENTS_QUEUED_MAX: usize = 64;
 
-/// By then the kubelet and the cluster know the GPUs, if they answer at all.
+/// Time after which the start is over: the kubelet and the cluster know the GPUs by then, if they answer.
 const START_TAKES: Duration = Duration::from_secs(20);
-/// How long code stays in memory that ran for a rare occasion, such as a driver upgrade.
+/// Pause between two releases of code pages: code that ran on a rare occasion, such as a driver upgrade, stays in memory this long.
 const RARE_CODE_STAYS: Duration = Duration::from_secs(3600);
 
 /// Runs the agent until SIGTERM or SIGINT.
@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         tokio::spawn(release_code());
         serve(settings, Arc::from(opened.driver), stopped).await
     });
-    // A driver call that hangs must not keep the process from ending.
+    // The process must end even if a driver call hangs.
     runtime.shutdown_background();
     Ok(())
 }
@@ -81,34 +81,25 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
     let (inputs, received) = mpsc::channel(INPUTS_QUEUED_MAX);
     let (events, told) = mpsc::channel(EVENTS_QUEUED_MAX);
     let registrations = Arc::new(AtomicU64::new(0));
-    let uses = VolumeUses::load(settings.state_dir.join("volume-uses.json"));
+    let uses = DriverVolumeUses::load(settings.state_dir.join("volume-uses.json"));
 
-    // What the kubelet needs comes first: with the last inventory it is served before the driver has answered.
+    // The device plugins start first: they serve the last run's inventory until the driver has answered.
     remove_leftovers(&settings.plugin_dir);
-    // Every start of a container prepares its slot anew.
-    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_slots() {
-        tracing::warn!(%error, "specs of slots of an earlier run stay until their slots are handed out again");
-    }
-    let slots = Arc::new(Slots::new(slots::prepare::Place {
-        node: settings.node.clone(),
-        reservation_namespace: settings.reservation_namespace.clone(),
-        pod_resources: settings.pod_resources_socket.clone(),
-        cdi_dir: settings.cdi_dir.clone(),
-    }));
+    let share_devices = Arc::new(share_device_preparer(&settings));
     let (files_changed, _watching) = files::watch_directory(&settings.plugin_dir);
     let noted = uses.clone();
-    let (wishes, wished) = watch::channel(Wishes::default());
-    let around = Surroundings {
+    let (hints_sender, hints) = watch::channel(AllocationHints::default());
+    let context = PluginContext {
         directory: settings.plugin_dir.clone(),
         files_changed,
         on_allocate: Arc::new(move |ids| noted.allocated(ids)),
-        slots: slots.clone(),
-        wished,
-        patience: settings.pace.kubelet.clone(),
+        share_devices: share_devices.clone(),
+        hints,
+        retry_policy: settings.pace.kubelet.clone(),
         stop: stop.clone(),
         registrations: registrations.clone(),
     };
-    let plugins = tokio::spawn(plugins::keep(around, seen.clone()));
+    let plugins = tokio::spawn(plugins::run(context, seen.clone()));
 
     let mut tasks = JoinSet::new();
     watcher::start(
@@ -118,22 +109,57 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
         inputs.clone(),
     );
     let pace = settings.pace.clone();
-    let volume = volume(&settings);
-    tasks.spawn(volumes::keep(
-        volume,
+    let injector = injector(&settings);
+    tasks.spawn(driver_files::run(
+        injector,
         uses,
         settings.pod_resources_socket.clone(),
         pace,
         seen.clone(),
         inputs,
     ));
-    if settings.policy.share_slots > 0 {
-        let (slots, pace) = (slots.clone(), settings.pace.refresh);
-        tasks.spawn(async move { slots.keep_clean(pace).await });
+    if settings.policy.share_devices > 0 {
+        let (share_devices, pace) = (share_devices.clone(), settings.pace.refresh);
+        tasks.spawn(async move { share_devices.run_cleanup(pace).await });
     }
-    tasks.spawn(with_cluster(settings.clone(), slots, wishes, seen.clone(), told));
-    let identity = Identity::new(&settings.state_dir, &settings.search.roots);
-    tasks.spawn(keep_last(last, identity, seen.clone()));
+    tasks.spawn(run_with_cluster(
+        settings.clone(),
+        share_devices,
+        hints_sender,
+        seen.clone(),
+        told,
+    ));
+    let identity = IntegratedGpuIdentity::new(&settings.state_dir, &settings.search.roots);
+    tasks.spawn(save_inventories(last, identity, seen.clone()));
+    spawn_metrics(&settings, driver, seen, registrations, &mut tasks).await;
+    run_state(state, received, snapshots, events, stop).await;
+    // The device plugins close the kubelet's streams before the other tasks are aborted.
+    let _ = plugins.await;
+    tasks.shutdown().await;
+}
+
+/// Creates the preparer of share devices and removes the specs of an earlier run.
+fn share_device_preparer(settings: &Settings) -> ShareDevicePreparer {
+    // The agent writes the spec of a share device before every start of its container, so old specs are not needed.
+    if let Err(error) = CdiDir::new(&settings.cdi_dir).remove_share_devices() {
+        tracing::warn!(%error, "could not remove share device specs of an earlier run; each is removed when its device is allocated again");
+    }
+    ShareDevicePreparer::new(share_devices::prepare::PreparerConfig {
+        node: settings.node.clone(),
+        reservation_namespace: settings.reservation_namespace.clone(),
+        pod_resources: settings.pod_resources_socket.clone(),
+        cdi_dir: settings.cdi_dir.clone(),
+    })
+}
+
+/// Serves the metrics, if an address is set.
+async fn spawn_metrics(
+    settings: &Settings,
+    driver: Arc<dyn Driver>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    registrations: Arc<AtomicU64>,
+    tasks: &mut JoinSet<()>,
+) {
     if let Some(address) = settings.metrics_address.clone() {
         let client = match &settings.access {
             Some(access) => Client::connect(access).await.ok(),
@@ -143,7 +169,7 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             authorizer: kai_cluster::MetricsAuthorizer::new(client),
             node: settings.node.clone(),
             driver,
-            snapshots: seen,
+            snapshots,
             pod_resources: settings.pod_resources_socket.clone(),
             registrations,
         };
@@ -153,36 +179,32 @@ pub async fn serve(settings: Settings, driver: Arc<dyn Driver>, stop: watch::Rec
             }
         });
     }
-    own(state, received, snapshots, events, stop).await;
-    // Close the kubelet's streams in order; the rest has nothing to lose.
-    let _ = plugins.await;
-    tasks.shutdown().await;
 }
 
-/// Keeps in memory what the agent lives on, and not what it started with.
+/// Releases the memory of code that only the agent's start or a rare event needed.
 async fn release_code() {
     tokio::time::sleep(START_TAKES).await;
     loop {
         if let Err(error) = kai_gpu::code_pages::release() {
-            tracing::debug!(%error, "code that only the start needed stays in memory");
+            tracing::debug!(%error, "could not release code pages that only the start needed");
         }
         tokio::time::sleep(RARE_CODE_STAYS).await;
     }
 }
 
-/// How to open the driver, with the names that were served before.
+/// How to open the driver, with the UUID of the integrated GPU that an earlier run offered.
 fn open_options(args: &Args, settings: &Settings) -> Result<kai_gpu::OpenOptions, Error> {
     let options = args.host.open_options(&settings.node)?;
-    let integrated_uuid = Identity::new(&settings.state_dir, &options.roots).load();
+    let integrated_uuid = IntegratedGpuIdentity::new(&settings.state_dir, &options.roots).load();
     Ok(kai_gpu::OpenOptions {
         integrated_uuid,
         ..options
     })
 }
 
-/// How this node injects.
-pub fn volume(settings: &Settings) -> Volume {
-    Volume {
+/// The injector of this node, from the agent's settings.
+pub fn injector(settings: &Settings) -> DriverFileInjector {
+    DriverFileInjector {
         mode: settings.mode,
         search: settings.search.clone(),
         cdi_dir: settings.cdi_dir.clone(),
@@ -191,8 +213,8 @@ pub fn volume(settings: &Settings) -> Volume {
     }
 }
 
-/// Owns the state: takes in what happens, publishes what follows.
-async fn own(
+/// Owns the state: applies inputs, logs health changes and publishes a snapshot after each input.
+async fn run_state(
     mut state: State,
     mut inputs: mpsc::Receiver<Input>,
     snapshots: watch::Sender<Arc<Snapshot>>,
@@ -217,11 +239,11 @@ async fn own(
     }
 }
 
-/// Everything that needs the cluster. Without one, the kubelet is served all the same.
-async fn with_cluster(
+/// Runs the tasks that need the API server. Without a cluster the agent still serves the kubelet.
+async fn run_with_cluster(
     settings: Settings,
-    slots: Arc<Slots>,
-    wishes: watch::Sender<Wishes>,
+    share_devices: Arc<ShareDevicePreparer>,
+    hints: watch::Sender<AllocationHints>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     events: mpsc::Receiver<kai_cluster::NodeEvent>,
 ) {
@@ -229,29 +251,35 @@ async fn with_cluster(
     let client = loop {
         match Client::connect(access).await {
             Ok(client) => break client,
-            Err(error) => tracing::warn!(%error, "no labels, condition, reservations or shares yet"),
+            Err(error) => {
+                tracing::warn!(%error, "could not reach the API server; no labels, condition, reservations or GPU shares yet")
+            }
         }
         tokio::time::sleep(settings.pace.retry).await;
     };
-    slots.connected(client.clone());
-    let duty = Duty {
+    share_devices.set_client(client.clone());
+    let config = AnnotatorConfig {
         namespace: settings.reservation_namespace.clone(),
         node: settings.node.clone(),
         pod_resources: settings.pod_resources_socket.clone(),
         pace: settings.pace.reservation,
     };
-    let report = report::keep(
+    let report = report::run(
         client.clone(),
         settings.node.clone(),
         settings.pace.retry,
         snapshots,
         events,
     );
-    tokio::join!(report, reservation_duty::keep(client, duty, wishes));
+    tokio::join!(report, reservation_annotator::run(client, config, hints));
 }
 
-/// Keeps the inventory for the next start, whenever the driver's own list changes.
-async fn keep_last(last: LastInventory, identity: Identity, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
+/// Saves the inventory for the next start whenever the driver's list changes.
+async fn save_inventories(
+    last: LastInventory,
+    identity: IntegratedGpuIdentity,
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+) {
     let mut kept: Option<Arc<kai_gpu::Inventory>> = None;
     loop {
         let snapshot = snapshots.borrow_and_update().clone();

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::state::Snapshot;
 use crate::allocator::offer::Offer;
-use crate::allocator::register::{Surroundings, keep_registered};
+use crate::allocator::register::{PluginContext, keep_registered};
 
 struct Running {
     offer: watch::Sender<Arc<Offer>>,
@@ -16,9 +16,9 @@ struct Running {
 }
 
 /// Runs until the agent stops; returns when all sockets are closed.
-pub async fn keep(around: Surroundings, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
+pub async fn run(context: PluginContext, mut snapshots: watch::Receiver<Arc<Snapshot>>) {
     let mut running: BTreeMap<String, Running> = BTreeMap::new();
-    let mut stop = around.stop.clone();
+    let mut stop = context.stop.clone();
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
         let ended: Vec<String> = running
@@ -39,7 +39,7 @@ pub async fn keep(around: Surroundings, mut snapshots: watch::Receiver<Arc<Snaps
                 }
                 None => {
                     let (sender, receiver) = watch::channel(offer.clone());
-                    let task = tokio::spawn(keep_registered(around.clone(), receiver));
+                    let task = tokio::spawn(keep_registered(context.clone(), receiver));
                     running.insert(name.clone(), Running { offer: sender, task });
                 }
             }

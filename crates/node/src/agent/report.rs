@@ -1,5 +1,5 @@
-//! Tells the cluster about the node: labels, a condition, events. Decides what to say (pure, below) and says it until it was heard;
-//! a cluster that can't be reached is tried again and holds up nothing else.
+//! Writes the node's labels, its GPU condition and its events to the API server. The content is decided by pure functions; a write that
+//! fails is tried again and delays no other part of the agent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::state::Snapshot;
 use crate::health::Change;
 use crate::labels::Labels;
 
-/// The name under which we own labels and the condition.
+/// Field manager of the labels and the condition (server-side apply).
 pub const FIELD_MANAGER: &str = "kai-node-agent";
 
 /// The node condition that says whether all GPUs can be used.
 pub const CONDITION: &str = "GPUsHealthy";
 
-/// Events that wait for the API server; with more, the oldest are dropped: the condition has the state anyway.
+/// Events that wait for the API server. Beyond, the oldest are dropped: the condition has the current state.
 const EVENTS_QUEUED_MAX: usize = 32;
 
-/// Longest message of a condition: more GPUs than this are counted, not listed.
+/// How many unhealthy GPUs the condition's message lists; further ones are only counted.
 const GPUS_LISTED_MAX: usize = 8;
 
-/// The condition that follows from a snapshot, without its time. `None`: nothing to say, since there are no GPUs.
+/// The condition's status, reason and message. `None` on a node without GPUs, and until the driver has answered.
 pub fn condition(snapshot: &Snapshot) -> Option<(ConditionStatus, String, String)> {
     let total = snapshot.inventory.devices.len();
     if total == 0 || !snapshot.confirmed {
@@ -54,7 +54,7 @@ pub fn condition(snapshot: &Snapshot) -> Option<(ConditionStatus, String, String
     Some((ConditionStatus::False, "GPUUnhealthy".to_owned(), words.join("; ")))
 }
 
-/// The event that tells of a change.
+/// The Kubernetes event for a health change.
 pub fn event(change: &Change, inventory: &Inventory) -> NodeEvent {
     let index = inventory
         .device(&change.gpu)
@@ -82,14 +82,14 @@ pub fn event(change: &Change, inventory: &Inventory) -> NodeEvent {
 }
 
 /// Runs until the agent stops.
-pub async fn keep(
+pub async fn run(
     client: Client,
     node: String,
     retry: Duration,
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     mut changes: mpsc::Receiver<NodeEvent>,
 ) {
-    let mut said = Said::default();
+    let mut reported = Reported::default();
     let mut events: VecDeque<NodeEvent> = VecDeque::new();
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
@@ -99,27 +99,27 @@ pub async fn keep(
             }
             events.push_back(event);
         }
-        let heard = said.say(&client, &node, &snapshot, &mut events).await;
-        if let Err(error) = &heard {
-            tracing::warn!(%error, "could not tell the cluster about this node; trying again");
+        let sent = reported.send(&client, &node, &snapshot, &mut events).await;
+        if let Err(error) = &sent {
+            tracing::warn!(%error, "could not write the node's labels, condition or events; trying again");
         }
         tokio::select! {
             changed = snapshots.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(retry), if heard.is_err() => {}
+            () = tokio::time::sleep(retry), if sent.is_err() => {}
         }
     }
 }
 
-/// What the cluster was told last.
+/// What was written to the API server last, so that unchanged values are not written again.
 #[derive(Default)]
-struct Said {
+struct Reported {
     labels: Option<Labels>,
     condition: Option<(ConditionStatus, String, String)>,
     since: Option<jiff::Timestamp>,
 }
 
-impl Said {
-    async fn say(
+impl Reported {
+    async fn send(
         &mut self,
         client: &Client,
         node: &str,
@@ -136,7 +136,7 @@ impl Said {
                 tracing::warn!(
                     label,
                     owner,
-                    "left a label alone that somebody else set; remove it there to have ours"
+                    "did not change a label that another field manager set; remove it there to get ours"
                 );
             }
             tracing::info!(count = labels.len(), "labelled the node");

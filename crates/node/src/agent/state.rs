@@ -1,5 +1,5 @@
-//! The agent's state and how it changes: one value, owned by one task, fed with plain inputs. Pure and synchronous: tests call it.
-//! What follows from it (device lists, labels, condition) is in the `Snapshot` that the task publishes.
+//! The agent's state: one value that one task owns and changes by inputs. Pure and synchronous, so tests call it directly. The task
+//! publishes a `Snapshot` with what follows from the state: device lists, labels, condition.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,46 +13,46 @@ use crate::allocator::prefer::SharedPolicy;
 use crate::health::{Change, Health, Rules};
 use crate::kubelet::deviceplugin::Device;
 use crate::labels::{Labels, labels};
-use crate::slots::{self, SlotOffer};
+use crate::share_devices::{self, ShareDeviceOffer};
 
-/// What may happen to the agent.
+/// What changes the agent's state. The driver's thread and the injection task send inputs.
 #[derive(Debug)]
 pub enum Input {
     /// The driver listed its devices.
     Listed(Box<Inventory>),
-    /// The driver reported events.
+    /// The driver reported health events.
     Events(Vec<HealthEvent>),
-    /// GPUs were probed: UUID and answer.
+    /// GPUs were probed: UUID, and the error if the GPU did not answer.
     Probed(Vec<(String, Result<(), String>)>),
-    /// The driver as a whole does not answer, in words.
+    /// The driver as a whole does not answer, for this reason.
     DriverFailed(String),
-    /// Injection is now done like this.
+    /// The way of injection changed.
     Injection(Injection),
 }
 
-/// Everything the agent knows.
+/// The state of the agent.
 #[derive(Debug)]
 pub struct State {
     policy: Policy,
     shared_policy: SharedPolicy,
     inventory: Arc<Inventory>,
-    /// Whether the driver itself said so, as opposed to the last run.
+    /// Whether the driver listed the inventory in this run; before, the inventory is the last run's.
     confirmed: bool,
     health: Health,
     injection: Arc<Injection>,
     driver_problem: Option<String>,
-    /// Made once: there are many, and they never change.
-    slots: Arc<Vec<Device>>,
+    /// The kubelet's list of share devices. Made once, because it is long and never changes.
+    share_devices: Arc<Vec<Device>>,
 }
 
-/// What follows from the state at one moment.
+/// What follows from the state at one moment. The owning task publishes a new snapshot after every input.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// The GPUs.
     pub inventory: Arc<Inventory>,
-    /// Whether the driver itself listed them in this run.
+    /// Whether the driver listed them in this run.
     pub confirmed: bool,
-    /// What is offered, by resource name.
+    /// The offers, by resource name.
     pub offers: BTreeMap<String, Arc<Offer>>,
     /// The node's labels; `None` until the driver has answered.
     pub labels: Option<Labels>,
@@ -71,7 +71,7 @@ impl State {
         let inventory = Arc::new(last_known.unwrap_or_default());
         health.track(&inventory);
         Self {
-            slots: Arc::new(slots::offer::devices(policy.share_slots)),
+            share_devices: Arc::new(share_devices::offer::devices(policy.share_devices)),
             policy,
             shared_policy,
             inventory,
@@ -82,7 +82,7 @@ impl State {
         }
     }
 
-    /// Takes in what happened, and says which GPUs changed their health.
+    /// Applies an input and returns the GPUs whose health changed.
     pub fn apply(&mut self, input: Input) -> Vec<Change> {
         match input {
             Input::Listed(listed) => self.listed(*listed),
@@ -107,8 +107,8 @@ impl State {
         }
     }
 
-    /// A GPU that was there and is not listed any more stays, unhealthy: containers may still hold it, and its id must not
-    /// vanish from the kubelet's books because a driver forgot it for a while. Partitions come and go as listed.
+    /// A GPU that the driver no longer lists stays in the inventory as unhealthy: containers may still hold it, and the kubelet must not
+    /// lose its device id because the driver misses it for a while. MIG devices follow the driver's list.
     fn listed(&mut self, mut listed: Inventory) -> Vec<Change> {
         self.driver_problem = None;
         let mut gone = Vec::new();
@@ -128,7 +128,7 @@ impl State {
         gone.iter().flat_map(|gpu| self.health.probed(gpu, reason())).collect()
     }
 
-    /// What follows.
+    /// The snapshot of the present state.
     pub fn snapshot(&self) -> Snapshot {
         let Plan { resources, notes } = plan::plan(&self.inventory, &self.policy);
         let offer = |resource: plan::Resource| {
@@ -143,9 +143,9 @@ impl State {
             };
             (name, Arc::new(Offer::Gpus(offer)))
         };
-        let slots = (!self.slots.is_empty()).then(|| {
-            let offer = Offer::Slots(SlotOffer {
-                devices: self.slots.clone(),
+        let share_devices = (!self.share_devices.is_empty()).then(|| {
+            let offer = Offer::ShareDevices(ShareDeviceOffer {
+                devices: self.share_devices.clone(),
                 platform: self.inventory.platform.kind,
             });
             (offer.name().to_owned(), Arc::new(offer))
@@ -153,11 +153,11 @@ impl State {
         Snapshot {
             inventory: self.inventory.clone(),
             confirmed: self.confirmed,
-            // A node without GPUs registers nothing: no zero in the node's capacity for ever.
+            // A node without GPUs registers no resource: the kubelet would keep a zero in the node's capacity for ever.
             offers: resources
                 .into_iter()
                 .map(offer)
-                .chain(slots)
+                .chain(share_devices)
                 .filter(|_| !self.inventory.devices.is_empty())
                 .collect(),
             labels: self.confirmed.then(|| labels(&self.inventory, &self.policy)),

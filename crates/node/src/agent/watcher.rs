@@ -1,5 +1,5 @@
-//! The one thread that talks to the driver: it waits for events, probes the GPUs, lists them, and reports. Drivers block, so this
-//! is a thread; it owns no state beyond its clock.
+//! The thread that calls the driver: it waits for health events, probes the GPUs and lists them, and sends the results to the task that
+//! owns the state. Driver calls block, so it is a thread and no task.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 use super::state::Input;
 use crate::health;
 
-/// Longest wait for events, and so for the end of the agent.
+/// Longest wait for events; it bounds how long the thread outlives the agent.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the thread. It ends when the receiver is dropped.
 pub fn start(driver: Arc<dyn Driver>, probe: Duration, refresh: Duration, inputs: mpsc::Sender<Input>) {
     let thread = std::thread::Builder::new().name("gpu-driver".to_owned());
-    // A driver's stack needs are small, and every page counts towards the agent's memory.
+    // The default stack size is enough for driver calls, and only touched pages count towards the agent's memory.
     let spawned = thread.spawn(move || {
         Watcher {
             driver,
@@ -44,7 +44,7 @@ struct Watcher {
     driver_works: bool,
 }
 
-/// The agent has ended.
+/// The agent has ended: the receiver of inputs is dropped.
 struct Ended;
 
 impl Watcher {
@@ -82,7 +82,7 @@ impl Watcher {
         match self.driver.devices() {
             Ok(inventory) => {
                 self.driver_works = true;
-                // A GPU that left the list is still asked: its return is then noticed by its answer.
+                // A GPU that the driver no longer lists is still probed, so that its return is noticed.
                 self.known
                     .extend(inventory.devices.iter().map(|device| device.uuid.clone()));
                 self.send(Input::Listed(Box::new(inventory))).map(|()| true)
@@ -95,7 +95,7 @@ impl Watcher {
     fn probe_all(&mut self) -> Result<bool, Ended> {
         let mut answers = Vec::new();
         for uuid in &self.known {
-            match health::ask(&*self.driver, uuid) {
+            match health::probe(&*self.driver, uuid) {
                 Ok(()) => answers.push((uuid.clone(), Ok(()))),
                 Err(error) if error.is_driver_gone() => {
                     self.failed(&error)?;
@@ -125,7 +125,7 @@ impl Watcher {
                 if error.is_driver_gone() {
                     self.failed(&error)?;
                 }
-                // A driver that fails at once must not make this thread spin.
+                // A driver that fails immediately must not make this thread spin.
                 std::thread::sleep(timeout.saturating_sub(begun.elapsed()));
                 Ok(false)
             }

@@ -1,14 +1,14 @@
-//! Decides what an Allocate answer carries, for each way of bringing the driver into a container. Pure.
+//! Decides the content of an Allocate response for each way of injecting GPUs and driver files into a container. Pure.
 
 use std::collections::BTreeMap;
 
 use super::plan::Unit;
+use crate::driver_files::cdi::{Edits, Spec};
+use crate::driver_files::driver_volume::CONTAINER_DIR;
+use crate::driver_files::spec::qualified;
 use crate::kubelet::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
-use crate::volume::cdi::{Edits, Spec};
-use crate::volume::driver_volume::CONTAINER_DIR;
-use crate::volume::spec::qualified;
 
-/// Which way an operator wants.
+/// How the operator wants GPUs injected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// By CDI names: devices, driver files and groups come from our spec. Needs a runtime with CDI on.
@@ -20,39 +20,39 @@ pub enum Mode {
     Envvar,
 }
 
-/// Runtimes before the CRI had a field for CDI names read them from container annotations under this prefix.
+/// Runtimes from before the CRI field for CDI names read the names from container annotations with the prefix `cdi.k8s.io/`.
 pub(crate) const CDI_ANNOTATION: &str = "cdi.k8s.io/kai-gpu";
 
-/// How this node can inject right now.
+/// How this node can inject GPUs now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Injection {
-    /// The spec is in place.
+    /// By CDI names; the spec is on disk.
     Cdi,
-    /// Without CDI. `volume` is the host path of the driver volume, if it could be built; else every file is mounted by itself.
+    /// By mounts, without CDI. Without a driver volume every file is mounted by itself.
     Mounts {
-        /// What the spec would have done.
+        /// The CDI spec whose edits are translated to mounts and device nodes.
         spec: Box<Spec>,
-        /// Host path of the driver volume.
+        /// Host path of the driver volume, if it could be built.
         volume: Option<String>,
     },
-    /// NVIDIA's runtime does it.
+    /// By NVIDIA's runtime.
     Envvar {
-        /// What the runtime calls each unit, by UUID.
+        /// The runtime's name of a unit by UUID, for units that it does not know by UUID.
         visible: BTreeMap<String, String>,
     },
-    /// There is nothing to inject, in words: a container would start without its GPU.
+    /// GPUs can't be injected, for this reason: a container would start without its GPU.
     Impossible(String),
-    /// Nothing is known yet: after a start, until the driver has been asked.
+    /// Not known yet: after a start, until the driver has answered.
     #[default]
     Unknown,
 }
 
 impl Injection {
-    /// The answer for a container that got these units, or why there is none.
-    pub fn answer(&self, units: &[&Unit]) -> Result<ContainerAllocateResponse, String> {
+    /// The Allocate response for a container that gets these units, or why the allocation is refused.
+    pub fn response(&self, units: &[&Unit]) -> Result<ContainerAllocateResponse, String> {
         match self {
-            Injection::Cdi => Ok(cdi(units)),
-            Injection::Mounts { spec, volume } => mounts(spec, volume.as_deref(), units),
+            Injection::Cdi => Ok(cdi_response(units)),
+            Injection::Mounts { spec, volume } => mounts_response(spec, volume.as_deref(), units),
             Injection::Envvar { visible } => {
                 let name = |unit: &&Unit| visible.get(&unit.uuid).cloned().unwrap_or_else(|| unit.uuid.clone());
                 let names: Vec<String> = units.iter().map(name).collect();
@@ -70,7 +70,7 @@ impl Injection {
     }
 }
 
-fn cdi(units: &[&Unit]) -> ContainerAllocateResponse {
+fn cdi_response(units: &[&Unit]) -> ContainerAllocateResponse {
     let names: Vec<String> = units.iter().map(|unit| qualified(&unit.uuid)).collect();
     ContainerAllocateResponse {
         annotations: BTreeMap::from([(CDI_ANNOTATION.to_owned(), names.join(","))]),
@@ -79,19 +79,19 @@ fn cdi(units: &[&Unit]) -> ContainerAllocateResponse {
     }
 }
 
-/// The spec's edits as the device plugin API has them. Groups can't be said there: pods need `supplementalGroups`.
-fn mounts(spec: &Spec, volume: Option<&str>, units: &[&Unit]) -> Result<ContainerAllocateResponse, String> {
+/// The spec's edits as a device plugin response. The device plugin API has no groups: pods need `supplementalGroups`.
+fn mounts_response(spec: &Spec, volume: Option<&str>, units: &[&Unit]) -> Result<ContainerAllocateResponse, String> {
     let mut answer = ContainerAllocateResponse::default();
     for unit in units {
-        let wanted = crate::volume::cdi::device_name(&unit.uuid);
+        let wanted = crate::driver_files::cdi::device_name(&unit.uuid);
         let Some(device) = spec.devices.iter().find(|device| device.name == wanted) else {
             return Err(format!("GPU {} has no device nodes on this host", unit.uuid));
         };
-        add(&mut answer, &device.container_edits, |_| true);
+        add_edits(&mut answer, &device.container_edits, |_| true);
     }
-    // With a volume only what lies elsewhere is mounted by itself: sockets, firmware, programs in /usr/bin.
+    // The volume holds the libraries; sockets, firmware and programs in /usr/bin are mounted by themselves.
     let by_volume = |place: &str| volume.is_some() && place.contains(".so");
-    add(&mut answer, &spec.container_edits, |place| !by_volume(place));
+    add_edits(&mut answer, &spec.container_edits, |place| !by_volume(place));
     if let Some(volume) = volume {
         answer.mounts.push(Mount {
             container_path: CONTAINER_DIR.to_owned(),
@@ -105,7 +105,7 @@ fn mounts(spec: &Spec, volume: Option<&str>, units: &[&Unit]) -> Result<Containe
     Ok(answer)
 }
 
-fn add(answer: &mut ContainerAllocateResponse, edits: &Edits, wanted: impl Fn(&str) -> bool) {
+fn add_edits(answer: &mut ContainerAllocateResponse, edits: &Edits, wanted: impl Fn(&str) -> bool) {
     for node in &edits.device_nodes {
         if !answer.devices.iter().any(|known| known.container_path == node.path) {
             answer.devices.push(DeviceSpec {
@@ -130,7 +130,7 @@ fn add(answer: &mut ContainerAllocateResponse, edits: &Edits, wanted: impl Fn(&s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::cdi::{Device, DeviceNode, Mount as CdiMount};
+    use crate::driver_files::cdi::{Device, DeviceNode, Mount as CdiMount};
 
     fn unit(uuid: &str) -> Unit {
         Unit {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn cdi_names_go_by_field_and_by_annotation() {
         let (a, b) = (unit("GPU-a"), unit("MIG-GPU-b/1/0"));
-        let answer = Injection::Cdi.answer(&[&a, &b]).unwrap();
+        let answer = Injection::Cdi.response(&[&a, &b]).unwrap();
         let names: Vec<_> = answer.cdi_devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["kai.scheduler/gpu=GPU-a", "kai.scheduler/gpu=MIG-GPU-b-1-0"]);
         assert_eq!(answer.annotations["cdi.k8s.io/kai-gpu"], names.join(","));
@@ -194,14 +194,14 @@ mod tests {
             spec: Box::new(spec()),
             volume: volume.map(str::to_owned),
         };
-        let answer = mode(None).answer(&[&a, &b]).unwrap();
+        let answer = mode(None).response(&[&a, &b]).unwrap();
         let nodes: Vec<_> = answer.devices.iter().map(|node| node.container_path.as_str()).collect();
         assert_eq!(nodes, ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]);
         assert_eq!(answer.mounts.len(), 2);
         assert!(answer.mounts[0].read_only && !answer.mounts[1].read_only);
         assert!(!answer.envs.contains_key("LD_LIBRARY_PATH"));
 
-        let answer = mode(Some("/var/lib/kai/driver/550-1")).answer(&[&a]).unwrap();
+        let answer = mode(Some("/var/lib/kai/driver/550-1")).response(&[&a]).unwrap();
         let places: Vec<_> = answer
             .mounts
             .iter()
@@ -209,16 +209,16 @@ mod tests {
             .collect();
         assert_eq!(places, ["/run/nvidia-persistenced/socket", "/usr/local/nvidia"]);
         assert_eq!(answer.envs["LD_LIBRARY_PATH"], "/usr/local/nvidia/lib64");
-        assert!(mode(None).answer(&[&unit("GPU-c")]).is_err());
+        assert!(mode(None).response(&[&unit("GPU-c")]).is_err());
     }
 
     #[test]
     fn the_nvidia_runtime_is_told_its_own_names() {
         let visible = BTreeMap::from([("GPU-a".to_owned(), "0".to_owned())]);
         let answer = Injection::Envvar { visible }
-            .answer(&[&unit("GPU-a"), &unit("GPU-b")])
+            .response(&[&unit("GPU-a"), &unit("GPU-b")])
             .unwrap();
         assert_eq!(answer.envs["NVIDIA_VISIBLE_DEVICES"], "0,GPU-b");
-        assert!(Injection::Unknown.answer(&[&unit("GPU-a")]).is_err());
+        assert!(Injection::Unknown.response(&[&unit("GPU-a")]).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! The GPU allocator: what the node offers (`plan`), which of it a container should get (`prefer`), and the kubelet's device
-//! plugin protocol around that (`serve`, `register`).
+//! The GPU allocator: which resources the node offers (`plan`), which devices a container should get (`prefer`), how they reach the
+//! container (`inject`), and the kubelet's device plugin protocol (`serve`, `register`).
 
 pub mod inject;
 pub mod offer;

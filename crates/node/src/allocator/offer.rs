@@ -1,4 +1,4 @@
-//! What one resource offers at this moment: the value that the state's owner publishes and the device plugin serves. Pure.
+//! The current offer of one resource: the task that owns the state publishes it, and the device plugin answers from it. Pure.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use kai_gpu::{Inventory, PlatformKind};
 
 use super::inject::Injection;
 use super::plan::{Resource, Unit};
-use super::prefer::{Question, SharedPolicy, preferred};
+use super::prefer::{PreferenceQuery, SharedPolicy, preferred};
 use crate::health::Health;
 use crate::kubelet::deviceplugin::{
     ContainerAllocateResponse, Device, DevicePluginOptions, HEALTHY, NumaNode, TopologyInfo, UNHEALTHY,
 };
-use crate::slots::SlotOffer;
+use crate::share_devices::ShareDeviceOffer;
 
-/// Which fake GPUs a process sees; read by the `fake-nvml` library.
+/// Environment variable by which the `fake-nvml` library limits the GPUs that a process sees.
 const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
 
 /// One resource with everything needed to answer the kubelet about it.
@@ -22,8 +22,8 @@ const FAKE_VISIBLE: &str = "KAI_FAKE_VISIBLE_DEVICES";
 pub enum Offer {
     /// GPUs or MIG devices.
     Gpus(GpuOffer),
-    /// Slots for parts of GPUs.
-    Slots(SlotOffer),
+    /// Share devices, for containers with a GPU share.
+    ShareDevices(ShareDeviceOffer),
 }
 
 impl Offer {
@@ -31,7 +31,7 @@ impl Offer {
     pub fn name(&self) -> &str {
         match self {
             Offer::Gpus(gpus) => &gpus.resource.name,
-            Offer::Slots(_) => RESOURCE_GPU_SHARE,
+            Offer::ShareDevices(_) => RESOURCE_GPU_SHARE,
         }
     }
 
@@ -39,16 +39,17 @@ impl Offer {
     pub fn devices(&self) -> &[Device] {
         match self {
             Offer::Gpus(gpus) => &gpus.devices,
-            Offer::Slots(slots) => &slots.devices,
+            Offer::ShareDevices(share_devices) => &share_devices.devices,
         }
     }
 
-    /// What the plugin registers with. The GPU of a slot shows only when its container starts; any free slot is as good as another.
+    /// The options that the plugin registers with. The GPU of a share device is decided in PreStartContainer, and all free share devices
+    /// are alike.
     pub fn options(&self) -> DevicePluginOptions {
-        let slots = matches!(self, Offer::Slots(_));
+        let share_devices = matches!(self, Offer::ShareDevices(_));
         DevicePluginOptions {
-            pre_start_required: slots,
-            get_preferred_allocation_available: !slots,
+            pre_start_required: share_devices,
+            get_preferred_allocation_available: !share_devices,
         }
     }
 
@@ -56,15 +57,15 @@ impl Offer {
     pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
         match self {
             Offer::Gpus(gpus) => gpus.allocate(device_ids),
-            Offer::Slots(slots) => slots.allocate(device_ids),
+            Offer::ShareDevices(share_devices) => share_devices.allocate(device_ids),
         }
     }
 
     /// Answers GetPreferredAllocation for one container. An empty answer leaves the choice to the kubelet.
-    pub fn prefer(&self, question: Question) -> Vec<String> {
+    pub fn prefer(&self, query: PreferenceQuery) -> Vec<String> {
         match self {
-            Offer::Gpus(gpus) => preferred(&gpus.resource, &gpus.inventory, gpus.shared_policy, question),
-            Offer::Slots(_) => Vec::new(),
+            Offer::Gpus(gpus) => preferred(&gpus.resource, &gpus.inventory, gpus.shared_policy, query),
+            Offer::ShareDevices(_) => Vec::new(),
         }
     }
 }
@@ -72,13 +73,13 @@ impl Offer {
 /// A resource of GPUs or MIG devices.
 #[derive(Debug, Clone)]
 pub struct GpuOffer {
-    /// Its name and units.
+    /// The resource's name and units.
     pub resource: Resource,
     /// The kubelet's device list.
     pub devices: Vec<Device>,
-    /// For the connections between GPUs.
+    /// The node's GPUs, whose connections decide the preferred allocation.
     pub inventory: Arc<Inventory>,
-    /// How containers get what they were given.
+    /// How allocated devices are injected into containers.
     pub injection: Arc<Injection>,
     /// How replicas are spread.
     pub shared_policy: SharedPolicy,
@@ -86,7 +87,7 @@ pub struct GpuOffer {
     pub one_per_container: bool,
 }
 
-/// The device list of a resource: every replica of a unit has the unit's health and place.
+/// The kubelet's device list of a resource: every replica of a unit has the unit's health and NUMA node.
 pub fn devices(resource: &Resource, health: &Health) -> Vec<Device> {
     let mut devices = Vec::with_capacity(resource.units.len() * resource.replicas as usize);
     for unit in &resource.units {
@@ -128,7 +129,7 @@ impl GpuOffer {
                 units.push(unit);
             }
         }
-        let mut answer = self.injection.answer(&units)?;
+        let mut answer = self.injection.response(&units)?;
         if self.inventory.platform.kind == PlatformKind::Fake {
             answer
                 .envs
@@ -138,7 +139,7 @@ impl GpuOffer {
     }
 }
 
-/// Device nodes hide real GPUs from a container; made-up ones are hidden by the fake library, which reads this variable.
+/// The variable that hides other fake GPUs from a container. Real GPUs are hidden by missing device nodes.
 pub(crate) fn fake_visible<'a>(uuids: impl Iterator<Item = &'a str>) -> (String, String) {
     (FAKE_VISIBLE.to_owned(), uuids.collect::<Vec<_>>().join(","))
 }

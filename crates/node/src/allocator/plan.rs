@@ -1,5 +1,5 @@
-//! Decides what the node offers: which resources exist, and which device ids each one has. Pure: the same inventory and policy
-//! give the same ids, so a restarted agent offers what the one before it did.
+//! Decides which extended resources the node offers and which device ids each resource has. Pure: the same inventory and policy give the
+//! same ids, so a restarted agent offers the same devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +16,8 @@ pub struct Policy {
     pub mig: MigStrategy,
     /// Time slicing.
     pub sharing: Sharing,
-    /// Slots for containers with parts of GPUs; 0 for none.
-    pub share_slots: u32,
+    /// Number of share devices (`kai.scheduler/gpu-share`); 0 for none.
+    pub share_devices: u32,
 }
 
 /// How MIG devices appear as resources.
@@ -33,7 +33,7 @@ pub enum MigStrategy {
 }
 
 impl MigStrategy {
-    /// As people write it.
+    /// The strategy's name in flags and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             MigStrategy::None => "none",
@@ -43,14 +43,14 @@ impl MigStrategy {
     }
 }
 
-/// Several containers on one device, in turns. No isolation of memory or speed comes with it.
+/// Time slicing: several containers take turns on one device. It isolates neither memory nor speed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// Replicas of each device of a resource (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`); absent or 1 means unshared.
     pub replicas: BTreeMap<String, u32>,
-    /// Offer shared devices under `<resource>.shared`, so that nobody gets one unawares.
+    /// Offer shared devices as `<resource>.shared`, so that a pod gets one only if it asks for one.
     pub rename: bool,
-    /// Refuse containers that ask for more than one replica: it would not give them more of anything.
+    /// Refuse containers that request more than one replica, since a second replica gives them no more of the GPU.
     pub one_per_container: bool,
 }
 
@@ -61,10 +61,10 @@ impl Sharing {
     }
 }
 
-/// What the node offers.
+/// The extended resources that the node offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// One device plugin each, by name.
+    /// The resources; each has its own device plugin.
     pub resources: Vec<Resource>,
     /// Why something is not offered.
     pub notes: Vec<String>,
@@ -77,16 +77,16 @@ pub struct Resource {
     pub name: String,
     /// Replicas of each unit.
     pub replicas: u32,
-    /// What is handed out, before replication, in the order of the hardware.
+    /// The GPUs or MIG devices, before replication, in hardware order.
     pub units: Vec<Unit>,
 }
 
-/// One GPU or MIG device to hand out.
+/// One GPU or MIG device that the kubelet can allocate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     /// UUID of the GPU or MIG device: the device id, if unshared.
     pub uuid: String,
-    /// UUID of the physical GPU, whose health is the unit's.
+    /// UUID of the physical GPU. The unit is unhealthy if its GPU is.
     pub gpu: String,
     /// Index of the physical GPU.
     pub gpu_index: u32,
@@ -94,7 +94,7 @@ pub struct Unit {
     pub index: String,
     /// NUMA node.
     pub numa_node: Option<u32>,
-    /// GPU instance and compute instance, to tell events apart.
+    /// GPU instance id and compute instance id, to match health events.
     pub mig: Option<(u32, u32)>,
 }
 
@@ -111,15 +111,15 @@ impl Resource {
         })
     }
 
-    /// The unit behind a device id.
+    /// The unit that a device id belongs to.
     pub fn unit(&self, device_id: &str) -> Option<&Unit> {
-        let uuid = unreplicated(device_id);
+        let uuid = device_uuid(device_id);
         self.units.iter().find(|unit| unit.uuid == uuid)
     }
 }
 
-/// The UUID in a device id.
-pub fn unreplicated(device_id: &str) -> &str {
+/// The UUID in a device id, without the replica number.
+pub fn device_uuid(device_id: &str) -> &str {
     device_id.split_once("::").map_or(device_id, |(uuid, _)| uuid)
 }
 
@@ -129,14 +129,20 @@ pub fn plan(inventory: &Inventory, policy: &Policy) -> Plan {
     let mut units: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
     match policy.mig {
         MigStrategy::None => {
-            units.insert(GPU_RESOURCE.to_owned(), inventory.devices.iter().map(whole).collect());
+            units.insert(
+                GPU_RESOURCE.to_owned(),
+                inventory.devices.iter().map(gpu_unit).collect(),
+            );
         }
         MigStrategy::Single => {
-            units.insert(GPU_RESOURCE.to_owned(), single(inventory, &mut plan.notes));
+            units.insert(
+                GPU_RESOURCE.to_owned(),
+                single_strategy_units(inventory, &mut plan.notes),
+            );
         }
         MigStrategy::Mixed => {
             let whole_gpus = inventory.devices.iter().filter(|device| !partitioned(device));
-            units.insert(GPU_RESOURCE.to_owned(), whole_gpus.map(whole).collect());
+            units.insert(GPU_RESOURCE.to_owned(), whole_gpus.map(gpu_unit).collect());
             for device in inventory.devices.iter().filter(|device| partitioned(device)) {
                 if device.mig_devices.is_empty() {
                     plan.notes.push(format!(
@@ -146,13 +152,13 @@ pub fn plan(inventory: &Inventory, policy: &Policy) -> Plan {
                 }
                 for mig in &device.mig_devices {
                     let name = format!("{DOMAIN}/{}", mig.resource_suffix());
-                    units.entry(name).or_default().push(slice(device, mig));
+                    units.entry(name).or_default().push(mig_unit(device, mig));
                 }
             }
         }
     }
     for (name, units) in units {
-        // A node whose GPUs are all partitioned has no whole ones to offer, not zero of them.
+        // A node whose GPUs are all partitioned does not offer the resource of whole GPUs at all.
         if units.is_empty() && policy.mig == MigStrategy::Mixed && !inventory.devices.is_empty() {
             continue;
         }
@@ -167,15 +173,15 @@ pub fn plan(inventory: &Inventory, policy: &Policy) -> Plan {
     plan
 }
 
-/// Under `single` every GPU must be partitioned and all partitions must be alike; else the node offers none, and says so.
-/// (No partitioned GPU at all is as if there were no MIG.)
-fn single(inventory: &Inventory, notes: &mut Vec<String>) -> Vec<Unit> {
+/// The units under strategy `single`: every GPU must be partitioned, and all partitions must have one profile. Otherwise the node offers no
+/// GPU and a note says why. Without any partitioned GPU the node offers whole GPUs.
+fn single_strategy_units(inventory: &Inventory, notes: &mut Vec<String>) -> Vec<Unit> {
     match single_state(inventory) {
-        SingleState::NoMig => inventory.devices.iter().map(whole).collect(),
+        SingleState::NoMig => inventory.devices.iter().map(gpu_unit).collect(),
         SingleState::Valid => inventory
             .devices
             .iter()
-            .flat_map(|device| device.mig_devices.iter().map(|mig| slice(device, mig)))
+            .flat_map(|device| device.mig_devices.iter().map(|mig| mig_unit(device, mig)))
             .collect(),
         SingleState::Invalid(why) => {
             notes.push(format!(
@@ -193,11 +199,11 @@ pub enum SingleState {
     NoMig,
     /// All GPUs are partitioned alike.
     Valid,
-    /// In words.
+    /// Why the strategy does not fit.
     Invalid(String),
 }
 
-/// Looks whether the `single` strategy fits the node.
+/// Checks whether the `single` strategy fits the node.
 pub fn single_state(inventory: &Inventory) -> SingleState {
     if !inventory.devices.iter().any(partitioned) {
         return SingleState::NoMig;
@@ -221,7 +227,7 @@ fn partitioned(device: &Device) -> bool {
     device.mig_mode == Some(MigMode::Enabled)
 }
 
-fn whole(device: &Device) -> Unit {
+fn gpu_unit(device: &Device) -> Unit {
     Unit {
         uuid: device.uuid.clone(),
         gpu: device.uuid.clone(),
@@ -232,7 +238,7 @@ fn whole(device: &Device) -> Unit {
     }
 }
 
-fn slice(device: &Device, mig: &MigDevice) -> Unit {
+fn mig_unit(device: &Device, mig: &MigDevice) -> Unit {
     Unit {
         uuid: mig.uuid.clone(),
         gpu: device.uuid.clone(),

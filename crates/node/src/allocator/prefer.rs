@@ -1,11 +1,11 @@
-//! Which of the free devices a container should get: well-connected GPUs for whole ones, evenly or densely used GPUs for shared ones.
-//! Pure and deterministic. The kubelet may ignore the answer, so nothing depends on it.
+//! Answers GetPreferredAllocation: which of the free devices a container should get. Whole GPUs should be well connected; replicas and MIG
+//! devices are spread over GPUs or packed. Pure and deterministic. The kubelet may ignore the answer, so no guarantee depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kai_gpu::{Inventory, PciPath, Peer};
 
-use super::plan::{Resource, unreplicated};
+use super::plan::{Resource, device_uuid};
 
 /// How replicas of shared devices are spread over GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -17,55 +17,60 @@ pub enum SharedPolicy {
     Packed,
 }
 
-/// Sets of candidate GPUs up to this count are searched exhaustively (16 over 8 is 12,870 sets); larger ones greedily.
+/// Up to this many sets of candidate GPUs are searched exhaustively (8 of 16 GPUs are 12,870 sets); beyond, the search is greedy.
 const EXHAUSTIVE_SETS_MAX: u128 = 20_000;
 
-/// One container's question.
+/// The kubelet's request for one container, with the agent's hints.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct PreferenceQuery<'a> {
     /// Free device ids.
     pub available: &'a [String],
-    /// Ids that must be in the answer.
+    /// Device ids that must be in the answer.
     pub required: &'a [String],
-    /// How many ids the answer should have.
+    /// How many device ids the answer should have.
     pub size: usize,
-    /// UUIDs of GPUs that pods share and nothing holds, for which a reservation is on its way. The kubelet does not say who asks; for
-    /// one GPU it most likely is that reservation, and whoever wants more should leave them alone.
-    pub wished: &'a BTreeSet<String>,
-    /// UUIDs of GPUs whose reservation pod went a moment ago. Pods may still share them, so they are given last.
-    pub left: &'a BTreeSet<String>,
+    /// UUIDs of GPUs that pods share and that the binder is about to reserve again. The kubelet does not say for which pod it asks: a
+    /// request for one GPU most likely is for the reservation pod and gets one of these; larger requests avoid them.
+    pub wanted_gpus: &'a BTreeSet<String>,
+    /// UUIDs of GPUs whose reservation pod was deleted a moment ago. Pods may still share them, so they are given out last.
+    pub released_gpus: &'a BTreeSet<String>,
 }
 
-/// The preferred ids, `required` first. Shorter than asked if there are not enough.
-pub fn preferred(resource: &Resource, inventory: &Inventory, policy: SharedPolicy, question: Question) -> Vec<String> {
-    let mut chosen: Vec<String> = question.required.iter().take(question.size).cloned().collect();
-    let mut free: Vec<&String> = question.available.iter().filter(|id| !chosen.contains(id)).collect();
-    free.sort_by_key(|id| order(resource, id));
-    let wanted = question.size - chosen.len();
-    let is_wished = |id: &str| question.wished.contains(unreplicated(id));
+/// The preferred device ids, `required` first; fewer than `size` if not enough are free.
+pub fn preferred(
+    resource: &Resource,
+    inventory: &Inventory,
+    policy: SharedPolicy,
+    query: PreferenceQuery,
+) -> Vec<String> {
+    let mut chosen: Vec<String> = query.required.iter().take(query.size).cloned().collect();
+    let mut free: Vec<&String> = query.available.iter().filter(|id| !chosen.contains(id)).collect();
+    free.sort_by_key(|id| hardware_order(resource, id));
+    let wanted = query.size - chosen.len();
+    let is_wanted = |id: &str| query.wanted_gpus.contains(device_uuid(id));
     if wanted == 1
         && resource.replicas == 1
-        && let Some(id) = free.iter().find(|id| is_wished(id))
+        && let Some(id) = free.iter().find(|id| is_wanted(id))
     {
         chosen.push((*id).clone());
         return chosen;
     }
-    let is_kept = |id: &str| is_wished(id) || question.left.contains(unreplicated(id));
-    if free.iter().filter(|id| !is_kept(id)).count() >= wanted {
-        free.retain(|id| !is_kept(id));
+    let is_avoided = |id: &str| is_wanted(id) || query.released_gpus.contains(device_uuid(id));
+    if free.iter().filter(|id| !is_avoided(id)).count() >= wanted {
+        free.retain(|id| !is_avoided(id));
     }
     let whole_gpus = resource.replicas == 1 && resource.units.iter().all(|unit| unit.mig.is_none());
     if whole_gpus {
-        connected(resource, inventory, &mut chosen, &free, wanted);
+        add_best_connected(resource, inventory, &mut chosen, &free, wanted);
     } else {
-        balanced(resource, policy, &mut chosen, free, wanted);
+        add_balanced(resource, policy, &mut chosen, free, wanted);
     }
     chosen
 }
 
-/// Hardware order, so that ties fall the same way every time.
-fn order(resource: &Resource, id: &str) -> (u32, usize, u32) {
-    let uuid = unreplicated(id);
+/// Sort key in hardware order, which breaks ties.
+fn hardware_order(resource: &Resource, id: &str) -> (u32, usize, u32) {
+    let uuid = device_uuid(id);
     let at = resource.units.iter().position(|unit| unit.uuid == uuid);
     let replica = id.split_once("::").and_then(|(_, n)| n.parse().ok()).unwrap_or(0);
     (
@@ -75,9 +80,15 @@ fn order(resource: &Resource, id: &str) -> (u32, usize, u32) {
     )
 }
 
-/// Adds the `wanted` GPUs that are connected best among each other and with those chosen already.
-/// Of equally good sets the one that leaves the best-connected remainder wins, so that a pair does not split a quad.
-fn connected(resource: &Resource, inventory: &Inventory, chosen: &mut Vec<String>, free: &[&String], wanted: usize) {
+/// Adds the `wanted` GPUs that are connected best among each other and with the GPUs chosen already.
+/// Of equally good sets, the set that leaves the best-connected remainder wins, so that a pair does not split a group of four.
+fn add_best_connected(
+    resource: &Resource,
+    inventory: &Inventory,
+    chosen: &mut Vec<String>,
+    free: &[&String],
+    wanted: usize,
+) {
     let wanted = wanted.min(free.len());
     let index = |id: &str| resource.unit(id).map(|unit| unit.gpu_index);
     let fixed: Vec<Option<u32>> = chosen.iter().map(|id| index(id)).collect();
@@ -157,7 +168,7 @@ fn combinations(n: usize, k: usize) -> u128 {
     })
 }
 
-/// How well two GPUs are connected: NVLinks before everything, then the distance on PCI, then a common NUMA node.
+/// How well two GPUs are connected: first by NVLinks, then by their distance on PCI, then by a common NUMA node.
 fn affinity(inventory: &Inventory, a: u32, b: u32) -> u64 {
     let device = |index: u32| inventory.devices.iter().find(|device| device.index == index);
     let (Some(first), Some(second)) = (device(a), device(b)) else {
@@ -181,8 +192,8 @@ fn affinity(inventory: &Inventory, a: u32, b: u32) -> u64 {
     nvlinks + path
 }
 
-/// Replicas and slices: one at a time from the GPU with the fewest (or most) of its ids in use.
-fn balanced(
+/// For replicas and MIG devices: takes one at a time from the GPU with the fewest (or most) of its device ids in use.
+fn add_balanced(
     resource: &Resource,
     policy: SharedPolicy,
     chosen: &mut Vec<String>,
@@ -206,7 +217,7 @@ fn balanced(
     for _ in 0..wanted {
         let rate = |id: &str| {
             let count = used.get(&gpu(id)).copied().unwrap_or(0);
-            // A container that asks for several wants several GPUs, even where packing would stack them on one.
+            // A container that requests several devices wants several GPUs, even under the packed policy.
             let in_this_answer = chosen.iter().filter(|other| gpu(other) == gpu(id)).count();
             match policy {
                 SharedPolicy::Spread => (in_this_answer, count),
@@ -277,14 +288,14 @@ mod tests {
         let resource = &plan(inventory, &sharing).resources[0];
         let texts = |list: &[&str]| list.iter().map(|id| format!("GPU-{id}")).collect::<Vec<_>>();
         let (available, required) = (texts(free), texts(must));
-        let question = Question {
+        let query = PreferenceQuery {
             available: &available,
             required: &required,
             size,
-            wished: &BTreeSet::new(),
-            left: &BTreeSet::new(),
+            wanted_gpus: &BTreeSet::new(),
+            released_gpus: &BTreeSet::new(),
         };
-        let mut answer = preferred(resource, inventory, policy, question);
+        let mut answer = preferred(resource, inventory, policy, query);
         answer.sort_unstable();
         answer.join(" ").replace("GPU-", "")
     }
@@ -308,16 +319,16 @@ mod tests {
         let machine = two_quads();
         let resource = &plan(&machine, &Policy::default()).resources[0];
         let available: Vec<String> = (0..5).map(|at| format!("GPU-{at}")).collect();
-        let wished = BTreeSet::from(["GPU-2".to_owned(), "GPU-7".to_owned()]);
+        let wanted_gpus = BTreeSet::from(["GPU-2".to_owned(), "GPU-7".to_owned()]);
         let ask = |size| {
-            let question = Question {
+            let query = PreferenceQuery {
                 available: &available,
                 required: &[],
                 size,
-                wished: &wished,
-                left: &BTreeSet::new(),
+                wanted_gpus: &wanted_gpus,
+                released_gpus: &BTreeSet::new(),
             };
-            preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
+            preferred(resource, &machine, SharedPolicy::Spread, query).join(" ")
         };
         assert_eq!(ask(1), "GPU-2");
         assert_eq!(ask(2), "GPU-0 GPU-1");
@@ -330,16 +341,16 @@ mod tests {
         let machine = two_quads();
         let resource = &plan(&machine, &Policy::default()).resources[0];
         let available: Vec<String> = (0..3).map(|at| format!("GPU-{at}")).collect();
-        let left = BTreeSet::from(["GPU-0".to_owned()]);
+        let released_gpus = BTreeSet::from(["GPU-0".to_owned()]);
         let ask = |size| {
-            let question = Question {
+            let query = PreferenceQuery {
                 available: &available,
                 required: &[],
                 size,
-                wished: &BTreeSet::new(),
-                left: &left,
+                wanted_gpus: &BTreeSet::new(),
+                released_gpus: &released_gpus,
             };
-            preferred(resource, &machine, SharedPolicy::Spread, question).join(" ")
+            preferred(resource, &machine, SharedPolicy::Spread, query).join(" ")
         };
         assert_eq!(ask(1), "GPU-1");
         assert_eq!(ask(2), "GPU-1 GPU-2");

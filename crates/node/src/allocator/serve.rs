@@ -1,5 +1,5 @@
-//! Serves one resource to the kubelet on a socket of its own: the device plugin API, answered from the latest offer.
-//! It decides nothing and knows nothing of registration; see `offer` and `register`.
+//! Serves the device plugin API for one resource on its own socket and answers from the latest offer. Decisions are in `offer`,
+//! registration is in `register`.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -15,23 +15,23 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status};
 
 use super::offer::Offer;
-use super::prefer::Question;
+use super::prefer::PreferenceQuery;
 use crate::Error;
 use crate::kubelet::deviceplugin::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use crate::kubelet::deviceplugin::*;
-use crate::reservation_duty::Wished;
-use crate::slots::Slots;
+use crate::reservation_annotator::HintsReceiver;
+use crate::share_devices::ShareDevicePreparer;
 
 /// Called with the device ids of every granted Allocate of GPUs.
 pub type OnAllocate = Arc<dyn Fn(&[String]) + Send + Sync>;
 
-/// One device list may wait for a slow kubelet; newer ones replace each other in the watch channel behind it.
+/// One device list may wait for a slow kubelet; newer lists replace each other in the watch channel behind it.
 const LISTS_QUEUED_MAX: usize = 1;
 
-/// A client that keeps its connection open must not keep us from registering anew.
+/// A client that keeps its connection open must not delay the next registration.
 const STOP_SECONDS_MAX: Duration = Duration::from_secs(1);
 
-/// A running server. Dropping it without [`Server::stop`] leaves the socket to the next start's cleaning.
+/// A running server. Without [`Server::stop`] the socket file stays until the agent's next start removes it.
 pub struct Server {
     path: PathBuf,
     closing: watch::Sender<bool>,
@@ -45,8 +45,8 @@ impl Server {
         path: &Path,
         offer: watch::Receiver<Arc<Offer>>,
         on_allocate: OnAllocate,
-        slots: Arc<Slots>,
-        wished: Wished,
+        share_devices: Arc<ShareDevicePreparer>,
+        hints: HintsReceiver,
     ) -> Result<Self, Error> {
         let fail = |source| Error::Socket {
             path: path.to_owned(),
@@ -61,8 +61,8 @@ impl Server {
             closed: closed.clone(),
             streams: Arc::new(streams_sender),
             on_allocate,
-            slots,
-            wished,
+            share_devices,
+            hints,
         };
         let server = tonic::transport::Server::builder()
             .add_service(DevicePluginServer::new(plugin))
@@ -115,11 +115,11 @@ struct Plugin {
     closed: watch::Receiver<bool>,
     streams: Arc<watch::Sender<usize>>,
     on_allocate: OnAllocate,
-    slots: Arc<Slots>,
-    wished: Wished,
+    share_devices: Arc<ShareDevicePreparer>,
+    hints: HintsReceiver,
 }
 
-/// Counts a stream for as long as it lives.
+/// Guard that counts a ListAndWatch stream while it is open.
 struct Counted(Arc<watch::Sender<usize>>);
 
 impl Counted {
@@ -174,15 +174,15 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        let (offer, wishes) = (self.offer.borrow().clone(), self.wished.borrow().clone());
-        let left = wishes.left.lately(Instant::now());
+        let (offer, hints) = (self.offer.borrow().clone(), self.hints.borrow().clone());
+        let released_gpus = hints.released_gpus.recent(Instant::now());
         let answer = |request: &ContainerPreferredAllocationRequest| ContainerPreferredAllocationResponse {
-            device_ids: offer.prefer(Question {
+            device_ids: offer.prefer(PreferenceQuery {
                 available: &request.available_ids,
                 required: &request.must_include_ids,
                 size: usize::try_from(request.allocation_size).unwrap_or(0),
-                wished: &wishes.wished,
-                left: &left,
+                wanted_gpus: &hints.wanted_gpus,
+                released_gpus: &released_gpus,
             }),
         };
         let container_responses = request.get_ref().container_requests.iter().map(answer).collect();
@@ -202,7 +202,7 @@ impl DevicePlugin for Plugin {
             }
             match &*offer {
                 Offer::Gpus(_) => (self.on_allocate)(&container.device_ids),
-                Offer::Slots(_) => self.slots.handed_out(&container.device_ids).await,
+                Offer::ShareDevices(_) => self.share_devices.remove_old_specs(&container.device_ids).await,
             }
             tracing::info!(resource = offer.name(), ids = ?container.device_ids, "allocated devices to a container");
         }
@@ -217,9 +217,9 @@ impl DevicePlugin for Plugin {
         let ids = &request.get_ref().device_ids;
         match &*offer {
             Offer::Gpus(_) => {}
-            Offer::Slots(slots) => {
-                if let Err(reason) = self.slots.prepare(ids, slots.platform).await {
-                    tracing::warn!(?ids, reason, "a container with a part of a GPU can't start yet");
+            Offer::ShareDevices(share_devices) => {
+                if let Err(reason) = self.share_devices.prepare(ids, share_devices.platform).await {
+                    tracing::warn!(?ids, reason, "a container with a GPU share can't start yet");
                     return Err(Status::failed_precondition(reason));
                 }
             }

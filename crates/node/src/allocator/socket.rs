@@ -1,4 +1,4 @@
-//! gRPC over unix sockets, from the client's side. It never keeps a connection: the kubelet's sockets come and go.
+//! gRPC client over unix sockets. It never keeps a connection, because the kubelet recreates its sockets.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::Error;
 
-/// The kubelet answers in milliseconds, or is busy dialling back to us (which it gives up after ten seconds).
+/// Timeout of a call. The kubelet answers in milliseconds, unless it is dialling back to us, which it gives up after ten seconds.
 const CALL_SECONDS_MAX: Duration = Duration::from_secs(15);
 
 /// Connects to the socket at `path`.
 pub async fn connect(path: &Path) -> Result<Channel, Error> {
     let target: PathBuf = path.to_owned();
-    // The authority is what a server sees as its own name; the path of a socket is none, and h2 refuses it.
+    // h2 refuses the path of a socket as authority, so the authority is a fixed name.
     let endpoint = Endpoint::from_static("http://localhost")
         .timeout(CALL_SECONDS_MAX)
         .connect_timeout(CALL_SECONDS_MAX);
@@ -29,7 +29,7 @@ pub async fn connect(path: &Path) -> Result<Channel, Error> {
         .map_err(|error| failure(path, &error))
 }
 
-/// An error that names the socket and the innermost words (`Connection refused`, `No such file or directory`).
+/// An error that names the socket and the innermost cause (`Connection refused`, `No such file or directory`).
 pub fn failure(path: &Path, error: &dyn std::error::Error) -> Error {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
@@ -41,7 +41,7 @@ pub fn failure(path: &Path, error: &dyn std::error::Error) -> Error {
     }
 }
 
-/// An error of a call that was answered with a status.
+/// The error of a call that the kubelet answered with a gRPC status.
 pub fn refusal(path: &Path, status: &tonic::Status) -> Error {
     let words = if status.message().is_empty() {
         status.code().description()

@@ -1,12 +1,12 @@
-//! Looks for keys in a bbolt database, the format in which containerd keeps the names of its images. Reads leaf pages only and writes nothing:
-//! enough to say whether a name is there, while containerd runs. A page that was freed lately may still have a name that was deleted.
+//! Searches a bbolt database for keys. containerd stores the names of its images in this format. Reads only leaf pages, also while
+//! containerd runs. A page that was freed recently may still contain a deleted key.
 
 const META_MAGIC: u32 = 0xED0C_DAED;
 const PAGE_HEADER_BYTES: usize = 16;
 const ELEMENT_BYTES: usize = 16;
 const LEAF: u16 = 0x02;
 
-/// Whether one of the keys is in the database. `None` if the bytes are no such database.
+/// Whether one of the keys is in the database. `None` if the bytes are no bbolt database.
 pub(crate) fn has_key(bytes: &[u8], keys: &[String]) -> Option<bool> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     if number(PAGE_HEADER_BYTES)? != META_MAGIC {
@@ -25,7 +25,7 @@ pub(crate) fn has_key(bytes: &[u8], keys: &[String]) -> Option<bool> {
     )
 }
 
-/// The keys of the leaf page at `start`; `None` for other pages, and for the insides of large ones.
+/// The keys of the leaf page at `start`; `None` for other pages, and within large pages.
 fn leaf_keys(bytes: &[u8], start: usize) -> Option<impl Iterator<Item = &[u8]>> {
     let header = bytes.get(start..start + PAGE_HEADER_BYTES)?;
     let flags = u16::from_le_bytes([header[8], header[9]]);
@@ -85,7 +85,7 @@ mod tests {
     fn fuzz(fuzz: kai_fuzz::Fuzz) {
         let names = ["docker.io/kai/kai:10", "docker.io/library/busybox:1"];
         let whole = database(&names);
-        // Without the empty end of its page, so that mutations meet something.
+        // Without the empty end of its page, so that most mutations hit data.
         let short = whole[..4096 + 128].to_vec();
         let wanted = [names[0].to_owned(), String::new()];
         fuzz.bytes(&[whole, short], &[&META_MAGIC.to_le_bytes()], |bytes| {

@@ -1,16 +1,16 @@
-//! Finds out which containerd is in a program without running it: Go writes the modules a program was built from into it as text. k3s has
-//! no containerd of its own on disk, only itself under that name, so no package database knows the version.
+//! Finds the version of containerd in a program file without running it: Go stores the modules of a program in it as text. k3s contains
+//! containerd in its own program, so no package database has the version.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Programs are read in pieces of this size: k3s has 70 MB and more.
+/// Programs are read in pieces of this size, because k3s has 70 MB and more.
 const PIECE_BYTES: usize = 1 << 20;
-/// Pieces overlap by this much: no line that we look for is longer.
+/// Overlap of two pieces: the longest line that is searched for.
 const LINE_BYTES_MAX: usize = 512;
 
-/// What stands before a version, the more telling first: the fork that k3s and RKE2 build in, the linker's flag, the module itself.
+/// Text before a version, the most reliable first: the fork that k3s and RKE2 use, the linker's flag, the module itself.
 const BEFORE_VERSION: [&[u8]; 6] = [
     b"=>\tgithub.com/k3s-io/containerd/v2\t",
     b"=>\tgithub.com/k3s-io/containerd\t",
@@ -20,7 +20,7 @@ const BEFORE_VERSION: [&[u8]; 6] = [
     b"\tgithub.com/containerd/containerd\t",
 ];
 
-/// The version of containerd (`2.1.4-k3s1`) in a program, if it tells.
+/// The version of containerd (`2.1.4-k3s1`) in a program, if it has one.
 pub(crate) fn containerd_version(program: &Path) -> Option<String> {
     let file = File::open(program).ok()?;
     let mut found: Option<(usize, String)> = None;
@@ -46,7 +46,7 @@ pub(crate) fn containerd_version(program: &Path) -> Option<String> {
 /// The first version (`v1.2.3...`) right after `before`.
 fn version_after(bytes: &[u8], before: &[u8]) -> Option<String> {
     let mut rest = bytes;
-    // Comparing first bytes first keeps this fast on a program of many megabytes.
+    // Comparing the first byte first keeps the search fast on a program of many megabytes.
     while let Some(at) = rest.iter().position(|byte| *byte == before[0]) {
         rest = &rest[at..];
         if let Some(after) = rest.strip_prefix(before)
@@ -63,7 +63,7 @@ fn version(bytes: &[u8]) -> Option<String> {
     let digits = bytes.strip_prefix(b"v")?;
     let legal = |byte: &u8| byte.is_ascii_alphanumeric() || b".-+".contains(byte);
     let length = digits.iter().take_while(|byte| legal(byte)).count();
-    // Cut off by the end of a piece: the next one has it whole.
+    // A version that the end of a piece cuts off is complete in the next piece.
     let whole = length < digits.len();
     let text = String::from_utf8(digits[..length].to_vec()).ok()?;
     (whole && text.starts_with(|first: char| first.is_ascii_digit())).then_some(text)

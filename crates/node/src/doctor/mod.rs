@@ -1,15 +1,15 @@
-//! `kai doctor`: looks at one machine (or at a pod from inside) and says what works, what will not, and which command repairs it.
-//! It changes nothing. What it sees is gathered in `look`, judged in `judge` (pure, so recorded machines can be judged in tests).
+//! `kai doctor`: inspects one machine, or a pod from inside, and reports what works, what will not work, and which command repairs it.
+//! It changes nothing. `facts` reads the machine; `checks` turns the facts into findings and is pure, so tests can check recorded machines.
 
 mod bolt;
+mod checks;
+mod facts;
 mod go_build;
-mod judge;
-mod look;
 pub mod report;
 mod toml;
 
-pub use judge::judge;
-pub use look::{ClusterView, Facts, RuntimeClass, SilentGpu, look};
+pub use checks::run_checks;
+pub use facts::{ClusterView, Facts, RuntimeClass, UnresponsiveGpu, collect_facts};
 pub use report::{Finding, Report, Verdict};
 
 use std::path::PathBuf;
@@ -34,8 +34,8 @@ pub struct Args {
     pub images: Vec<String>,
 }
 
-/// Looks and judges.
+/// Collects the facts about this machine and checks them.
 pub fn run(args: Args) -> Result<Report, Error> {
-    let facts = look(&args)?;
-    Ok(judge(&facts))
+    let facts = collect_facts(&args)?;
+    Ok(run_checks(&facts))
 }

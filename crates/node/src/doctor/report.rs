@@ -1,4 +1,4 @@
-//! What the doctor found: findings with a verdict and the command that fixes them, as a table for a person or JSON for a program.
+//! The doctor's report: findings with a verdict and a fix, as a table or as JSON.
 
 use std::fmt::Write;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// The subject works.
     Ok,
-    /// Works, but somebody should look.
+    /// The subject works, but an operator should check it.
     Warning,
     /// Something will not work.
     Problem,
@@ -26,21 +26,21 @@ impl Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at, in a word or two.
+    /// What was checked, in a word or two.
     pub subject: String,
     /// The verdict.
     pub verdict: Verdict,
-    /// What was seen.
+    /// What the doctor found.
     pub saw: String,
-    /// What to do about it: a command where there is one.
+    /// How to repair it: a command, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
-/// All findings, in the order they were made.
+/// All findings, in the order of the checks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The findings.
@@ -78,7 +78,7 @@ impl Report {
             .unwrap_or(Verdict::Ok)
     }
 
-    /// 1 if something will not work.
+    /// 1 if there is a problem, else 0.
     pub fn exit_code(&self) -> u8 {
         match self.verdict() {
             Verdict::Ok | Verdict::Warning => 0,
@@ -86,7 +86,7 @@ impl Report {
         }
     }
 
-    /// For a person.
+    /// The report as a table, for people.
     pub fn table(&self) -> String {
         let width = self
             .findings
@@ -113,7 +113,7 @@ impl Report {
         text
     }
 
-    /// For a program.
+    /// The report as JSON, for programs.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a report is JSON")
     }

@@ -1,5 +1,5 @@
 //! The kubelet's two gRPC interfaces, generated from `proto/` (see `tests/generated.rs`).
-//! Wire types only: what we do with them is in `allocator` and `reservation_duty`.
+//! Wire types only; `allocator`, `podresources` and `reservation_annotator` use them.
 
 /// Device plugin API v1beta1.
 #[allow(missing_docs, clippy::all, unreachable_pub)]
@@ -8,11 +8,11 @@ pub mod deviceplugin {
 
     /// The protocol version a plugin registers with.
     pub const VERSION: &str = "v1beta1";
-    /// `Device.health` of a device that may be handed out.
+    /// `Device.health` of a device that may be allocated.
     pub const HEALTHY: &str = "Healthy";
-    /// `Device.health` of a device that may not.
+    /// `Device.health` of a device that may not be allocated.
     pub const UNHEALTHY: &str = "Unhealthy";
-    /// File name of the kubelet's registry socket.
+    /// File name of the kubelet's registration socket.
     pub const KUBELET_SOCKET: &str = "kubelet.sock";
 }
 

@@ -1,4 +1,4 @@
-//! A Kubernetes API server with one node and some pods: it keeps what was applied, and can be told to fail.
+//! A Kubernetes API server with one node and some pods. It stores applied objects, and tests can make it fail.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,12 +22,12 @@ pub struct World {
     pub events: Vec<Value>,
     /// Pods by name, whatever their namespace.
     pub pods: BTreeMap<String, Value>,
-    /// Every call is refused with this status.
+    /// If set, every call is refused with this status.
     pub fail: Option<u16>,
     pub managed_fields: Vec<Value>,
     /// Handlers of runtime classes, by name.
     pub runtime_classes: BTreeMap<String, String>,
-    /// The only node that there is; every name is one without it.
+    /// The only existing node; if unset, a node of every name exists.
     pub only_node: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl Api {
         self.put_pod(json!({ "name": name, "namespace": RESERVATIONS, "uid": uid }));
     }
 
-    /// A reservation pod of a group that knows its GPU.
+    /// A reservation pod of a GPU group, annotated with its GPU.
     pub fn add_reservation(&self, group: &str, gpu: &str) {
         let name = format!("gpu-reservation-{group}");
         self.put_pod(json!({
@@ -124,7 +124,7 @@ fn status(code: u16, message: &str) -> Response {
 
 const RESERVATIONS: &str = "kai-resource-reservation";
 
-/// As the client asked for it: whole, or its metadata.
+/// The pod as the client requested it: whole, or its metadata only.
 fn as_asked(headers: &HeaderMap, object: &Value) -> Value {
     let accepted = headers.get("accept").and_then(|value| value.to_str().ok());
     match accepted.is_some_and(|accepted| accepted.contains("PartialObjectMetadata")) {

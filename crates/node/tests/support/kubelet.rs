@@ -1,6 +1,6 @@
-//! The kubelet's side of the device plugin and pod-resources APIs, after the real one's rules: on start it deletes all sockets in its
-//! directory; it dials back while it handles a registration; it refuses a socket that it is connected to already; it never calls back
-//! after a stream ended.
+//! The kubelet's side of the device plugin and pod-resources APIs, with the real kubelet's rules: on start it deletes all sockets in its
+//! directory; it dials back while it handles a registration; it refuses a socket that it is already connected to; it never reconnects after
+//! a stream ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -174,7 +174,7 @@ impl Registration for Registry {
         self.0.registrations.send_modify(|all| all.push(request.clone()));
         let shared = self.0.clone();
         self.0.streams.lock().unwrap().spawn(async move {
-            // Long-lived: the client's per-call deadline must not apply, so a connection of its own is used.
+            // The stream is long-lived and must not have the client's per-call deadline, so it has its own connection.
             let Ok(mut stream) = open_stream(&path).await else {
                 return;
             };
@@ -247,25 +247,25 @@ impl Drop for Ended {
     }
 }
 
-/// The pod-resources API with what a test says.
+/// The pod-resources API with the allocations that a test sets.
 #[derive(Clone, Default)]
-pub struct Books(Arc<Mutex<Vec<PodResources>>>);
+pub struct PodResourcesServer(Arc<Mutex<Vec<PodResources>>>);
 
-impl Books {
+impl PodResourcesServer {
     pub fn serve(socket: &Path) -> Self {
-        let books = Books::default();
+        let pod_resources = PodResourcesServer::default();
         let listener = UnixListener::bind(socket).unwrap();
         let server = tonic::transport::Server::builder()
-            .add_service(PodResourcesListerServer::new(books.clone()))
+            .add_service(PodResourcesListerServer::new(pod_resources.clone()))
             .serve_with_incoming(UnixListenerStream::new(listener));
         tokio::spawn(async move { server.await.unwrap() });
-        books
+        pod_resources
     }
 
     /// Whole GPUs: namespace, pod, device ids.
-    pub fn set(&self, holdings: &[(&str, &str, &[&str])]) {
+    pub fn set(&self, allocations: &[(&str, &str, &[&str])]) {
         self.0.lock().unwrap().clear();
-        for (namespace, pod, ids) in holdings {
+        for (namespace, pod, ids) in allocations {
             self.add("nvidia.com/gpu", namespace, pod, ids);
         }
     }
@@ -291,7 +291,7 @@ impl Books {
 }
 
 #[tonic::async_trait]
-impl PodResourcesLister for Books {
+impl PodResourcesLister for PodResourcesServer {
     async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
         let pod_resources = self.0.lock().unwrap().clone();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))

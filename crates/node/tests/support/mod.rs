@@ -1,4 +1,4 @@
-//! A kubelet and an API server for tests: real gRPC over unix sockets and real HTTP, with just enough behind them.
+//! A kubelet and an API server for tests, with real gRPC over unix sockets and real HTTP.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod api;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use kai_gpu::Driver;
 use kai_node::agent::args::Pace;
 use kai_node::agent::{Args, Settings};
-use kai_node::allocator::register::Patience;
+use kai_node::allocator::register::RetryPolicy;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Only a bound on hanging: no test depends on how long something takes.
+/// Bound for tests that hang; no test depends on timing.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits for `done`, or fails the test by name.
+/// Waits for `done`, or fails the test with the name of the condition.
 pub async fn within<T>(what: &str, done: impl Future<Output = T>) -> T {
     match tokio::time::timeout(DEADLINE, done).await {
         Ok(value) => value,
@@ -35,7 +35,7 @@ pub async fn until<T: Clone>(what: &str, seen: &mut watch::Receiver<T>, wanted: 
         .clone()
 }
 
-/// Settings of an agent whose whole world is below `place`, and that does everything quickly.
+/// Settings of an agent with short intervals, all of whose directories are below `place`.
 pub fn settings(place: &Path, words: &[&str]) -> Settings {
     use clap::Parser;
     #[derive(Parser)]
@@ -65,7 +65,7 @@ pub fn settings(place: &Path, words: &[&str]) -> Settings {
         refresh: Duration::from_millis(50),
         retry: Duration::from_millis(30),
         reservation: Duration::from_millis(10),
-        kubelet: Patience {
+        kubelet: RetryPolicy {
             retry_min: Duration::from_millis(10),
             retry_max: Duration::from_millis(200),
             poll: Duration::from_millis(100),

@@ -1,5 +1,5 @@
-//! Finds what belongs to the driver on a Jetson: JetPack's lists if they are there, else the library directory and the known
-//! device nodes. Entries a board lacks are normal and only counted. Reads only.
+//! Finds the driver's files on a Jetson: by JetPack's lists, or without them by the library directory and the known device nodes. Lists
+//! contain entries that a board does not have; these are only counted. Reads only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,14 +9,14 @@ use kai_gpu::{Inventory, Roots, TegraStack};
 
 use super::collect::{LIBRARIES, Search, binaries, file_name, is_whole, library_dirs, names};
 use super::csv::{self, BASE_FILES, Kind};
-use super::files::{DriverFiles, Library, Node, Reach};
+use super::files::{DriverFiles, Library, LibraryPlacement, Node};
+use super::host_root::HostRoot;
 use super::nodes;
-use super::rooted::Rooted;
 
-/// Says which L4T this is; libraries look at it.
+/// Names the L4T release; driver libraries read it.
 const RELEASE_FILE: &str = "/etc/nv_tegra_release";
 
-/// Tegra's own libraries that libcuda opens by name, so that no ELF header mentions them.
+/// Tegra's own libraries that libcuda opens by name. No ELF header lists them as needed.
 const OPENED_BY_NAME: [&str; 14] = [
     "libnvcucompat",
     "libnvcudla",
@@ -34,7 +34,7 @@ const OPENED_BY_NAME: [&str; 14] = [
     "libnvtegrahv",
 ];
 
-/// Where the integrated GPU's nodes are if there is no list: patterns below `/dev`.
+/// Nodes of the integrated GPU on systems without lists: patterns below `/dev`.
 const KNOWN_NODES: [&str; 12] = [
     "dri/card*",
     "dri/renderD*",
@@ -50,11 +50,11 @@ const KNOWN_NODES: [&str; 12] = [
     "nvsciipc",
 ];
 
-/// Nodes that CUDA opens where `nvidia.ko` runs the integrated GPU (Thor): patterns below `/dev`. The lists of L4T 38 do not name
-/// `nvidia-uvm`, without which CUDA does not start, so these are taken whatever the lists say.
+/// Nodes that CUDA opens where `nvidia.ko` runs the integrated GPU (Thor): patterns below `/dev`. They are added to the lists' nodes,
+/// because the lists of L4T 38 lack `nvidia-uvm`, without which CUDA does not start.
 const OPEN_RM_NODES: [&str; 4] = ["nvidia0", "nvidia-modeset", "nvidia-uvm*", "nvidiactl"];
 
-/// Nodes in the lists that a card beside the SoC needs as well.
+/// Nodes in the lists that a PCI card beside the SoC needs as well.
 const SHARED_WITH_CARDS: [&str; 8] = [
     "/dev/host1x-fence",
     "/dev/nvidia-modeset",
@@ -66,9 +66,9 @@ const SHARED_WITH_CARDS: [&str; 8] = [
     "/dev/nvsciipc_hyp",
 ];
 
-/// Finds everything on a Tegra.
+/// Collects the driver's files on a Tegra.
 pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
-    let root = Rooted::new(&search.roots.driver);
+    let root = HostRoot::new(&search.roots.driver);
     let facts = inventory.platform.tegra.as_ref();
     let mut files = DriverFiles {
         version: facts
@@ -121,11 +121,11 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
 #[derive(Default)]
 struct Found {
     nodes: BTreeSet<Node>,
-    /// Regular file, and the host paths that lead to it.
+    /// Host path of each regular file, with the symbolic links that lead to it.
     libraries: BTreeMap<String, BTreeSet<String>>,
 }
 
-fn read_lists(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> Vec<csv::Entry> {
+fn read_lists(search: &Search, root: &HostRoot, warnings: &mut Vec<String>) -> Vec<csv::Entry> {
     let mut entries = Vec::new();
     for name in BASE_FILES {
         let path = format!("{}/{name}", search.csv_dir);
@@ -139,7 +139,7 @@ fn read_lists(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> Vec
     entries
 }
 
-fn from_lists(search: &Search, root: &Rooted, entries: Vec<csv::Entry>, files: &mut DriverFiles) -> Found {
+fn from_lists(search: &Search, root: &HostRoot, entries: Vec<csv::Entry>, files: &mut DriverFiles) -> Found {
     let mut found = Found::default();
     for entry in entries {
         let known = match entry.kind {
@@ -166,8 +166,8 @@ fn from_lists(search: &Search, root: &Rooted, entries: Vec<csv::Entry>, files: &
     found
 }
 
-fn file_entry(root: &Rooted, entry: &csv::Entry, found: &mut Found, data: &mut Vec<String>) -> bool {
-    let Some(mut chain) = root.chain(&entry.path) else {
+fn file_entry(root: &HostRoot, entry: &csv::Entry, found: &mut Found, data: &mut Vec<String>) -> bool {
+    let Some(mut chain) = root.link_chain(&entry.path) else {
         return false;
     };
     let Some(file) = chain.pop() else { return false };
@@ -180,7 +180,7 @@ fn file_entry(root: &Rooted, entry: &csv::Entry, found: &mut Found, data: &mut V
 }
 
 /// For systems without the lists (Yocto, Talos, a bare L4T).
-fn without_lists(search: &Search, root: &Rooted, library_dir: Option<String>) -> Found {
+fn without_lists(search: &Search, root: &HostRoot, library_dir: Option<String>) -> Found {
     let mut found = Found::default();
     found.nodes.extend(nodes_below_dev(&search.roots, &KNOWN_NODES));
     let tegra_dirs = ["nvidia", "tegra"].map(|name| format!("/usr/lib/{}/{name}", search.machine.triplet()));
@@ -192,7 +192,7 @@ fn without_lists(search: &Search, root: &Rooted, library_dir: Option<String>) ->
             }
         }
     }
-    // Distributions without a directory of their own for the driver mix it with everything else: take only what we know by name.
+    // Some distributions put the driver into a general library directory: there, take only libraries that we know by name.
     for directory in library_dirs(search) {
         for name in root.list(&directory).into_iter().filter(|name| opens_cuda(name)) {
             let path = format!("{directory}/{name}");
@@ -209,9 +209,9 @@ fn opens_cuda(name: &str) -> bool {
     stem.is_some_and(|stem| LIBRARIES.contains(&stem) || OPENED_BY_NAME.contains(&stem))
 }
 
-fn libraries(search: &Search, root: &Rooted, found: BTreeMap<String, BTreeSet<String>>) -> Vec<Library> {
+fn libraries(search: &Search, root: &HostRoot, found: BTreeMap<String, BTreeSet<String>>) -> Vec<Library> {
     let read = |path: &str| {
-        elf::read(&root.seen(path))
+        elf::read(&root.local_path(path))
             .ok()
             .flatten()
             .filter(|elf| elf.machine == search.machine)
@@ -227,18 +227,18 @@ fn libraries(search: &Search, root: &Rooted, found: BTreeMap<String, BTreeSet<St
                 path: path.clone(),
                 names: names(path, soname, aliases),
                 links: links.iter().filter(|link| *link != path).cloned().collect(),
-                reach: if for_linker.contains(path) {
-                    Reach::LinkerAndOwnPath
+                placement: if for_linker.contains(path) {
+                    LibraryPlacement::LinkerDirsAndHostPath
                 } else {
-                    Reach::OwnPath
+                    LibraryPlacement::HostPath
                 },
             }
         })
         .collect()
 }
 
-/// CUDA's and NVML's libraries and all they need: only these must be on the linker's path. The rest (codecs, display, cameras)
-/// is opened through directories of its own, and two hundred more mounts would slow every container down.
+/// The libraries of CUDA and NVML and their dependencies. Only these must be on the linker's path. Other libraries (codecs, display,
+/// cameras) are opened by path, and two hundred more mounts would slow every container down.
 fn compute_closure(headers: &BTreeMap<&String, Elf>) -> BTreeSet<String> {
     let own_name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let by_name: BTreeMap<String, &String> = headers
@@ -294,7 +294,10 @@ fn matching_nodes(roots: &Roots, pattern: &str) -> Vec<Node> {
         paths = paths.into_iter().flat_map(expand).collect();
     }
     paths.sort_unstable();
-    paths.iter().filter_map(|path| nodes::existing(roots, path)).collect()
+    paths
+        .iter()
+        .filter_map(|path| nodes::existing_node(roots, path))
+        .collect()
 }
 
 /// Whether `name` fits `pattern`, where `*` stands for any text.

@@ -1,5 +1,5 @@
-//! The agent's duty towards reservation pods: it sees in the kubelet's books which GPU such a pod holds, and writes the UUID on the
-//! pod, so that the pod itself needs no driver, no device access and no token. Nothing is asked while no pod waits.
+//! Annotates the reservation pods of this node with the UUID of the GPU that the kubelet gave them, so that the pods themselves need no
+//! driver, no device access and no token. Asks the kubelet's pod-resources API only while a reservation pod waits for its annotation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,83 +12,84 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
-use crate::allocator::plan::unreplicated;
-use crate::podresources::{self, Holding};
+use crate::allocator::plan::device_uuid;
+use crate::podresources::{self, DeviceAllocation};
 
-/// The annotation that a binder waits for. Its name says index; its value is, by contract, the UUID.
+/// The annotation that the binder waits for. KAI's name for it says index; the value is the UUID.
 pub const ANNOTATION: &str = kai_api::keys::RESERVED_GPU;
 
-/// After this time a reservation that was lost is there again, or nobody needs it.
-const LEFT_SECONDS_MAX: Duration = Duration::from_secs(60);
+/// How long the GPU of a deleted reservation pod is kept for its successor. The binder creates a successor that is needed within this time.
+const RELEASED_SECONDS_MAX: Duration = Duration::from_secs(60);
 
-/// What the kubelet should know when it chooses GPUs.
-pub type Wished = watch::Receiver<Wishes>;
+/// Receives the hints for GetPreferredAllocation.
+pub type HintsReceiver = watch::Receiver<AllocationHints>;
 
-/// Which GPUs are for whom.
+/// GPUs that GetPreferredAllocation treats specially. The annotator publishes them, the device plugins read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// UUIDs of GPUs that reservations which were made anew should get: pods run on them.
-    pub wished: BTreeSet<String>,
-    /// GPUs whose reservation pod went.
-    pub left: LeftGpus,
+pub struct AllocationHints {
+    /// UUIDs of GPUs that recreated reservation pods should get, because pods that share these GPUs still run.
+    pub wanted_gpus: BTreeSet<String>,
+    /// GPUs whose reservation pod was deleted a moment ago.
+    pub released_gpus: ReleasedGpus,
 }
 
-/// UUIDs of GPUs that reservation pods held which are gone, and since when.
+/// UUIDs of GPUs whose reservation pod was deleted, with the time of the deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftGpus(BTreeMap<String, Instant>);
+pub struct ReleasedGpus(BTreeMap<String, Instant>);
 
-impl LeftGpus {
-    /// The reservation pod that held this GPU is gone.
+impl ReleasedGpus {
+    /// Records that the reservation pod which held this GPU was deleted.
     pub fn add(&mut self, gpu: String, now: Instant) {
-        self.0.retain(|_, at| now.duration_since(*at) < LEFT_SECONDS_MAX);
+        self.0.retain(|_, at| now.duration_since(*at) < RELEASED_SECONDS_MAX);
         self.0.insert(gpu, now);
     }
 
-    /// A reservation pod has this GPU again.
+    /// Records that a reservation pod holds this GPU again.
     pub fn remove(&mut self, gpu: &str) {
         self.0.remove(gpu);
     }
 
-    /// Those that left a moment ago.
-    pub fn lately(&self, now: Instant) -> BTreeSet<String> {
+    /// The GPUs that were released less than a minute ago.
+    pub fn recent(&self, now: Instant) -> BTreeSet<String> {
         let lately = self
             .0
             .iter()
-            .filter(|(_, at)| now.duration_since(**at) < LEFT_SECONDS_MAX);
+            .filter(|(_, at)| now.duration_since(**at) < RELEASED_SECONDS_MAX);
         lately.map(|(gpu, _)| gpu.clone()).collect()
     }
 }
 
-/// Where the duty is done.
+/// What the annotator needs to know about its node.
 #[derive(Debug, Clone)]
-pub struct Duty {
+pub struct AnnotatorConfig {
     /// Namespace of reservation pods.
     pub namespace: String,
     /// This node.
     pub node: String,
     /// The kubelet's pod-resources socket.
     pub pod_resources: PathBuf,
-    /// Pause between looks while a pod waits.
+    /// Pause between two calls of the pod-resources API while a pod waits.
     pub pace: Duration,
 }
 
-/// The reservation pods of this node, as far as they matter.
+/// The reservation pods of this node, by name.
 #[derive(Debug, Default)]
-struct Pods {
+struct ReservationPods {
     by_name: BTreeMap<String, PodMeta>,
-    /// Names whose pod was replaced by another one: the kubelet may show the old one's device for a moment.
+    /// Names whose pod was replaced by another pod, with the GPU that the kubelet listed last: the kubelet may still list the old pod's
+    /// device.
     replaced: BTreeMap<String, Option<String>>,
-    left: LeftGpus,
+    released_gpus: ReleasedGpus,
 }
 
-impl Pods {
+impl ReservationPods {
     fn apply(&mut self, change: PodChange) {
         match change {
-            // Names are kept: a pod that was replaced while the watch was broken must be recognised as such.
+            // Names stay known, so that a pod which was replaced while the watch was interrupted is recognised as a replacement.
             PodChange::Restarted => {}
             PodChange::Seen(pod) => {
                 if let Some(gpu) = pod.annotations.get(ANNOTATION) {
-                    self.left.remove(gpu);
+                    self.released_gpus.remove(gpu);
                 }
                 let before = self.by_name.insert(pod.name.clone(), pod.clone());
                 if before.is_some_and(|before| before.uid != pod.uid) {
@@ -96,10 +97,10 @@ impl Pods {
                 }
             }
             PodChange::Gone(name) => {
-                // The next pod of this name is a replacement.
+                // The entry stays: the next pod of this name is a replacement.
                 if let Some(pod) = self.by_name.get_mut(&name) {
                     if let Some(gpu) = pod.annotations.get(ANNOTATION).filter(|gpu| !gpu.is_empty()) {
-                        self.left.add(gpu.clone(), Instant::now());
+                        self.released_gpus.add(gpu.clone(), Instant::now());
                     }
                     if pod.annotations.get(ANNOTATION) == pod.annotations.get(RESERVATION_WANTED_GPU) {
                         pod.annotations.remove(RESERVATION_WANTED_GPU);
@@ -117,36 +118,36 @@ impl Pods {
             .filter(|pod| !pod.annotations.contains_key(ANNOTATION))
     }
 
-    /// What reservations should get and have not got. One that got another GPU is removed and comes again: the wish outlives it, so that
-    /// it is known before the kubelet asks.
-    fn wished(&self) -> BTreeSet<String> {
-        let wishing = self
+    /// UUIDs that reservation pods should get and have not got. The binder deletes and recreates a reservation pod that got another GPU;
+    /// the entry of the deleted pod stays, so that the hint is there before the kubelet allocates a device for its successor.
+    fn wanted_gpus(&self) -> BTreeSet<String> {
+        let wanting = self
             .by_name
             .values()
             .filter_map(|pod| Some((pod, pod.annotations.get(RESERVATION_WANTED_GPU)?)));
-        wishing
+        wanting
             .filter(|(pod, wanted)| pod.annotations.get(ANNOTATION) != Some(wanted))
             .map(|(_, wanted)| wanted.clone())
             .collect()
     }
 
-    fn wishes(&self) -> Wishes {
-        Wishes {
-            wished: self.wished(),
-            left: self.left.clone(),
+    fn hints(&self) -> AllocationHints {
+        AllocationHints {
+            wanted_gpus: self.wanted_gpus(),
+            released_gpus: self.released_gpus.clone(),
         }
     }
 
-    /// Which pods can be annotated, and with what. A replaced pod's device must be seen twice.
-    fn decide(&mut self, namespace: &str, holdings: &[Holding]) -> Vec<(PodMeta, String)> {
+    /// The pods that can be annotated, with their GPUs. For a replaced pod the kubelet must list the same device twice.
+    fn plan_annotations(&mut self, namespace: &str, allocations: &[DeviceAllocation]) -> Vec<(PodMeta, String)> {
         let mut decided = Vec::new();
         let waiting: Vec<PodMeta> = self.waiting().cloned().collect();
         for pod in waiting {
-            let own = holdings
+            let own = allocations
                 .iter()
-                .filter(|holding| holding.namespace == namespace && holding.pod == pod.name);
+                .filter(|allocation| allocation.namespace == namespace && allocation.pod == pod.name);
             let gpus: BTreeSet<&str> = own
-                .flat_map(|holding| holding.device_ids.iter().map(|id| unreplicated(id)))
+                .flat_map(|allocation| allocation.device_ids.iter().map(|id| device_uuid(id)))
                 .collect();
             let [gpu] = gpus.into_iter().collect::<Vec<_>>()[..] else {
                 continue;
@@ -160,7 +161,7 @@ impl Pods {
     }
 
     fn annotated(&mut self, name: &str, gpu: &str) {
-        self.left.remove(gpu);
+        self.released_gpus.remove(gpu);
         self.replaced.remove(name);
         if let Some(pod) = self.by_name.get_mut(name) {
             pod.annotations.insert(ANNOTATION.to_owned(), gpu.to_owned());
@@ -168,34 +169,34 @@ impl Pods {
     }
 }
 
-/// Runs until the agent stops.
-pub async fn keep(client: Client, duty: Duty, wishes: watch::Sender<Wishes>) {
-    let mut changes = pin!(client.watch_pods(&duty.namespace, &duty.node));
-    let mut pods = Pods::default();
+/// Watches the reservation pods and annotates them until the agent stops.
+pub async fn run(client: Client, config: AnnotatorConfig, hints: watch::Sender<AllocationHints>) {
+    let mut changes = pin!(client.watch_pods(&config.namespace, &config.node));
+    let mut pods = ReservationPods::default();
     loop {
-        let now = pods.wishes();
-        wishes.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
+        let now = pods.hints();
+        hints.send_if_modified(|known| std::mem::replace(known, now.clone()) != now);
         let anyone_waits = pods.waiting().next().is_some();
         tokio::select! {
             change = changes.next() => match change {
                 Some(change) => pods.apply(change),
                 None => return,
             },
-            () = tokio::time::sleep(duty.pace), if anyone_waits => look(&client, &duty, &mut pods).await,
+            () = tokio::time::sleep(config.pace), if anyone_waits => annotate_waiting_pods(&client, &config, &mut pods).await,
         }
     }
 }
 
-async fn look(client: &Client, duty: &Duty, pods: &mut Pods) {
-    let holdings = match podresources::list(&duty.pod_resources).await {
-        Ok(holdings) => holdings,
+async fn annotate_waiting_pods(client: &Client, config: &AnnotatorConfig, pods: &mut ReservationPods) {
+    let allocations = match podresources::list(&config.pod_resources).await {
+        Ok(allocations) => allocations,
         Err(error) => {
-            tracing::warn!(%error, "a reservation pod waits, but the kubelet does not say what it holds");
+            tracing::warn!(%error, "a reservation pod waits for its annotation, but the kubelet does not list its devices");
             return;
         }
     };
-    for (pod, gpu) in pods.decide(&duty.namespace, &holdings) {
-        match client.annotate_pod(&duty.namespace, &pod, ANNOTATION, &gpu).await {
+    for (pod, gpu) in pods.plan_annotations(&config.namespace, &allocations) {
+        match client.annotate_pod(&config.namespace, &pod, ANNOTATION, &gpu).await {
             Ok(()) => {
                 tracing::info!(pod = pod.name, gpu, "wrote the GPU of a reservation pod");
                 pods.annotated(&pod.name, &gpu);
@@ -219,8 +220,8 @@ mod tests {
         })
     }
 
-    fn held(pod: &str, ids: &[&str]) -> Holding {
-        Holding {
+    fn held(pod: &str, ids: &[&str]) -> DeviceAllocation {
+        DeviceAllocation {
             namespace: NS.into(),
             pod: pod.into(),
             container: "resource-reservation".into(),
@@ -229,8 +230,8 @@ mod tests {
         }
     }
 
-    fn decide(pods: &mut Pods, holdings: &[Holding]) -> Vec<(String, String)> {
-        pods.decide(NS, holdings)
+    fn decide(pods: &mut ReservationPods, allocations: &[DeviceAllocation]) -> Vec<(String, String)> {
+        pods.plan_annotations(NS, allocations)
             .into_iter()
             .map(|(pod, gpu)| (pod.name, gpu))
             .collect()
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_waiting_pod_gets_the_uuid_of_its_device() {
-        let mut pods = Pods::default();
+        let mut pods = ReservationPods::default();
         pods.apply(pod("a", "1"));
         assert!(decide(&mut pods, &[]).is_empty(), "not admitted yet");
         assert!(
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_wish_lasts_until_it_is_granted() {
-        let mut pods = Pods::default();
+        let mut pods = ReservationPods::default();
         let anew = |uid: &str| {
             PodChange::Seen(PodMeta {
                 name: "a".into(),
@@ -265,39 +266,46 @@ mod tests {
         };
         let wish = BTreeSet::from(["GPU-2".to_owned()]);
         pods.apply(anew("1"));
-        assert_eq!(pods.wished(), wish);
+        assert_eq!(pods.wanted_gpus(), wish);
         pods.annotated("a", "GPU-1");
-        assert_eq!(pods.wished(), wish, "it got another one");
+        assert_eq!(pods.wanted_gpus(), wish, "it got another one");
         pods.apply(PodChange::Gone("a".into()));
-        assert_eq!(pods.wished(), wish, "it will come again");
+        assert_eq!(pods.wanted_gpus(), wish, "it will come again");
         pods.apply(anew("2"));
         pods.annotated("a", "GPU-2");
-        assert!(pods.wished().is_empty());
+        assert!(pods.wanted_gpus().is_empty());
         pods.apply(PodChange::Gone("a".into()));
-        assert!(pods.wished().is_empty(), "nobody needs it any more");
+        assert!(pods.wanted_gpus().is_empty(), "nobody needs it any more");
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_gpu_of_a_reservation_that_went_is_kept_for_a_while() {
-        let mut pods = Pods::default();
+        let mut pods = ReservationPods::default();
         pods.apply(pod("a", "1"));
         pods.annotated("a", "GPU-1");
-        assert!(pods.left.lately(Instant::now()).is_empty());
+        assert!(pods.released_gpus.recent(Instant::now()).is_empty());
         pods.apply(PodChange::Gone("a".into()));
-        let left = BTreeSet::from(["GPU-1".to_owned()]);
-        assert_eq!(pods.left.lately(Instant::now()), left);
+        let released_gpus = BTreeSet::from(["GPU-1".to_owned()]);
+        assert_eq!(pods.released_gpus.recent(Instant::now()), released_gpus);
         pods.apply(pod("a", "2"));
-        assert_eq!(pods.left.lately(Instant::now()), left, "it has not got it yet");
+        assert_eq!(
+            pods.released_gpus.recent(Instant::now()),
+            released_gpus,
+            "it has not got it yet"
+        );
         pods.annotated("a", "GPU-1");
-        assert!(pods.left.lately(Instant::now()).is_empty());
+        assert!(pods.released_gpus.recent(Instant::now()).is_empty());
         pods.apply(PodChange::Gone("a".into()));
-        tokio::time::advance(LEFT_SECONDS_MAX).await;
-        assert!(pods.left.lately(Instant::now()).is_empty(), "nobody needs it any more");
+        tokio::time::advance(RELEASED_SECONDS_MAX).await;
+        assert!(
+            pods.released_gpus.recent(Instant::now()).is_empty(),
+            "nobody needs it any more"
+        );
     }
 
     #[test]
     fn a_replaced_pod_is_not_given_its_predecessors_gpu() {
-        let mut pods = Pods::default();
+        let mut pods = ReservationPods::default();
         pods.apply(pod("a", "1"));
         pods.annotated("a", "GPU-1");
         pods.apply(PodChange::Gone("a".into()));

@@ -1,29 +1,30 @@
-//! Judges what was seen. Pure: the same facts give the same report. Every verdict but ok carries what to do.
+//! Turns facts into findings. Pure: the same facts give the same report. Every warning and problem has a fix.
 
 use kai_gpu::{Inventory, MemoryKind, PlatformKind};
 
-use super::look::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass};
+use super::facts::{ClusterView, Facts, RUNTIME_CLASS, RuntimeClass, TOOLKIT_CONFIG};
 use super::report::Report;
 use super::toml;
-use crate::volume::spec;
+use crate::driver_files::spec;
 
-/// More missing entries of Tegra's lists than this share (in percent) mean that the lists are for another L4T.
+/// If more than this percentage of the entries of Tegra's lists is missing, the lists are for another L4T.
 const MISSING_PERCENT_MAX: usize = 50;
 
-/// The first containerd that knows CDI, where it is switched on.
+/// The first containerd that supports CDI, if it is enabled.
 const CDI_SINCE: (u32, u32) = (1, 7);
-/// The first containerd that has it switched on.
+/// The first containerd that enables CDI by default.
 const CDI_BY_DEFAULT_SINCE: (u32, u32) = (2, 0);
 
-/// The agent writes its spec anew at every start.
+/// Restarts the agent, which writes its CDI spec at every start.
 const RESTART_AGENT: &str = "kubectl -n kai-scheduler rollout restart daemonset/kai-node-agent";
 
-/// The whole report.
-pub fn judge(facts: &Facts) -> Report {
+/// Runs all checks.
+pub fn run_checks(facts: &Facts) -> Report {
     let mut report = Report::default();
     platform(facts, &mut report);
     devices(facts, &mut report);
     driver_files(facts, &mut report);
+    malformed(facts, &mut report);
     runtime(facts, &mut report);
     cdi(facts, &mut report);
     toolkit(facts, &mut report);
@@ -73,7 +74,7 @@ fn devices(facts: &Facts, report: &mut Report) {
     match &facts.inventory {
         None => {}
         Some(Err((error, remedy))) => {
-            // On a Jetson the missing library is normal up to JetPack 5, and the agent does without it.
+            // A missing NVML on a Jetson is no error here: the Tegra driver does not need it.
             report.problem("driver", error.clone(), remedy.clone());
         }
         Some(Ok(inventory)) => {
@@ -111,7 +112,7 @@ fn devices(facts: &Facts, report: &mut Report) {
                 };
                 let subject = format!("GPU {}", device.index);
                 let shown = format!("{} {} ({memory}{unified})", device.name, device.uuid);
-                match facts.silent.iter().find(|silent| silent.uuid == device.uuid) {
+                match facts.unresponsive.iter().find(|silent| silent.uuid == device.uuid) {
                     None => report.ok(&subject, shown),
                     Some(silent) => {
                         report.problem(&subject, format!("{shown}: {}", silent.error), silent.remedy.clone())
@@ -158,6 +159,18 @@ fn driver_files(facts: &Facts, report: &mut Report) {
     }
 }
 
+fn malformed(facts: &Facts, report: &mut Report) {
+    for (path, error) in &facts.malformed {
+        let fix = if path == TOOLKIT_CONFIG {
+            format!("correct {path}, or write it anew: nvidia-ctk config > {path}")
+        } else {
+            let service = facts.k3s.as_deref().unwrap_or("containerd");
+            format!("correct {path}, then: systemctl restart {service}")
+        };
+        report.problem("config file", format!("{path} is not valid TOML: {error}"), fix);
+    }
+}
+
 fn runtime(facts: &Facts, report: &mut Report) {
     let Some((path, text)) = &facts.containerd else {
         let saw = "no config of containerd was found (also none of k3s or RKE2)";
@@ -173,6 +186,10 @@ fn runtime(facts: &Facts, report: &mut Report) {
     let whose = bundled.map(|name| format!(" of {name}")).unwrap_or_default();
     report.ok("container runtime", format!("containerd {version}{whose}, {path}"));
     templates(facts, report);
+    if facts.malformed.iter().any(|(malformed, _)| malformed == path) {
+        // `malformed` reports it; the checks below would take every setting for absent.
+        return;
+    }
     cdi_enabled(facts, path, text, report);
     let has_runtime = has_runtime(facts, RUNTIME_CLASS);
     runtime_class(facts, report);
@@ -200,11 +217,12 @@ fn runtime(facts: &Facts, report: &mut Report) {
 /// Whether containerd's config, or a file it imports, has a runtime of this name.
 fn has_runtime(facts: &Facts, name: &str) -> bool {
     let config = facts.containerd.iter().chain(&facts.containerd_imports);
-    let table = format!("runtimes.{name}");
-    config.into_iter().any(|(_, text)| toml::has_table(text, &table))
+    config
+        .into_iter()
+        .any(|(_, text)| toml::has_table(text, &["runtimes", name]))
 }
 
-/// k3s takes one template and ignores the other; somebody who edits the wrong one waits in vain.
+/// k3s uses one template and ignores the other; edits of the ignored one have no effect.
 fn templates(facts: &Facts, report: &mut Report) {
     let Some((used, ignored)) = facts.templates.split_first() else {
         return;
@@ -223,7 +241,7 @@ fn templates(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// The object that pods name with `runtimeClassName`, against what this node's containerd knows.
+/// Compares the RuntimeClass that pods name in `runtimeClassName` with the runtimes of this node's containerd.
 fn runtime_class(facts: &Facts, report: &mut Report) {
     let ClusterView::Node { runtime_class, .. } = &facts.cluster else {
         return;
@@ -254,8 +272,8 @@ fn runtime_class(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// CDI is on by default from containerd 2.0, off before, and unknown to old ones. Where the version is not known, the config's format
-/// tells: only 2.0 has version 3.
+/// containerd enables CDI by default from 2.0, supports it from 1.7, and does not know it before. If the version is unknown, the config's
+/// format decides: format 3 exists since 2.0.
 fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
     let mut config = facts
         .containerd_imports
@@ -263,11 +281,11 @@ fn cdi_enabled(facts: &Facts, path: &str, text: &str, report: &mut Report) {
         .rev()
         .map(|(path, text)| (path.as_str(), text.as_str()));
     let said = config.by_ref().chain([(path, text)]).find_map(|(path, text)| {
-        let value = toml::value(text, "io.containerd.grpc.v1.cri", "enable_cdi")
-            .or_else(|| toml::value(text, "io.containerd.cri.v1.runtime", "enable_cdi"))?;
+        let value = toml::value(text, &["io.containerd.grpc.v1.cri"], "enable_cdi")
+            .or_else(|| toml::value(text, &["io.containerd.cri.v1.runtime"], "enable_cdi"))?;
         Some((path, value))
     });
-    let newest_format = toml::value(text, "", "version").as_deref() == Some("3");
+    let newest_format = toml::value(text, &[], "version").as_deref() == Some("3");
     let version = facts.runtime_version.as_deref().and_then(major_and_minor);
     if version.is_some_and(|version| version < CDI_SINCE) {
         report.problem(
@@ -305,8 +323,8 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// The command that switches CDI on. k3s and RKE2 write their config anew at every start, so there it is the template that counts; a config
-/// they made is a template without gaps, and so the way to a first one.
+/// The command that enables CDI. k3s and RKE2 generate their config from a template at every start, so the template has to change; without
+/// a template, a copy of the generated config is a valid one.
 fn cdi_fix(facts: &Facts, path: &str, text: &str, said: bool, newest_format: bool) -> String {
     let restart = facts.k3s.as_deref().unwrap_or("containerd");
     let (table, template) = if newest_format {
@@ -324,7 +342,7 @@ fn cdi_fix(facts: &Facts, path: &str, text: &str, said: bool, newest_format: boo
     let edit = match facts.templates.first() {
         Some(template) if generated => format!("sed -i '{change}' {template}"),
         None if generated => format!("sed '{change}' {path} > {directory}/{template}"),
-        Some(_) | None if said || toml::has_table(text, table) => format!("sed -i '{change}' {path}"),
+        Some(_) | None if said || toml::has_table(text, &[table]) => format!("sed -i '{change}' {path}"),
         Some(_) | None => format!("printf '[plugins.\"{table}\"]\\nenable_cdi = true\\n' >> {path}"),
     };
     format!("{edit} && systemctl restart {restart}; or run the node agent with --mode mounts")
@@ -372,7 +390,7 @@ fn cdi(facts: &Facts, report: &mut Report) {
 fn toolkit(facts: &Facts, report: &mut Report) {
     let tegra = kind(facts) == PlatformKind::Tegra;
     if let Some(mode) = &facts.toolkit_mode {
-        let path = "/etc/nvidia-container-runtime/config.toml";
+        let path = TOOLKIT_CONFIG;
         match (tegra, mode.as_str()) {
             (true, "legacy") => report.problem(
                 "toolkit mode",

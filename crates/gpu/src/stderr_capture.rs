@@ -1,6 +1,6 @@
-//! What NVIDIA's Tegra libraries print to stderr when a device node is missing or forbidden (`NvRmMemInitNvmap failed ...`). It would
-//! scare an operator at every call and say nothing to most; it is caught and shown once as a note. Lines of other origin (our own
-//! logs from other threads) are passed on untouched.
+//! Captures stderr during calls into NVIDIA's Tegra libraries. They print messages at every call if a device node is missing or forbidden
+//! (`NvRmMemInitNvmap failed ...`); each message is shown once, as a note. Other lines, such as our own logs from other threads, are passed
+//! on.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek, Write};
@@ -11,12 +11,12 @@ use rustix::fs::MemfdFlags;
 /// stderr belongs to the whole process, so only one capture may run at a time.
 static STDERR: Mutex<()> = Mutex::new(());
 
-/// Lines kept as notes. A library that prints more is repeating itself with other addresses in it.
-const NOTES_MAX: usize = 20;
+/// Upper bound on captured lines. A library that prints more repeats itself with other addresses.
+const LINES_MAX: usize = 20;
 
-/// Runs `work` while stderr goes to memory. Returns its result and the distinct lines of Tegra noise.
+/// Runs `work` while stderr goes to memory. Returns its result and the distinct messages of Tegra's libraries.
 ///
-/// If stderr can't be redirected (closed, no memory), `work` runs anyway and nothing is caught.
+/// If stderr can't be redirected (closed, no memory), `work` runs and no line is captured.
 pub(crate) fn capture<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     let _only_one = STDERR.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(redirected) = Redirected::begin() else {
@@ -24,19 +24,19 @@ pub(crate) fn capture<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     };
     let result = work();
     let text = redirected.end();
-    let (noise, other): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| is_tegra_noise(line));
+    let (captured, other): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| is_tegra_message(line));
     for line in other {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
-    let distinct: BTreeSet<&str> = noise.into_iter().map(str::trim).collect();
+    let distinct: BTreeSet<&str> = captured.into_iter().map(str::trim).collect();
     (
         result,
-        distinct.into_iter().take(NOTES_MAX).map(str::to_owned).collect(),
+        distinct.into_iter().take(LINES_MAX).map(str::to_owned).collect(),
     )
 }
 
-/// The prefixes of NVIDIA's resource manager and memory libraries on Tegra.
-fn is_tegra_noise(line: &str) -> bool {
+/// Whether a line has a prefix of NVIDIA's resource manager or memory libraries on Tegra.
+fn is_tegra_message(line: &str) -> bool {
     let line = line.trim_start();
     let prefixes = [
         "NvRm", "NvMap", "Nvmap", "NVMAP", "nvmap", "NVRM", "libnvrm", "NvSci", "NvOs", "NvTegra", "nvgpu", "****NvRm",
@@ -44,7 +44,7 @@ fn is_tegra_noise(line: &str) -> bool {
     prefixes.iter().any(|prefix| line.starts_with(prefix)) || line.contains("/dev/nvmap") || line.contains("NvRm")
 }
 
-/// stderr while it points to memory. Restores it when dropped, also when the work panics.
+/// Redirects stderr to memory. Restores it when dropped, also after a panic.
 struct Redirected {
     original: rustix::fd::OwnedFd,
     memory: std::fs::File,
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn our_own_lines_are_no_noise() {
-        assert!(is_tegra_noise("NvRmMemInitNvmap failed with Permission denied"));
-        assert!(is_tegra_noise("Can't open /dev/nvmap: Permission denied"));
-        assert!(is_tegra_noise("****NvRmMemMgrInit failed**** error type: 196626"));
-        assert!(!is_tegra_noise("2026-01-01T00:00:00Z INFO node: registered"));
+        assert!(is_tegra_message("NvRmMemInitNvmap failed with Permission denied"));
+        assert!(is_tegra_message("Can't open /dev/nvmap: Permission denied"));
+        assert!(is_tegra_message("****NvRmMemMgrInit failed**** error type: 196626"));
+        assert!(!is_tegra_message("2026-01-01T00:00:00Z INFO node: registered"));
     }
 }

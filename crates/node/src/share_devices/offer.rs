@@ -1,4 +1,4 @@
-//! What the kubelet sees of slots: a fixed list of ids, and a device name for each. Pure.
+//! The device plugin's answers about share devices: a fixed list of device ids, and a CDI device name for each. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,42 +8,42 @@ use kai_gpu::PlatformKind;
 use crate::allocator::inject::CDI_ANNOTATION;
 use crate::kubelet::deviceplugin::{CdiDevice, ContainerAllocateResponse, Device, HEALTHY};
 
-/// Our kind of CDI devices that stand for slots.
+/// CDI kind (`vendor/class`) of share devices.
 pub const KIND: &str = "kai.scheduler/share";
-/// How the ids of slots begin; their number follows.
+/// Prefix of share device ids; a number follows.
 pub const ID_PREFIX: &str = "share-";
-/// Slots of a node that is not told otherwise: more than any kubelet runs pods, so that pods never wait for one.
-pub const SLOTS_DEFAULT: u32 = 512;
-/// Most slots of a node: the kubelet keeps every id in memory and in its checkpoint.
-pub const SLOTS_MAX: u32 = 4096;
+/// Default number of share devices of a node: more than any kubelet runs pods, so that no pod waits for one.
+pub const SHARE_DEVICES_DEFAULT: u32 = 512;
+/// Upper bound on the share devices of a node: the kubelet keeps every id in memory and in its checkpoint.
+pub const SHARE_DEVICES_MAX: u32 = 4096;
 
-/// The slots of a node, as the device plugin serves them.
+/// The share devices of a node, as the device plugin serves them.
 #[derive(Debug, Clone)]
-pub struct SlotOffer {
-    /// The kubelet's device list. It never changes: GPUs fail, slots do not.
+pub struct ShareDeviceOffer {
+    /// The kubelet's device list. It never changes: GPUs fail, share devices do not.
     pub devices: Arc<Vec<Device>>,
-    /// What kind of machine the GPUs are in.
+    /// Platform of the node, which decides whether containers get the fake library's variable.
     pub platform: PlatformKind,
 }
 
-/// The device list of so many slots.
+/// The kubelet's device list with `count` share devices.
 pub fn devices(count: u32) -> Vec<Device> {
-    let slot = |number: u32| Device {
+    let share_device = |number: u32| Device {
         id: format!("{ID_PREFIX}{number}"),
         health: HEALTHY.to_owned(),
         topology: None,
     };
-    (0..count).map(slot).collect()
+    (0..count).map(share_device).collect()
 }
 
-impl SlotOffer {
-    /// Answers Allocate for one container: the name that its GPUs will have. `Err` is a sentence for the pod's status.
+impl ShareDeviceOffer {
+    /// Answers Allocate for one container with the CDI name of its share device. `Err` is a sentence for the pod's status.
     pub fn allocate(&self, device_ids: &[String]) -> Result<ContainerAllocateResponse, String> {
-        let slot = the_one(device_ids)?;
-        if !self.devices.iter().any(|device| device.id == slot) {
-            return Err(format!("slot {slot} is not on this node any more"));
+        let share_device = single_device(device_ids)?;
+        if !self.devices.iter().any(|device| device.id == share_device) {
+            return Err(format!("share device {share_device} is not on this node any more"));
         }
-        let name = format!("{KIND}={slot}");
+        let name = format!("{KIND}={share_device}");
         Ok(ContainerAllocateResponse {
             annotations: BTreeMap::from([(CDI_ANNOTATION.to_owned(), name.clone())]),
             cdi_devices: vec![CdiDevice { name }],
@@ -52,12 +52,12 @@ impl SlotOffer {
     }
 }
 
-/// The slot of a container. More than one would be the same GPUs twice.
-pub fn the_one(device_ids: &[String]) -> Result<&str, String> {
+/// The share device of a container. A second one would stand for the same GPUs.
+pub fn single_device(device_ids: &[String]) -> Result<&str, String> {
     match device_ids {
-        [slot] => Ok(slot),
+        [share_device] => Ok(share_device),
         _ => Err(format!(
-            "{} slots were requested, but a container has one: its share of the GPU is said by annotations of the pod",
+            "{} share devices were requested, but a container has one: annotations of the pod say how large its GPU share is",
             device_ids.len()
         )),
     }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_slot_answers_with_a_name_by_field_and_by_annotation() {
-        let offer = SlotOffer {
+        let offer = ShareDeviceOffer {
             devices: Arc::new(devices(3)),
             platform: PlatformKind::Fake,
         };

@@ -1,43 +1,43 @@
-//! Looks at the host's files through a prefix (the host's `/` is mounted somewhere in our container, or is a recorded tree).
-//! Symbolic links are followed as the host would follow them: an absolute target starts at the prefix again, never at our own `/`.
+//! Reads the host's files below a prefix: the host's `/` is mounted in our container, or is a recorded tree. Symbolic links are followed as
+//! on the host: an absolute target starts at the prefix, never at our own `/`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// As in the kernel: more links in a row than this is a loop.
+/// More links in a row than this are a loop, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// A directory that stands for the host's `/`.
+/// The directory at which the host's `/` is mounted.
 #[derive(Debug, Clone)]
-pub struct Rooted {
+pub struct HostRoot {
     prefix: PathBuf,
 }
 
-impl Rooted {
-    /// The host's `/` as seen from here.
+impl HostRoot {
+    /// `prefix` is the path of the host's `/` in this process.
     pub fn new(prefix: &Path) -> Self {
         Self {
             prefix: prefix.to_owned(),
         }
     }
 
-    /// Where we see the host's `path`. Links in it are not followed.
-    pub fn seen(&self, path: &str) -> PathBuf {
+    /// Path in this process of the host's `path`. Links are not followed.
+    pub fn local_path(&self, path: &str) -> PathBuf {
         self.prefix.join(path.trim_start_matches('/'))
     }
 
-    /// The host's name of the file that `path` finally leads to, or `None` if it leads nowhere.
+    /// Host path of the file that `path` leads to, links followed; `None` if there is no such file.
     pub fn resolve(&self, path: &str) -> Option<String> {
-        self.chain(path)?.pop()
+        self.link_chain(path)?.pop()
     }
 
-    /// Every path on the way from `path` to the file it leads to: `path` itself, each link's target, the file last.
-    pub fn chain(&self, path: &str) -> Option<Vec<String>> {
+    /// All paths from `path` to the file it leads to: `path` itself, each link's target, the file last.
+    pub fn link_chain(&self, path: &str) -> Option<Vec<String>> {
         let mut steps = vec![path.to_owned()];
         for _ in 0..LINKS_MAX {
             let (real, through_link) = self.step(steps.last()?)?;
             if !through_link {
-                // Directory links may have been resolved on the way; the file's own name is what counts.
+                // Links of directories may have been resolved, so the file's real path may differ from the last step.
                 if steps.last() != Some(&real) {
                     steps.push(real);
                 }
@@ -48,7 +48,8 @@ impl Rooted {
         None
     }
 
-    /// Follows the links of the directories in `path`, and one link in its last component. The flag tells whether there was one.
+    /// Follows the links of the directories in `path`, and one link in its last component. The flag says whether the last component was a
+    /// link.
     fn step(&self, path: &str) -> Option<(String, bool)> {
         let mut done = PathBuf::from("/");
         let mut links = 0;
@@ -60,7 +61,7 @@ impl Rooted {
                 continue;
             }
             let here = done.join(&name);
-            let Ok(target) = fs::read_link(self.seen(here.to_str()?)) else {
+            let Ok(target) = fs::read_link(self.local_path(here.to_str()?)) else {
                 done = here;
                 continue;
             };
@@ -82,7 +83,10 @@ impl Rooted {
             todo.extend(components(&target).into_iter().rev());
         }
         let real = done.to_str()?.to_owned();
-        self.seen(&real).symlink_metadata().is_ok().then_some((real, false))
+        self.local_path(&real)
+            .symlink_metadata()
+            .is_ok()
+            .then_some((real, false))
     }
 
     /// Names in a directory, sorted; empty if it can't be read.
@@ -90,7 +94,7 @@ impl Rooted {
         let Some(real) = self.resolve(directory) else {
             return Vec::new();
         };
-        let Ok(entries) = fs::read_dir(self.seen(&real)) else {
+        let Ok(entries) = fs::read_dir(self.local_path(&real)) else {
             return Vec::new();
         };
         let mut names: Vec<String> = entries
@@ -103,15 +107,15 @@ impl Rooted {
 
     /// The text of a file, links followed.
     pub fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.seen(&self.resolve(path)?)).ok()
+        fs::read_to_string(self.local_path(&self.resolve(path)?)).ok()
     }
 
     /// The bytes of a file, links followed.
     pub fn bytes(&self, path: &str) -> Option<Vec<u8>> {
-        fs::read(self.seen(&self.resolve(path)?)).ok()
+        fs::read(self.local_path(&self.resolve(path)?)).ok()
     }
 
-    /// Whether something is there, links followed.
+    /// Whether the path exists, links followed.
     pub fn exists(&self, path: &str) -> bool {
         self.resolve(path).is_some()
     }
@@ -127,7 +131,7 @@ fn components(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Without `.` and `..`; right only where the directories before a `..` are no links, which holds for driver packages.
+/// Removes `.` and `..`. Correct only if the directories before a `..` are no links, which holds for driver packages.
 fn normal(path: &Path) -> Option<String> {
     let mut out = PathBuf::from("/");
     for name in components(path) {
@@ -161,12 +165,12 @@ mod tests {
         symlink("usr/lib", host.path().join("lib")).unwrap();
         symlink("../lib/loop", lib.join("../../loop")).unwrap();
 
-        let root = Rooted::new(host.path());
+        let root = HostRoot::new(host.path());
         let real = "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1.1";
         assert_eq!(root.resolve("/usr/lib/libcuda.so").as_deref(), Some(real));
         assert_eq!(root.resolve("/lib/libcuda.so").as_deref(), Some(real));
         assert_eq!(
-            root.chain("/usr/lib/libcuda.so").unwrap(),
+            root.link_chain("/usr/lib/libcuda.so").unwrap(),
             [
                 "/usr/lib/libcuda.so",
                 "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so.1",
@@ -184,6 +188,6 @@ mod tests {
 
     #[test]
     fn the_real_root_is_a_root_too() {
-        assert!(Rooted::new(Path::new("/")).exists("/proc/self/status"));
+        assert!(HostRoot::new(Path::new("/")).exists("/proc/self/status"));
     }
 }

@@ -1,4 +1,4 @@
-//! Parts of GPUs on a node without NVIDIA's runtime: from Allocate of a slot to the CDI spec that its container starts with, against a
+//! GPU shares on a node without NVIDIA's runtime: from Allocate of a share device to the CDI spec that its container starts with, against a
 //! kubelet (device plugin and pod-resources APIs) and an API server.
 
 #![allow(clippy::unwrap_used)]
@@ -10,19 +10,19 @@ use std::sync::Arc;
 
 use kai_gpu::Driver;
 use kai_gpu::fake::{FakeDriver, Settings};
-use kai_node::volume::cdi::Spec;
+use kai_node::driver_files::cdi::Spec;
 use serde_json::json;
 use support::api::Api;
-use support::kubelet::{Books, Kubelet};
+use support::kubelet::{Kubelet, PodResourcesServer};
 use support::{Agent, names, settings, until, within};
 
 const SHARE: &str = "kai.scheduler/gpu-share";
-const SLOTS: usize = 512;
+const SHARE_DEVICES: usize = 512;
 
-/// A node with three T4s, its agent, and all that is around it.
+/// A node with three T4s: its agent, its kubelet and an API server.
 struct World {
     api: Api,
-    books: Books,
+    pod_resources: PodResourcesServer,
     kubelet: Kubelet,
     settings: kai_node::agent::Settings,
     driver: Arc<FakeDriver>,
@@ -36,11 +36,11 @@ impl World {
         let api = Api::start().await;
         let settings = settings(place.path(), &["--api-url", &api.url]);
         let kubelet = Kubelet::start(&settings.plugin_dir);
-        let books = Books::serve(&settings.pod_resources_socket);
+        let pod_resources = PodResourcesServer::serve(&settings.pod_resources_socket);
         let driver = Arc::new(FakeDriver::new(&"t4:3".parse::<Settings>().unwrap().seeded("n1")).unwrap());
         let mut world = World {
             api,
-            books,
+            pod_resources,
             kubelet,
             settings,
             driver,
@@ -51,13 +51,12 @@ impl World {
         world
     }
 
-    /// Starts the agent, and waits until it can serve: slots are offered, the GPUs' own spec is written and the cluster answers.
+    /// Starts the agent and waits until share devices are offered, the spec of whole GPUs is written and the API server has been reached.
     async fn start_agent(&mut self) {
         self.api.change(|world| world.labels.clear());
         self.agent = Some(Agent::start(self.settings.clone(), self.driver.clone()));
-        let offered =
-            |lists: &support::kubelet::Lists| matches!(lists.get(SHARE), Some(Some(slots)) if slots.len() == SLOTS);
-        until("slots", &mut self.kubelet.lists, offered).await;
+        let offered = |lists: &support::kubelet::Lists| matches!(lists.get(SHARE), Some(Some(share_devices)) if share_devices.len() == SHARE_DEVICES);
+        until("share devices", &mut self.kubelet.lists, offered).await;
         until("the cluster", &mut self.api.world(), |world| !world.labels.is_empty()).await;
         let spec = self.settings.cdi_dir.join("kai.scheduler-gpu.json");
         within("the GPUs' spec", async {
@@ -80,8 +79,8 @@ impl World {
         self.driver.devices().unwrap().devices[at].uuid.clone()
     }
 
-    /// A pod of namespace `team` as the binder leaves it, and its slot in the kubelet's books.
-    fn bound(&self, name: &str, groups: &[&str], gpus: &[String], slot: &str) {
+    /// A bound pod in namespace `team`, to which the kubelet has allocated a share device.
+    fn bound(&self, name: &str, groups: &[&str], gpus: &[String], share_device: &str) {
         let labels = match groups {
             [only] => json!({ "runai-gpu-group": only }),
             several => several
@@ -93,23 +92,25 @@ impl World {
         let metadata =
             json!({ "name": name, "namespace": "team", "uid": name, "labels": labels, "annotations": annotations });
         self.api.put_pod(metadata);
-        self.books.add(SHARE, "team", name, &[slot]);
+        self.pod_resources.add(SHARE, "team", name, &[share_device]);
     }
 
-    fn spec(&self, slot: &str) -> Spec {
-        read(&self.settings.cdi_dir.join(format!("kai.scheduler-{slot}.json")))
+    fn spec(&self, share_device: &str) -> Spec {
+        read(&self.settings.cdi_dir.join(format!("kai.scheduler-{share_device}.json")))
     }
 
-    fn slots(&self) -> Vec<String> {
+    fn share_devices(&self) -> Vec<String> {
         let all = names(&self.settings.cdi_dir);
         all.into_iter().filter(|name| name.contains("share-")).collect()
     }
 
-    async fn refusal(&self, slot: &str) -> String {
-        let refused = self.kubelet.pre_start(SHARE, &[slot]).await.unwrap_err();
+    async fn refusal(&self, share_device: &str) -> String {
+        let refused = self.kubelet.pre_start(SHARE, &[share_device]).await.unwrap_err();
         assert!(
-            !self.slots().contains(&format!("kai.scheduler-{slot}.json")),
-            "a refused slot names no device"
+            !self
+                .share_devices()
+                .contains(&format!("kai.scheduler-{share_device}.json")),
+            "a refused share device names no device"
         );
         refused.message().to_owned()
     }
@@ -142,7 +143,7 @@ async fn a_slot_becomes_the_gpus_of_its_pod_and_ends_with_it() {
     let answer = world.kubelet.allocate(SHARE, &["share-17"]).await.unwrap();
     assert_eq!(answer.cdi_devices[0].name, "kai.scheduler/share=share-17");
     assert_eq!(answer.annotations["cdi.k8s.io/kai-gpu"], "kai.scheduler/share=share-17");
-    assert!(world.slots().is_empty(), "it names no device yet");
+    assert!(world.share_devices().is_empty(), "it names no device yet");
 
     world.api.add_reservation("g1", &world.gpu(1));
     world.api.add_reservation("g2", &world.gpu(2));
@@ -173,12 +174,12 @@ async fn a_slot_becomes_the_gpus_of_its_pod_and_ends_with_it() {
         [format!("KAI_FAKE_VISIBLE_DEVICES={},{}", world.gpu(1), world.gpu(2))]
     );
 
-    // A container that starts again finds the same; a slot whose pod is gone names nothing any more.
+    // A restarted container gets the same spec; the spec of a share device whose pod is gone is removed.
     world.kubelet.pre_start(SHARE, &["share-17"]).await.unwrap();
     assert_eq!(world.spec("share-17"), one);
-    world.books.remove("team", "half");
-    within("the end of the slot's spec", async {
-        while world.slots() != ["kai.scheduler-share-3.json"] {
+    world.pod_resources.remove("team", "half");
+    within("the end of the share device's spec", async {
+        while world.share_devices() != ["kai.scheduler-share-3.json"] {
             tokio::task::yield_now().await;
         }
     })
@@ -197,7 +198,7 @@ async fn what_does_not_fit_starts_no_container() {
             .contains("names no container that holds it")
     );
 
-    world.books.add(SHARE, "team", "gone", &["share-0"]);
+    world.pod_resources.add(SHARE, "team", "gone", &["share-0"]);
     assert!(
         world
             .refusal("share-0")
@@ -208,7 +209,7 @@ async fn what_does_not_fit_starts_no_container() {
     world
         .api
         .put_pod(json!({ "name": "by-hand", "namespace": "team", "uid": "1" }));
-    world.books.add(SHARE, "team", "by-hand", &["share-1"]);
+    world.pod_resources.add(SHARE, "team", "by-hand", &["share-1"]);
     assert!(
         world
             .refusal("share-1")
@@ -250,17 +251,17 @@ async fn what_does_not_fit_starts_no_container() {
     world.api.change(|world| world.fail = Some(403));
     assert!(world.refusal("share-2").await.contains("permissions"));
     world.api.change(|world| world.fail = None);
-    // An earlier pod of the same name still holds its slot.
+    // An earlier pod of the same name still holds its share device.
     world.api.add_reservation("g1", &gpu);
-    world.books.add(SHARE, "team", "early", &["share-4"]);
+    world.pod_resources.add(SHARE, "team", "early", &["share-4"]);
     assert!(
         world
             .refusal("share-2")
             .await
             .contains("an earlier pod of that name has to end first")
     );
-    world.books.remove("team", "early");
-    world.books.add(SHARE, "team", "early", &["share-2"]);
+    world.pod_resources.remove("team", "early");
+    world.pod_resources.add(SHARE, "team", "early", &["share-2"]);
     world.kubelet.pre_start(SHARE, &["share-2"]).await.unwrap();
 
     let two = world
@@ -282,19 +283,19 @@ async fn a_slot_never_stands_for_what_it_stood_for_before() {
     world.bound("first", &["g1"], &[world.gpu(0)], "share-1");
     world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap();
 
-    // The agent restarts: containers run on, and the next start prepares anew.
+    // After a restart of the agent, the next start of a container writes its spec again.
     world.stop_agent().await;
-    assert_eq!(world.slots(), ["kai.scheduler-share-1.json"]);
+    assert_eq!(world.share_devices(), ["kai.scheduler-share-1.json"]);
     world.start_agent().await;
-    assert!(world.slots().is_empty());
+    assert!(world.share_devices().is_empty());
     world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap();
     assert_eq!(nodes(&world.spec("share-1")), ["/dev/nvidia0", "/dev/nvidiactl"]);
 
-    // The slot goes to another pod before the first one's spec was removed.
-    world.books.remove("team", "first");
+    // The share device goes to another pod before the first one's spec was removed.
+    world.pod_resources.remove("team", "first");
     world.bound("second", &["g2"], &[world.gpu(1)], "share-1");
     world.kubelet.allocate(SHARE, &["share-1"]).await.unwrap();
-    assert!(world.slots().is_empty());
+    assert!(world.share_devices().is_empty());
     world.kubelet.pre_start(SHARE, &["share-1"]).await.unwrap();
     assert_eq!(nodes(&world.spec("share-1")), ["/dev/nvidia1", "/dev/nvidiactl"]);
     world.stop_agent().await;

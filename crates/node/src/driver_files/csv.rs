@@ -1,22 +1,22 @@
-//! Reads the lists by which JetPack tells container runtimes what belongs to the driver
-//! (`/etc/nvidia-container-runtime/host-files-for-container.d/*.csv`). Text only: whether an entry exists is for the caller to see.
+//! Parses JetPack's lists of driver files for container runtimes (`/etc/nvidia-container-runtime/host-files-for-container.d/*.csv`). The
+//! caller checks whether the listed files exist.
 
-/// Where JetPack puts the lists.
+/// Directory of the lists.
 pub const CSV_DIR: &str = "/etc/nvidia-container-runtime/host-files-for-container.d";
 
-/// The lists every container gets. Others are only for images that ask for them.
+/// The lists that apply to every container. Others are for images that ask for them.
 pub const BASE_FILES: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];
 
 /// One line of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What the path is.
+    /// Kind of the path.
     pub kind: Kind,
-    /// Absolute path on the host. May hold `*` in its last component for devices.
+    /// Absolute path on the host. The last component of a device path may contain `*`.
     pub path: String,
 }
 
-/// What a listed path is.
+/// Kind of a listed path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A device node (or, under `/dev/dri`, a pattern of them).
@@ -25,20 +25,20 @@ pub enum Kind {
     Directory,
     /// A regular file, mostly a library.
     Library,
-    /// A symbolic link: the target and every link of the chain are wanted.
+    /// A symbolic link: the container gets the target and every link of the chain.
     Link,
 }
 
-/// A parsed list, with the lines that made no sense.
+/// A parsed list, with the malformed lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct List {
-    /// The usable lines, in order.
+    /// The well-formed lines, in order.
     pub entries: Vec<Entry>,
-    /// Line number and text of what could not be read.
+    /// Line number and text of malformed lines.
     pub malformed: Vec<(usize, String)>,
 }
 
-/// Parses one list. Blank lines are nothing; anything else that is not `kind, /path` is reported.
+/// Parses one list of lines `kind, /path`. Blank lines are skipped.
 pub fn parse(text: &str) -> List {
     let mut list = List::default();
     for (index, line) in text.lines().enumerate() {

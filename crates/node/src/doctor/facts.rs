@@ -1,5 +1,5 @@
-//! Gathers what the doctor judges: files through their prefixes, the driver, the runtime's files, the kubelet's sockets, and the
-//! cluster if there is a way to it. Reads only, and never fails because something is missing: that is what the doctor is for.
+//! Collects the facts that the doctor checks: the driver, its files, the container runtime's files, the kubelet's sockets, and the node
+//! object if a cluster is reachable. Reads only. Missing files or services are facts, not errors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,62 +11,64 @@ use kai_gpu::{Driver, Inventory, PlatformKind};
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
 use crate::agent::args::STATE_DIR;
-use crate::agent::files::Identity;
+use crate::agent::files::IntegratedGpuIdentity;
+use crate::driver_files::cdi::Spec;
+use crate::driver_files::csv::{self, BASE_FILES};
+use crate::driver_files::files::DriverFiles;
+use crate::driver_files::host_root::HostRoot;
+use crate::driver_files::{collect, spec, store};
 use crate::health;
-use crate::volume::cdi::Spec;
-use crate::volume::csv::{self, BASE_FILES};
-use crate::volume::files::DriverFiles;
-use crate::volume::rooted::Rooted;
-use crate::volume::{collect, spec, store};
 
-/// The cluster is asked for this long at most: a doctor must answer where nothing works.
+/// Longest wait for the cluster: the doctor must report even if nothing answers.
 const CLUSTER_SECONDS_MAX: Duration = Duration::from_secs(5);
 
-/// Everything that was seen.
+/// The facts about one machine. Everything in it may be missing.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// Platform and why.
+    /// The platform, with the evidence for it.
     pub detection: Option<Detection>,
     /// Devices, or the driver's error with its remedy.
     pub inventory: Option<Result<Inventory, (String, String)>>,
-    /// GPUs that are listed but do not answer.
-    pub silent: Vec<SilentGpu>,
+    /// GPUs that the driver lists but that do not answer.
+    pub unresponsive: Vec<UnresponsiveGpu>,
     /// Driver files.
     pub files: DriverFiles,
-    /// Spec files in CDI directories: path, and whether it can be read.
+    /// Spec files in the CDI directories.
     pub specs: Vec<SpecFile>,
-    /// Containerd (also k3s's): config path, its text.
+    /// Path and text of containerd's config, or of k3s's or RKE2's own.
     pub containerd: Option<(String, String)>,
-    /// Files that it imports: path and text. What they say goes before the config itself.
+    /// Path and text of the files that the config imports. Their settings override the config.
     pub containerd_imports: Vec<(String, String)>,
-    /// Templates from which k3s or RKE2 makes its config, the one in force first.
+    /// TOML files that can't be parsed: path, and the parser's error with the line number.
+    pub malformed: Vec<(String, String)>,
+    /// Templates from which k3s or RKE2 generates its config; it uses the first one.
     pub templates: Vec<String>,
-    /// Whether k3s or RKE2 brings its own containerd.
+    /// `k3s` or `rke2`, if one is installed; both bring their own containerd.
     pub k3s: Option<String>,
-    /// Version of containerd, if a package database or the program itself tells.
+    /// Version of containerd, from a package database or from the program itself.
     pub runtime_version: Option<String>,
-    /// NVIDIA's runtime on this host: path.
+    /// Path of NVIDIA's runtime on this host.
     pub nvidia_runtime: Option<String>,
-    /// Its `config.toml` mode.
+    /// Mode of NVIDIA's runtime in its `config.toml`.
     pub toolkit_mode: Option<String>,
     /// Tegra's lists: file name and number of entries.
     pub lists: Vec<(String, usize)>,
     /// Which kubelet sockets exist.
     pub kubelet_sockets: BTreeMap<String, bool>,
-    /// Images asked for, and whether an archive or store of k3s has them; `None` if it can't be told.
+    /// Images given by `--image`, and whether the runtime's store has them; `None` if no store is readable.
     pub images: Vec<(String, Option<bool>)>,
-    /// The node as the cluster sees it.
+    /// The node object in the cluster.
     pub cluster: ClusterView,
     /// Whether this process is in a container.
     pub in_container: bool,
 }
 
-/// A GPU that is listed but does not answer.
+/// A GPU that the driver lists but that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SilentGpu {
+pub struct UnresponsiveGpu {
     /// Its UUID.
     pub uuid: String,
-    /// What came back instead of an answer.
+    /// The error of the probe.
     pub error: String,
     /// What to do about it.
     pub remedy: String,
@@ -75,31 +77,31 @@ pub struct SilentGpu {
 /// One CDI spec file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecFile {
-    /// As the host names it.
+    /// Path on the host.
     pub path: String,
-    /// Its kind, if it could be read.
+    /// CDI kind of its devices, if the file is readable.
     pub kind: Option<String>,
-    /// What a runtime would refuse about it (only ours is judged).
+    /// What a runtime would refuse. Only our own spec is checked.
     pub problems: Vec<String>,
-    /// Host files it mounts that do not exist.
+    /// Host files that it mounts and that do not exist.
     pub dangling: Vec<String>,
 }
 
-/// The node as the cluster sees it.
+/// The node object in the cluster.
 #[derive(Debug, Default)]
 pub enum ClusterView {
-    /// There is no way to a cluster, or none was asked for.
+    /// No cluster is configured.
     #[default]
     NotAsked,
-    /// It does not answer.
+    /// The API server does not answer.
     Unreachable(String),
-    /// It answers, and has no node of this name.
+    /// The cluster has no node of this name.
     NoSuchNode(String),
-    /// It answered.
+    /// The cluster has the node.
     Node {
         /// The node's labels.
         labels: BTreeMap<String, String>,
-        /// The class under which pods ask for NVIDIA's runtime.
+        /// The RuntimeClass by which pods request NVIDIA's runtime.
         runtime_class: RuntimeClass,
     },
 }
@@ -107,15 +109,15 @@ pub enum ClusterView {
 /// The RuntimeClass object `nvidia`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuntimeClass {
-    /// It names this handler.
+    /// It exists and names this handler.
     Handler(String),
-    /// There is none.
+    /// It does not exist.
     Missing,
-    /// It can't be read, in words: often the permission is missing.
+    /// It can't be read, with the error; often the permission is missing.
     Unknown(String),
 }
 
-/// The class that people name in pods.
+/// The usual name of the RuntimeClass of NVIDIA's runtime.
 pub(crate) const RUNTIME_CLASS: &str = "nvidia";
 
 const KUBELET_SOCKETS: [&str; 2] = [
@@ -123,28 +125,31 @@ const KUBELET_SOCKETS: [&str; 2] = [
     "/var/lib/kubelet/pod-resources/kubelet.sock",
 ];
 
-/// Config files of containerd, those that are in force first.
+/// Config files of containerd; the first existing one is in use.
 const CONTAINERD_CONFIGS: [&str; 3] = [
     "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
     "/etc/containerd/config.toml",
 ];
 
-/// k3s's and RKE2's own templates beside the config that is made from them; the newer one goes first.
+/// Config of NVIDIA's container runtime.
+pub(crate) const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
+
+/// Templates of k3s and RKE2 beside the generated config, in order of precedence.
 const TEMPLATES: [&str; 2] = ["config-v3.toml.tmpl", "config.toml.tmpl"];
 
-/// Looks at everything.
-pub fn look(args: &Args) -> Result<Facts, Error> {
+/// Collects all facts about this machine.
+pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
     let roots = args.host.roots();
-    let host = Rooted::new(&roots.host);
+    let host = HostRoot::new(&roots.host);
     let mut facts = Facts {
         in_container: host.exists("/.dockerenv") || host.exists("/run/secrets/kubernetes.io"),
         ..Facts::default()
     };
     let seed = args.node_name.clone().unwrap_or_default();
     let mut options = args.host.open_options(&seed)?;
-    // Under the name that the node agent gave it, if it ran here.
-    options.integrated_uuid = Identity::new(&roots.in_host(STATE_DIR), &roots).load();
+    // The UUID that the node agent offered, if it ran here.
+    options.integrated_uuid = IntegratedGpuIdentity::new(&roots.in_host(STATE_DIR), &roots).load();
     match kai_gpu::open(options) {
         Ok(opened) => {
             let listed = opened
@@ -152,10 +157,10 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
                 .devices()
                 .map_err(|error| (error.to_string(), error.remedy().to_owned()));
             if let Ok(inventory) = &listed {
-                facts.silent = silent(&*opened.driver, inventory);
+                facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
                 facts.files = collect::collect(&args.host.search(), inventory);
             } else {
-                // Files can be judged even if the driver does not answer.
+                // The driver's files can be checked even if the driver does not answer.
                 let detection = &opened.detection;
                 let (platform, driver_version) = (detection.platform.clone(), detection.driver_version.clone());
                 let inventory = Inventory {
@@ -170,8 +175,8 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
         }
         Err(error) => facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned()))),
     }
-    look_at_specs(&host, &mut facts);
-    look_at_runtime(&host, &mut facts);
+    collect_specs(&host, &mut facts);
+    collect_runtime(&host, &mut facts);
     if facts
         .detection
         .as_ref()
@@ -190,16 +195,16 @@ pub fn look(args: &Args) -> Result<Facts, Error> {
     facts.images = args
         .images
         .iter()
-        .map(|image| (image.clone(), imported(&host, image)))
+        .map(|image| (image.clone(), image_in_store(&host, image)))
         .collect();
-    facts.cluster = look_at_cluster(args);
+    facts.cluster = collect_cluster(args);
     Ok(facts)
 }
 
-fn silent(driver: &dyn Driver, inventory: &Inventory) -> Vec<SilentGpu> {
+fn unresponsive_gpus(driver: &dyn Driver, inventory: &Inventory) -> Vec<UnresponsiveGpu> {
     let asked = inventory.devices.iter().filter_map(|device| {
-        let error = health::ask(driver, &device.uuid).err()?;
-        Some(SilentGpu {
+        let error = health::probe(driver, &device.uuid).err()?;
+        Some(UnresponsiveGpu {
             uuid: device.uuid.clone(),
             error: error.to_string(),
             remedy: error.remedy().to_owned(),
@@ -208,7 +213,7 @@ fn silent(driver: &dyn Driver, inventory: &Inventory) -> Vec<SilentGpu> {
     asked.collect()
 }
 
-fn look_at_specs(host: &Rooted, facts: &mut Facts) {
+fn collect_specs(host: &HostRoot, facts: &mut Facts) {
     for directory in ["/etc/cdi", store::CDI_DIR] {
         for name in host.list(directory) {
             let path = format!("{directory}/{name}");
@@ -235,7 +240,7 @@ fn look_at_specs(host: &Rooted, facts: &mut Facts) {
     }
 }
 
-fn look_at_runtime(host: &Rooted, facts: &mut Facts) {
+fn collect_runtime(host: &HostRoot, facts: &mut Facts) {
     for (name, directory) in [("k3s", "/var/lib/rancher/k3s"), ("rke2", "/var/lib/rancher/rke2")] {
         if host.exists(directory) {
             facts.k3s = Some(name.to_owned());
@@ -259,22 +264,25 @@ fn look_at_runtime(host: &Rooted, facts: &mut Facts) {
         .iter()
         .map(|directory| format!("{directory}/nvidia-container-runtime"))
         .find(|path| host.exists(path));
-    facts.toolkit_mode = host
-        .text("/etc/nvidia-container-runtime/config.toml")
-        .map(|text| toml::value(&text, "nvidia-container-runtime", "mode").unwrap_or_else(|| "auto".to_owned()));
+    if let Some(text) = host.text(TOOLKIT_CONFIG) {
+        let mode = toml::value(&text, &["nvidia-container-runtime"], "mode");
+        match toml::syntax_error(&text) {
+            None => facts.toolkit_mode = Some(mode.unwrap_or_else(|| "auto".to_owned())),
+            Some(error) => facts.malformed.push((TOOLKIT_CONFIG.to_owned(), error)),
+        }
+    }
+    let configs = facts.containerd.iter().chain(&facts.containerd_imports);
+    let malformed = configs.filter_map(|(path, text)| Some((path.clone(), toml::syntax_error(text)?)));
+    facts.malformed.extend(malformed);
 }
 
-/// What containerd imports, in the order in which it goes: a file, or all of a directory (`/etc/containerd/conf.d/*.toml`).
-fn imports(host: &Rooted, config: &str, text: &str) -> Vec<(String, String)> {
-    let Some(value) = toml::value(text, "", "imports") else {
-        return Vec::new();
-    };
+/// The files that containerd's config imports, in order. An entry is a file or a pattern (`/etc/containerd/conf.d/*.toml`).
+fn imports(host: &HostRoot, config: &str, text: &str) -> Vec<(String, String)> {
     let directory = config.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut paths = Vec::new();
-    for pattern in value.trim_matches(['[', ']']).split(',') {
-        let pattern = pattern.trim().trim_matches(['"', '\'']);
+    for pattern in toml::strings(text, "imports") {
         let pattern = if pattern.starts_with('/') {
-            pattern.to_owned()
+            pattern
         } else {
             format!("{directory}/{pattern}")
         };
@@ -292,12 +300,12 @@ fn imports(host: &Rooted, config: &str, text: &str) -> Vec<(String, String)> {
     paths.into_iter().filter_map(read).collect()
 }
 
-/// The version of containerd, without running anything: the distribution's package, or what the program has in itself. k3s and RKE2 bring
-/// their own, whatever package is installed beside it.
-fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
+/// The version of containerd, without running it: from the distribution's package database or from the program file. k3s and RKE2 run their
+/// own containerd, whatever package is installed.
+fn containerd_version(host: &HostRoot, bundled: Option<&str>) -> Option<String> {
     let in_program = |path: &str| {
         let path = host.resolve(path)?;
-        go_build::containerd_version(&host.seen(&path))
+        go_build::containerd_version(&host.local_path(&path))
     };
     if let Some(name) = bundled {
         let base = format!("/var/lib/rancher/{name}");
@@ -312,7 +320,7 @@ fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
     let packaged = host.text("/var/lib/dpkg/status").and_then(|text| {
         let entry = text.split("\n\n").find(|entry| {
             let named = entry.starts_with("Package: containerd\n") || entry.starts_with("Package: containerd.io\n");
-            // Packages that were removed stay listed for their config files.
+            // dpkg still lists removed packages that left config files.
             named && entry.lines().any(|line| line == "Status: install ok installed")
         })?;
         let version = entry.lines().find_map(|line| line.strip_prefix("Version: "))?;
@@ -325,8 +333,8 @@ fn containerd_version(host: &Rooted, bundled: Option<&str>) -> Option<String> {
     })
 }
 
-/// Whether an image is on the node, as far as files tell: archives that k3s imports at start, and its store's metadata.
-fn imported(host: &Rooted, image: &str) -> Option<bool> {
+/// Whether containerd's store on the node has an image; `None` if no store is readable.
+fn image_in_store(host: &HostRoot, image: &str) -> Option<bool> {
     let stores = [
         "/var/lib/rancher/k3s/agent/containerd",
         "/var/lib/rancher/rke2/agent/containerd",
@@ -344,7 +352,7 @@ fn imported(host: &Rooted, image: &str) -> Option<bool> {
     (!found.is_empty()).then(|| found.contains(&true))
 }
 
-/// How a runtime writes an image's name out: `busybox` is `docker.io/library/busybox:latest`.
+/// The full name of an image as the runtime stores it: `busybox` is `docker.io/library/busybox:latest`.
 fn full_names(image: &str) -> Vec<String> {
     let last = image.rsplit('/').next().unwrap_or(image);
     let tagged = if last.contains([':', '@']) {
@@ -360,7 +368,7 @@ fn full_names(image: &str) -> Vec<String> {
     vec![full, tagged]
 }
 
-fn look_at_cluster(args: &Args) -> ClusterView {
+fn collect_cluster(args: &Args) -> ClusterView {
     let given = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
     let access = match &args.kubeconfig {
         Some(path) => ClientConfig::Kubeconfig(path.clone()),

@@ -1,5 +1,5 @@
-//! Writes files that others read while we write: whole or not at all. Removes what we wrote before and no longer mean.
-//! It never touches a file that does not carry our prefix.
+//! Writes and removes CDI specs. Other processes read the files at any time, so a file is replaced as a whole. Only files with our prefix
+//! are changed or removed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::cdi::Spec;
 use crate::Error;
-use crate::slots::offer::ID_PREFIX as SLOT_PREFIX;
+use crate::share_devices::offer::ID_PREFIX as SHARE_DEVICE_PREFIX;
 
-/// Where runtimes look for specs that are made at run time.
+/// Where runtimes look for specs that are generated at run time.
 pub const CDI_DIR: &str = "/var/run/cdi";
 const SPEC_PREFIX: &str = "kai.scheduler-";
 const SPEC_FILE: &str = "kai.scheduler-gpu.json";
@@ -19,7 +19,7 @@ const SPEC_SUFFIX: &str = ".json";
 /// What [`CdiDir::write`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    /// The file was already what it should be.
+    /// The file already had this content.
     Unchanged,
     /// The file is new or replaced.
     Changed,
@@ -32,14 +32,14 @@ pub struct CdiDir {
 }
 
 impl CdiDir {
-    /// Nothing is touched yet.
+    /// Reads and writes nothing.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
         }
     }
 
-    /// Where the spec is.
+    /// Path of the spec of whole GPUs.
     pub fn spec_path(&self) -> PathBuf {
         self.directory.join(SPEC_FILE)
     }
@@ -50,21 +50,21 @@ impl CdiDir {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Whether a spec of ours that names `device` is on disk: a runtime can resolve it.
+    /// Whether the spec of whole GPUs on disk has `device`, so that a runtime can resolve it.
     pub fn has(&self, device: &str) -> bool {
         self.read()
             .is_some_and(|spec| spec.devices.iter().any(|known| known.name == device))
     }
 
-    /// Puts the spec of whole GPUs in place, and removes others and leftovers of ours. Slots have a life of their own.
+    /// Writes the spec of whole GPUs and removes all other files of ours, except the specs of share devices.
     pub fn write(&self, spec: &Spec) -> Result<Written, Error> {
-        self.remove_where(|name| name != SPEC_FILE && !is_of_slot(name))?;
+        self.remove_where(|name| name != SPEC_FILE && !is_share_device_spec(name))?;
         self.put(&self.spec_path(), spec)
     }
 
-    /// Puts the spec of a slot in place.
-    pub fn write_slot(&self, slot: &str, spec: &Spec) -> Result<Written, Error> {
-        self.put(&self.slot_path(slot), spec)
+    /// Writes the spec of a share device.
+    pub fn write_share_device(&self, share_device: &str, spec: &Spec) -> Result<Written, Error> {
+        self.put(&self.share_device_path(share_device), spec)
     }
 
     fn put(&self, path: &Path, spec: &Spec) -> Result<Written, Error> {
@@ -84,27 +84,29 @@ impl CdiDir {
         Ok(Written::Changed)
     }
 
-    fn slot_path(&self, slot: &str) -> PathBuf {
-        self.directory.join(format!("{SPEC_PREFIX}{slot}{SPEC_SUFFIX}"))
+    fn share_device_path(&self, share_device: &str) -> PathBuf {
+        self.directory.join(format!("{SPEC_PREFIX}{share_device}{SPEC_SUFFIX}"))
     }
 
-    /// The slots that have a spec.
-    pub fn slots(&self) -> Vec<String> {
-        let slot = |name: &str| {
-            let slot = name.strip_prefix(SPEC_PREFIX)?.strip_suffix(SPEC_SUFFIX)?;
-            slot.starts_with(SLOT_PREFIX).then(|| slot.to_owned())
+    /// The share devices that have a spec.
+    pub fn share_devices(&self) -> Vec<String> {
+        let share_device = |name: &str| {
+            let share_device = name.strip_prefix(SPEC_PREFIX)?.strip_suffix(SPEC_SUFFIX)?;
+            share_device
+                .starts_with(SHARE_DEVICE_PREFIX)
+                .then(|| share_device.to_owned())
         };
-        self.names().iter().filter_map(|name| slot(name)).collect()
+        self.names().iter().filter_map(|name| share_device(name)).collect()
     }
 
-    /// Removes the spec of a slot.
-    pub fn remove_slot(&self, slot: &str) -> Result<(), Error> {
-        remove(&self.slot_path(slot))
+    /// Removes the spec of a share device.
+    pub fn remove_share_device(&self, share_device: &str) -> Result<(), Error> {
+        remove(&self.share_device_path(share_device))
     }
 
-    /// Removes the specs of all slots.
-    pub fn remove_slots(&self) -> Result<(), Error> {
-        self.remove_where(is_of_slot)
+    /// Removes the specs of all share devices.
+    pub fn remove_share_devices(&self) -> Result<(), Error> {
+        self.remove_where(is_share_device_spec)
     }
 
     /// Removes every spec of ours.
@@ -127,10 +129,10 @@ impl CdiDir {
     }
 }
 
-/// Whether a file of ours is the spec of a slot, or one that is being written.
-fn is_of_slot(name: &str) -> bool {
+/// Whether the name is that of a share device's spec or of its temporary file.
+fn is_share_device_spec(name: &str) -> bool {
     let rest = name.strip_prefix(SPEC_PREFIX).or(name.strip_prefix(TEMPORARY_PREFIX));
-    rest.is_some_and(|rest| rest.starts_with(SLOT_PREFIX))
+    rest.is_some_and(|rest| rest.starts_with(SHARE_DEVICE_PREFIX))
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
@@ -141,20 +143,21 @@ fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The file's text.
+/// The text of a spec file.
 pub fn render(spec: &Spec) -> String {
     let mut text = serde_json::to_string_pretty(spec).expect("a spec has only string keys");
     text.push('\n');
     text
 }
 
-/// Writes beside the target, then renames: a reader sees the old file or the new one, never half of it. On failure nothing is left.
-/// In the same directory, because runtimes that watch it hear of files that leave a name there, not of files that get one.
+/// Writes a temporary file and renames it: a reader sees the old file or the new one, never a part. On failure no file is left. The
+/// temporary file is in the same directory, because runtimes that watch the directory notice the file that is renamed away, not the file
+/// that gets the name.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |file| file.write_all(bytes))
 }
 
-/// The seam for tests: `fill` may fail as a full disk does.
+/// Separate for tests: `fill` may fail as a full disk does.
 fn replace_with(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("file");
     let name = name.strip_prefix(SPEC_PREFIX).unwrap_or(name);
@@ -235,17 +238,17 @@ mod tests {
     fn slots_come_and_go_by_themselves() {
         let place = tempfile::tempdir().unwrap();
         let directory = CdiDir::new(place.path());
-        directory.write_slot("share-0", &spec(&["share-0"])).unwrap();
-        directory.write_slot("share-12", &spec(&["share-12"])).unwrap();
+        directory.write_share_device("share-0", &spec(&["share-0"])).unwrap();
+        directory.write_share_device("share-12", &spec(&["share-12"])).unwrap();
         fs::write(place.path().join(".kai.scheduler-share-1.json.7"), "").unwrap();
         directory.write(&spec(&["0"])).unwrap();
-        let mut slots = directory.slots();
-        slots.sort_unstable();
-        assert_eq!(slots, ["share-0", "share-12"]);
-        directory.remove_slot("share-0").unwrap();
-        directory.remove_slot("share-5").unwrap();
-        assert_eq!(directory.slots(), ["share-12"]);
-        directory.remove_slots().unwrap();
+        let mut share_devices = directory.share_devices();
+        share_devices.sort_unstable();
+        assert_eq!(share_devices, ["share-0", "share-12"]);
+        directory.remove_share_device("share-0").unwrap();
+        directory.remove_share_device("share-5").unwrap();
+        assert_eq!(directory.share_devices(), ["share-12"]);
+        directory.remove_share_devices().unwrap();
         assert_eq!(names(place.path()), ["kai.scheduler-gpu.json"]);
     }
 
@@ -258,7 +261,10 @@ mod tests {
             error.contains("kai.scheduler-gpu.json") && error.contains("\"gpu 0\"") && error.contains("--mode"),
             "{error}"
         );
-        let error = dir.write_slot("slot-0", &spec(&[])).unwrap_err().to_string();
+        let error = dir
+            .write_share_device("share device-0", &spec(&[]))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("there is no device"), "{error}");
         assert_eq!(names(place.path()), Vec::<String>::new());
         dir.write(&spec(&["gpu-0"])).unwrap();

@@ -1,6 +1,6 @@
-//! Decides which GPUs a slot stands for: from the kubelet's books to the pod, from its groups to their reservations, from those to
-//! the edits that a container with these GPUs gets. Pure. Whatever does not fit is refused with a reason: a container that waits can
-//! be helped, one that got another's GPU can't.
+//! Decides which GPUs a share device stands for: the kubelet's pod-resources API names the pod, the pod's labels name its GPU groups, and
+//! the reservation pods of these groups name the GPUs. Pure. Anything inconsistent is refused with a reason: a container that waits can be
+//! repaired, a container that got another pod's GPU can't.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use kai_gpu::PlatformKind;
 
 use super::offer::KIND;
 use crate::allocator::offer::fake_visible;
-use crate::podresources::Holding;
-use crate::volume::cdi::{self, Device, Edits, Spec};
+use crate::driver_files::cdi::{self, Device, Edits, Spec};
+use crate::podresources::DeviceAllocation;
 
-/// Who holds a slot.
+/// The pod to which the kubelet allocated a share device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The pod's namespace.
@@ -21,80 +21,80 @@ pub struct Holder {
     pub pod: String,
 }
 
-/// Why a slot stands for no GPU. The kubelet shows this on the pod and tries again.
+/// Why a share device can't be prepared. The kubelet shows the message in the pod's events and tries again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody has it, as far as the kubelet says.
+    /// The kubelet lists no container that holds the share device.
     #[error(
         "the kubelet's pod-resources API names no container that holds it; init containers that end are not listed there, so let \
          another container have the share (annotation {})",
         keys::GPU_FRACTION_CONTAINER
     )]
     NoHolder,
-    /// Two pods of one name: an old one that is not gone, and its successor.
-    #[error("pod {0} holds other slots, too; an earlier pod of that name has to end first")]
-    TwoOfOneName(String),
+    /// The kubelet lists two share devices for one pod name: an earlier pod that has not ended, and its successor.
+    #[error("pod {0} holds other share devices, too; an earlier pod of that name has to end first")]
+    AmbiguousPodName(String),
     /// The API server does not know the pod.
     #[error("pod {0} is not in the cluster any more; it ends by itself")]
     NoPod(String),
-    /// It is a pod of another node.
+    /// The pod is bound to another node.
     #[error("pod {pod} is not on node {node}, as the API server has it; an earlier pod of that name has to end first")]
-    Elsewhere {
+    OtherNode {
         /// Namespace and name.
         pod: String,
         /// This node.
         node: String,
     },
-    /// It was not bound as a pod that shares a GPU.
+    /// The scheduler did not bind the pod to a shared GPU.
     #[error(
-        "pod {0} has no GPU group (label {group}): it shares no GPU; request {slot} only by asking for a part of a GPU (annotation \
+        "pod {0} has no GPU group (label {group}): it shares no GPU; request {share_device} only by asking for a part of a GPU (annotation \
          {fraction} or {memory}) and let scheduler {scheduler} place the pod",
-        group = keys::GPU_GROUP, slot = keys::RESOURCE_GPU_SHARE, fraction = keys::GPU_FRACTION, memory = keys::GPU_MEMORY,
+        group = keys::GPU_GROUP, share_device = keys::RESOURCE_GPU_SHARE, fraction = keys::GPU_FRACTION, memory = keys::GPU_MEMORY,
         scheduler = keys::SCHEDULER_NAME
     )]
-    NoGroup(String),
-    /// The group has no reservation here.
+    NoGpuGroup(String),
+    /// The GPU group has no reservation pod on this node.
     #[error(
         "pod {pod} is of GPU group {group}, which has no reservation pod on node {node}; the binder makes it again: see its log"
     )]
     NoReservation {
         /// Namespace and name.
         pod: String,
-        /// The group.
+        /// The GPU group.
         group: String,
         /// This node.
         node: String,
     },
-    /// The reservation does not know its GPU yet.
+    /// The reservation pod has no annotation with its GPU yet.
     #[error(
         "pod {pod} is of GPU group {group}, whose reservation pod {reservation} does not say yet which GPU it holds; wait, or look at that pod"
     )]
     NoGpu {
         /// Namespace and name.
         pod: String,
-        /// The group.
+        /// The GPU group.
         group: String,
         /// Name of the reservation pod.
         reservation: String,
     },
-    /// Its reservation got another GPU than the pod was promised.
+    /// The reservation pod holds another GPU than the one the pod was bound to.
     #[error(
-        "pod {pod} was bound to GPU {told}, but its reservation holds {held}; delete the pod, so that it is placed anew"
+        "pod {pod} was bound to GPU {bound_gpus}, but its reservation holds {held}; delete the pod, so that it is placed anew"
     )]
     OtherGpu {
         /// Namespace and name.
         pod: String,
-        /// What the pod was told.
-        told: String,
-        /// What the reservations say.
+        /// UUIDs in the annotation that the binder wrote on the pod.
+        bound_gpus: String,
+        /// UUIDs in the annotations of the reservation pods.
         held: String,
     },
-    /// There is no spec of the node's GPUs.
+    /// The CDI spec of the node's GPUs is not on disk.
     #[error(
         "the CDI spec of this node's GPUs is not on disk; the node agent writes it once the driver answers: see its log"
     )]
     NoSpec,
-    /// The spec does not name the GPU.
+    /// The CDI spec of the node's GPUs does not contain the GPU.
     #[error("GPU {gpu} of pod {pod} is not in this node's CDI spec; run `kai doctor` on the node")]
     UnknownGpu {
         /// Namespace and name.
@@ -111,51 +111,51 @@ impl Holder {
     }
 }
 
-/// Who holds the slot.
-pub fn holder(slot: &str, holdings: &[Holding]) -> Result<Holder, Refusal> {
-    let slots = |holding: &&Holding| holding.resource == keys::RESOURCE_GPU_SHARE;
-    let holds = |holding: &&Holding| holding.device_ids.iter().any(|id| id == slot);
-    let Some(found) = holdings.iter().filter(slots).find(holds) else {
+/// The pod that holds the share device.
+pub fn holder(share_device: &str, allocations: &[DeviceAllocation]) -> Result<Holder, Refusal> {
+    let share_devices = |allocation: &&DeviceAllocation| allocation.resource == keys::RESOURCE_GPU_SHARE;
+    let holds = |allocation: &&DeviceAllocation| allocation.device_ids.iter().any(|id| id == share_device);
+    let Some(found) = allocations.iter().filter(share_devices).find(holds) else {
         return Err(Refusal::NoHolder);
     };
     let holder = Holder {
         namespace: found.namespace.clone(),
         pod: found.pod.clone(),
     };
-    // The books have no UIDs. A pod of ours has one slot, so two of them are two pods.
-    let same = |holding: &&Holding| holding.namespace == found.namespace && holding.pod == found.pod;
-    let held: usize = holdings
+    // The pod-resources API has no UIDs. A pod has at most one share device, so two of them belong to two pods of one name.
+    let same = |allocation: &&DeviceAllocation| allocation.namespace == found.namespace && allocation.pod == found.pod;
+    let held: usize = allocations
         .iter()
-        .filter(slots)
+        .filter(share_devices)
         .filter(same)
-        .map(|holding| holding.device_ids.len())
+        .map(|allocation| allocation.device_ids.len())
         .sum();
     match held {
         1 => Ok(holder),
-        _ => Err(Refusal::TwoOfOneName(holder.name())),
+        _ => Err(Refusal::AmbiguousPodName(holder.name())),
     }
 }
 
-/// The UUIDs of the GPUs that the pod shares, in the order of its groups. `reservations` are the reservation pods of this node.
+/// The UUIDs of the GPUs that the pod shares, in the order of its GPU groups. `reservations` are the reservation pods of this node.
 pub fn gpus(pod: &Pod, node: &str, reservations: &[Pod]) -> Result<Vec<String>, Refusal> {
     let name = pod.metadata.qualified_name();
     if pod.node_name() != Some(node) {
         let (pod, node) = (name, node.to_owned());
-        return Err(Refusal::Elsewhere { pod, node });
+        return Err(Refusal::OtherNode { pod, node });
     }
     let groups = pod.gpu_groups();
     if groups.is_empty() {
-        return Err(Refusal::NoGroup(name));
+        return Err(Refusal::NoGpuGroup(name));
     }
     let gpus = groups.iter().map(|group| reserved(&name, group, node, reservations));
     let gpus: Vec<String> = gpus.collect::<Result<_, _>>()?;
-    // Binders that are not ours write no such annotation.
-    if let Some(told) = pod.metadata.annotations.text(keys::RECEIVED_GPUS) {
+    // KAI's binder does not write this annotation.
+    if let Some(bound_gpus) = pod.metadata.annotations.text(keys::RECEIVED_GPUS) {
         let held: BTreeSet<&str> = gpus.iter().map(String::as_str).collect();
-        if told.split(',').collect::<BTreeSet<&str>>() != held {
+        if bound_gpus.split(',').collect::<BTreeSet<&str>>() != held {
             return Err(Refusal::OtherGpu {
                 pod: name,
-                told: told.to_owned(),
+                bound_gpus: bound_gpus.to_owned(),
                 held: gpus.join(","),
             });
         }
@@ -163,7 +163,7 @@ pub fn gpus(pod: &Pod, node: &str, reservations: &[Pod]) -> Result<Vec<String>, 
     Ok(gpus)
 }
 
-/// The GPU that the reservation of a group holds.
+/// The GPU that the reservation pod of a GPU group holds.
 fn reserved(pod: &str, group: &str, node: &str, reservations: &[Pod]) -> Result<String, Refusal> {
     let of_group = |other: &&Pod| other.metadata.labels.text(keys::GPU_GROUP) == Some(group);
     let here = |other: &&Pod| other.node_name() == Some(node);
@@ -184,8 +184,14 @@ fn reserved(pod: &str, group: &str, node: &str, reservations: &[Pod]) -> Result<
     }
 }
 
-/// What the slot's spec says: the edits of these GPUs as in the spec of the node's whole GPUs, under the slot's name.
-pub fn spec(slot: &str, pod: &str, gpus: &[String], whole: &Spec, platform: PlatformKind) -> Result<Spec, Refusal> {
+/// The CDI spec of the share device: the edits that the spec of the node's whole GPUs has for these GPUs, under the share device's name.
+pub fn spec(
+    share_device: &str,
+    pod: &str,
+    gpus: &[String],
+    whole: &Spec,
+    platform: PlatformKind,
+) -> Result<Spec, Refusal> {
     let mut edits = Edits::default();
     for gpu in gpus {
         let name = cdi::device_name(gpu);
@@ -205,7 +211,7 @@ pub fn spec(slot: &str, pod: &str, gpus: &[String], whole: &Spec, platform: Plat
         cdi_version: String::new(),
         kind: KIND.to_owned(),
         devices: vec![Device {
-            name: slot.to_owned(),
+            name: share_device.to_owned(),
             container_edits: edits,
         }],
         container_edits: whole.container_edits.clone(),
@@ -221,10 +227,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::volume::prepare::stand_in_spec;
+    use crate::driver_files::prepare::fake_spec;
 
-    fn held(pod: &str, resource: &str, ids: &[&str]) -> Holding {
-        Holding {
+    fn held(pod: &str, resource: &str, ids: &[&str]) -> DeviceAllocation {
+        DeviceAllocation {
             namespace: "team".into(),
             pod: pod.into(),
             container: "main".into(),
@@ -236,15 +242,18 @@ mod tests {
     #[test]
     fn the_holder_is_the_one_pod_with_the_slot() {
         let share = keys::RESOURCE_GPU_SHARE;
-        let books = [
-            held("other", "vendor.com/slot", &["share-1"]),
+        let allocations = [
+            held("other", "vendor.com/device", &["share-1"]),
             held("a", share, &["share-1"]),
             held("b", share, &["share-2"]),
             held("b", share, &["share-3"]),
         ];
-        assert_eq!(holder("share-1", &books).unwrap().name(), "team/a");
-        assert_eq!(holder("share-2", &books), Err(Refusal::TwoOfOneName("team/b".into())));
-        assert_eq!(holder("share-4", &books), Err(Refusal::NoHolder));
+        assert_eq!(holder("share-1", &allocations).unwrap().name(), "team/a");
+        assert_eq!(
+            holder("share-2", &allocations),
+            Err(Refusal::AmbiguousPodName("team/b".into()))
+        );
+        assert_eq!(holder("share-4", &allocations), Err(Refusal::NoHolder));
     }
 
     fn pod(labels: Value, annotations: Value) -> Pod {
@@ -270,8 +279,8 @@ mod tests {
         let check = |labels: Value, annotations: Value| gpus(&pod(labels, annotations), "n1", &reservations);
         assert_eq!(check(json!({ "runai-gpu-group": "g2" }), json!({})).unwrap(), ["GPU-2"]);
         let two = json!({ "runai-gpu-group/g1": "g1", "runai-gpu-group/g2": "g2" });
-        let told = json!({ "kai.scheduler/received-gpus": "GPU-2,GPU-1" });
-        assert_eq!(check(two.clone(), told).unwrap(), ["GPU-1", "GPU-2"]);
+        let bound_gpus = json!({ "kai.scheduler/received-gpus": "GPU-2,GPU-1" });
+        assert_eq!(check(two.clone(), bound_gpus).unwrap(), ["GPU-1", "GPU-2"]);
         let refused = |labels: Value, annotations: Value| check(labels, annotations).unwrap_err().to_string();
         assert!(refused(json!({}), json!({})).contains("team/p has no GPU group"));
         assert!(refused(json!({ "runai-gpu-group": "g9" }), json!({})).contains("no reservation pod on node n1"));
@@ -280,14 +289,14 @@ mod tests {
         assert!(refused(json!({ "runai-gpu-group": "g1" }), other).contains("bound to GPU GPU-7"));
         assert!(refused(two, json!({ "kai.scheduler/received-gpus": "GPU-1" })).contains("holds GPU-1,GPU-2"));
         let elsewhere = gpus(&pod(json!({ "runai-gpu-group": "g1" }), json!({})), "n2", &reservations);
-        assert!(matches!(elsewhere, Err(Refusal::Elsewhere { .. })));
+        assert!(matches!(elsewhere, Err(Refusal::OtherNode { .. })));
     }
 
     #[test]
     fn a_slot_has_the_edits_of_its_gpus_and_no_others() {
         let settings: Settings = "t4:3".parse().unwrap();
         let inventory = FakeDriver::new(&settings.seeded("n1")).unwrap().devices().unwrap();
-        let whole = stand_in_spec(&inventory).unwrap();
+        let whole = fake_spec(&inventory).unwrap();
         let of = |at: usize| inventory.devices[at].uuid.clone();
         let written = spec("share-7", "team/p", &[of(0), of(2)], &whole, PlatformKind::Fake).unwrap();
         assert_eq!(written.problems(), Vec::<String>::new());

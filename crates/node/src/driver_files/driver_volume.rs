@@ -1,6 +1,6 @@
-//! The versioned driver volume: a directory with the driver's libraries and programs under the names programs look for, mounted
-//! read-only where CDI is off. A new driver gets a new directory, so a running container keeps the files it started with. It is
-//! built aside and renamed, so a half-built volume is never used; it never changes a volume in place.
+//! The driver volume: a directory with the driver's libraries and programs under the names that programs look for, mounted read-only into
+//! containers where CDI is off. Every driver version gets its own directory, so a running container keeps the files it started with. A
+//! volume is built under a temporary name and renamed when complete, and never changes afterwards.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,11 +8,11 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::files::{DriverFiles, Reach};
-use super::rooted::Rooted;
+use super::files::{DriverFiles, LibraryPlacement};
+use super::host_root::HostRoot;
 use crate::Error;
 
-/// Where images made for NVIDIA's old volume plugin look: `PATH` and `LD_LIBRARY_PATH` of CUDA images name it already.
+/// Mount point in containers: `PATH` and `LD_LIBRARY_PATH` of CUDA images contain it since NVIDIA's old volume plugin.
 pub const CONTAINER_DIR: &str = "/usr/local/nvidia";
 const PARTIAL_PREFIX: &str = ".partial-";
 
@@ -22,19 +22,23 @@ pub struct DriverVolumes {
     directory: PathBuf,
 }
 
-/// One file of a volume: which host file becomes which name.
+/// One file of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// As the host names it.
+    /// Path on the host.
     pub from: String,
-    /// Relative to the volume: `lib64/libcuda.so.1`.
+    /// Path in the volume: `lib64/libcuda.so.1`.
     pub to: String,
 }
 
-/// What a volume would hold.
+/// The files of a volume.
 pub fn parts(files: &DriverFiles) -> Vec<Part> {
     let mut parts = BTreeSet::new();
-    for library in files.libraries.iter().filter(|library| library.reach != Reach::OwnPath) {
+    for library in files
+        .libraries
+        .iter()
+        .filter(|library| library.placement != LibraryPlacement::HostPath)
+    {
         for name in &library.names {
             parts.insert(Part {
                 from: library.path.clone(),
@@ -53,20 +57,20 @@ pub fn parts(files: &DriverFiles) -> Vec<Part> {
 }
 
 impl DriverVolumes {
-    /// Nothing is touched yet.
+    /// Reads and writes nothing.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
         }
     }
 
-    /// Where a volume is, as the host and we both see it.
+    /// Path of a volume, which is the same on the host and in the agent.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Builds the volume of these files unless it is there, and returns its name.
-    pub fn prepare(&self, files: &DriverFiles, root: &Rooted) -> Result<String, Error> {
+    /// Builds the volume of these files unless it exists, and returns its name.
+    pub fn prepare(&self, files: &DriverFiles, root: &HostRoot) -> Result<String, Error> {
         let parts = parts(files);
         let name = volume_name(files, &parts, root);
         let target = self.directory.join(&name);
@@ -98,7 +102,7 @@ impl DriverVolumes {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            let ours = name.starts_with(PARTIAL_PREFIX) || entry.path().join(MARK).is_file();
+            let ours = name.starts_with(PARTIAL_PREFIX) || entry.path().join(MARKER_FILE).is_file();
             if ours && !kept.contains(&name) {
                 let path = entry.path();
                 fs::remove_dir_all(&path).map_err(|source| Error::DriverVolume { path, source })?;
@@ -108,14 +112,14 @@ impl DriverVolumes {
     }
 }
 
-/// Tells our volumes from whatever else may be in the directory.
-const MARK: &str = ".kai-driver-volume";
+/// File that marks a directory as a driver volume of ours.
+const MARKER_FILE: &str = ".kai-driver-volume";
 
-/// Version plus a digest of what the files are (size and time), so that files replaced under one version make a new volume.
-fn volume_name(files: &DriverFiles, parts: &[Part], root: &Rooted) -> String {
+/// The driver's version and a digest of the files' sizes and times, so that files replaced within one version make a new volume.
+fn volume_name(files: &DriverFiles, parts: &[Part], root: &HostRoot) -> String {
     let mut words: Vec<String> = Vec::new();
     for part in parts {
-        let facts = fs::metadata(root.seen(&part.from));
+        let facts = fs::metadata(root.local_path(&part.from));
         let (size, changed) = facts.map_or((0, 0), |facts| (facts.size(), facts.mtime()));
         words.push(format!("{}:{}:{size}:{changed}", part.from, part.to));
     }
@@ -124,7 +128,7 @@ fn volume_name(files: &DriverFiles, parts: &[Part], root: &Rooted) -> String {
     format!("{}-{}", files.version.as_deref().unwrap_or("unknown"), &digest[..8])
 }
 
-fn build(partial: &Path, parts: &[Part], root: &Rooted) -> io::Result<()> {
+fn build(partial: &Path, parts: &[Part], root: &HostRoot) -> io::Result<()> {
     if partial.exists() {
         fs::remove_dir_all(partial)?;
     }
@@ -132,14 +136,14 @@ fn build(partial: &Path, parts: &[Part], root: &Rooted) -> io::Result<()> {
         fs::create_dir_all(partial.join(directory))?;
     }
     for part in parts {
-        let (from, to) = (root.seen(&part.from), partial.join(&part.to));
-        // A hard link costs nothing, but only works inside one file system; and it keeps the old file alive after an upgrade.
+        let (from, to) = (root.local_path(&part.from), partial.join(&part.to));
+        // A hard link costs no space and keeps the old file after an upgrade, but works only within one file system.
         if fs::hard_link(&from, &to).is_err() {
             fs::copy(&from, &to)?;
         }
     }
     fs::set_permissions(partial, fs::Permissions::from_mode(0o755))?;
-    fs::write(partial.join(MARK), "")
+    fs::write(partial.join(MARKER_FILE), "")
 }
 
 #[cfg(test)]
@@ -160,7 +164,7 @@ mod tests {
                 path: "/usr/lib/libcuda.so.550.1".into(),
                 names: vec!["libcuda.so.550.1".into(), "libcuda.so.1".into()],
                 links: Vec::new(),
-                reach: Reach::Linker,
+                placement: LibraryPlacement::LinkerDirs,
             }],
             binaries: vec!["/usr/bin/nvidia-smi".into()],
             ..DriverFiles::default()
@@ -173,7 +177,7 @@ mod tests {
         let (host, files) = host("one");
         let place = tempfile::tempdir().unwrap();
         let volumes = DriverVolumes::new(place.path());
-        let root = Rooted::new(host.path());
+        let root = HostRoot::new(host.path());
         let first = volumes.prepare(&files, &root).unwrap();
         assert!(first.starts_with("550.1-"));
         assert_eq!(volumes.prepare(&files, &root).unwrap(), first);
@@ -204,7 +208,7 @@ mod tests {
         files.binaries.push("/usr/bin/missing".into());
         let place = tempfile::tempdir().unwrap();
         let volumes = DriverVolumes::new(place.path());
-        assert!(volumes.prepare(&files, &Rooted::new(host.path())).is_err());
+        assert!(volumes.prepare(&files, &HostRoot::new(host.path())).is_err());
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
 

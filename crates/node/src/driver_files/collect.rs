@@ -1,5 +1,5 @@
-//! Finds the driver's libraries and programs on a host with the ordinary NVIDIA driver: by the linker's cache, then by the usual
-//! directories, checked by their ELF headers. Reads only. Jetsons have lists of their own: see `tegra`.
+//! Finds the libraries and programs of NVIDIA's standard driver on the host: in the linker's cache and in the usual directories, checked by
+//! their ELF headers. Reads only. Jetsons list their files themselves: see `tegra`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use kai_gpu::linker::integrity::{self, Defect};
 use kai_gpu::linker::{Machine, elf, ldcache};
 use kai_gpu::{Inventory, PlatformKind, Roots};
 
-use super::files::{DriverFiles, Library, Reach};
-use super::rooted::Rooted;
+use super::files::{DriverFiles, Library, LibraryPlacement};
+use super::host_root::HostRoot;
 use super::{nodes, tegra};
 
-/// Libraries by the part before `.so`, for computing, managing and video. Graphics needs a display and is left to the image.
+/// Libraries by the part before `.so`, for compute, management and video. Graphics libraries come from the image.
 pub(super) const LIBRARIES: [&str; 18] = [
     "libcuda",
     "libcudadebugger",
@@ -43,14 +43,14 @@ const BINARIES: [&str; 5] = [
 
 const BINARY_DIRS: [&str; 5] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
 
-/// Sockets of the driver's daemons and the pipe directory of MPS, where they run.
+/// Sockets of the driver's daemons and the pipe directory of MPS. They exist only where these run.
 const SOCKETS: [&str; 3] = [
     "/run/nvidia-persistenced/socket",
     "/run/nvidia-fabricmanager/socket",
     "/tmp/nvidia-mps",
 ];
 
-/// What to look for and where.
+/// Where driver files are searched.
 #[derive(Debug, Clone)]
 pub struct Search {
     /// Prefixes of the host's directories.
@@ -61,12 +61,12 @@ pub struct Search {
     pub library_dirs: Vec<String>,
     /// Where Tegra's lists are.
     pub csv_dir: String,
-    /// How the host names the driver root; empty for `/`.
+    /// Path of the driver root on the host; empty for `/`.
     pub driver_root_on_host: String,
 }
 
 impl Search {
-    /// With everything at its usual place.
+    /// The default search below `roots`.
     pub fn new(roots: Roots) -> Self {
         {
             let csv_dir = super::csv::CSV_DIR.to_owned();
@@ -81,11 +81,11 @@ impl Search {
     }
 }
 
-/// Finds everything. Nothing found is a result too: the warnings say what was missed.
+/// Collects the driver's files of any platform. Missing files are warnings, not errors.
 pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
     let mut files = match inventory.platform.kind {
         PlatformKind::Tegra => tegra::collect(search, inventory),
-        PlatformKind::Nvml | PlatformKind::Wsl => ordinary(search, inventory),
+        PlatformKind::Nvml | PlatformKind::Wsl => collect_standard(search, inventory),
         PlatformKind::Fake | PlatformKind::None => DriverFiles::default(),
     };
     files.host_prefix = search.driver_root_on_host.clone();
@@ -93,8 +93,8 @@ pub fn collect(search: &Search, inventory: &Inventory) -> DriverFiles {
     files
 }
 
-fn ordinary(search: &Search, inventory: &Inventory) -> DriverFiles {
-    let root = Rooted::new(&search.roots.driver);
+fn collect_standard(search: &Search, inventory: &Inventory) -> DriverFiles {
+    let root = HostRoot::new(&search.roots.driver);
     let mut files = DriverFiles {
         version: inventory.driver_version.clone(),
         ..DriverFiles::default()
@@ -126,18 +126,18 @@ fn ordinary(search: &Search, inventory: &Inventory) -> DriverFiles {
             .filter(|name| name.starts_with("gsp") && name.ends_with(".bin"));
         files.data = images.map(|name| format!("{firmware}/{name}")).collect();
     }
-    let host = Rooted::new(&search.roots.host);
+    let host = HostRoot::new(&search.roots.host);
     files.sockets = SOCKETS
         .iter()
         .filter(|path| host.exists(path))
         .map(|path| (*path).to_owned())
         .collect();
-    files.shared_nodes = nodes::shared(&search.roots);
+    files.shared_nodes = nodes::shared_nodes(&search.roots);
     files
 }
 
-/// Paths that may be driver libraries: what the cache knows, and what lies in the usual directories.
-fn candidates(search: &Search, root: &Rooted, warnings: &mut Vec<String>) -> BTreeSet<String> {
+/// Paths that may be driver libraries: entries of the linker's cache, and files in the usual directories.
+fn candidates(search: &Search, root: &HostRoot, warnings: &mut Vec<String>) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     match root.bytes("/etc/ld.so.cache").map(|bytes| ldcache::parse(&bytes)) {
         Some(Ok(entries)) => paths.extend(
@@ -181,7 +181,7 @@ fn is_wanted(name: &str) -> bool {
 /// One entry per regular file, with all the names that lead to it.
 fn libraries(
     search: &Search,
-    root: &Rooted,
+    root: &HostRoot,
     candidates: BTreeSet<String>,
     driver_version: Option<&str>,
     warnings: &mut Vec<String>,
@@ -209,14 +209,14 @@ fn libraries(
         if !is_whole(root, &path, warnings) {
             continue;
         }
-        match elf::read(&root.seen(&path)) {
+        match elf::read(&root.local_path(&path)) {
             Ok(Some(elf)) if elf.machine == search.machine => {
                 // The same file may be listed through two directories (/lib64 and /usr/lib64 are often one).
                 libraries.push(Library {
                     names: names(&path, elf.soname, aliases),
                     path,
                     links: Vec::new(),
-                    reach: Reach::Linker,
+                    placement: LibraryPlacement::LinkerDirs,
                 });
             }
             Ok(Some(_)) => {}
@@ -227,10 +227,10 @@ fn libraries(
     libraries
 }
 
-/// Whether a library has all the bytes that its headers name. A container that loads one that has not dies by SIGBUS; without it the program
-/// says what it misses.
-pub(super) fn is_whole(root: &Rooted, path: &str, warnings: &mut Vec<String>) -> bool {
-    match integrity::check_file(&root.seen(path)) {
+/// Whether a library file is as long as its headers say. A container that loads a truncated library dies by SIGBUS; without the library the
+/// program reports what it misses.
+pub(super) fn is_whole(root: &HostRoot, path: &str, warnings: &mut Vec<String>) -> bool {
+    match integrity::check_file(&root.local_path(path)) {
         Err(defect @ Defect::CutOff { .. }) => {
             warnings.push(format!(
                 "{path} is left out, because {defect}: reinstall the driver package that owns it"
@@ -241,7 +241,7 @@ pub(super) fn is_whole(root: &Rooted, path: &str, warnings: &mut Vec<String>) ->
     }
 }
 
-/// Own name, SONAME, then the links' names; `libcuda.so` is what Python packages open.
+/// File names of a library: its own, its SONAME, then the links' names. `libcuda.so` is added because Python packages open it.
 pub(super) fn names(path: &str, soname: Option<String>, aliases: BTreeSet<String>) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let developer_link = soname
@@ -261,7 +261,7 @@ pub(super) fn names(path: &str, soname: Option<String>, aliases: BTreeSet<String
     names
 }
 
-pub(super) fn binaries(root: &Rooted) -> Vec<String> {
+pub(super) fn binaries(root: &HostRoot) -> Vec<String> {
     let find = |name: &&str| {
         BINARY_DIRS
             .iter()
@@ -274,7 +274,7 @@ pub(super) fn file_name(path: &str) -> Option<String> {
     path.rsplit_once('/').map(|(_, name)| name.to_owned())
 }
 
-/// `550.54.15` of `libcuda.so.550.54.15`: a number of three digits first, so that `libcuda.so.1.1` has none.
+/// `550.54.15` of `libcuda.so.550.54.15`. The first number has at least three digits, so `libcuda.so.1.1` has no version.
 fn version_in_name(path: &str) -> Option<&str> {
     let (_, version) = path.rsplit_once(".so.")?;
     let (major, _) = version.split_once('.')?;

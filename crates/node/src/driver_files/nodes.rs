@@ -1,5 +1,5 @@
-//! Device nodes: which ones a GPU or MIG device needs, and who may open them. Looks at `/dev`, `/sys` and
-//! `/proc/driver/nvidia-caps` through their prefixes; never creates a node.
+//! Finds the device nodes of a GPU or MIG device and the groups that may open them. Reads `/dev`, `/sys` and `/proc/driver/nvidia-caps`
+//! below their prefixes; never creates a node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,28 +10,28 @@ use kai_gpu::{Device, DeviceKind, Inventory, MigDevice, Roots};
 
 use super::files::{DriverFiles, Node};
 
-/// Nodes of the ordinary driver that every GPU needs; those that do not exist are not needed (yet).
+/// Nodes of NVIDIA's standard driver that every GPU needs, if they exist.
 const SHARED: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
-/// The nodes of the ordinary driver that exist, with their groups.
-pub fn shared(roots: &Roots) -> Vec<Node> {
+/// The existing shared nodes of NVIDIA's standard driver, with their groups.
+pub fn shared_nodes(roots: &Roots) -> Vec<Node> {
     SHARED
         .iter()
-        .filter_map(|name| existing(roots, &format!("/dev/{name}")))
+        .filter_map(|name| existing_node(roots, &format!("/dev/{name}")))
         .collect()
 }
 
-/// Nodes that one container gets for one GPU or MIG device, keyed by the identity it is handed out under.
+/// Device nodes by the UUID of the GPU or MIG device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodesById {
-    /// UUID of a GPU or MIG device, and what it needs besides the shared nodes.
+    /// UUID of a GPU or MIG device, and the nodes that it needs besides the shared ones.
     pub by_uuid: BTreeMap<String, Vec<Node>>,
-    /// What an operator should know.
+    /// Warnings for operators.
     pub warnings: Vec<String>,
 }
 
 /// Finds the nodes of every GPU and MIG device.
-pub fn of_devices(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> NodesById {
+pub fn device_nodes(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> NodesById {
     let caps = mig_minors(&fs::read_to_string(roots.proc.join("driver/nvidia-caps/mig-minors")).unwrap_or_default());
     let mut found = NodesById::default();
     for device in &inventory.devices {
@@ -57,12 +57,12 @@ pub fn of_devices(roots: &Roots, inventory: &Inventory, files: &DriverFiles) -> 
 
 fn discrete(roots: &Roots, device: &Device, warnings: &mut Vec<String>) -> Vec<Node> {
     let path = format!("/dev/nvidia{}", device.minor.unwrap_or(device.index));
-    let mut nodes = vec![existing(roots, &path).unwrap_or_else(|| {
+    let mut nodes = vec![existing_node(roots, &path).unwrap_or_else(|| {
         warnings.push(format!(
             "GPU {} has no {path}: run nvidia-modprobe -c 0 -u on the host",
             device.index
         ));
-        // Named all the same: the runtime's error then names the missing file, instead of a container without its GPU.
+        // The spec names the node nevertheless: the runtime then refuses the container and names the missing file.
         Node::open(path.clone())
     })];
     if let Some(bus) = device.sysfs_bus_id() {
@@ -70,13 +70,13 @@ fn discrete(roots: &Roots, device: &Device, warnings: &mut Vec<String>) -> Vec<N
         nodes.extend(
             drm_names(&drm)
                 .iter()
-                .filter_map(|name| existing(roots, &format!("/dev/dri/{name}"))),
+                .filter_map(|name| existing_node(roots, &format!("/dev/dri/{name}"))),
         );
     }
     nodes
 }
 
-/// The lists of a Tegra do not know about cards beside the SoC: their nodes are not the integrated GPU's.
+/// A Tegra's lists may contain the nodes of PCI cards, which do not belong to the integrated GPU.
 fn integrated(device: &Device, inventory: &Inventory, files: &DriverFiles) -> Vec<Node> {
     let others: Vec<String> = inventory
         .devices
@@ -126,7 +126,7 @@ fn mig_caps(
         match caps.get(&key) {
             Some(minor) => {
                 let path = format!("/dev/nvidia-caps/nvidia-cap{minor}");
-                nodes.push(existing(roots, &path).unwrap_or_else(|| Node::open(path)));
+                nodes.push(existing_node(roots, &path).unwrap_or_else(|| Node::open(path)));
             }
             None => warnings.push(format!(
                 "MIG device {} has no entry {key} in /proc/driver/nvidia-caps/mig-minors",
@@ -137,7 +137,7 @@ fn mig_caps(
     nodes
 }
 
-/// `gpu0/gi3/access 30` and the like: which capability node guards which instance.
+/// Parses lines like `gpu0/gi3/access 30`: the minor number of the capability node of an instance.
 fn mig_minors(text: &str) -> BTreeMap<String, u32> {
     text.lines()
         .filter_map(|line| {
@@ -147,8 +147,8 @@ fn mig_minors(text: &str) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// The node, if it is there.
-pub fn existing(roots: &Roots, path: &str) -> Option<Node> {
+/// The node, if it exists.
+pub fn existing_node(roots: &Roots, path: &str) -> Option<Node> {
     let seen = roots.dev.join(path.strip_prefix("/dev/")?);
     let facts = fs::metadata(seen).ok()?;
     Some(Node {
@@ -158,7 +158,7 @@ pub fn existing(roots: &Roots, path: &str) -> Option<Node> {
     })
 }
 
-/// Containers run as any user. A node that others may read and write needs no group.
+/// The group that a container's user needs. A node that others may read and write needs none.
 fn group_needed(gid: u32, mode: u32) -> Option<u32> {
     const OTHERS_READ_WRITE: u32 = 0o006;
     (gid != 0 && mode & OTHERS_READ_WRITE != OTHERS_READ_WRITE).then_some(gid)

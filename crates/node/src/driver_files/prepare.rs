@@ -1,5 +1,5 @@
-//! Prepare, inject, remove: brings what was decided onto the disk, and says how containers can be served now. A disk that is full
-//! or read-only changes how, never whether: devices go on being handed out.
+//! Plans the injection of GPUs and driver files, and writes the CDI spec or the driver volume for it. If the disk is full or read-only, the
+//! agent injects in another way and goes on allocating devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,62 +9,62 @@ use kai_gpu::{DeviceKind, Inventory, PlatformKind};
 use super::cdi::Spec;
 use super::collect::{Search, collect};
 use super::driver_volume::DriverVolumes;
-use super::files::{DriverFiles, Library, Node, Reach};
+use super::files::{DriverFiles, Library, LibraryPlacement, Node};
+use super::host_root::HostRoot;
 use super::nodes;
-use super::rooted::Rooted;
-use super::spec::{Ingredients, spec};
+use super::spec::{SpecInputs, spec};
 use super::store::{CdiDir, Written};
 use crate::Error;
 use crate::allocator::inject::{Injection, Mode};
 
-/// Why a GPU can't be brought into a container.
+/// Why a GPU can't be injected.
 const NO_NODES: &str = "no device node of a GPU is visible to the node agent; mount the host's /dev into it";
 
-/// Where and how to inject.
+/// Injects GPUs and driver files: reads the host's files, writes CDI specs and driver volumes.
 #[derive(Debug, Clone)]
-pub struct Volume {
-    /// Which way.
+pub struct DriverFileInjector {
+    /// How to inject.
     pub mode: Mode,
-    /// How driver files are found.
+    /// Where driver files are searched.
     pub search: Search,
-    /// Where specs go.
+    /// Directory for CDI specs.
     pub cdi_dir: PathBuf,
-    /// Where driver volumes go.
+    /// Directory for driver volumes.
     pub volume_dir: PathBuf,
     /// Fake library and environment for containers with fake GPUs.
     pub fake: Option<(String, Vec<String>)>,
 }
 
-/// What was found and what follows from it: the decision, before anything is written.
+/// The driver files that were found and the CDI spec that follows from them. Nothing is written yet.
 #[derive(Debug, Clone)]
-pub struct Prepared {
+pub struct InjectionPlan {
     /// The driver's files.
     pub files: DriverFiles,
     /// The CDI spec; `None` without devices.
     pub spec: Option<Spec>,
-    /// What an operator should know.
+    /// Warnings for operators.
     pub warnings: Vec<String>,
 }
 
-/// Inode and change time of everything that belongs to the driver, and its version.
+/// Inode and modification time of the driver's directories, and the driver's version.
 pub type Fingerprint = Vec<(String, Option<(u64, i64, i64)>)>;
 
-/// What came of writing it.
+/// The result of writing a plan.
 #[derive(Debug)]
-pub struct Outcome {
-    /// How containers are served from now on.
+pub struct InjectionResult {
+    /// How GPUs are injected from now on.
     pub injection: Injection,
     /// Name of the driver volume in use.
     pub volume: Option<String>,
-    /// What did not work; it is tried again later.
+    /// The write that failed; the agent tries it again later.
     pub error: Option<Error>,
     /// Whether the CDI spec changed on disk.
     pub changed: bool,
 }
 
-impl Volume {
-    /// Looks at the host and decides. Reads only.
-    pub fn look(&self, inventory: &Inventory) -> Prepared {
+impl DriverFileInjector {
+    /// Collects the driver's files and plans the injection. Reads only.
+    pub fn plan(&self, inventory: &Inventory) -> InjectionPlan {
         let mut files = collect(&self.search, inventory);
         let mut env: &[String] = &[];
         let nodes = if inventory.platform.kind == PlatformKind::Fake {
@@ -74,12 +74,12 @@ impl Volume {
             }
             fake_nodes(inventory)
         } else {
-            let found = nodes::of_devices(&self.search.roots, inventory, &files);
+            let found = nodes::device_nodes(&self.search.roots, inventory, &files);
             files.warnings.extend(found.warnings);
             found.by_uuid
         };
         let machine = self.search.machine;
-        let spec = spec(&Ingredients {
+        let spec = spec(&SpecInputs {
             inventory,
             files: &files,
             nodes: &nodes,
@@ -87,16 +87,16 @@ impl Volume {
             env,
         });
         let warnings = files.warnings.clone();
-        Prepared { files, spec, warnings }
+        InjectionPlan { files, spec, warnings }
     }
 
-    /// Writes what was decided.
-    pub fn prepare(&self, inventory: &Inventory, prepared: &Prepared) -> Outcome {
+    /// Writes the CDI spec or the driver volume of a plan, and removes specs that the mode does not need.
+    pub fn apply(&self, inventory: &Inventory, plan: &InjectionPlan) -> InjectionResult {
         let cdi = CdiDir::new(&self.cdi_dir);
-        let Some(spec) = &prepared.spec else {
+        let Some(spec) = &plan.spec else {
             let error = cdi.remove().err();
             let injection = Injection::Impossible(NO_NODES.to_owned());
-            return Outcome {
+            return InjectionResult {
                 injection,
                 volume: None,
                 error,
@@ -104,14 +104,14 @@ impl Volume {
             };
         };
         match self.mode {
-            Mode::Cdi => self.by_cdi(&cdi, spec),
+            Mode::Cdi => self.apply_cdi(&cdi, spec),
             Mode::Mounts => {
                 let removed = cdi.remove();
                 let volumes = DriverVolumes::new(&self.volume_dir);
-                let built = volumes.prepare(&prepared.files, &Rooted::new(&self.search.roots.driver));
+                let built = volumes.prepare(&plan.files, &HostRoot::new(&self.search.roots.driver));
                 let (volume, error) = match built {
-                    // A volume without files would only hide what an image has there.
-                    Ok(name) if prepared.files.libraries.is_empty() && prepared.files.binaries.is_empty() => {
+                    // A volume without files would only hide the image's own files.
+                    Ok(name) if plan.files.libraries.is_empty() && plan.files.binaries.is_empty() => {
                         let _ = name;
                         (None, None)
                     }
@@ -123,7 +123,7 @@ impl Volume {
                     spec: Box::new(spec.clone()),
                     volume: path,
                 };
-                Outcome {
+                InjectionResult {
                     injection,
                     volume,
                     error: error.or(removed.err()),
@@ -133,9 +133,9 @@ impl Volume {
             Mode::Envvar => {
                 let error = cdi.remove().err();
                 let injection = Injection::Envvar {
-                    visible: visible(inventory),
+                    visible: visible_device_names(inventory),
                 };
-                Outcome {
+                InjectionResult {
                     injection,
                     volume: None,
                     error,
@@ -145,12 +145,12 @@ impl Volume {
         }
     }
 
-    /// If the spec can't be written, but one is there that names all devices, that one serves; else the same edits go without CDI.
-    fn by_cdi(&self, cdi: &CdiDir, spec: &Spec) -> Outcome {
+    /// If the spec can't be written, a spec on disk that has all devices is used; otherwise the same edits are made without CDI.
+    fn apply_cdi(&self, cdi: &CdiDir, spec: &Spec) -> InjectionResult {
         match cdi.write(spec) {
             Ok(written) => {
                 let changed = written == Written::Changed;
-                Outcome {
+                InjectionResult {
                     injection: Injection::Cdi,
                     volume: None,
                     error: None,
@@ -164,7 +164,7 @@ impl Volume {
                     volume: None,
                 };
                 let injection = if resolvable { Injection::Cdi } else { without() };
-                Outcome {
+                InjectionResult {
                     injection,
                     volume: None,
                     error: Some(error),
@@ -179,16 +179,16 @@ impl Volume {
         DriverVolumes::new(&self.volume_dir).remove_except(in_use)
     }
 
-    /// Removes everything that was ever written. For uninstalling.
+    /// Removes all specs and volumes that the agent wrote. For uninstalling.
     pub fn remove_all(&self) -> Result<(), Error> {
         CdiDir::new(&self.cdi_dir).remove()?;
         self.remove_volumes(&BTreeSet::new())
     }
 
-    /// Changes whenever the driver on the host may have: cheap to ask, unlike [`Volume::look`].
+    /// A value that differs when the driver on the host may have changed. Cheap, unlike [`DriverFileInjector::plan`].
     pub fn fingerprint(&self) -> Fingerprint {
         use std::os::unix::fs::MetadataExt;
-        let driver = Rooted::new(&self.search.roots.driver);
+        let driver = HostRoot::new(&self.search.roots.driver);
         let mut paths: Vec<String> = super::collect::library_dirs(&self.search);
         paths.push("/etc/ld.so.cache".to_owned());
         paths.extend(
@@ -203,14 +203,16 @@ impl Volume {
             let facts = std::fs::metadata(path).ok()?;
             Some((facts.ino(), facts.mtime(), facts.mtime_nsec()))
         };
-        let driver_files = paths.into_iter().map(|path| (path.clone(), facts(driver.seen(&path))));
+        let driver_files = paths
+            .into_iter()
+            .map(|path| (path.clone(), facts(driver.local_path(&path))));
         let own_files = own.into_iter().map(|path| (path.display().to_string(), facts(path)));
         driver_files.chain(own_files).chain([(version, None)]).collect()
     }
 }
 
-/// What NVIDIA's runtime calls each device: UUIDs, except for a Tegra's own GPU, where it knows only the index.
-pub(crate) fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
+/// NVIDIA's runtime knows devices by UUID, except a Tegra's integrated GPU, which it knows by index: the indices by UUID.
+pub(crate) fn visible_device_names(inventory: &Inventory) -> BTreeMap<String, String> {
     let integrated = inventory
         .devices
         .iter()
@@ -220,9 +222,9 @@ pub(crate) fn visible(inventory: &Inventory) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The spec of devices that do not exist, on a host without driver files.
-pub(crate) fn stand_in_spec(inventory: &Inventory) -> Option<Spec> {
-    spec(&Ingredients {
+/// The CDI spec of fake devices, on a host without driver files.
+pub(crate) fn fake_spec(inventory: &Inventory) -> Option<Spec> {
+    spec(&SpecInputs {
         inventory,
         files: &DriverFiles::default(),
         nodes: &fake_nodes(inventory),
@@ -231,7 +233,7 @@ pub(crate) fn stand_in_spec(inventory: &Inventory) -> Option<Spec> {
     })
 }
 
-/// Harmless stand-ins: a container finds `/dev/nvidia0`, and behind it is nothing.
+/// Device nodes of fake GPUs: a container finds `/dev/nvidia0`, which is the host's `/dev/null`.
 fn fake_nodes(inventory: &Inventory) -> BTreeMap<String, Vec<Node>> {
     let stand_in = |path: String| Node {
         path,
@@ -259,6 +261,6 @@ fn fake_library(path: &str) -> Library {
         path: path.to_owned(),
         names,
         links: Vec::new(),
-        reach: Reach::Linker,
+        placement: LibraryPlacement::LinkerDirs,
     }
 }

@@ -1,5 +1,5 @@
-//! Decides what a container gets: the CDI spec of this host, and the same as plain device plugin answers where CDI is off.
-//! Pure: from the inventory and the files found to values. Writing is in `store`, answering in `allocator`.
+//! Makes the CDI spec of this host from the inventory and the driver's files. Pure. `store` writes the spec; where CDI is off, `allocator`
+//! translates it into device plugin responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,31 +7,31 @@ use kai_gpu::Inventory;
 use kai_gpu::linker::Machine;
 
 use super::cdi::{self, Device, DeviceNode, Edits, Mount, Spec};
-use super::files::{DriverFiles, Node, Reach};
+use super::files::{DriverFiles, LibraryPlacement, Node};
 
-/// Our own kind: two specs that name the same device make a runtime refuse both, so `nvidia.com/gpu` is left to NVIDIA's tools.
+/// CDI kind of our devices. A runtime refuses a device that two specs define, so `nvidia.com/gpu` is left to NVIDIA's tools.
 pub const KIND: &str = "kai.scheduler/gpu";
 
-/// A name for all GPUs of the node.
+/// Device name that stands for all GPUs of the node.
 pub const ALL: &str = "all";
 
-/// Tells NVIDIA's runtime, if it is there, that somebody else does the work.
+/// Tells NVIDIA's runtime, if it is installed, not to inject GPUs.
 const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 const FILE_OPTIONS: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 const SOCKET_OPTIONS: [&str; 5] = ["nosuid", "nodev", "noexec", "rbind", "rprivate"];
 
-/// The fully qualified name of a device: what an Allocate answer carries.
+/// The fully qualified CDI name of a device, for Allocate responses.
 pub fn qualified(identity: &str) -> String {
     format!("{KIND}={}", cdi::device_name(identity))
 }
 
-/// Everything a spec is made of.
+/// Everything that a spec is made of.
 #[derive(Debug, Clone)]
-pub struct Ingredients<'a> {
+pub struct SpecInputs<'a> {
     /// The devices.
     pub inventory: &'a Inventory,
-    /// What the host has for them.
+    /// The driver's files on the host.
     pub files: &'a DriverFiles,
     /// Nodes of each GPU and MIG device, by UUID.
     pub nodes: &'a BTreeMap<String, Vec<Node>>,
@@ -42,7 +42,7 @@ pub struct Ingredients<'a> {
 }
 
 /// The spec of this host, or `None` if it has no devices.
-pub fn spec(of: &Ingredients) -> Option<Spec> {
+pub fn spec(of: &SpecInputs) -> Option<Spec> {
     let mut devices: Vec<Device> = Vec::new();
     let mut all = BTreeSet::new();
     for device in &of.inventory.devices {
@@ -77,7 +77,7 @@ pub fn spec(of: &Ingredients) -> Option<Spec> {
     Some(spec)
 }
 
-/// What every container with a GPU gets mounted, sorted, each place once.
+/// The mounts of every container with a GPU, sorted by container path; the first mount of a path wins.
 pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
     let mut by_place: BTreeMap<String, Mount> = BTreeMap::new();
     let driver = |path: &str| format!("{}{path}", files.host_prefix);
@@ -90,13 +90,19 @@ pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
         });
     };
     for library in &files.libraries {
-        if matches!(library.reach, Reach::OwnPath | Reach::LinkerAndOwnPath) {
+        if matches!(
+            library.placement,
+            LibraryPlacement::HostPath | LibraryPlacement::LinkerDirsAndHostPath
+        ) {
             add(&driver(&library.path), library.path.clone(), &FILE_OPTIONS);
             for link in &library.links {
                 add(&driver(&library.path), link.clone(), &FILE_OPTIONS);
             }
         }
-        if matches!(library.reach, Reach::Linker | Reach::LinkerAndOwnPath) {
+        if matches!(
+            library.placement,
+            LibraryPlacement::LinkerDirs | LibraryPlacement::LinkerDirsAndHostPath
+        ) {
             for directory in linker_dirs(machine) {
                 for name in &library.names {
                     add(&driver(&library.path), format!("{directory}/{name}"), &FILE_OPTIONS);
@@ -117,22 +123,22 @@ pub fn mounts(files: &DriverFiles, machine: Machine) -> Vec<Mount> {
     by_place.into_values().collect()
 }
 
-/// Where the dynamic linker of an image looks without being told: Debian's directory and Red Hat's. Both are filled, because the
-/// spec can't know the image; a library in a default directory needs neither ldconfig in the container nor LD_LIBRARY_PATH,
-/// which would override the image's own.
+/// Default directories of the dynamic linker in Debian's and Red Hat's images. Libraries are mounted in both, because the spec does not
+/// know the image. A library in a default directory needs neither ldconfig in the container nor LD_LIBRARY_PATH, which would override the
+/// image's own.
 fn linker_dirs(machine: Machine) -> [String; 2] {
     [format!("/usr/lib/{}", machine.triplet()), "/usr/lib64".to_owned()]
 }
 
-/// All nodes for one identity: those that all share, then its own; each once.
-pub fn nodes_of(of: &Ingredients, uuid: &str) -> Vec<Node> {
+/// All nodes of a GPU or MIG device, the shared ones included; each once.
+pub fn nodes_of(of: &SpecInputs, uuid: &str) -> Vec<Node> {
     let own = of.nodes.get(uuid).map(Vec::as_slice).unwrap_or_default();
     let unique: BTreeSet<Node> = of.files.shared_nodes.iter().chain(own).cloned().collect();
     unique.into_iter().collect()
 }
 
 fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[Node]) {
-    // A name that changes nothing is refused by runtimes, and would start a container without its GPU.
+    // Runtimes refuse a device without edits, and a container would start without its GPU.
     if nodes.is_empty() {
         return;
     }
@@ -151,7 +157,7 @@ fn push<const N: usize>(devices: &mut Vec<Device>, names: [String; N], nodes: &[
         ..Edits::default()
     };
     for name in names.iter().map(|name| cdi::device_name(name)) {
-        // A UUID that equals an index can't be told apart anyway; the first one keeps the name.
+        // If a UUID equals an index, the first device keeps the name.
         if !devices.iter().any(|device| device.name == name) {
             devices.push(Device {
                 name,

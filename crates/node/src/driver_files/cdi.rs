@@ -1,7 +1,7 @@
-//! The Container Device Interface's file format, as much of it as we write, and its rules as a validator.
-//! Only data: which devices and files go in is decided in `spec`, and written in `store`.
+//! The file format of the Container Device Interface, as far as we write it, and a validator for its rules. Data only: `spec` decides the
+//! content, `store` writes it.
 //!
-//! Own types, because the published crate can only read specs (see docs/node-agent.md).
+//! The types are our own, because the published crate can only read specs (see docs/node-agent.md).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {
-    /// Lowest format version that has everything used here: older runtimes refuse newer numbers.
+    /// The lowest format version that has all features of this spec: older runtimes refuse newer versions.
     pub cdi_version: String,
     /// `vendor/class`.
     pub kind: String,
-    /// What can be asked for by name.
+    /// The devices that containers can request by name.
     pub devices: Vec<Device>,
-    /// Applied once if any device of this file is asked for.
+    /// Edits that apply once if a container requests any device of this file.
     #[serde(default, skip_serializing_if = "Edits::is_empty")]
     pub container_edits: Edits,
 }
 
-/// One name a container may ask for.
+/// A device that a container can request by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Device {
-    /// Unique in the kind.
+    /// Name, unique within the kind.
     pub name: String,
-    /// What changes in the container. Must not be empty.
+    /// The edits of the container. Must not be empty.
     pub container_edits: Edits,
 }
 
@@ -53,7 +53,7 @@ impl Edits {
         *self == Edits::default()
     }
 
-    /// Adds what is not there yet.
+    /// Adds the edits of `other` that are missing.
     pub fn merge(&mut self, other: &Edits) {
         fn add<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
             for one in more {
@@ -69,17 +69,17 @@ impl Edits {
     }
 }
 
-/// A device node. Major and minor are left to the runtime, which asks the host when the container starts: numbers of
-/// dynamic majors (nvidia-uvm, nvgpu) change with every boot, a file does not.
+/// A device node. The runtime reads major and minor numbers from the host when the container starts, because dynamic majors (nvidia-uvm,
+/// nvgpu) change with every boot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeviceNode {
-    /// In the container.
+    /// Path in the container.
     pub path: String,
-    /// On the host, if different. Since format 0.5.0.
+    /// Path on the host, if different. Since format 0.5.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<String>,
-    /// Of `rwm`.
+    /// Any of `r`, `w` and `m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
     /// Owner group in the container, if not root.
@@ -91,11 +91,11 @@ pub struct DeviceNode {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mount {
-    /// On the host.
+    /// Path on the host.
     pub host_path: String,
-    /// In the container.
+    /// Path in the container.
     pub container_path: String,
-    /// As for mount(8).
+    /// Options as for mount(8).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
@@ -126,7 +126,7 @@ impl Spec {
         }
     }
 
-    /// Everything in the spec that a runtime would refuse, in words. Empty: the spec is good.
+    /// Everything in the spec that a runtime would refuse, in words. Empty for a valid spec.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         match self.kind.split_once('/') {
@@ -193,7 +193,7 @@ fn edit_problems(edits: &Edits, problems: &mut Vec<String>) {
     }
 }
 
-/// Makes a legal device name of any identity: what is not allowed becomes `-` (the `/` of old MIG UUIDs).
+/// Turns a UUID or index into a legal device name: illegal characters, such as the `/` of old MIG UUIDs, become `-`.
 pub fn device_name(identity: &str) -> String {
     let legal = |c: char| {
         if c.is_ascii_alphanumeric() || "_-.:".contains(c) {
