@@ -127,7 +127,7 @@ pub(crate) async fn restarts_are_survived(machine: &mut Machine) {
         assert_eq!(
             machine.held("default", "kept").await,
             kept,
-            "the kubelet's books are kept"
+            "the kubelet's accounts are kept"
         );
         machine.delete(&["next", "beside"], 1).await;
         assert_eq!(running(machine).await, before, "no container was touched");

@@ -53,7 +53,7 @@ pub(crate) struct ShapeIndex {
     last_use: u64,
     /// Number of leaves, a power of two.
     leaves: usize,
-    /// Tournament tree: children of `i` are `2i` and `2i + 1`, leaf of node `n` is `leaves + n`.
+    /// A complete binary tree of the best nodes: children of `i` are `2i` and `2i + 1`, leaf of node `n` is `leaves + n`.
     tree: Vec<NodeScore>,
     /// By node: the result of the check of its spec; `None` = the node rejects the shape.
     preference: Vec<Option<i16>>,
