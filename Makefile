@@ -1,4 +1,4 @@
-# Names for the commands of this repository. Each target is one command that also works without make.
+# Names for the commands of this repository. The commands also work without make.
 
 IMAGE ?= registry/local/kai-scheduler/kai:0.0.0
 ARCHIVE ?= target/kai-image.tar
@@ -37,7 +37,7 @@ e2e: ## run the end-to-end scenarios on a real kube-apiserver, then on a real ku
 	.ci/node
 
 .PHONY: faults
-faults: ## run a thousand clusters in which everything fails
+faults: ## run a thousand random clusters with injected faults
 	.ci/faults
 
 .PHONY: bench
@@ -45,5 +45,5 @@ bench: ## measure the whole system on a real kube-apiserver
 	.ci/bench
 
 .PHONY: ci
-ci: ## run everything that a change has to pass
+ci: ## run all checks that a change has to pass
 	.ci/run

@@ -1,5 +1,5 @@
 // Command annotated runs a container through the CRI with CDI devices named by annotation alone, as kubelets did before the CRI had a field
-// for them, and prints what the container says. Today's kubelets send both, so they can't show that the annotation is enough.
+// for them, and prints the output of the container. Today's kubelets send both, so they can't show that the annotation is enough.
 //
 //	annotated IMAGE LOGS KEY=VALUE COMMAND...
 package main
@@ -19,7 +19,7 @@ import (
 
 const (
 	socket = "unix:///run/containerd/containerd.sock"
-	// Only a bound on hanging.
+	// A limit for a runtime that hangs.
 	deadline = 2 * time.Minute
 	glance   = 100 * time.Millisecond
 )

@@ -1,4 +1,4 @@
-//! Whole runs of the node's programs: the agent with fake GPUs, the reservation process without a cluster, the doctor on recorded machines.
+//! Whole runs of the node's commands: the agent with fake GPUs, the reservation process without a cluster, the doctor on file trees.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -80,7 +80,7 @@ fn doctor_for_a_program() {
     insta::assert_snapshot!(kai(&["doctor", "--host-root", NO_GPU, "-o", "json"]));
 }
 
-/// The library is there and says what it says without the kernel module: the fake one of this repository does so without settings.
+/// The library exists and answers as without the kernel module: fake-nvml does so without configuration.
 #[test]
 fn doctor_where_the_driver_is_not_loaded() {
     let place = tempfile::tempdir().expect("a directory");
@@ -90,7 +90,7 @@ fn doctor_where_the_driver_is_not_loaded() {
     insta::assert_snapshot!(output.replace(&library, "libnvidia-ml.so.1"));
 }
 
-/// A driver installation that was interrupted leaves such a file. Loading it would end the program by SIGBUS.
+/// An interrupted driver installation leaves such a file. Loading it would end the process by SIGBUS.
 #[test]
 fn a_driver_library_that_is_cut_off_is_a_problem_with_a_remedy() {
     let place = tempfile::tempdir().expect("a directory");
@@ -144,7 +144,7 @@ fn what_can_t_be_done_is_an_error_in_one_sentence() {
     }
 }
 
-/// Nothing listens on port 1. The log's line has a time, so this is no snapshot.
+/// No process listens on port 1. The line in the log has a time, so this is no snapshot.
 #[test]
 fn a_cluster_that_does_not_answer() {
     let output = kai(&[
@@ -164,7 +164,7 @@ fn a_cluster_that_does_not_answer() {
     assert!(output.ends_with("--- exit code 1\n"), "{output}");
 }
 
-/// The role itself: logs to standard error only, in JSON when told so, and ends well at SIGTERM.
+/// The command logs to standard error only, in JSON with a flag, and exits with 0 at SIGTERM.
 #[test]
 fn the_agent_logs_json_and_ends_at_sigterm() {
     let place = tempfile::tempdir().expect("a directory");

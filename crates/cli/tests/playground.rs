@@ -1,4 +1,4 @@
-//! The playground as a user meets it: the program itself, and a stock kubectl.
+//! The playground as a user sees it: the program itself, and a stock kubectl.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use support::command;
 
-/// The lines of the README's picture, in their order, without those that it leaves out.
+/// The lines of the output in the README, in order; the README omits some lines of the real output.
 fn readme_lines() -> Vec<&'static str> {
     let readme = include_str!("../../../README.md");
     let shown = readme
@@ -87,7 +87,7 @@ fn an_existing_kubeconfig_is_given_back() {
     let during = read();
     assert_eq!(during["current-context"], "kai-playground");
     assert_eq!(during["clusters"][0], before["clusters"][0]);
-    // As a terminal does with Ctrl-C.
+    // As a terminal does for Ctrl-C.
     let id = playground.process.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
     assert!(playground.process.wait().unwrap().success());
@@ -97,7 +97,7 @@ fn an_existing_kubeconfig_is_given_back() {
 /// A playground that runs until dropped.
 struct Playground {
     process: Child,
-    /// Kept open: a program that nobody listens to may end.
+    /// Kept open: a program may end when its output is closed.
     _output: Lines<BufReader<ChildStdout>>,
 }
 
@@ -134,7 +134,7 @@ struct Kubectl<'a> {
 }
 
 impl Kubectl<'_> {
-    /// The one in `$KUBECTL`, or the one on the path.
+    /// The kubectl in `$KUBECTL`, or in PATH.
     fn find(kubeconfig: &Path) -> Option<Kubectl<'_>> {
         let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".to_owned());
         if Command::new(&program).arg("version").arg("--client").output().is_err() {
@@ -224,7 +224,7 @@ fn a_stock_kubectl_rolls_workloads_out_and_back() {
     let _playground = Playground::start(&["--empty"], &kubeconfig);
     kubectl.run(&["wait", "queue/default-queue", "--for=create", "--timeout=60s"]);
 
-    // Plain as can be: no annotations, and a scheduler that is not here, of which the pods' events tell.
+    // A plain Deployment: no annotations, and a scheduler that does not run here, which the pods' events report.
     kubectl.run(&["create", "deployment", "plain", "--image=nginx", "--replicas=2"]);
     kubectl.run(&["wait", "pod", "-l", "app=plain", "--for=create", "--timeout=60s"]);
     let pods = kubectl.run(&["get", "pods", "-l", "app=plain", "-o", "name"]);

@@ -1,5 +1,5 @@
-//! Whole runs of `kai simulate`: what a person and a program see, and the exit code.
-#![allow(clippy::unwrap_used)] // What starts the program is a test too.
+//! Whole runs of `kai simulate`: its output for users and for programs, and the exit code.
+#![allow(clippy::unwrap_used)] // The helpers that start the program are test code too.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 
-/// Runs kai in the folder and shows everything that came out. Times and memory are blanked: they differ every time.
+/// Runs kai in the folder and returns its whole output. Times and memory are blanked, because they differ between runs.
 fn kai_in(folder: &str, arguments: &[&str]) -> String {
     blank_times(&support::kai_in(folder, arguments))
 }
@@ -100,7 +100,7 @@ fn actions_can_be_chosen() {
     assert!(output.contains("\"bound\":0"), "{output}");
 }
 
-/// The picture in the README is what the program prints. To renew it, paste the output.
+/// The output in the README is the real output. To update it, paste the output.
 #[test]
 fn the_readme_shows_the_truth() {
     let readme = include_str!("../../../README.md");
@@ -114,7 +114,7 @@ fn the_readme_shows_the_truth() {
     assert_eq!(blank_times(shown), printed);
 }
 
-/// A case that expects nothing, by a slip of the pen, must not pass.
+/// A case without an expectation because of a typo must not pass.
 #[test]
 fn a_case_with_an_unknown_key_does_not_pass() {
     let output = kai(&["simulate", "--check", "typo.yaml"]);
@@ -138,7 +138,7 @@ fn exit_codes_tell_pending_pods_and_warnings_where_that_is_asked_for() {
     assert_eq!(code(&["waits.yaml", "--strict"]), "0");
     assert_eq!(code(&["odd.yaml"]), "0");
     assert_eq!(code(&["odd.yaml", "--strict"]), "2");
-    // A refused pod runs as little as a pending one.
+    // A refused pod counts like a pending one.
     assert_eq!(code(&["refused.yaml"]), "0");
     assert_eq!(code(&["refused.yaml", "--fail-on-pending"]), "1");
 }
@@ -177,7 +177,7 @@ fn control_characters_in_names_do_not_reach_the_terminal() {
     assert!(output.contains("no\\u{1b}[31mde"), "{output}");
 }
 
-/// What kai prints on a terminal of this many columns.
+/// The output of kai on a terminal of this many columns.
 fn on_a_terminal(columns: u16, folder: &str, arguments: &[&str]) -> String {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -194,10 +194,10 @@ fn on_a_terminal(columns: u16, folder: &str, arguments: &[&str]) -> String {
     let program = File::options().read(true).write(true).open(name).unwrap();
     let mut command = support::command(folder, arguments);
     let mut child = command.stdout(program).stderr(Stdio::null()).spawn().unwrap();
-    // Its copy of the terminal is closed, so that reading ends with the program.
+    // Close this copy of the terminal, so that reading ends with the program.
     drop(command);
     let mut bytes = Vec::new();
-    // A terminal whose program has ended gives an error instead of an end.
+    // Reading from a terminal whose program has ended gives an error instead of the end of file.
     let _ = File::from(terminal).read_to_end(&mut bytes);
     assert!(child.wait().unwrap().success());
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
@@ -232,7 +232,7 @@ fn tables_fit_into_80_columns() {
     insta::assert_snapshot!(shown);
 }
 
-/// Each example on the playground's nodes: how many pods start, and how many wait.
+/// Each example on the playground's nodes: the number of pods that start, and that wait.
 #[test]
 fn examples_come_out_as_they_say() {
     let examples = [
@@ -263,6 +263,6 @@ fn examples_come_out_as_they_say() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name());
     let manifests = all.filter(|name| name.to_str().is_some_and(|name| name.ends_with(".yaml")));
-    // The cluster itself, and a cluster with its own nodes.
+    // The cluster itself, and an example with its own nodes.
     assert_eq!(manifests.count(), examples.len() + 2, "an example is not tried");
 }

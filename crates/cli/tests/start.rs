@@ -1,4 +1,4 @@
-//! What the roles say about themselves when they start.
+//! The messages of roles at start.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,7 +9,7 @@ use std::process::Stdio;
 use kai_embedded::server::{Options, Server};
 use support::command;
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Process(std::process::Child);
 
 impl Drop for Process {
@@ -19,7 +19,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts kai with these arguments on an API server of the test, and reads its log until it has all of these words.
+/// Starts kai with these arguments on an API server in the test, and reads its log until it contains all of these texts.
 #[track_caller]
 fn check_log(arguments: &[&str], words: &[&str]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -100,7 +100,7 @@ fn without_a_cluster_the_error_names_the_ways_to_one() {
 fn a_server_that_does_not_answer_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
-    // Nobody listens on the port of a listener that is gone.
+    // No process listens on the port of a closed listener.
     let address = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -28,7 +28,7 @@ fn a_pod_waits_for_its_config_map_and_leaves_the_gpu_to_others() {
     });
 }
 
-/// A pod that shares a GPU names ConfigMaps that only the binder makes.
+/// A pod with a GPU fraction names ConfigMaps that only the binder creates.
 #[test]
 fn a_pod_that_shares_a_gpu_waits_for_no_config_map_of_the_binder() {
     scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {

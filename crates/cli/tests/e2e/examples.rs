@@ -1,4 +1,4 @@
-//! Every file in examples/ on a cluster with the playground's nodes: its pods get what the comment at its top says.
+//! Every file in examples/ on a cluster with the playground's nodes: the result is as the comment at the top of the file states.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn running(cluster: &Cluster, app: &str) -> usize {
     pods.iter().filter(|pod| cluster.runs(name(pod))).count()
 }
 
-/// Waits until so many pods of the workload are there and wait with a reason that has these words in it.
+/// Waits until the workload has this many pending pods whose reason contains the text.
 async fn until_waiting(cluster: &Cluster, app: &str, count: usize, words: &str) {
     let waits = |cluster: &Cluster| {
         let reasons = pods_of(cluster, app)
@@ -58,7 +58,7 @@ async fn until_waiting(cluster: &Cluster, app: &str, count: usize, words: &str) 
         .await;
 }
 
-/// The nodes of the pods, each once.
+/// The distinct nodes of the pods.
 fn nodes_of(pods: &[Arc<Pod>]) -> Vec<&str> {
     let mut nodes: Vec<&str> = pods.iter().filter_map(|pod| pod.node_name()).collect();
     nodes.sort_unstable();
@@ -66,7 +66,7 @@ fn nodes_of(pods: &[Arc<Pod>]) -> Vec<&str> {
     nodes
 }
 
-/// The GPU groups of the pods, each once.
+/// The distinct GPU groups of the pods.
 fn gpu_groups_of(pods: &[Arc<Pod>]) -> Vec<&str> {
     let mut groups: Vec<&str> = pods
         .iter()
@@ -170,7 +170,7 @@ fn example_half_a_gpu() {
     });
 }
 
-/// What `kai simulate` runs the other examples on is what the playground has.
+/// The cluster of the examples under `kai simulate` has the nodes of the playground.
 #[test]
 fn example_cluster_has_the_nodes_of_the_playground() {
     scenario(&playground(), async |cluster| {

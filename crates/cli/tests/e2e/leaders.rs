@@ -1,5 +1,5 @@
-//! Replicas: of each role one at a time acts, whatever becomes of it, and webhooks answer on all. Judged by what the API server wrote
-//! down; there is an election only on a real one.
+//! Replicas: one replica of each role writes at a time, whatever fails, and webhooks answer on all replicas. The audit log of the API
+//! server shows it; only a real API server has leader election.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -24,7 +24,7 @@ fn address(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 1, last).into()
 }
 
-/// Webhooks only; the rest is for the scenario to start.
+/// Webhooks only; the scenario starts the other roles.
 fn webhooks_only() -> RoleSettings {
     RoleSettings {
         admission: RoleSettings::every_role().unwrap().admission,
@@ -32,7 +32,7 @@ fn webhooks_only() -> RoleSettings {
     }
 }
 
-/// A scenario about replicas; on the embedded server roles run without an election.
+/// A scenario with replicas. It is skipped on the embedded server, where roles run without leader election.
 fn with_replicas(settings: RoleSettings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster, &Kube)) {
     match Choice::of_environment() {
         Choice::Embedded => {}
@@ -42,7 +42,7 @@ fn with_replicas(settings: RoleSettings, nodes: &[NodeTemplate], story: impl Asy
     }
 }
 
-/// A scenario about two replicas of every role, which call from these addresses. The first one leads. The audit log begins before them.
+/// A scenario with two replicas of every role, which call from these addresses. The first one leads. The audit log begins before them.
 fn with_a_pair(addresses: [u8; 2], gpus: &str, story: impl AsyncFnOnce(&Cluster, &Audit, [IpAddr; 2], [Replica; 2])) {
     let nodes = [NodeTemplate::new("node", gpus)];
     with_replicas(webhooks_only(), &nodes, async |cluster, kube| {
@@ -64,7 +64,7 @@ fn writes_of(audit: &Audit, sources: &[IpAddr]) -> Vec<Write> {
     writes
 }
 
-/// Waits until this replica has every role's lease.
+/// Waits until this replica holds the lease of every role.
 async fn until_leads(cluster: &Cluster, audit: &Audit, source: IpAddr) {
     let what = format!("{source} leads");
     cluster
@@ -80,7 +80,7 @@ async fn until_leads(cluster: &Cluster, audit: &Audit, source: IpAddr) {
         .await;
 }
 
-/// Between two writes of a lease nobody acts but who wrote it last. Answers with the successions of leaders, by role.
+/// Asserts that between two writes of a lease only its holder writes. Returns the sequence of leaders by role.
 fn successions(writes: &[Write]) -> BTreeMap<String, Vec<String>> {
     let mut leaders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for write in writes {
@@ -96,7 +96,7 @@ fn successions(writes: &[Write]) -> BTreeMap<String, Vec<String>> {
     leaders
 }
 
-/// Both replicas really did something in each role, or there was nothing to judge.
+/// Asserts that both replicas wrote in each role; else the test would show nothing.
 fn assert_all_acted(writes: &[Write], sources: &[IpAddr]) {
     for role in ROLES {
         for source in sources {
@@ -121,7 +121,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             half(cluster, "a").await;
             cluster.until_running(1).await;
 
-            // The leader is cut off in the midst of work, and works on: it does not know.
+            // The leader loses its connection during work and continues, because it does not know.
             half(cluster, "b").await;
             first.line.cut();
             half(cluster, "c").await;
@@ -132,7 +132,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
             cluster.until_running(4).await;
             first.assert_alive();
 
-            // Now the other one, which is told.
+            // Now the other replica, whose connections are closed.
             half(cluster, "e").await;
             second.line.tear();
             cluster.delete::<kai_api::Pod>("default", "a").await.unwrap();
@@ -159,7 +159,7 @@ fn never_do_two_leaders_act_when_one_is_cut_off_or_killed() {
     );
 }
 
-/// A request that was sent while its sender led can't be called back. It is a request on a condition, so it does no harm.
+/// A request that was sent by the leader can't be recalled. It carries a precondition, so that it does no harm.
 #[test]
 fn what_an_old_leader_sent_in_time_may_arrive_late() {
     with_a_pair([6, 7], "h100:2", async |cluster, audit, [one, two], [first, second]| {
@@ -189,7 +189,7 @@ fn what_an_old_leader_sent_in_time_may_arrive_late() {
 #[test]
 fn a_leader_that_is_back_in_time_stays_one() {
     with_a_pair([3, 4], "h100:1", async |cluster, audit, [one, two], [first, second]| {
-        // Shorter than its claim: connections break, and nothing else.
+        // Shorter than the leadership: only connections break.
         for number in 0..3 {
             first.line.cut();
             half(cluster, &format!("pod-{number}")).await;
@@ -231,7 +231,7 @@ const CONFIGURATIONS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// Version of each webhook configuration, and who stands in its bundle of authorities.
+/// The version of each webhook configuration, and the replicas whose authorities are in its `caBundle`.
 async fn configurations(cluster: &Cluster) -> Vec<(String, BTreeSet<String>)> {
     let mut found = Vec::new();
     for (kind, plural, name) in CONFIGURATIONS {
@@ -263,7 +263,7 @@ async fn configurations(cluster: &Cluster) -> Vec<(String, BTreeSet<String>)> {
     found
 }
 
-/// How often each of the configurations was read by admission so far.
+/// How often admission has read each configuration so far.
 fn reads(audit: &Audit) -> usize {
     let calls = audit.calls();
     let by_admission = calls.iter().filter(|call| audit::user(call).ends_with(":admission"));
@@ -273,10 +273,10 @@ fn reads(audit: &Audit) -> usize {
         .count()
 }
 
-/// Whether all pods of this round could be created. Those of earlier rounds may have been bound, and still be leaving.
+/// Whether all pods of this round can be created. Pods of earlier rounds may be bound, and may be terminating.
 async fn admitted(cluster: &Cluster, kube: &Kube, rounds: &AtomicUsize) -> bool {
     let round = rounds.fetch_add(1, Ordering::Relaxed);
-    // Each over a connection of its own, or the server would ask one replica only.
+    // Each pod over its own connection, or the server would call one replica only.
     let names: Vec<String> = (0..20).map(|number| format!("pod-{round}-{number}")).collect();
     let mut creations = tokio::task::JoinSet::new();
     for name in &names {
@@ -332,7 +332,7 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
                 })
                 .await;
 
-            // A round of each, in which nothing is written.
+            // One period of each replica, in which it writes nothing.
             let (settled, before) = (configurations(cluster).await, reads(&audit));
             cluster
                 .until("both looked again", |_| reads(&audit) >= before + 2)
@@ -341,7 +341,7 @@ fn two_replicas_of_the_webhooks_answer_and_do_not_quarrel() {
 
             one.kill().await;
             let asked = two.asked();
-            // The server finds out at its next call which connections are dead.
+            // The server notices dead connections at its next call.
             cluster
                 .until_async("the other answers for both", async || {
                     admitted(cluster, kube, &rounds).await

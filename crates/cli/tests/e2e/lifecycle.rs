@@ -1,4 +1,4 @@
-//! Roles that die, webhooks that are down, and taking kai away again.
+//! Roles that are killed, webhooks that are down, and the uninstallation of kai.
 
 use kai_embedded::kubelet::NodeTemplate;
 
@@ -61,7 +61,7 @@ fn nothing_is_left_in_the_way_after_uninstalling() {
 #[test]
 fn a_standby_takes_over_from_a_leader_that_died() {
     scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
-        // On the embedded cluster roles run without an election.
+        // On the embedded cluster roles run without leader election.
         if !cluster.start_standby() {
             return;
         }

@@ -1,6 +1,6 @@
-//! The end-to-end suite: what a user sees from creating a pod to its running on the right GPU, on a whole cluster with all of kai's
-//! roles. It runs on the embedded API server (in virtual time); the back end can be another one, see `harness/backend.rs`.
-#![allow(clippy::unwrap_used)] // The harness is a test too.
+//! The end-to-end suite: a user's view from the creation of a pod until it runs on the right GPU, on a whole cluster with all of kai's
+//! roles. It runs on the embedded API server in virtual time, or on a real one (`harness/backend.rs`).
+#![allow(clippy::unwrap_used)] // The harness is test code too.
 
 mod config_maps;
 mod examples;

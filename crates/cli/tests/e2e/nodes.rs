@@ -1,4 +1,4 @@
-//! Nodes and GPUs come and go.
+//! Nodes and GPUs that are added and removed.
 
 use kai_api::Object;
 use kai_embedded::kubelet::NodeTemplate;

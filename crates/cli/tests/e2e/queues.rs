@@ -1,4 +1,4 @@
-//! Quota, fair share, reclaim, preemption, consolidation, and queues that go away.
+//! Quota, fair share, reclaim, preemption, consolidation, and deleted queues.
 
 use kai_api::Object;
 use kai_cli::roles::RoleSettings;
@@ -83,7 +83,7 @@ fn a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
 fn pods_move_together_to_make_room_for_a_large_one() {
     let nodes = [NodeTemplate::new("a", "h100:2"), NodeTemplate::new("b", "h100:2")];
     scenario(&nodes, async |cluster| {
-        // One pod on each node, by filling both and emptying half of each.
+        // One pod on each node: fill both nodes, then delete one pod of each.
         let job = |name: &str| PodManifest::new(name).gpus(1).build();
         for name in ["w", "x", "y", "z"] {
             cluster.create(job(name)).await;

@@ -1,4 +1,4 @@
-//! GPUs whole, in parts, by memory, as MIG slices, time-sliced, and on a Jetson.
+//! Whole GPUs, GPU fractions, GPU memory, MIG slices, time-slicing, and a Jetson.
 
 use kai_embedded::kubelet::NodeTemplate;
 

@@ -1,4 +1,4 @@
-//! Workloads of Kubernetes and of common operators become gangs by themselves.
+//! The pod grouper makes gangs of the workloads of Kubernetes and of common operators.
 
 use kai_api::{Resource, Scope};
 use kai_cluster::{Selection, Target};
@@ -11,7 +11,7 @@ use crate::harness::scenario;
 #[test]
 fn a_deployment_runs_its_replicas() {
     scenario(&[NodeTemplate::new("node", "h100:4")], async |cluster| {
-        // Of itself a deployment is inference, which can't be preempted and so needs a quota.
+        // The default priority class of a Deployment is `inference`, which is non-preemptible and so needs a quota.
         let web = PodManifest::new("web").label("app", "web").priority("train");
         let template = web.fraction("0.5").template();
         cluster
@@ -29,7 +29,7 @@ fn a_deployment_runs_its_replicas() {
 const EVENTS: Resource = Resource::new("", "v1", "Event", "events", Scope::Namespaced);
 const DEPLOYMENTS: Resource = Resource::new("apps", "v1", "Deployment", "deployments", Scope::Namespaced);
 
-/// A deployment of pods with no more than a label and our scheduler.
+/// A Deployment of pods with only a label and kai's scheduler.
 fn plain_deployment(image: &str) -> Value {
     let mut template = PodManifest::new("web").label("app", "web").priority("train").template();
     template["spec"]["containers"][0]["image"] = image.into();
@@ -148,7 +148,7 @@ fn a_job_runs_to_its_end() {
     });
 }
 
-/// Installs the kind of another operator, whose pods the scenario then creates in its place.
+/// Installs the custom resource of another operator; the scenario creates the pods in its place.
 async fn foreign_kind(cluster: &crate::harness::Cluster, group: &str, kind: &str, plural: &str) {
     cluster
         .create(json!({

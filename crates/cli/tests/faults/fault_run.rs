@@ -1,4 +1,4 @@
-//! Runs a plan on an embedded cluster and judges the run.
+//! Runs a plan on an embedded cluster and checks the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::plan::{Plan, Step};
 use crate::pods::may_be_evicted;
 use crate::processes::Processes;
 
-/// A cluster settles within this time after the faults stop.
+/// The time in which a cluster becomes stable after the faults stop.
 const REST: Duration = Duration::from_secs(600);
-/// A cluster has settled once nothing changed for this long. It is longer than any pause of a role, the grace of stale gangs included.
+/// A cluster without changes for this time is stable. It is longer than any pause of a role, including the grace period of stale gangs.
 const QUIET: Duration = Duration::from_secs(80);
 /// A pod that fits runs within this time.
 const SOON: Duration = Duration::from_secs(120);
@@ -83,7 +83,7 @@ struct FaultRun<'a> {
 /// What may happen to a pod.
 #[derive(Clone, Copy, Debug)]
 struct Fate {
-    /// Why the pod may be gone.
+    /// The reason why the pod may be deleted.
     excuse: Option<&'static str>,
     /// Whether the scheduler may evict the pod for another one.
     may_be_evicted: bool,
@@ -140,7 +140,7 @@ impl<'a> FaultRun<'a> {
         self.cluster.found().into_iter().chain(self.processes.ended()).collect()
     }
 
-    /// Broken invariants of those that hold in a settled cluster.
+    /// Broken invariants of those that hold in a stable cluster.
     fn found_when_settled(&self) -> Vec<String> {
         let found = self.cluster.found_when_settled().into_iter();
         found.chain(self.processes.ended()).collect()
@@ -234,7 +234,7 @@ impl<'a> FaultRun<'a> {
 
     async fn create(&mut self, objects: &[Value]) {
         for object in objects {
-            // Admission may refuse the object, or be down. Users see that and go on.
+            // Admission may refuse the object, or be down. Users see the error and continue.
             let created = self.cluster.try_create(object.clone()).await;
             let name = object["metadata"]["name"].as_str().unwrap().to_owned();
             match created {
@@ -276,11 +276,11 @@ impl<'a> FaultRun<'a> {
     async fn cordon(&self, node: usize, on: bool) {
         let change = json!({ "spec": { "unschedulable": on } });
         let name = &self.plan.nodes[node].name;
-        // The node may be gone.
+        // The node may be deleted.
         let _ = self.cluster.patch(&kai_api::Node::RESOURCE, "", name, change).await;
     }
 
-    /// Deletes pods of nodes that are gone, as the pod garbage collector of Kubernetes does.
+    /// Deletes pods of deleted nodes, as the pod garbage collector of Kubernetes does.
     fn collect_pods_of_lost_nodes(&mut self) {
         for pod in self.list() {
             let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
@@ -323,7 +323,7 @@ impl<'a> FaultRun<'a> {
         }
     }
 
-    /// Waits until the cluster has settled, and checks all invariants.
+    /// Waits until the cluster is stable, and checks all invariants.
     async fn rest(&mut self, when: &str) -> Result<(), String> {
         let resting = async {
             let mut before = String::new();
@@ -342,7 +342,7 @@ impl<'a> FaultRun<'a> {
         none(self.found_when_settled(), when)
     }
 
-    /// The fields of pods and bind requests that change while work is under way.
+    /// The fields of pods and bind requests that change until a cluster is stable.
     fn state(&self) -> String {
         let requests = self
             .store
@@ -351,7 +351,7 @@ impl<'a> FaultRun<'a> {
         let requests = requests.iter().map(|object| object.to_value());
         let moving = self.list().into_iter().chain(requests).map(|object| {
             let metadata = &object["metadata"];
-            // Texts of conditions may go on changing; nodes and phases may not.
+            // Texts of conditions may keep changing; nodes and phases may not.
             format!(
                 "{} {} {} {}",
                 metadata["uid"], metadata["labels"], object["spec"]["nodeName"], object["status"]["phase"]
@@ -388,7 +388,7 @@ impl<'a> FaultRun<'a> {
     async fn one_more_runs(&mut self, name: &str) -> Result<(), String> {
         // The webhooks may still be starting.
         self.cluster.create_soon(PodManifest::new(name).build()).await;
-        // The scheduler may have evicted the pod for one of a higher claim.
+        // The scheduler may have evicted the pod for one with a higher priority or for a queue below its fair share.
         self.soon(&format!("{name} runs"), |run| {
             run.cluster.runs(name) || run.injector.was_deleted_by_roles(name)
         })

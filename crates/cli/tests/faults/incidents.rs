@@ -1,4 +1,4 @@
-//! Incidents by name: each was found once and has to stay fixed.
+//! Incidents by name: each occurred once and must stay fixed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,7 +147,7 @@ fn a_reservation_that_is_deleted_while_a_bind_is_in_flight_under_cache_lag_harms
         cluster
             .until("one GPU is held", |cluster| reservations(cluster).len() == 1)
             .await;
-        // The status controllers see pods late, so the cluster looks settled before they have written.
+        // The status controllers see pods late, so the cluster looks stable before they have written.
         cluster
             .until("the queues know of both pods", |cluster| {
                 let queues = cluster.informers().queues().all();
@@ -291,7 +291,7 @@ fn the_status_of_queues_does_not_drift() {
             }
             cluster.until_running(0).await;
         }
-        // The sums of queues are an invariant of a settled cluster.
+        // The sums of queues are an invariant of a stable cluster.
         pass(60).await;
     });
 }

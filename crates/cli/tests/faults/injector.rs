@@ -1,5 +1,5 @@
-//! Injects faults into the calls and watches of kai's roles. The seed, the call and its count decide whether a call fails, and nothing
-//! else does: a plan with fewer steps keeps most of its faults.
+//! Injects faults into the calls and watches of kai's roles. Only the seed, the call and its count decide whether a call fails,
+//! so that a plan with fewer steps keeps most of its faults.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use crate::random::{SeededRandom, mix};
 pub(crate) const ACCOUNTS: &str = "system:serviceaccount:kai-scheduler:";
 /// The account of simulated kubelets.
 const NODES: &str = "simulated-nodes";
-/// An admission policy refuses to bind pods whose names end in this.
+/// An admission policy refuses to bind pods whose names have this suffix.
 pub(crate) const REFUSED: &str = "-refused";
 
 /// How often each kind of fault is injected, in thousandths of calls or deliveries.
@@ -201,7 +201,7 @@ impl State {
         self.fingerprint = mix(self.fingerprint ^ fnv(bytes));
     }
 
-    /// Notes a call or a delivery: who, what and when.
+    /// Adds a call or a delivery to the digest: account, call and time.
     fn note_call(&mut self, request: &RequestInfo) {
         let moment = u64::try_from(self.since.elapsed().as_micros()).unwrap();
         self.note(&moment.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Incidents in which running pods lose their reservation pod. The tests judge by the physical GPUs: those that kubelets gave to pods, and
-//! those that containers were told to use.
+//! Incidents in which running pods lose their reservation pod. The tests check the physical GPUs: those that kubelets allocated to
+//! pods, and those in the environment of containers.
 
 use kai_embedded::kubelet::NodeTemplate;
 use kai_embedded::server::Selector;
@@ -22,7 +22,7 @@ async fn a_half(cluster: &Cluster) -> (String, String) {
     (gpus[0].clone(), reservation)
 }
 
-/// Whether the kubelet gave this GPU to the reservation pod.
+/// Whether the kubelet allocated this GPU to the reservation pod.
 fn is_held(cluster: &Cluster, reservation: &str, gpu: &str) -> bool {
     cluster.kubelets.gpus_of(RESERVATIONS, reservation) == [gpu]
 }

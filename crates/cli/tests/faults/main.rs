@@ -1,5 +1,5 @@
-//! Random runs of whole clusters in virtual time while everything around kai fails. A seed decides a run: its nodes, the actions of users,
-//! and which calls and watches fail. No invariant is broken at any moment. After the faults stop the cluster settles, no pod is lost, no
+//! Random runs of whole clusters in virtual time with injected faults. A seed determines a run: its nodes, the actions of users,
+//! and which calls and watches fail. No invariant is broken at any moment. After the faults the cluster becomes stable, no pod is lost, no
 //! object is left behind, and every pod that fits runs.
 //!
 //! `KAI_FAULT_SEEDS=1000` runs more seeds, `KAI_FAULT_FIRST` sets the first one, `KAI_FAULT_SEED=42` replays one and prints its log.

@@ -1,4 +1,4 @@
-//! Another scheduler, which does not know shared GPUs: it preempts a reservation pod like any pod with a GPU.
+//! Another scheduler without support for shared GPUs: it preempts a reservation pod like any pod with a GPU.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(crate) struct OtherScheduler {
 }
 
 impl OtherScheduler {
-    /// Deletes the reservation pod, waits until it is gone as schedulers do, and binds a pod of its own with one GPU to that node. Returns
+    /// Deletes the reservation pod, waits for its end as schedulers do, and binds a pod of its own with one GPU to that node. Returns
     /// the name of the new pod.
     pub(crate) async fn preempt(&mut self, cluster: &Cluster, victim: &str) -> Option<String> {
         let reservation = reservation(cluster, victim)?;
@@ -32,7 +32,7 @@ impl OtherScheduler {
                 tokio::time::sleep(GLANCE).await;
             }
         };
-        // A silent kubelet never confirms the end of a pod.
+        // A kubelet without heartbeat never confirms the end of a pod.
         tokio::time::timeout(PATIENCE, gone).await.ok()?;
         let name = format!("other-{}", self.placed.len());
         cluster.try_create(pod(&name, &node)).await.ok()?;

@@ -1,4 +1,4 @@
-//! The plan of a run, made from its seed: nodes, queues, steps, and how often calls fail.
+//! The plan of a run, derived from its seed: nodes, queues, steps, and the rates of faults.
 
 use kai_embedded::kubelet::NodeTemplate;
 use serde_json::Value;
@@ -61,7 +61,7 @@ pub(crate) enum Step {
     Revoke { process: u64, revoked: bool },
     /// A kubelet rejects this many of the next pods.
     Reject { node: usize, count: u32 },
-    /// The API server stops or resumes to answer the roles.
+    /// The API server stops or resumes answering the roles.
     Outage(bool),
     /// The API server forgets its history: all watches start over.
     Forget,

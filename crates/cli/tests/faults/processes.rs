@@ -1,4 +1,4 @@
-//! Kai's roles as processes: one for all roles, or one for each role with an account of its own. A process that ends is restarted, as a
+//! kai's roles as processes: one for all roles, or one for each role with its own account. A process that ends is restarted, as a
 //! kubelet does. The end of a process counts as a failure unless its token was revoked.
 
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::injector::{ACCOUNTS, FaultInjector};
 /// The pause before a process that ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
 
-/// How roles are spread over processes.
+/// The distribution of roles over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// `kai all`.
@@ -145,7 +145,7 @@ impl Processes {
         }
     }
 
-    /// Errors of processes that ended by themselves.
+    /// Errors of processes that ended unexpectedly.
     pub(crate) fn ended(&self) -> Vec<String> {
         self.ended.lock().unwrap().clone()
     }

@@ -1,10 +1,10 @@
-//! kai as a cluster runs it: pods from our image, with the accounts of `deploy/rbac.yaml` and no more of the host than docs/node-agent.md lists.
+//! kai in pods of its image, with the accounts of `deploy/rbac.yaml` and only the host paths that docs/node-agent.md lists.
 
 use serde_json::{Value, json};
 
 use crate::machine::{NAME, driver_flags};
 
-/// `kai all`. The API server reaches the webhooks at the pod's own address, since nothing forwards services here.
+/// `kai all`. The API server reaches the webhooks at the pod's address, because this cluster has no service proxy.
 pub(crate) fn all() -> Value {
     let flags = [
         "admission=--webhook-url=https://$(POD_IP):9443",
@@ -28,13 +28,13 @@ pub(crate) fn all() -> Value {
     )
 }
 
-/// The node agent, with the directories, user and rights that its page names.
+/// The node agent, with the directories, user and capabilities in docs/node-agent.md.
 pub(crate) fn agent(mode: &str) -> Value {
     let mut args = ["node-agent", "--mode", mode, "--host-root", "/host"]
         .map(str::to_owned)
         .to_vec();
     args.extend(driver_flags());
-    // Path on the host, path in the pod, and whether it is only read.
+    // Path on the host, path in the pod, and whether it is read-only.
     let directories = [
         (
             "/var/lib/kubelet/device-plugins",
@@ -74,7 +74,7 @@ fn ready_at(port: u16) -> Value {
     json!({ "httpGet": { "path": "/readyz", "port": port }, "periodSeconds": 1 })
 }
 
-/// A pod of kai's own namespace that has its account's name.
+/// A pod in kai's namespace with the name of its account.
 fn pod(account: &str, mut container: Value, volumes: Value) -> Value {
     container["name"] = "main".into();
     container["image"] = "localhost/kai:test".into();

@@ -1,5 +1,5 @@
-//! The programs of a node: containerd, the kubelet, `kai all` and the node agent, each of which can be killed and started again. What they
-//! need lies in the directory that `.ci/node` made.
+//! The programs of a node: containerd, the kubelet, `kai all` and the node agent, each of which can be killed and restarted. Their
+//! files are in the directory that `.ci/node` prepared.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -14,28 +14,28 @@ use crate::process::Process;
 
 /// The node's name.
 pub(crate) const NAME: &str = "kai-node";
-/// How many GPUs are made up.
+/// The number of fake GPUs.
 pub(crate) const GPUS: usize = 4;
-/// Only a bound on hanging. The machine may be busy, and the kubelet takes its time to try things again.
+/// A limit for hanging tests. The machine may be busy, and the kubelet retries slowly.
 const DEADLINE: Duration = Duration::from_secs(180);
-/// How often it is looked whether something has come true.
+/// The interval between two checks of a condition.
 const GLANCE: Duration = Duration::from_millis(200);
 
-/// Who writes down which GPU a reservation pod holds.
+/// The writer of the annotation of a reservation pod.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// The agent.
+    /// The node agent.
     Agent,
-    /// The pod: the agent serves the kubelet and knows no cluster.
+    /// The reservation pod itself: the agent serves the kubelet and has no access to the cluster.
     Pod,
 }
 
 pub(crate) struct Machine {
     pub(crate) directory: PathBuf,
     pub(crate) client: Client,
-    /// How the agent injects.
+    /// The mode of the agent.
     pub(crate) mode: String,
-    // In the order in which they have to end: the kubelet would start again what somebody else ends.
+    // In the order in which they have to end: a running kubelet would restart containers.
     agent: Option<Process>,
     kai: Option<Process>,
     kubelet: Option<Process>,
@@ -43,7 +43,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Everything started, or `None` where `.ci/node` did not prepare it.
+    /// Starts all programs. `None` if `.ci/node` did not prepare the machine.
     pub(crate) async fn start() -> Option<Machine> {
         let Some(directory) = std::env::var_os("KAI_NODE_DIR") else {
             eprintln!("skipped: KAI_NODE_DIR is not set; run .ci/node");
@@ -76,7 +76,7 @@ impl Machine {
         Some(machine)
     }
 
-    /// Kills it first, if it runs.
+    /// Starts containerd; kills it first if it runs.
     pub(crate) async fn start_containerd(&mut self) {
         self.containerd = None;
         let mut command = self.shell("exec containerd --config $KAI_NODE_DIR/containerd.toml");
@@ -88,7 +88,7 @@ impl Machine {
         .await;
     }
 
-    /// Kills it first, if it runs.
+    /// Starts the kubelet; kills it first if it runs.
     pub(crate) fn start_kubelet(&mut self) {
         self.kubelet = None;
         let mut command = self.shell(
@@ -108,7 +108,7 @@ impl Machine {
         self.agent = None;
     }
 
-    /// All roles of the cluster's side, with the account that the manifests give them.
+    /// Starts `kai all` with the account of the manifests.
     fn start_kai(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = self.kai("all", "kai-all");
@@ -116,7 +116,7 @@ impl Machine {
         let flags = [
             format!("admission=--webhook-addr={port}"),
             format!("admission=--webhook-url=https://127.0.0.1:{port}"),
-            // Nothing of NVIDIA's is on this node.
+            // This node has no software of NVIDIA.
             "admission=--gpu-fraction-runtime-class-name=".to_owned(),
             "binder=--resource-reservation-pod-image=localhost/kai:test".to_owned(),
         ];
@@ -124,7 +124,7 @@ impl Machine {
         self.kai = Some(Process::start(&self.directory, "kai-all", &mut command));
     }
 
-    /// Kills it first, if it runs.
+    /// Starts the agent; kills it first if it runs.
     pub(crate) fn start_agent(&mut self, duty: Duty) {
         self.agent = None;
         let mut command = self.kai("node-agent", "kai-node-agent");
@@ -146,7 +146,7 @@ impl Machine {
         self.agent = Some(Process::start(&self.directory, "node-agent", &mut command));
     }
 
-    /// Waits until the kubelet has accepted the agent that often, and offers what it has.
+    /// Waits until the kubelet has accepted the agent this many times, and the node offers its devices.
     pub(crate) async fn until_registered(&mut self, times: usize) {
         self.until("the agent is registered", async || {
             (self.registrations() >= times).then_some(())
@@ -155,7 +155,7 @@ impl Machine {
         self.until_offers(GPUS).await;
     }
 
-    /// Waits for the node's condition about its GPUs.
+    /// Waits for the node condition about GPUs.
     pub(crate) async fn until_healthy(&self, status: &str) {
         self.until(
             &format!("the node says that its GPUs are healthy: {status}"),
@@ -169,7 +169,7 @@ impl Machine {
         .await;
     }
 
-    /// How often the agent was accepted by the kubelet.
+    /// How often the kubelet has accepted the agent.
     pub(crate) fn registrations(&self) -> usize {
         let log = std::fs::read_to_string(self.directory.join("node-agent.log")).unwrap_or_default();
         log.lines()
@@ -184,7 +184,7 @@ impl Machine {
         self.client.patch(target, Part::Object, patch).await.unwrap();
     }
 
-    /// What the made-up GPUs do from now on, as fake-nvml's README has it.
+    /// Sets the state of the fake GPUs, in the format of fake-nvml's control file.
     pub(crate) fn control(&self, text: &str) {
         let (new, file) = (self.directory.join("control.new"), self.directory.join("control.yaml"));
         std::fs::write(&new, text).unwrap();
@@ -196,7 +196,7 @@ impl Machine {
         self.client.get_value(Target::of::<Node>("", NAME)).await.unwrap()
     }
 
-    /// Waits until the node is ready and offers so many of its GPUs.
+    /// Waits until the node is ready and this many GPUs are allocatable.
     pub(crate) async fn until_offers(&mut self, gpus: usize) {
         let what = format!("the node is ready with {gpus} healthy GPUs of {GPUS}");
         self.until(&what, async || {
@@ -212,7 +212,7 @@ impl Machine {
         self.check();
     }
 
-    /// Waits until `look` has an answer.
+    /// Waits until `look` returns a value.
     pub(crate) async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
         let found = async {
             loop {
@@ -228,7 +228,7 @@ impl Machine {
         }
     }
 
-    /// Fails the test if one of the programs has ended by itself.
+    /// Fails the test if one of the programs has ended.
     pub(crate) fn check(&mut self) {
         for process in self.processes_mut() {
             process.check();
@@ -253,7 +253,7 @@ impl Machine {
         command
     }
 
-    /// A shell that finds the containerd under test first.
+    /// A shell with the containerd under test first in PATH.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).env("PATH", set("KAI_NODE_PATH"));
@@ -261,14 +261,14 @@ impl Machine {
     }
 }
 
-/// The GPUs that are made up, and the library that shows them to containers.
+/// The configuration of the fake GPUs, and the library that shows them to containers.
 pub(crate) fn driver_flags() -> [String; 4] {
     let library = format!("{}/libnvidia-ml.so.1", set("KAI_NODE_DRIVER"));
     let driver = format!("fake:a100-40:{GPUS}");
     ["--driver".to_owned(), driver, "--fake-library".to_owned(), library]
 }
 
-/// What `.ci/node` says.
+/// A variable of the environment that `.ci/node` sets.
 fn set(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set; run .ci/node"))
 }

@@ -1,5 +1,5 @@
-//! A node for real: kubelet, containerd and the node agent with made-up GPUs on this machine, all of kai on a real API server, pods from our own
-//! image. `.ci/node` prepares it and runs this; elsewhere it is skipped.
+//! A real node: kubelet, containerd and the node agent with fake GPUs on this machine, all of kai on a real API server, pods of kai's
+//! image. `.ci/node` prepares it and runs this test; elsewhere it is skipped.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ mod scenes;
 
 use machine::Machine;
 
-/// One after the other on one node, as its life goes on.
+/// The scenes run one after the other on the same node.
 #[tokio::test]
 async fn a_node_for_real() {
     let Some(mut machine) = Machine::start().await else {

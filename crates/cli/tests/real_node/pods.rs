@@ -1,4 +1,4 @@
-//! Pods on the real node: made, awaited, read and ended. A workload looks with NVML at what it was given and says so.
+//! Pods on the real node: created, awaited, read and deleted. A workload lists its GPUs with NVML and prints them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,30 +10,30 @@ use serde_json::{Value, json};
 
 use crate::machine::Machine;
 
-/// What a workload's container runs: it lists what NVML shows, its device nodes and its environment.
+/// The command of a workload's container: it lists the GPUs that NVML shows, its device nodes and its environment.
 pub(crate) const LOOK: &str = "kai node-agent --dry-run --node-name inside; busybox ls /dev; busybox env; echo seen";
 
-/// Where the kubelet says who holds what.
+/// The socket of the kubelet's pod-resources API.
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
-/// What a container was given, from inside.
+/// The GPUs of a container, seen from inside.
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// UUIDs that NVML shows.
     pub(crate) gpus: BTreeSet<String>,
-    /// All that it said.
+    /// The whole output of the container.
     pub(crate) text: String,
 }
 
 impl Seen {
-    /// Once all of it was said.
+    /// Parses the output, once it is complete.
     pub(crate) fn in_output(text: String) -> Option<Seen> {
         let gpus = listed(&text);
         text.ends_with("seen\n").then_some(Seen { gpus, text })
     }
 }
 
-/// A workload of our scheduler without any GPU. It looks around and goes on.
+/// A workload of kai's scheduler without a GPU. It prints its view and keeps running.
 pub(crate) fn workload(name: &str) -> Value {
     let look = format!("{LOOK}; exec busybox sleep 1000000");
     json!({
@@ -50,28 +50,28 @@ pub(crate) fn workload(name: &str) -> Value {
     })
 }
 
-/// One that asks for whole GPUs.
+/// A workload with whole GPUs.
 pub(crate) fn whole(name: &str, gpus: u32) -> Value {
     let mut pod = workload(name);
     pod["spec"]["containers"][0]["resources"]["limits"][keys::RESOURCE_GPU] = gpus.to_string().into();
     pod
 }
 
-/// One that asks for part of a GPU.
+/// A workload with a fraction of a GPU.
 pub(crate) fn fraction(name: &str, part: &str) -> Value {
     let mut pod = workload(name);
     pod["metadata"]["annotations"][keys::GPU_FRACTION] = part.into();
     pod
 }
 
-/// One whose container ends again and again.
+/// A workload whose container ends again and again.
 pub(crate) fn ending(mut pod: Value) -> Value {
     pod["spec"]["containers"][0]["command"][3] = LOOK.into();
     pod
 }
 
 impl Machine {
-    /// Creates the pod; tried again until webhooks and service accounts are there.
+    /// Creates the pod; retries until webhooks and service accounts exist.
     pub(crate) async fn create(&self, pod: &Value) {
         self.create_in("default", pod).await;
     }
@@ -101,12 +101,12 @@ impl Machine {
             .unwrap_or_default()
     }
 
-    /// What a running workload said it sees.
+    /// The output of a running workload.
     pub(crate) async fn seen(&self, name: &str) -> Seen {
         self.seen_in(name, 0).await
     }
 
-    /// The same for another run of its container than the first.
+    /// The output of another run of its container than the first.
     pub(crate) async fn seen_in(&self, name: &str, run: u32) -> Seen {
         self.until(&format!("{name} runs and has looked around"), async || {
             let pod = self.pod("default", name).await?;
@@ -117,7 +117,7 @@ impl Machine {
         .await
     }
 
-    /// What a run of a pod's only container has printed.
+    /// The output of a run of a pod's only container.
     pub(crate) fn output(&self, pod: &Value, run: u32) -> Option<String> {
         let of = |part: &str| pod["metadata"][part].as_str();
         let container = pod["spec"]["containers"][0]["name"].as_str()?;
@@ -130,7 +130,7 @@ impl Machine {
         Some(plain(&std::fs::read_to_string(self.directory.join(log)).ok()?))
     }
 
-    /// The GPUs that the kubelet says a pod holds.
+    /// The GPUs that the kubelet allocated to a pod.
     pub(crate) async fn held(&self, namespace: &str, pod: &str) -> BTreeSet<String> {
         let holdings = podresources::list(Path::new(POD_RESOURCES)).await.unwrap();
         let own = holdings.into_iter().filter(|holding| {
@@ -148,7 +148,7 @@ impl Machine {
         self.client.list_values(&Pod::RESOURCE, &selection).await.unwrap()
     }
 
-    /// The only reservation pod, which holds the GPU that its annotation names, and that GPU.
+    /// The only reservation pod, whose annotation names the GPU that it holds, and that GPU.
     pub(crate) async fn reservation(&self) -> (Value, String) {
         let mut reservations = self.reservations().await;
         assert_eq!(reservations.len(), 1, "{reservations:#?}");
@@ -168,7 +168,7 @@ impl Machine {
         self.client.delete(target, &Deletion::default()).await.unwrap();
     }
 
-    /// Deletes the pods and waits until all of them, and reservations that nobody needs any more, are gone.
+    /// Deletes the pods and waits until they, and the reservation pods that no pod uses, are deleted.
     pub(crate) async fn delete(&mut self, names: &[&str], reservations: usize) {
         for name in names {
             let target = Target::of::<Pod>("default", name);
@@ -187,7 +187,7 @@ impl Machine {
     }
 }
 
-/// A container's log without time, stream and flag before each line.
+/// A container's log without time, stream and flag at the start of each line.
 pub(crate) fn plain(log: &str) -> String {
     let words = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
     words.map(|words| format!("{words}\n")).collect()

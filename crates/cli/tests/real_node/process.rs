@@ -1,5 +1,5 @@
-//! A program that runs beside the test, with its output in a file. Killed without warning when it is ended or dropped: what it served has
-//! to get over that.
+//! A process beside the test, with its output in a file. It is killed without warning when it is stopped or dropped: its clients have
+//! to recover.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it; its output is added to `<name>.log` in `directory`.
+    /// Starts the process; its output is appended to `<name>.log` in `directory`.
     pub(crate) fn start(directory: &Path, name: &str, command: &mut Command) -> Process {
         let log = directory.join(format!("{name}.log"));
         let file = OpenOptions::new().create(true).append(true).open(&log).unwrap();
@@ -24,14 +24,14 @@ impl Process {
         Process { log, child }
     }
 
-    /// Fails the test if it has ended.
+    /// Fails the test if the process has ended.
     pub(crate) fn check(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
             panic!("{} ended with {status}:\n{}", self.log.display(), self.last_words());
         }
     }
 
-    /// The end of its output.
+    /// The end of the output.
     pub(crate) fn last_words(&self) -> String {
         const LINES: usize = 30;
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is shown on the real node.
+//! The tests on the real node.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::install;
 use crate::machine::{Duty, GPUS, Machine};
 use crate::pods::{LOOK, Seen, ending, fraction, plain, whole, workload};
 
-/// Labels that NVIDIA's feature discovery gives a node that has no agent of ours.
+/// Labels that NVIDIA's feature discovery sets on a node without kai's agent.
 const DISCOVERED: [(&str, &str); 2] = [(keys::NODE_GPU_COUNT, "4"), (keys::NODE_GPU_MEMORY, "40960")];
 
 fn scene(words: &str) {
@@ -83,7 +83,7 @@ pub(crate) async fn two_pods_share_a_gpu(machine: &mut Machine) {
         let expected = if machine.mode == "cdi" {
             BTreeSet::from([gpu.clone()])
         } else {
-            // Nothing can be added to a container there without NVIDIA's runtime: it is told, and no more.
+            // Without CDI and NVIDIA's runtime the container gets the UUID in its environment, but no devices.
             assert!(seen.text.contains(&gpu), "{name}:\n{}", seen.text);
             BTreeSet::new()
         };
@@ -145,7 +145,7 @@ pub(crate) async fn a_gpu_fails_and_returns(machine: &mut Machine) {
     machine.until_offers(GPUS - 1).await;
     machine.until_healthy("False").await;
     machine.create(&whole("others", 2)).await;
-    // Two, since the pod on the failed one counts as well.
+    // Two, because the pod on the failed GPU counts as well.
     assert!(machine.seen("others").await.gpus.is_disjoint(&kept));
     assert_eq!(running(machine).await["kept"], before["kept"]);
     machine.control("");
@@ -156,7 +156,7 @@ pub(crate) async fn a_gpu_fails_and_returns(machine: &mut Machine) {
 
 pub(crate) async fn a_lost_reservation_gets_the_same_gpu_again(machine: &mut Machine) {
     scene("a reservation that is deleted under running pods gets the same GPU again, though others are free");
-    // The first GPU is taken when the reservation is made, and free when it is made anew.
+    // Another pod holds the first GPU when the reservation pod is created, and releases it before the reservation pod is created again.
     machine.create(&whole("first", 1)).await;
     machine.seen("first").await;
     machine.create(&fraction("shared", "0.5")).await;
@@ -180,12 +180,12 @@ pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &m
     scene("a container that starts again gets its GPU again, also from an agent that was started anew");
     machine.create(&ending(fraction("half", "0.5"))).await;
     machine.create(&ending(whole("one", 1))).await;
-    // At the same time: the kubelet deletes the log of a first run soon after the second one.
+    // Concurrently: the kubelet deletes the log of the first run soon after the second one.
     let (half, one) = tokio::join!(machine.seen("half"), machine.seen("one"));
     let registered = machine.registrations();
     machine.start_agent(Duty::Agent);
     machine.until_registered(registered + 1).await;
-    // The kubelet waits ten seconds before the second run, and more before the next.
+    // The kubelet waits ten seconds before the second run, and longer before the next.
     let (half_again, one_again) = tokio::join!(machine.seen_in("half", 2), machine.seen_in("one", 2));
     assert_eq!((half.gpus, one.gpus), (half_again.gpus, one_again.gpus));
     machine.delete(&["half", "one"], 0).await;
@@ -193,7 +193,7 @@ pub(crate) async fn a_container_that_starts_again_gets_its_gpu_again(machine: &m
 
 pub(crate) async fn kai_itself_runs_in_pods(machine: &mut Machine) {
     scene("kai and its agent run as pods of our image, with the rights and directories that the documentation names");
-    // While the other one still answers the API server's questions about pods.
+    // While the processes still serve the webhooks for pods.
     for pod in [install::all(), install::agent(&machine.mode)] {
         machine.create_in(keys::SYSTEM_NAMESPACE, &pod).await;
     }
@@ -223,7 +223,7 @@ pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
         return;
     }
     scene("the annotation alone brings a GPU into a container, for runtimes that do not know the CRI's field");
-    // It would end a container that it does not know.
+    // The kubelet would kill a container that it did not create.
     machine.stop_kubelet();
     let spec = std::fs::read_to_string("/var/run/cdi/kai.scheduler-gpu.json").unwrap();
     let spec: Value = serde_json::from_str(&spec).unwrap();
@@ -242,7 +242,7 @@ pub(crate) async fn an_annotation_is_enough_for_cdi(machine: &mut Machine) {
     assert_eq!(seen.gpus, BTreeSet::from([gpu.to_owned()]), "{}", seen.text);
 }
 
-/// The container of each pod that goes on running, and how often it was started again, once the kubelet has said so.
+/// The container of each running pod, and its restart count, once the kubelet has reported them.
 async fn running(machine: &Machine) -> Value {
     let mut found = json!({});
     for name in ["kept", "shared"] {

@@ -1,10 +1,10 @@
-//! Starts the program the way every test here does. Each test program uses its own part of it.
+//! Starts the program for all tests of this crate. Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Kai in a folder of this crate, with nothing of the user's in its environment: no kubeconfig, no colours, no log filter.
+/// The command `kai` in a folder of this crate, without the user's environment: no kubeconfig, no colours, no log filter.
 pub(crate) fn command(folder: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kai"));
     command
@@ -15,7 +15,7 @@ pub(crate) fn command(folder: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs kai in the folder and shows everything that came out.
+/// Runs kai in the folder and returns its whole output.
 pub(crate) fn kai_in(folder: &str, arguments: &[&str]) -> String {
     let output = command(folder, arguments).output().expect("kai starts");
     let stdout = String::from_utf8(output.stdout).expect("text");

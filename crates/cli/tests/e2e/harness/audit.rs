@@ -1,14 +1,14 @@
-//! What was written, as the API server saw it: its audit log.
+//! The audit log of the API server: the calls that it received.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// How the names of our roles' accounts begin.
+/// The prefix of the service accounts of kai's roles.
 const ACCOUNTS: &str = "system:serviceaccount:kai-scheduler:";
 
-/// The log from some moment on.
+/// The audit log from a position on.
 pub(crate) struct Audit {
     path: PathBuf,
     from_byte: u64,
@@ -17,20 +17,20 @@ pub(crate) struct Audit {
 /// A write that the server carried out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Write {
-    /// When it was done, as text that sorts by time.
+    /// The time of completion, as text that sorts by time.
     pub(crate) done: String,
-    /// Who wrote.
+    /// The user.
     pub(crate) user: String,
-    /// From where.
+    /// The address of the client.
     pub(crate) source: String,
-    /// What: resource and subresource.
+    /// The resource and subresource.
     pub(crate) resource: String,
     /// Namespace and name.
     pub(crate) object: String,
 }
 
 impl Audit {
-    /// What is written from now on.
+    /// The log from now on.
     pub(crate) fn from_now() -> Audit {
         let path = std::env::var_os("KAI_E2E_AUDIT").expect("KAI_E2E_AUDIT says where the audit log is");
         let path = PathBuf::from(path);
@@ -38,26 +38,26 @@ impl Audit {
         Audit { path, from_byte }
     }
 
-    /// All writes by roles of kai that the server carried out, in order of time.
+    /// All writes of kai's roles that the server carried out, in order of time.
     pub(crate) fn writes(&self) -> Vec<Write> {
         let mut writes: Vec<Write> = self.calls().iter().filter_map(write).collect();
         writes.sort();
         writes
     }
 
-    /// All that roles of kai asked of the server, as far as it is done.
+    /// All completed calls of kai's roles.
     pub(crate) fn calls(&self) -> Vec<Value> {
         let mut log = std::fs::File::open(&self.path).unwrap();
         log.seek(SeekFrom::Start(self.from_byte)).unwrap();
         let mut text = String::new();
         log.read_to_string(&mut text).unwrap();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let ours = text.lines().filter(|line| line.contains(ACCOUNTS));
         ours.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 }
 
-/// Who made a request: whom it was made as.
+/// The user of a request; with impersonation, the impersonated user.
 pub(crate) fn user(event: &Value) -> &str {
     let as_whom = &event["impersonatedUser"]["username"];
     as_whom
@@ -71,7 +71,7 @@ fn write(event: &Value) -> Option<Write> {
     let changes = ["create", "update", "patch", "delete"].contains(&event["verb"].as_str()?);
     let code = event["responseStatus"]["code"].as_u64()?;
     let reference = &event["objectRef"];
-    // A review is a question.
+    // A review writes nothing.
     let resource = text(&reference["resource"]);
     if !changes || !(200..300).contains(&code) || resource.ends_with("reviews") {
         return None;

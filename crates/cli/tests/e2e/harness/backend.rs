@@ -1,4 +1,4 @@
-//! Where scenarios run. The embedded API server, in virtual time, is the usual one; a real one is chosen with `KAI_E2E_BACKEND=kube`.
+//! The back end of scenarios: the embedded API server, in virtual time, or with `KAI_E2E_BACKEND=kube` a real API server.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::kube::Kube;
 
-/// When virtual time begins.
+/// The start of virtual time.
 const START: &str = "2026-01-01T00:00:00Z";
 
-/// A back end, before its runtime runs.
+/// A back end, before its runtime starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Choice {
-    /// An API server within the test.
+    /// An API server in the process of the test.
     Embedded,
-    /// A real one.
+    /// A real API server.
     Kube,
 }
 
@@ -40,7 +40,7 @@ impl Choice {
                 .build()
                 .unwrap(),
             Choice::Kube => {
-                // What the roles complain about tells more than a pod that does not run. Several scenarios, one log.
+                // The warnings of roles say more than a pod that does not run. Several scenarios share one log.
                 let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
                 let _ = log.with_writer(std::io::stderr).try_init();
                 Builder::new_multi_thread().enable_all().build().unwrap()
@@ -48,7 +48,7 @@ impl Choice {
         }
     }
 
-    /// Starts it. Within its runtime.
+    /// Starts the back end. Call it within its runtime.
     pub(crate) async fn start(self) -> Backend {
         match self {
             Choice::Kube => Backend::Kube(Box::new(Kube::start().await)),
@@ -71,19 +71,19 @@ impl Choice {
 /// A running back end.
 #[derive(Clone)]
 pub(crate) enum Backend {
-    /// An API server within the test.
+    /// An API server in the process of the test.
     Embedded {
         /// The server.
         server: Server,
         /// Virtual time.
         clock: Clock,
     },
-    /// A real one.
+    /// A real API server.
     Kube(Box<Kube>),
 }
 
 impl Backend {
-    /// The API for a user who may do everything.
+    /// The API for a user with all rights.
     pub(crate) fn client(&self) -> Client {
         match self {
             Backend::Embedded { server, .. } => Client::in_process(server.service()),
@@ -99,8 +99,8 @@ impl Backend {
         }
     }
 
-    /// The API for a user who has the rights that were given to that name. The embedded server has no permissions, but its policies
-    /// and webhooks are told who it is.
+    /// The API for a user with the rights of that name. The embedded server has no RBAC, but its policies
+    /// and webhooks receive the user's name.
     pub(crate) async fn client_of(&self, user: &str) -> Client {
         match self {
             Backend::Embedded { server, .. } => Client::in_process(server.service_as(user)),
@@ -108,7 +108,7 @@ impl Backend {
         }
     }
 
-    /// The API for an account with the token that a kubelet mounts into this pod: it names the pod and its node.
+    /// The API for a service account with the token that a kubelet mounts into this pod: the token names the pod and its node.
     pub(crate) async fn client_in_pod(&self, account: &str, pod: &kai_api::Pod) -> Client {
         match self {
             Backend::Embedded { server, .. } => {
@@ -128,7 +128,7 @@ impl Backend {
         }
     }
 
-    /// The API for an account that RBAC sets no limits: what stops it is a policy.
+    /// The API for a service account with all rights in RBAC: only policies restrict it.
     pub(crate) async fn client_beyond_rbac(&self, account: &str) -> Client {
         match self {
             Backend::Embedded { server, .. } => Client::in_process(server.service_as(account)),
@@ -136,7 +136,7 @@ impl Backend {
         }
     }
 
-    /// The real API server, if it is one.
+    /// The real API server, or `None` on the embedded one.
     pub(crate) fn kube(&self) -> Option<&Kube> {
         match self {
             Backend::Embedded { .. } => None,
@@ -151,7 +151,7 @@ impl Backend {
         }
     }
 
-    /// Whether nobody else turns workloads into pods.
+    /// Whether no other controller creates the pods of workloads.
     pub(crate) fn lacks_controller_manager(&self) -> bool {
         match self {
             Backend::Embedded { .. } => true,
@@ -159,11 +159,11 @@ impl Backend {
         }
     }
 
-    /// A cluster in which nothing changed for so long has settled.
+    /// A cluster without changes for this time is in a stable state.
     pub(crate) fn quiet(&self) -> Duration {
         match self {
             Backend::Embedded { .. } => Duration::from_secs(5),
-            // These seconds pass for real.
+            // Real time.
             Backend::Kube(_) => Duration::from_secs(2),
         }
     }
@@ -176,7 +176,7 @@ impl Backend {
         }
     }
 
-    /// Runs another replica of all roles that have a leader, until dropped. `None` where roles run without an election.
+    /// Runs another replica of all roles that have a leader, until dropped. `None` if roles run without leader election.
     pub(crate) fn standby(&self) -> Option<impl Future<Output = anyhow::Error> + Send + 'static> {
         match self {
             Backend::Embedded { .. } => None,
@@ -187,7 +187,7 @@ impl Backend {
         }
     }
 
-    /// The embedded API server, if it is one.
+    /// The embedded API server, or `None` on a real one.
     pub(crate) fn server(&self) -> Option<&Server> {
         match self {
             Backend::Embedded { server, .. } => Some(server),

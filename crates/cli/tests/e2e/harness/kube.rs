@@ -1,5 +1,5 @@
-//! A real API server as the place where scenarios run: kai is installed there as its manifests say, each role has its own account and
-//! nothing else, webhooks are called over TLS. Starting and stopping the server is `.ci/kube`'s matter.
+//! A real API server as back end: kai is installed with its manifests, each role has its own service account with only its
+//! permissions, and webhooks are called over TLS. `.ci/kube` starts and stops the server.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,31 +15,31 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
-/// Who the simulated nodes are: an account that is trusted with the scheduler's keys, but none of those that have rights by our manifests
-/// and limits by our policies. What kubelets may do they have as administrators.
+/// The account of the simulated nodes. Policies trust it with the scheduler's keys, but it is none of the accounts of the manifests, which
+/// policies restrict. It has the permissions of kubelets because it is an administrator.
 const NODES: &str = "system:serviceaccount:kai-scheduler:simulated-nodes";
 const ADMINISTRATORS: &str = "system:masters";
-/// What the field manager of the installation is called.
+/// The field manager of the installation.
 const MANAGER: &str = "kai-e2e";
-/// How long the remains of a scenario may take to go.
+/// The time in which the objects of a scenario must be deleted.
 const CLEAN_MAX: Duration = Duration::from_secs(60);
-/// How often it is looked whether they have.
+/// The interval between two checks of that.
 const GLANCE: Duration = Duration::from_millis(100);
 
 const RBAC: &str = include_str!("../../../../../deploy/rbac.yaml");
 
-/// Shorter than usual, since these seconds pass for real.
+/// Shorter than usual, because this is real time.
 const TIMES: LeaseTimes = LeaseTimes {
     lease: Duration::from_secs(3),
     renew: Duration::from_secs(2),
     retry: Duration::from_millis(500),
 };
-/// How many replicas there were; each has a name of its own.
+/// The number of replicas so far; each has its own name.
 static REPLICAS: AtomicU64 = AtomicU64::new(0);
-/// Once for all scenarios of a process.
+/// Initialised once for all scenarios of a process.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
 
-/// Which server, and how to get in.
+/// The server and the credentials for it.
 #[derive(Clone)]
 pub(crate) struct Kube {
     pub(super) access: ClientConfig,
@@ -48,7 +48,7 @@ pub(crate) struct Kube {
 }
 
 impl Kube {
-    /// Installs kai, and takes away what other scenarios left.
+    /// Installs kai, and deletes the objects of earlier scenarios.
     pub(crate) async fn start() -> Kube {
         let path = std::env::var_os("KAI_E2E_KUBECONFIG").expect("KAI_E2E_KUBECONFIG says where the API server is");
         let access = ClientConfig::Kubeconfig(path.into());
@@ -63,7 +63,7 @@ impl Kube {
     async fn install(&self) {
         let namespaces = ["kai-scheduler", keys::RESERVATION]
             .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
-        // The GPU operator makes it; pods that share GPUs name it.
+        // The GPU operator creates this class; pods that share GPUs name it.
         let runtime_class = json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": keys::RUNTIME_CLASS }, "handler": "nvidia",
         });
@@ -82,7 +82,7 @@ impl Kube {
             kai_api::BindRequest::RESOURCE,
             kai_api::Topology::RESOURCE,
         ] {
-            // A definition is served a moment after it was accepted.
+            // The server serves a custom resource a moment after it accepted the definition.
             let served = async {
                 while self.client.list_values(&resource, &Selection::default()).await.is_err() {
                     tokio::time::sleep(GLANCE).await;
@@ -111,7 +111,7 @@ impl Kube {
         applied.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
     }
 
-    /// Deletes all that scenarios make, in an order in which nobody makes it again.
+    /// Deletes all objects of scenarios, in an order in which no controller creates them again.
     async fn clean(&self) {
         kai_controllers::admission::uninstall(&self.client).await.unwrap();
         let apps =
@@ -149,7 +149,7 @@ impl Kube {
         cleaned.expect("the remains of the scenario before go");
     }
 
-    /// Deletes all of a kind that are neither the server's own nor kai's definitions. Answers how many there were.
+    /// Deletes all objects of a kind except those of the server and kai's definitions. Returns their number.
     async fn delete_all(&self, resource: &Resource) -> usize {
         let found = self
             .client
@@ -175,13 +175,13 @@ impl Kube {
                 grace_seconds: Some(0),
                 ..Deletion::default()
             };
-            // The last word is the next look.
+            // The next list shows whether the deletion worked.
             let _ = self.client.delete(target, &now).await;
         }
         count
     }
 
-    /// Runs each role as its own account, with watches of its own, until one fails for good.
+    /// Runs each role with its own account and its own watches, until one fails.
     pub(crate) async fn run_roles(&self, mut settings: RoleSettings) -> anyhow::Error {
         let webhooks = settings.admission.take();
         let mut roles = self.elected(settings, TIMES).await;
@@ -203,7 +203,7 @@ impl Kube {
         first_end(self.elected(RoleSettings::every_role().unwrap(), TIMES).await).await
     }
 
-    /// The kubeconfig that says where the server is, for programs.
+    /// The kubeconfig with the address of the server, for programs.
     pub(crate) fn kubeconfig(&self) -> &std::path::Path {
         match &self.access {
             ClientConfig::Kubeconfig(path) => path,
@@ -211,7 +211,7 @@ impl Kube {
         }
     }
 
-    /// The kubeconfig with another way in: `change` is made to its user.
+    /// The kubeconfig with other credentials: `change` is applied to its user.
     pub(crate) fn kubeconfig_with(&self, change: &Value) -> tempfile::NamedTempFile {
         let text = std::fs::read_to_string(self.kubeconfig()).unwrap();
         let mut config: Value = serde_saphyr::from_str(&text).unwrap();
@@ -221,12 +221,12 @@ impl Kube {
             }
         }
         let file = tempfile::NamedTempFile::new().unwrap();
-        // JSON is YAML.
+        // JSON is valid YAML.
         std::fs::write(file.path(), config.to_string()).unwrap();
         file
     }
 
-    /// A client with a token as a kubelet asks for it: bound to a pod.
+    /// A client with a token that is bound to a pod, as a kubelet requests it.
     pub(crate) async fn client_in_pod(&self, account: &str, pod: &kai_api::Pod) -> Client {
         let uid = pod.metadata.uid.as_deref().unwrap();
         let bound = [
@@ -237,7 +237,7 @@ impl Kube {
         self.client_with_token(account, &bound).await
     }
 
-    /// A client with a token of this account, made by `kubectl create token` with these flags.
+    /// A client with a token of this account, created by `kubectl create token` with these flags.
     pub(crate) async fn client_with_token(&self, account: &str, flags: &[&str]) -> Client {
         let account = account.strip_prefix("system:serviceaccount:").unwrap();
         let (namespace, name) = account.split_once(':').unwrap();
@@ -256,7 +256,7 @@ impl Kube {
         Client::connect(&access).await.unwrap()
     }
 
-    /// A client of this account that is an administrator as well.
+    /// A client of this account with the rights of an administrator.
     pub(crate) async fn client_beyond_rbac(&self, account: &str) -> Client {
         Client::as_user(&self.access, account, &[ADMINISTRATORS]).await.unwrap()
     }
@@ -266,7 +266,7 @@ impl Kube {
         Client::as_user(&self.access, user, &[]).await.unwrap()
     }
 
-    /// The roles of which one replica at a time does the work.
+    /// The roles that elect a leader.
     pub(super) async fn elected(&self, settings: RoleSettings, times: LeaseTimes) -> JoinSet<anyhow::Result<()>> {
         let RoleSettings {
             scheduler,
@@ -299,7 +299,7 @@ impl Kube {
             roles.spawn(async move {
                 loop {
                     let lead = |leadership| roles::run(context.guarded(&leadership), settings.clone());
-                    // A role that loses its lease ends, and is started anew.
+                    // A role that loses its lease ends, and is restarted.
                     if let Some(ended) = context.client.while_leading(candidate.clone(), lead).await {
                         return ended.map(|never| match never {});
                     }
@@ -314,7 +314,7 @@ impl Kube {
         Context::new(self.client_of(&account).await, Clock::System)
     }
 
-    /// Waits until the server asks our webhooks and heeds our policies: it takes up what is registered after a moment.
+    /// Waits until the server calls kai's webhooks and applies its policies: both take effect a moment after their registration.
     pub(crate) async fn until_guarded(&self) {
         let probe = |label: Option<&str>, fraction: &str| {
             let mut pod = super::manifest::PodManifest::new("probe").annotation(keys::GPU_FRACTION, fraction);
@@ -358,7 +358,7 @@ impl Kube {
     }
 }
 
-/// The first role that ends, and why.
+/// The first role that ends, and its error.
 pub(super) async fn first_end(mut roles: JoinSet<anyhow::Result<()>>) -> anyhow::Error {
     match roles.join_next().await {
         Some(Ok(Err(error))) => error,

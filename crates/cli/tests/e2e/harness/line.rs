@@ -1,5 +1,5 @@
-//! A line to a server that can be cut and mended: TCP, carried through this process. Also a balancer, when there are several servers.
-//! Connections to the server come from an address of the caller's choice, so that the server can tell lines apart.
+//! A TCP proxy in this process whose connections can be interrupted and restored. With several servers it is also a load balancer.
+//! Its connections to the server come from a given source address, so that the server can distinguish proxies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What becomes of what is sent.
+/// How the proxy treats data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It arrives.
+    /// It forwards data.
     Whole,
-    /// Nothing arrives, and nobody is told.
+    /// It forwards no data and closes no connection.
     Silent,
-    /// Connections break, and new ones, too.
+    /// It closes all connections, and new ones too.
     Torn,
 }
 
-/// A line. It is gone when this is dropped.
+/// A proxy. It ends when dropped.
 pub(crate) struct Line {
-    /// Where it begins.
+    /// The address that the proxy listens on.
     pub(crate) address: SocketAddr,
     state: watch::Sender<(State, u64)>,
     _carrying: JoinSet<()>,
 }
 
 impl Line {
-    /// A line that is seen to come from `source`, to one server after the other of those that answer.
+    /// A proxy with the source address `source`, which distributes connections over the servers that answer.
     pub(crate) async fn new(source: IpAddr, servers: &[SocketAddr]) -> Line {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -51,22 +51,22 @@ impl Line {
         }
     }
 
-    /// From now on nothing arrives on either side, and nobody is told.
+    /// Stops forwarding in both directions, without closing connections.
     pub(crate) fn cut(&self) {
         self.state.send_modify(|(state, _)| *state = State::Silent);
     }
 
-    /// What was sent meanwhile arrives after all.
+    /// Resumes forwarding; data sent meanwhile arrives.
     pub(crate) fn release(&self) {
         self.state.send_modify(|(state, _)| *state = State::Whole);
     }
 
-    /// From now on connections break.
+    /// Closes all connections from now on.
     pub(crate) fn tear(&self) {
         self.state.send_modify(|(state, _)| *state = State::Torn);
     }
 
-    /// New connections work. The old ones are gone, with what was under way: that is what a network does that was away for long.
+    /// Accepts new connections. The old ones are closed and their data is lost, as after a long network failure.
     pub(crate) fn mend(&self) {
         self.state.send_modify(|(state, cuts)| {
             *state = State::Whole;
@@ -92,7 +92,7 @@ async fn connect(
         }
     };
     let carried = async {
-        // A connection made while the line is cut is one of those that are gone afterwards.
+        // Connections that were accepted during the interruption are closed too.
         let _ = seen.wait_for(|(state, _)| *state == State::Whole).await;
         for at in 0..servers.len() {
             let Ok(far) = dial(source, servers[(turn + at) % servers.len()]).await else {

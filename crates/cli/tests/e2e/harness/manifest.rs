@@ -3,7 +3,7 @@
 use kai_api::keys;
 use serde_json::{Value, json};
 
-/// A pod of our scheduler in namespace `default`.
+/// A pod of kai's scheduler in namespace `default`.
 #[derive(Clone, Debug)]
 pub(crate) struct PodManifest(Value);
 
@@ -24,24 +24,24 @@ impl PodManifest {
         self.label(keys::QUEUE, queue)
     }
 
-    /// Part of a GPU.
+    /// Requests a fraction of a GPU.
     pub(crate) fn fraction(self, fraction: &str) -> PodManifest {
         self.annotation(keys::GPU_FRACTION, fraction)
     }
 
-    /// Memory of a GPU.
+    /// Requests memory of a GPU.
     pub(crate) fn gpu_memory_mib(self, mib: &str) -> PodManifest {
         self.annotation(keys::GPU_MEMORY, mib)
     }
 
-    /// Whole GPUs, or MIG slices.
+    /// Requests whole GPUs, or MIG slices.
     pub(crate) fn devices(mut self, resource: &str, count: u32) -> PodManifest {
         self.0["spec"]["containers"][0]["resources"]["limits"][resource] = count.to_string().into();
         self.0["spec"]["containers"][0]["resources"]["requests"][resource] = count.to_string().into();
         self
     }
 
-    /// Whole GPUs.
+    /// Requests whole GPUs.
     pub(crate) fn gpus(self, count: u32) -> PodManifest {
         self.devices("nvidia.com/gpu", count)
     }
@@ -50,7 +50,7 @@ impl PodManifest {
         self.label(keys::PRIORITY_CLASS_NAME, class)
     }
 
-    /// Member of a pod group that exists already.
+    /// Makes the pod a member of an existing pod group.
     pub(crate) fn member_of(self, group: &str) -> PodManifest {
         self.annotation(keys::POD_GROUP_NAME, group)
     }
@@ -78,7 +78,7 @@ impl PodManifest {
         self
     }
 
-    /// Only on this node.
+    /// Restricts the pod to this node.
     pub(crate) fn on_node(mut self, name: &str) -> PodManifest {
         self.0["spec"]["nodeSelector"] = json!({ "kubernetes.io/hostname": name });
         self
@@ -93,13 +93,13 @@ impl PodManifest {
         self.0
     }
 
-    /// The part of it that goes into a workload's template.
+    /// The pod template of a workload.
     pub(crate) fn template(self) -> Value {
         json!({ "metadata": { "labels": self.0["metadata"]["labels"], "annotations": self.0["metadata"]["annotations"] }, "spec": self.0["spec"] })
     }
 }
 
-/// A queue with a quota and a limit of GPUs (-1 = none), and no bounds on the rest.
+/// A queue with a quota and a limit of GPUs (-1 = none), without limits of other resources.
 pub(crate) fn queue(name: &str, parent: Option<&str>, quota: f64, limit: f64) -> Value {
     let unlimited = json!({ "quota": -1, "limit": -1, "overQuotaWeight": 1 });
     let mut queue = json!({

@@ -1,5 +1,5 @@
-//! A whole cluster for one scenario: an API server, simulated nodes, all of kai's roles, and somebody who checks the laws of the system
-//! after every change. Which API server it is, is the back end's matter; scenarios do not know.
+//! A whole cluster for one scenario: an API server, simulated nodes, all of kai's roles, and a task that checks the invariants
+//! after every change. Scenarios do not depend on the kind of API server, which the back end selects.
 
 pub(crate) mod audit;
 mod backend;
@@ -27,17 +27,17 @@ pub(crate) use backend::Choice;
 pub(crate) use kube::Kube;
 pub(crate) use user::User;
 
-/// How long a scenario waits for something that should happen. Virtual time on the embedded cluster.
+/// The time limit for an expected state. Virtual time on the embedded cluster.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often conditions are looked at.
+/// The interval between two checks of a condition.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Runs a scenario on a cluster with these nodes. Afterwards the cluster has to settle, and all laws have to hold.
+/// Runs a scenario on a cluster with these nodes. Afterwards the cluster must become stable, and all invariants must hold.
 pub(crate) fn scenario(nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
     scenario_with(RoleSettings::every_role().unwrap(), nodes, story);
 }
 
-/// The same, with roles that are set up differently.
+/// Runs a scenario with other settings of the roles.
 pub(crate) fn scenario_with(settings: RoleSettings, nodes: &[NodeTemplate], story: impl AsyncFnOnce(&Cluster)) {
     let choice = Choice::of_environment();
     choice.runtime().block_on(async {
@@ -56,7 +56,7 @@ fn sentences(of: &[impl ToString]) -> String {
 
 /// The cluster of a scenario.
 pub(crate) struct Cluster {
-    /// A user who may do everything.
+    /// A user with all rights.
     pub(crate) client: Client,
     /// The simulated nodes.
     pub(crate) kubelets: Kubelets,
@@ -65,14 +65,14 @@ pub(crate) struct Cluster {
     backend: Backend,
     settings: RoleSettings,
     roles: std::sync::Mutex<JoinSet<()>>,
-    /// Why roles ended that nobody had ended.
+    /// Errors of roles that ended unexpectedly.
     ended: Arc<std::sync::Mutex<Vec<String>>>,
     standby: std::sync::Mutex<JoinSet<()>>,
     _world: JoinSet<()>,
 }
 
 impl Cluster {
-    /// A cluster with these nodes and all roles. Within the back end's runtime.
+    /// A cluster with these nodes and all roles. Call it within the back end's runtime.
     pub(crate) async fn start(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         Cluster::start_with(RoleSettings::every_role().unwrap(), backend, nodes).await
     }
@@ -90,7 +90,7 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster with these nodes that kai does not run on yet. Within the back end's runtime.
+    /// A cluster with these nodes, without kai. Call it within the back end's runtime.
     pub(crate) async fn without_roles(backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         Cluster::prepare(RoleSettings::every_role().unwrap(), backend, nodes).await
     }
@@ -124,13 +124,13 @@ impl Cluster {
         }
     }
 
-    /// Waits until the roles have made what everybody needs.
+    /// Waits until the roles have created the objects that every scenario needs.
     pub(crate) async fn until_installed(&self) {
         self.until_queues().await;
         self.until_guarded().await;
     }
 
-    /// Waits until the queues are there that every installation has.
+    /// Waits until the default queues exist.
     pub(crate) async fn until_queues(&self) {
         self.until("default queues", |cluster| {
             cluster.context.informers.queues().len() >= 2
@@ -148,12 +148,12 @@ impl Cluster {
         User(self.backend.client_of(name).await)
     }
 
-    /// An account with the token that a kubelet mounts into this pod.
+    /// A service account with the token that a kubelet mounts into this pod.
     pub(crate) async fn account_in_pod(&self, account: &str, pod: &kai_api::Pod) -> User {
         User(self.backend.client_in_pod(account, pod).await)
     }
 
-    /// An account with a token that was made for no pod.
+    /// A service account with a token that is not bound to a pod.
     pub(crate) async fn account_unbound(&self, account: &str) -> User {
         User(match self.backend.kube() {
             Some(kube) => kube.client_with_token(account, &[]).await,
@@ -161,22 +161,22 @@ impl Cluster {
         })
     }
 
-    /// An account that RBAC sets no limits.
+    /// A service account with all rights in RBAC.
     pub(crate) async fn account_beyond_rbac(&self, account: &str) -> User {
         User(self.backend.client_beyond_rbac(account).await)
     }
 
-    /// A user who may do everything.
+    /// A user with all rights.
     pub(crate) fn admin(&self) -> User {
         User(self.client.clone())
     }
 
-    /// The real API server, if it is one.
+    /// The real API server, or `None` on the embedded one.
     pub(crate) fn kube(&self) -> Option<&Kube> {
         self.backend.kube()
     }
 
-    /// Starts all roles in one process, with watches of their own.
+    /// Starts all roles in one process, with their own watches.
     pub(crate) fn start_roles(&self) {
         let (backend, ended, settings) = (self.backend.clone(), Arc::clone(&self.ended), self.settings.clone());
         self.roles.lock().unwrap().spawn(async move {
@@ -185,8 +185,8 @@ impl Cluster {
         });
     }
 
-    /// Starts another replica of the roles that have a leader, which [`Cluster::kill_roles`] leaves alive. Where roles run without an
-    /// election there is none, and the answer is false.
+    /// Starts another replica of the roles that have a leader, which [`Cluster::kill_roles`] does not kill. Returns false if roles run
+    /// without leader election; then there is no other replica.
     pub(crate) fn start_standby(&self) -> bool {
         let Some(standby) = self.backend.standby() else {
             return false;
@@ -204,12 +204,12 @@ impl Cluster {
         roles.shutdown().await;
     }
 
-    /// Why roles ended that nobody had ended.
+    /// Errors of roles that ended unexpectedly.
     pub(crate) fn ended(&self) -> Vec<String> {
         self.ended.lock().unwrap().clone()
     }
 
-    /// Laws that were or are broken, in a cluster that has settled.
+    /// Broken invariants, in a stable cluster, and those that were broken before.
     pub(crate) fn found_when_settled(&self) -> Vec<String> {
         let found = self.watcher.found_when_settled().into_iter();
         found
@@ -218,7 +218,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Laws of every instant that were broken.
+    /// Broken invariants of those that hold at every moment.
     pub(crate) fn found(&self) -> Vec<String> {
         let found = self.watcher.found().into_iter();
         found
@@ -232,7 +232,7 @@ impl Cluster {
         self.context.clock
     }
 
-    /// The API server within the test, if it is one.
+    /// The embedded API server, or `None` on a real one.
     pub(crate) fn server(&self) -> Option<&kai_embedded::server::Server> {
         self.backend.server()
     }
@@ -242,7 +242,7 @@ impl Cluster {
         self.try_create(object).await.unwrap();
     }
 
-    /// Creates an object as soon as that is possible: what a server was told of webhooks it heeds after a moment.
+    /// Creates an object as soon as that is possible: a server applies the registration of webhooks after a moment.
     pub(crate) async fn create_soon(&self, object: Value) {
         let created = async {
             while let Err(error) = self.try_create(object.clone()).await {
@@ -254,7 +254,7 @@ impl Cluster {
         created.unwrap_or_else(|_| panic!("it is refused for ever: {object}"));
     }
 
-    /// Waits until a kind that was just defined is served.
+    /// Waits until the server serves a custom resource whose definition was just created.
     pub(crate) async fn until_served(&self, version: &str, kind: &str) {
         let served = async {
             loop {
@@ -271,7 +271,7 @@ impl Cluster {
         served.unwrap_or_else(|_| panic!("{kind} of {version} is not served"));
     }
 
-    /// Creates an object, or is refused.
+    /// Tries to create an object.
     pub(crate) async fn try_create(&self, object: Value) -> Result<Value, kai_cluster::Error> {
         self.admin().create(object).await
     }
@@ -297,7 +297,7 @@ impl Cluster {
         self.admin().delete::<T>(namespace, name).await
     }
 
-    /// The pods of our scheduler in namespace `default`, by name.
+    /// The pods of kai's scheduler in namespace `default`, by name.
     pub(crate) fn pods(&self) -> Vec<Arc<kai_api::Pod>> {
         let all = self.context.informers.pods().all().into_iter();
         all.filter(|pod| pod.metadata.namespace() == "default").collect()
@@ -329,7 +329,7 @@ impl Cluster {
         self.pod(name).and_then(|pod| pod.node_name().map(str::to_owned))
     }
 
-    /// Why a pod waits, as its condition says.
+    /// The reason why a pod waits, from its condition.
     pub(crate) fn reason(&self, name: &str) -> Option<String> {
         let pod = self.pod(name)?;
         let condition = pod.condition(kai_api::PodCondition::SCHEDULED)?;
@@ -345,13 +345,13 @@ impl Cluster {
         self.until(&what, |cluster| cluster.running() == names).await;
     }
 
-    /// Waits until so many pods run.
+    /// Waits until this many pods run.
     pub(crate) async fn until_running(&self, count: usize) {
         self.until(&format!("{count} pods run"), |cluster| cluster.running().len() == count)
             .await;
     }
 
-    /// Waits until a pod says that it waits, and why.
+    /// Waits until the condition of a pod has a reason why it waits.
     pub(crate) async fn until_waiting(&self, name: &str, why: &str) {
         let what = format!("{name} waits because of {why:?}");
         self.until(&what, |cluster| {
@@ -360,12 +360,12 @@ impl Cluster {
         .await;
     }
 
-    /// Waits for a condition; shows the cluster if it never comes.
+    /// Waits for a condition; prints the state of the cluster if it does not become true in time.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Cluster) -> bool) {
         self.until_async(what, async || holds(self)).await;
     }
 
-    /// The same, for a condition that has to be asked for.
+    /// Waits for an asynchronous condition.
     pub(crate) async fn until_async(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let waited = async {
             while !holds().await {
@@ -377,7 +377,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until nothing changes any more.
+    /// Waits until the cluster is stable.
     pub(crate) async fn settle(&self) {
         let state = || {
             let informers = &self.context.informers;
@@ -389,7 +389,7 @@ impl Cluster {
                 .all()
                 .into_iter()
                 .map(|request| version(&request.metadata));
-            // Their status comes last.
+            // The status of queues is written last.
             let queues = informers
                 .queues()
                 .all()
@@ -411,7 +411,7 @@ impl Cluster {
         }
     }
 
-    /// What people would look at first.
+    /// A summary of the cluster for error messages.
     pub(crate) fn picture(&self) -> String {
         let mut lines = Vec::new();
         for pod in self.context.informers.pods().all() {

@@ -1,4 +1,4 @@
-//! Replicas of roles on a real API server, each with a line of its own to it.
+//! Replicas of roles on a real API server, each with its own proxy to the server.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::kube::{Kube, first_end};
 use super::line::Line;
 
-/// For scenarios about elections: a busy machine must not be taken for one that is cut off.
+/// For scenarios about leader election: a slow machine must not count as disconnected.
 const UNHURRIED: LeaseTimes = LeaseTimes {
     lease: Duration::from_secs(9),
     renew: Duration::from_secs(6),
@@ -20,19 +20,19 @@ const UNHURRIED: LeaseTimes = LeaseTimes {
 
 /// One replica of the roles that have a leader.
 pub(crate) struct Replica {
-    /// Its line to the server.
+    /// Its proxy to the server.
     pub(crate) line: Line,
     roles: JoinSet<()>,
     _config: tempfile::NamedTempFile,
 }
 
 impl Replica {
-    /// Ends it, as if its machine had died.
+    /// Kills the replica, as if its machine had died.
     pub(crate) async fn kill(mut self) {
         self.roles.shutdown().await;
     }
 
-    /// Why it ended, if it did, which nobody expects.
+    /// Asserts that no role of the replica has ended.
     pub(crate) fn assert_alive(&mut self) {
         assert!(self.roles.try_join_next().is_none(), "a replica ended by itself");
     }
@@ -45,7 +45,7 @@ pub(crate) struct Webhooks {
 }
 
 impl Webhooks {
-    /// How often it was asked about pods.
+    /// How often the server called it about pods.
     pub(crate) fn asked(&self) -> u64 {
         let text = self.context.metrics.text();
         let of_pods = text.lines().filter(|line| line.contains("mutate--v1-pod"));
@@ -54,14 +54,14 @@ impl Webhooks {
             .sum()
     }
 
-    /// Ends it.
+    /// Stops the replica.
     pub(crate) async fn kill(mut self) {
         self.serving.shutdown().await;
     }
 }
 
 impl Kube {
-    /// Runs a replica of each role that has a leader, with a line of its own to the server, which sees it come from `source`.
+    /// Runs a replica of each role that has a leader, with its own proxy to the server; the server sees the address `source`.
     pub(crate) async fn replica(&self, source: IpAddr) -> Replica {
         let (line, access, _config) = self.over_a_line(source).await;
         let kube = Kube { access, ..self.clone() };
@@ -71,7 +71,7 @@ impl Kube {
         Replica { line, roles, _config }
     }
 
-    /// Runs a replica of the webhooks that the server reaches at `endpoint`, and listens itself at the address in the answer.
+    /// Runs a replica of the webhooks on `listener`, which the server reaches at `endpoint`.
     pub(crate) async fn webhooks(&self, identity: &str, endpoint: SocketAddr, listener: TcpListener) -> Webhooks {
         let mut settings = RoleSettings::every_role().unwrap().admission.unwrap();
         settings.endpoint = Endpoint::Url(format!("https://{endpoint}"));
@@ -86,7 +86,7 @@ impl Kube {
         Webhooks { context, serving }
     }
 
-    /// Credentials of the same user for the server at the end of a line.
+    /// Credentials of the same user for the server behind a proxy.
     async fn over_a_line(&self, source: IpAddr) -> (Line, ClientConfig, tempfile::NamedTempFile) {
         let ClientConfig::Kubeconfig(path) = &self.access else {
             unreachable!("scenarios are given a kubeconfig");

@@ -1,4 +1,4 @@
-//! Somebody who uses the cluster, with the rights that this user has.
+//! A user of the cluster, with the rights of that user.
 
 use kai_api::Object;
 use kai_cluster::{Client, Deletion, Error, Part, Patch, Target};
@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(crate) struct User(pub(crate) Client);
 
 impl User {
-    /// Creates an object, in namespace `default` if it names none.
+    /// Creates an object, in namespace `default` unless it has a namespace.
     pub(crate) async fn create(&self, object: Value) -> Result<Value, Error> {
         let (version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
         let resource = self.0.resource_of(version, kind).await?;
@@ -63,7 +63,7 @@ impl User {
     }
 }
 
-/// Asserts that it was refused for good, and by whom or why.
+/// Asserts that the call was refused, not just failed, and that the message contains the text.
 pub(crate) fn refused<T>(attempt: &str, outcome: Result<T, Error>, words: &str) {
     match outcome {
         Err(error) => assert!(

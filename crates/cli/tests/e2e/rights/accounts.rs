@@ -1,4 +1,4 @@
-//! What none of our accounts may do, whatever rights it has by RBAC besides: change a spec, or say how a pod is doing.
+//! No account of kai may change a spec or a pod's status beyond conditions, even with further rights in RBAC.
 
 use kai_api::{Node, Pod, PodGroup};
 use kai_cluster::{Error, Part, Patch, Target};
@@ -19,7 +19,7 @@ fn accounts() -> Vec<String> {
     roles.into_iter().chain(of_nodes).collect()
 }
 
-/// Strategic, so that the rest of the container stays.
+/// A strategic merge patch, so that the rest of the container stays.
 fn new_image() -> Patch {
     Patch::Strategic(json!({ "spec": { "containers": [{ "name": "main", "image": "evil" }] } }))
 }
@@ -45,7 +45,7 @@ fn no_account_of_ours_changes_a_spec() {
         for (at, account) in accounts().into_iter().enumerate() {
             let user = cluster.account_beyond_rbac(&account).await;
             let attempt = |what: &str| format!("{what} by {account}");
-            // The accounts of nodes are stopped by more than one policy, and the server names any of them.
+            // More than one policy restricts the accounts of nodes, and the server names any of them.
             let of_node = [NODE_AGENT, RESERVATION_POD].contains(&account.as_str());
             let by = |policy: &'static str| {
                 if of_node {
@@ -62,7 +62,7 @@ fn no_account_of_ours_changes_a_spec() {
             refused(&attempt("node"), user.patch(node, cordon).await, by("kai-own-specs"));
             let change = json!({ "spec": { "schedulingBackoff": 10 + at } });
             let changed = user.patch(group, change).await;
-            // The controllers make pod groups of workloads, and keep them as the workload says.
+            // The controllers create and update the pod groups of workloads.
             match account.ends_with(":controllers") || account.ends_with(":kai-all") {
                 true => drop(changed.unwrap()),
                 false => refused(&attempt("pod group"), changed, "kai-own-specs"),
@@ -75,7 +75,7 @@ fn no_account_of_ours_changes_a_spec() {
                 by("kai-own-pod-status"),
             );
         }
-        // Through the status, which the roles may write, no spec can be written.
+        // The roles may write the status, and such a write can't change the spec.
         for role in ["scheduler", "binder", "controllers"] {
             let account = format!("system:serviceaccount:kai-scheduler:{role}");
             let user = cluster.user(&account).await;

@@ -1,5 +1,5 @@
-//! The node agent and the endpoints of the roles, with the rights that the manifests give, on a real API server; and what each of our
-//! accounts must not do.
+//! The node agent and the endpoints of the roles, with the permissions of the manifests, on a real API server; and the calls that each
+//! account of kai must not make.
 
 mod accounts;
 mod registration;
@@ -21,7 +21,7 @@ use tokio_stream::StreamExt;
 use crate::harness::manifest::PodManifest;
 use crate::harness::{Kube, User, scenario};
 
-/// All calls that `kai_node::agent` makes, each as it makes it. What the manifests do not allow fails.
+/// Makes all calls of `kai_node::agent` in the same way. A call that the manifests do not allow fails.
 #[test]
 fn the_node_agent_may_do_what_it_does_and_no_more() {
     scenario(&[NodeTemplate::new("node", "h100:1")], async |cluster| {
@@ -51,7 +51,7 @@ fn the_node_agent_may_do_what_it_does_and_no_more() {
         let handler = agent.runtime_class_handler(keys::RUNTIME_CLASS).await.unwrap();
         assert_eq!(handler.as_deref(), Some("nvidia"));
 
-        // The reservation that the binder makes for a half, seen by the agent's watch.
+        // The reservation pod that the binder creates for a half, from the agent's watch.
         cluster.create(PodManifest::new("half").fraction("0.5").build()).await;
         cluster.until_only_running(&["half"]).await;
         let mut changes = pin!(agent.watch_pods(keys::RESERVATION, "node"));
@@ -95,7 +95,7 @@ fn the_node_agent_may_do_what_it_does_and_no_more() {
     });
 }
 
-/// Whether RBAC lets an account make a call. Nobody makes it: one that is refused would be taken for a call that the manifests lack.
+/// Whether RBAC allows a call. It asks for a review instead of making the call: a forbidden call in the audit log would fail the suite.
 async fn may(kube: &Kube, account: &str, call: Value) -> bool {
     let resource = kai_api::Resource::new(
         "authorization.k8s.io",
@@ -108,7 +108,7 @@ async fn may(kube: &Kube, account: &str, call: Value) -> bool {
     kube.client.create(&resource, "", review).await.unwrap()["status"]["allowed"] == true
 }
 
-/// A role as a program, ended with this.
+/// A role as a process, killed on drop.
 struct Program(Child);
 
 impl Drop for Program {
@@ -122,16 +122,16 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// An address of this machine that is seen from other machines.
+/// An address of this machine that other machines can reach.
 fn outward() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: the kernel is asked which way it would go.
+    // This sends nothing: the kernel only chooses a route.
     socket.connect("192.0.2.1:9").ok()?;
     let address = socket.local_addr().ok()?.ip();
     (!address.is_loopback() && !address.is_unspecified()).then_some(address)
 }
 
-/// Status code and body; nothing if nobody listens.
+/// Status code and body; `None` if no process listens.
 fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
     let authorization = token
@@ -149,7 +149,7 @@ fn get(address: SocketAddr, path: &str, token: Option<&str>) -> Option<(u16, Str
     Some((code, answer))
 }
 
-/// The scheduler as a program.
+/// The scheduler as a process.
 fn scheduler(metrics: u16, debug_port: u16, config: &std::path::Path) -> Program {
     let program = Command::new(env!("CARGO_BIN_EXE_kai"))
         .args(["scheduler", "--leader-elect"])
@@ -177,7 +177,7 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader" }],
         }))
         .await;
-        // The roles of the scenario make place: this one leads, or it would have no answers.
+        // The roles of the scenario end, so that this process becomes the leader; else it would have no data.
         cluster.kill_roles().await;
         let lease = kai_api::Resource::new(
             "coordination.k8s.io",
@@ -197,7 +197,7 @@ fn metrics_are_for_accounts_that_may_and_answers_for_this_machine() {
             .await
             .unwrap();
         let (metrics, debug_port) = (free_port(), free_port());
-        // With the account that the manifests give it.
+        // With the account of the manifests.
         let config = kube.kubeconfig_with(&json!({ "as": "system:serviceaccount:kai-scheduler:scheduler" }));
         let _program = scheduler(metrics, debug_port, config.path());
         let here = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));

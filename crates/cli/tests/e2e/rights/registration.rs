@@ -1,4 +1,4 @@
-//! Webhooks that the installation registered, served by an account that has no right to register any.
+//! Webhooks that the installation registered, served by an account without the right to register webhooks.
 
 use std::net::TcpListener;
 
@@ -38,7 +38,7 @@ fn webhooks_are_served_without_the_right_to_register_them() {
         let mut given = cluster.client.get_value(binding).await.unwrap().unwrap();
         cluster.client.delete(binding, &Deletion::default()).await.unwrap();
 
-        // What an installation does: a certificate, and who is to be asked.
+        // The steps of an installation: a certificate, and the webhook configurations.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let certificates = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn webhooks_are_served_without_the_right_to_register_them() {
     });
 }
 
-/// A certificate for this machine in the files that `--cert-dir` has. Answers its authority: itself.
+/// Writes a certificate for this machine to the files of `--cert-dir`. Returns its authority: the certificate itself.
 fn certificate(directory: &std::path::Path) -> String {
     let path = |name: &str| directory.join(name).display().to_string();
     let (key, chain) = (path("tls.key"), path("tls.crt"));

@@ -1,5 +1,5 @@
-//! What a token is good for that a kubelet mounted into a pod: the agent's for its own node and the reservations there, a reservation
-//! pod's for that pod. RBAC can't say this; policies do.
+//! The rights of a token that a kubelet mounted into a pod: the agent's token allows writes of its own node and the reservation pods there,
+//! a reservation pod's token allows writes of that pod. Policies enforce this, because RBAC can't.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) async fn agent_of(cluster: &Cluster, node: &str) -> User {
     cluster.account_in_pod(NODE_AGENT, &pod).await
 }
 
-/// The reservation pod on a node, once it has its GPU.
+/// The reservation pod on a node, once it holds its GPU.
 async fn reservation_on(cluster: &Cluster, node: &str) -> Arc<kai_api::Pod> {
     let find = |cluster: &Cluster| {
         let mut pods = cluster.informers().pods().all().into_iter();
@@ -99,7 +99,7 @@ fn an_agents_token_is_good_for_its_own_node_and_the_reservations_there() {
         refused("condition", say_health(&agent, "b").await, "kai-node-agent-nodes");
         refused("reservation", say_gpu(&agent, &elsewhere).await, "kai-node-agent-pods");
 
-        // A token that was not made for a pod says nothing of a node, and is good for none.
+        // A token that is not bound to a pod names no node, and allows writes of none.
         let unbound = cluster.account_unbound(NODE_AGENT).await;
         refused("label", label(&unbound, "a").await, "kai-node-agent-nodes");
         refused("condition", say_health(&unbound, "a").await, "kai-node-agent-nodes");

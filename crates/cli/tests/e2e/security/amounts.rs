@@ -1,4 +1,4 @@
-//! Amounts of GPUs that make no sense.
+//! Invalid amounts of GPUs.
 
 use kai_api::keys;
 
@@ -55,7 +55,7 @@ fn odd_amounts_are_refused_and_huge_ones_wait() {
             for kind in ["limits", "requests"] {
                 pod["spec"]["containers"][0]["resources"][kind]["nvidia.com/gpu"] = amount.into();
             }
-            // An API server may have bounds of its own.
+            // An API server may have its own limits.
             let _ = tenant.create(pod).await;
         }
         tenant.create(PodManifest::new("plain").gpus(1).build()).await.unwrap();

@@ -1,4 +1,4 @@
-//! GPUs named by hand, with webhooks that hide them.
+//! Pods that set `NVIDIA_VISIBLE_DEVICES`, with webhooks that block it.
 
 use kai_cli::roles::RoleSettings;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::harness::manifest::PodManifest;
 use crate::harness::scenario_with;
 use crate::harness::user::refused;
 
-/// With webhooks that hide GPUs from those who asked for none.
+/// With webhooks that hide GPUs from containers without a GPU request.
 fn hiding() -> RoleSettings {
     RoleSettings::of_flags(|role| match role {
         "admission" => vec!["--block-nvidia-visible-devices".to_owned()],
@@ -47,7 +47,7 @@ fn gpus_named_by_hand_are_refused_or_not_seen() {
             assert_eq!(visible(&plain["spec"][list][0]).unwrap()["value"], "void", "{list}");
         }
 
-        // What comes with a ConfigMap or with the image is overruled by a variable of the pod.
+        // A variable of the pod overrides a ConfigMap or the image.
         tenant.create(tenants_config_map("gpus")).await.unwrap();
         let mut imported = PodManifest::new("imported").build();
         imported["spec"]["containers"][0]["envFrom"] = json!([{ "configMapRef": { "name": "gpus" } }]);
@@ -60,7 +60,7 @@ fn gpus_named_by_hand_are_refused_or_not_seen() {
         referring["spec"]["containers"][0]["env"] = reference.clone();
         refused("a reference", tenant.create(referring).await, "NVIDIA_VISIBLE_DEVICES");
 
-        // Who asked for a GPU is told which by the device plugin or the binder, whatever it says itself.
+        // A container with a GPU request gets the value of the device plugin or the binder, not its own.
         let mut whole = PodManifest::new("whole").gpus(1).build();
         whole["spec"]["containers"][0]["env"] = all.clone();
         let whole = tenant.create(whole).await.unwrap();

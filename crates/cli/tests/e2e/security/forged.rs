@@ -1,4 +1,4 @@
-//! The keys that only the scheduler writes, and what only the cluster says of a pod.
+//! The keys that only the scheduler writes, and the status that only the cluster writes.
 
 use kai_api::keys;
 use kai_cluster::Target;
@@ -9,7 +9,7 @@ use crate::harness::manifest::PodManifest;
 use crate::harness::user::refused;
 use crate::harness::{Cluster, User, scenario};
 
-/// What only the scheduler writes on pods: the path within metadata, and a value.
+/// The keys that only the scheduler writes on pods: the path within metadata, and a value.
 fn owned_by_the_scheduler() -> Vec<(&'static str, &'static str, &'static str)> {
     vec![
         ("labels", "runai-gpu-group", "forged"),
@@ -102,7 +102,7 @@ fn forged_keys_are_refused_also_while_the_webhooks_are_down() {
 #[test]
 fn a_debug_container_or_a_new_size_does_not_carry_forged_keys() {
     scenario(&[node("h100:1")], async |cluster| {
-        // The embedded server does not guard these parts.
+        // The embedded server does not check these subresources.
         if cluster.kube().is_none() {
             return;
         }
@@ -146,7 +146,7 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
         let forged = binding(json!({ "runai-gpu-group": "g" }));
         let forged = tenant.post_to_pod("half", "binding", "Binding", forged).await;
         refused("a binding with our labels", forged, "kai-pod-bindings");
-        // Who may bind everywhere may bind; on the embedded server that is everybody.
+        // Users who may bind in all namespaces may bind; on the embedded server all users may.
         if cluster.kube().is_some() {
             let plain = tenant
                 .post_to_pod("half", "binding", "Binding", binding(json!({})))
@@ -159,7 +159,7 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
                     .await;
                 refused(phase, ended, "status.phase");
             }
-            // Another scheduler's pod, whose GPU would look free.
+            // A pod of another scheduler, whose GPU would look free.
             let mut foreign = PodManifest::new("foreign").scheduler("a-tenants-scheduler").build();
             foreign["spec"]["nodeName"] = "node".into();
             tenant.create(foreign).await.unwrap();
@@ -178,7 +178,7 @@ fn a_tenant_neither_binds_pods_nor_says_that_they_ended() {
                 refused(phase, ended, "status.phase");
             }
             tenant.delete::<kai_api::Pod>("default", "foreign").await.unwrap();
-            // A gate of readiness is the tenant's business.
+            // A tenant may write the condition of a readiness gate.
             let condition = json!({ "type": "example.com/ready", "status": "True" });
             let conditions = cluster.client.get_value(target).await.unwrap().unwrap()["status"]["conditions"].clone();
             let mut conditions = conditions.as_array().cloned().unwrap_or_default();

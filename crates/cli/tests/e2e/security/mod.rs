@@ -1,5 +1,5 @@
-//! A tenant with all rights in its own namespace tries to get more than it was given. Each attempt is refused, or has no effect. The
-//! tenant's namespace is `default`; on a real API server its rights are a Role there, on the embedded one nobody has fewer than all.
+//! A tenant with all rights in its own namespace tries to get more than its allocation. Each attempt is refused, or has no effect. The
+//! tenant's namespace is `default`; on a real API server its rights are a Role there, on the embedded one every user has all rights.
 //! docs/security.md lists the attempts.
 
 mod amounts;
@@ -20,19 +20,19 @@ use crate::harness::manifest::PodManifest;
 use crate::harness::{Cluster, User};
 
 const TENANT: &str = "tenant";
-/// An account of the tenant's that is called like one of ours.
+/// A service account of the tenant with the name of one of kai's.
 const NAMESAKE: &str = "system:serviceaccount:default:binder";
 
 fn node(gpus: &str) -> NodeTemplate {
     NodeTemplate::new("node", gpus)
 }
 
-/// Somebody who may do everything in namespace `default`, and nothing elsewhere.
+/// A user with all rights in namespace `default`, and none elsewhere.
 async fn tenant(cluster: &Cluster) -> User {
     user(cluster, TENANT).await
 }
 
-/// The same, with a running pod that has this part of a GPU.
+/// The same user, with a running pod that has this fraction of a GPU.
 async fn tenant_with(cluster: &Cluster, pod: &str, part: &str) -> User {
     let tenant = tenant(cluster).await;
     tenant

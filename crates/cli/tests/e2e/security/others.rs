@@ -1,4 +1,4 @@
-//! Objects that are the scheduler's, the administrator's or other tenants', and pods that look like them.
+//! Objects of the scheduler, the administrator or other tenants, and pods that imitate them.
 
 use kai_api::keys;
 use kai_cluster::Target;
@@ -40,13 +40,13 @@ fn nobody_passes_for_a_helper_of_ours() {
             refused("one among the real ones", theirs, "cannot create");
         }
 
-        // Its name alone means nothing: the pod is charged for its GPU, and its service account is the tenant's.
+        // The name alone has no effect: the queue is charged for the pod's GPU, and its service account is the tenant's.
         let mut named = PodManifest::new("gpu-reservation-node-abcde").gpus(1).build();
         named["spec"]["serviceAccountName"] = "binder".into();
         if cluster.kube().is_some() {
             let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
                 "metadata": { "name": "binder", "namespace": "default" } });
-            // It may be there from another run.
+            // The object may exist from another run.
             let _ = tenant.create(account).await;
         }
         tenant.create(named).await.unwrap();

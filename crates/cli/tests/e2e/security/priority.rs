@@ -1,4 +1,4 @@
-//! Priorities that a tenant may not claim.
+//! Priorities that a tenant may not use.
 
 use kai_api::{Object, keys};
 use kai_cli::roles::RoleSettings;
@@ -13,7 +13,7 @@ use crate::harness::{Cluster, scenario, scenario_with};
 const SYSTEM_CLASS: &str = "system-node-critical";
 const IS_FOR_THE_SYSTEM: &str = "priority class system-node-critical is for the system's own namespaces";
 
-/// A real API server has the class and lets nobody make it.
+/// A real API server has this class and does not let users create it.
 async fn system_class(cluster: &Cluster) {
     let class = json!({
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": SYSTEM_CLASS },
@@ -38,7 +38,7 @@ fn member(name: &str, group: &str) -> Value {
     PodManifest::new(name).member_of(group).gpus(1).build()
 }
 
-/// A queue whose pod groups have at most this priority.
+/// A queue with a maximum priority.
 fn bounded(name: &str, parent: Option<&str>, max: &str) -> Value {
     let mut queue = queue(name, parent, -1.0, -1.0);
     queue["metadata"]["annotations"] = json!({ keys::QUEUE_MAX_PRIORITY: max });
@@ -69,7 +69,7 @@ fn a_system_priority_class_is_refused_in_a_tenants_namespace() {
     });
 }
 
-/// As when the pod group is older than the webhook.
+/// The pod group is older than the webhook.
 #[test]
 fn a_system_priority_class_evicts_nobody_where_no_webhook_refuses_it() {
     let mut settings = RoleSettings::every_role().unwrap();
@@ -95,7 +95,7 @@ fn a_system_priority_class_evicts_nobody_where_no_webhook_refuses_it() {
 fn a_queue_bounds_the_priority_of_pod_groups_below_it() {
     scenario(&[node("h100:1")], async |cluster| {
         let tenant = tenant(cluster).await;
-        // A group that is there before the queue.
+        // A pod group that is older than the queue.
         tenant.create(group("early", "team", "build")).await.unwrap();
         tenant.create(member("early", "early")).await.unwrap();
         cluster.create(bounded("company", None, "75")).await;
@@ -103,7 +103,7 @@ fn a_queue_bounds_the_priority_of_pod_groups_below_it() {
         let by = "queue company allows 75 at most";
         cluster.until_waiting("early", by).await;
 
-        // Webhooks see a queue a moment after it is there.
+        // Webhooks see a queue a moment after its creation.
         cluster
             .until_async("the queue is known", async || {
                 tenant.create(group("probe", "team", "build")).await.is_err() || {

@@ -21,7 +21,7 @@ fn another_teams_queue_serves_its_own_namespaces() {
     scenario(&[node("h100:4")], async |cluster| {
         let tenant = tenant(cluster).await;
         cluster.create(queue("company", None, -1.0, -1.0)).await;
-        // A group that is there before the queue.
+        // A pod group that is older than the queue.
         tenant.create(pod_group("early", "blue", 1)).await.unwrap();
         tenant
             .create(PodManifest::new("early").member_of("early").gpus(1).build())
@@ -32,7 +32,7 @@ fn another_teams_queue_serves_its_own_namespaces() {
 
         let by = "queue blue is not for namespace default";
         let pod = |name: &str| PodManifest::new(name).queue("blue").gpus(1);
-        // Webhooks see a queue a moment after it is there.
+        // Webhooks see a queue a moment after its creation.
         cluster
             .until_async("the queue is known", async || {
                 tenant.create(pod("probe").build()).await.is_err() || {
@@ -59,7 +59,7 @@ fn another_teams_queue_serves_its_own_namespaces() {
     });
 }
 
-/// The workload names the queue, and its pods do not.
+/// The workload names the queue; its pods do not.
 #[test]
 fn a_workload_does_not_bring_its_pods_into_another_teams_queue() {
     scenario(&[node("h100:1")], async |cluster| {

@@ -14,7 +14,7 @@ async fn config_map(cluster: &Cluster, name: &str) -> Value {
     cluster.client.get_value(target).await.unwrap().unwrap_or_default()
 }
 
-/// How the names of a pod's ConfigMaps begin.
+/// The prefix of the names of a pod's ConfigMaps.
 fn prefix(cluster: &Cluster, pod: &str) -> String {
     let pod = cluster.pod(pod).unwrap();
     pod.metadata
@@ -51,7 +51,7 @@ fn the_config_map_that_names_a_pods_gpu_is_not_the_tenants() {
     });
 }
 
-/// Whether the pod's last bind failed with these words.
+/// Whether the pod's last bind failed with a message that contains the text.
 fn bind_failed(cluster: &Cluster, pod: &str, words: &str) -> bool {
     let Some(pod) = cluster.pod(pod) else { return false };
     let bound = pod.condition(kai_api::PodCondition::BOUND);
@@ -60,7 +60,7 @@ fn bind_failed(cluster: &Cluster, pod: &str, words: &str) -> bool {
         .is_some_and(|text| text.contains(words))
 }
 
-/// The name is the pod's wish, and the ConfigMap is an application's: it is neither replaced, nor deleted, nor what the pod starts from.
+/// The pod names the ConfigMap of an application: the binder neither replaces nor deletes it, and the pod does not start with it.
 #[test]
 fn a_config_map_that_is_not_ours_is_left_alone_and_its_pod_waits() {
     scenario(&[node("h100:1")], async |cluster| {
@@ -79,7 +79,7 @@ fn a_config_map_that_is_not_ours_is_left_alone_and_its_pod_waits() {
                 .await;
             assert_eq!(config_map(cluster, taken).await, before);
             assert!(!cluster.runs("early"));
-            // Its GPU is free for others meanwhile.
+            // Its GPU is free for other pods meanwhile.
             let whole = PodManifest::new("whole").gpus(1);
             tenant.create(whole.build()).await.unwrap();
             cluster.until_only_running(&["whole"]).await;
@@ -110,7 +110,7 @@ fn a_config_map_that_is_not_ours_is_left_alone_and_its_pod_waits() {
     });
 }
 
-/// The running pod would find itself on the other pod's GPU at its next restart.
+/// Otherwise the running pod would use the other pod's GPU after its next restart.
 #[test]
 fn a_pod_does_not_take_over_the_config_map_of_another() {
     scenario(&[node("h100:2")], async |cluster| {

@@ -1,4 +1,4 @@
-//! Objects that are large for no reason.
+//! Objects that are needlessly large.
 
 use kai_api::keys;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn thousands_of_subgroups_or_tolerations_stall_nobody() {
         tenant.create(many).await.unwrap();
         tenant.create(PodManifest::new("plain").gpus(1).build()).await.unwrap();
         cluster.until("plain runs", |cluster| cluster.runs("plain")).await;
-        // The API server adds tolerations of its own.
+        // The API server adds its own tolerations.
         cluster
             .until_waiting("many", "entries are more than the 128 that are scheduled")
             .await;
