@@ -29,9 +29,11 @@ struct Watch {
 }
 
 impl FakeDriver {
-    /// Without looking at the machine: for tests and simulated nodes, where no kubelet could confuse fake and real.
+    /// Without looking at the machine: for tests and simulated nodes, where no kubelet could confuse fake and real. A control file
+    /// has to be there and to be right; later changes that can't be read are logged, and the last good state stays.
     pub fn new(settings: &Settings) -> Result<Self, GpuError> {
         let machine = Machine::new(settings)?;
+        machine.read_control_file()?;
         let watch = watch_of(&machine, &machine.control());
         Ok(Self {
             machine,
@@ -338,6 +340,8 @@ mod tests {
             control_file: Some(path.clone()),
             ..Settings::of("t4", 1)
         };
+        assert!(FakeDriver::new(&settings).is_err(), "there is no file");
+        std::fs::write(&path, "").unwrap();
         let driver = FakeDriver::new(&settings).unwrap();
         std::fs::write(&path, "events: [{gpu: 0, xid: 48}]").unwrap();
         let events = driver.wait_events(Duration::from_secs(10)).unwrap();
