@@ -67,6 +67,19 @@ pub enum Error {
     /// A topology without a level.
     #[error("a topology is named without a level; name a required or a preferred level beside it")]
     TopologyWithoutLevel,
+    /// A minimum of subgroups above their number. KAI writes the first half of this text, and scripts search for it.
+    #[error(
+        "{}minSubGroup ({wanted}) exceeds the number of direct child SubGroups ({children}); add subgroups, or lower it",
+        .sub_group.as_ref().map(|name| format!("subgroup {name:?}: ")).unwrap_or_default()
+    )]
+    TooFewSubGroups {
+        /// The parent; `None` for the pod group itself.
+        sub_group: Option<String>,
+        /// The minimum.
+        wanted: u32,
+        /// The number of subgroups of the parent.
+        children: usize,
+    },
     /// A value outside a closed list.
     #[error("{text:?} is unknown; known are {known}")]
     Unknown {

@@ -1,5 +1,7 @@
 //! Pod groups: the gangs of the engine.
 
+use std::collections::BTreeMap;
+
 use kai_engine::model::{GangKey, GangSpec, Millis, SubGroupSpec, TopologyConstraint};
 use kai_engine::steps;
 use serde::Deserialize;
@@ -12,11 +14,11 @@ use crate::priority_class::{PriorityClasses, preemptible_by_priority};
 use crate::resources::RawResources;
 use crate::text::{Text, null_as_default};
 use crate::time::parse_time;
-use crate::workload_values::wrong_preemptibility;
+use crate::workload_values::{IGNORED, PLACED_ANYWHERE, wrong_preemptibility};
 use crate::{Error, Problem, Read, keys};
 
 const SKIPPED: &str = "the pod group is skipped";
-const IGNORED: &str = "the value is ignored";
+const WAITS: &str = "the workload waits until there are enough";
 /// Default of `spec.minMember`.
 const MIN_MEMBER_DEFAULT: i32 = 1;
 /// `spec.schedulingBackoff`: no limit, the scheduler tries in every cycle.
@@ -209,7 +211,7 @@ impl PodGroup {
     pub fn read(&self, classes: &PriorityClasses, now: Millis) -> Result<Read<GangSpec>, Problem> {
         let object = || format!("PodGroup {}", self.metadata.qualified_name());
         let mut problems = Vec::new();
-        let value = self.spec(classes, now, |error| problems.push(error.of(object(), IGNORED)));
+        let value = self.spec(classes, now, |error, effect| problems.push(error.of(object(), effect)));
         Ok(Read {
             value: value.map_err(|error| error.of(object(), SKIPPED))?,
             problems,
@@ -220,14 +222,16 @@ impl PodGroup {
         &self,
         classes: &PriorityClasses,
         now: Millis,
-        mut ignore: impl FnMut(FieldError),
+        mut report: impl FnMut(FieldError, &'static str),
     ) -> Result<GangSpec, FieldError> {
         let key = GangKey {
             namespace: self.metadata.namespace().to_owned(),
             name: self.metadata.required_name()?.to_owned(),
         };
         let (priority, preemptible) = self.rank(classes);
-        if let Some(class) = self.priority_class().filter(|class| !classes.contains(class)) {
+        let mut ignore = |error| report(error, IGNORED);
+        let is_ignored = |class: &&str| !classes.contains(class) && self.priority_claim().system_class().is_none();
+        if let Some(class) = self.priority_class().filter(is_ignored) {
             let error = Error::NoPriorityClass(class.to_owned());
             ignore(FieldError::new("spec.priorityClassName", error));
         }
@@ -256,8 +260,9 @@ impl PodGroup {
                 Error::NegativeDuration(text.to_owned()),
             ));
         }
-        let topology = constraint(&self.spec.topology_constraint, "spec", &mut ignore);
-        let sub_groups = self.sub_groups(&mut ignore)?;
+        let topology = constraint(&self.spec.topology_constraint, "spec", &mut report);
+        let sub_groups = self.sub_groups(&mut report)?;
+        self.too_few_sub_groups(&sub_groups, |error| report(error, WAITS));
         Ok(GangSpec {
             uid: self.metadata.uid_or(|| key.to_string()),
             key,
@@ -283,7 +288,7 @@ impl PodGroup {
         })
     }
 
-    fn sub_groups(&self, ignore: &mut impl FnMut(FieldError)) -> Result<Vec<SubGroupSpec>, FieldError> {
+    fn sub_groups(&self, report: &mut impl FnMut(FieldError, &'static str)) -> Result<Vec<SubGroupSpec>, FieldError> {
         let read = |(at, group): (usize, &SubGroup)| {
             steps::count(1);
             let field = |part: &str| format!("spec.subGroups[{at}].{part}");
@@ -301,10 +306,37 @@ impl PodGroup {
                     .map(str::to_lowercase),
                 min_member: min(group.min_member, "minMember")?,
                 min_sub_group: min(group.min_sub_group, "minSubGroup")?,
-                topology: constraint(&group.topology_constraint, &format!("spec.subGroups[{at}]"), ignore),
+                topology: constraint(&group.topology_constraint, &format!("spec.subGroups[{at}]"), report),
             })
         };
         self.spec.sub_groups.iter().enumerate().map(read).collect()
+    }
+
+    /// Adds an error for each minimum above the number of subgroups. A subgroup without subgroups counts pods, and so does a parent
+    /// with `minMember`.
+    fn too_few_sub_groups(&self, sub_groups: &[SubGroupSpec], mut report: impl FnMut(FieldError)) {
+        let mut children: BTreeMap<&str, usize> = BTreeMap::new();
+        for parent in sub_groups.iter().filter_map(|group| group.parent.as_deref()) {
+            *children.entry(parent).or_default() += 1;
+        }
+        for (at, group) in sub_groups.iter().enumerate() {
+            let children = children.get(group.name.as_str()).copied().unwrap_or(0);
+            if children > 0 && group.min_member.is_none() {
+                let field = format!("spec.subGroups[{at}].minSubGroup");
+                let error = too_few(Some(&group.name), group.min_sub_group, children);
+                error
+                    .into_iter()
+                    .for_each(|error| report(FieldError::new(field.as_str(), error)));
+            }
+        }
+        if self.spec.min_member.is_none() {
+            let wanted = self.spec.min_sub_group.and_then(|min| u32::try_from(min).ok());
+            let roots = sub_groups.iter().filter(|group| group.parent.is_none()).count();
+            let error = too_few(None, wanted, roots);
+            error
+                .into_iter()
+                .for_each(|error| report(FieldError::new("spec.minSubGroup", error)));
+        }
     }
 
     /// Whether the scheduler has tried a pod group that it tries once per node pool: the newest condition is of this node pool.
@@ -318,11 +350,20 @@ fn count(value: i32, field: &str) -> Result<u32, FieldError> {
     u32::try_from(value).map_err(|_| FieldError::new(field, Error::Negative(value.to_string())))
 }
 
-/// A constraint without topology or without level has no effect, as in KAI. Adds an error.
+fn too_few(sub_group: Option<&str>, wanted: Option<u32>, children: usize) -> Option<Error> {
+    let wanted = wanted.filter(|wanted| usize::try_from(*wanted).is_ok_and(|wanted| wanted > children))?;
+    Some(Error::TooFewSubGroups {
+        sub_group: sub_group.map(str::to_owned),
+        wanted,
+        children,
+    })
+}
+
+/// A constraint without a topology has no effect, and one without a level restricts no pod, as in KAI. Adds an error.
 fn constraint(
     raw: &Option<RawConstraint>,
     parent: &str,
-    ignore: &mut impl FnMut(FieldError),
+    report: &mut impl FnMut(FieldError, &'static str),
 ) -> Option<TopologyConstraint> {
     let given = |text: &Option<Text>| text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned);
     let raw = raw.as_ref()?;
@@ -330,15 +371,15 @@ fn constraint(
         given(&raw.required_topology_level),
         given(&raw.preferred_topology_level),
     );
-    let mut wrong = |error| ignore(FieldError::new(format!("{parent}.topologyConstraint"), error));
+    let mut wrong = |error, effect| report(FieldError::new(format!("{parent}.topologyConstraint"), error), effect);
     let (topology, (required_level, preferred_level)) = match (given(&raw.topology), levels) {
         (None, (None, None)) => return None,
         (None, _) => {
-            wrong(Error::LevelWithoutTopology);
+            wrong(Error::LevelWithoutTopology, IGNORED);
             return None;
         }
         (Some(topology), (None, None)) => {
-            wrong(Error::TopologyWithoutLevel);
+            wrong(Error::TopologyWithoutLevel, PLACED_ANYWHERE);
             (topology, (None, None))
         }
         (Some(topology), levels) => (topology, levels),
@@ -436,10 +477,55 @@ mod tests {
         ] {
             let problems = group(&format!(r#""spec":{spec}"#)).unwrap().problems;
             let told: Vec<String> = problems.iter().map(Problem::to_string).collect();
-            assert_eq!(told, [format!("PodGroup ns/g: {expect} (the value is ignored)")]);
+            let effect = match spec.contains(r#""topology":"#) {
+                true => "the pods are placed anywhere, and wait if the topology does not exist",
+                false => "the value is ignored",
+            };
+            assert_eq!(told, [format!("PodGroup ns/g: {expect} ({effect})")]);
         }
         let whole = r#""spec":{"priorityClassName":"train","preemptibility":"","topologyConstraint":{}}"#;
         assert_eq!(group(whole).unwrap().problems, []);
+    }
+
+    #[test]
+    fn a_system_class_that_is_refused_is_not_called_ignored() {
+        for class in ["system-cluster-critical", "system-node-critical", "system-anything"] {
+            let problems = group(&format!(r#""spec":{{"priorityClassName":"{class}"}}"#))
+                .unwrap()
+                .problems;
+            assert_eq!(problems, [], "{class}");
+        }
+    }
+
+    #[test]
+    fn a_minimum_above_the_number_of_subgroups_is_told() {
+        let told = |spec: &str| -> Vec<String> {
+            let problems = group(&format!(r#""spec":{spec}"#)).unwrap().problems;
+            problems.iter().map(Problem::to_string).collect()
+        };
+        let rest = "add subgroups, or lower it (the workload waits until there are enough)";
+        assert_eq!(
+            told(
+                r#"{"minSubGroup":2,"subGroups":[{"name":"p","minSubGroup":3},{"name":"a","minMember":1,"parent":"P"}]}"#
+            ),
+            [
+                format!(
+                    "PodGroup ns/g: spec.subGroups[0].minSubGroup: subgroup \"p\": minSubGroup (3) exceeds the number of direct child \
+                     SubGroups (1); {rest}"
+                ),
+                format!(
+                    "PodGroup ns/g: spec.minSubGroup: minSubGroup (2) exceeds the number of direct child SubGroups (1); {rest}"
+                ),
+            ]
+        );
+        for fine in [
+            r#"{"minSubGroup":0}"#,
+            r#"{"minMember":1,"minSubGroup":1}"#,
+            r#"{"minSubGroup":1,"subGroups":[{"name":"a","minSubGroup":7}]}"#,
+            r#"{"subGroups":[{"name":"p","minSubGroup":1},{"name":"a","minMember":1,"parent":"p"}]}"#,
+        ] {
+            assert_eq!(told(fine), [""; 0]);
+        }
     }
 
     #[test]

@@ -13,6 +13,12 @@ const PRIORITY_DEFAULT: i32 = 50;
 /// Gangs of this priority or more are non-preemptible by default.
 const NON_PREEMPTIBLE_FROM: i32 = 100;
 
+/// The classes that every Kubernetes cluster has, with their values. Files of a cluster seldom have them.
+const SYSTEM_CLASSES: [(&str, i32); 2] = [
+    ("system-cluster-critical", 2_000_000_000),
+    ("system-node-critical", 2_000_001_000),
+];
+
 /// A PriorityClass.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -37,7 +43,7 @@ crate::object::object!(
     Cluster
 );
 
-/// All priority classes of a cluster.
+/// All priority classes of a cluster. The two of Kubernetes are always there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriorityClasses {
     values: BTreeMap<String, i32>,
@@ -73,17 +79,25 @@ impl PriorityClasses {
 
     /// Whether a class of this name exists.
     pub fn contains(&self, name: &str) -> bool {
-        self.values.contains_key(name)
+        self.value(name).is_some()
     }
 
-    /// Whether no class exists.
+    fn value(&self, name: &str) -> Option<i32> {
+        let system = || SYSTEM_CLASSES.iter().find(|(class, _)| *class == name);
+        self.values
+            .get(name)
+            .copied()
+            .or_else(|| system().map(|(_, value)| *value))
+    }
+
+    /// Whether no class was added.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
     /// The priority of a gang that names this class: its value, else the cluster's default, else 50.
     pub fn priority(&self, name: Option<&str>) -> i32 {
-        let named = name.and_then(|name| self.values.get(name)).copied();
+        let named = name.and_then(|name| self.value(name));
         named.or(self.global_default).unwrap_or(PRIORITY_DEFAULT)
     }
 }
@@ -110,5 +124,13 @@ mod tests {
         assert_eq!(classes.priority(Some("gone")), 70);
         assert_eq!(classes.priority(None), 70);
         assert_eq!(PriorityClasses::installed().priority(Some("inference")), 125);
+    }
+
+    #[test]
+    fn the_two_classes_of_kubernetes_are_always_known() {
+        let classes = PriorityClasses::default();
+        assert!(classes.is_empty() && !classes.contains("system-anything"));
+        assert!(classes.contains("system-node-critical"));
+        assert_eq!(classes.priority(Some("system-cluster-critical")), 2_000_000_000);
     }
 }

@@ -157,6 +157,14 @@ impl PriorityRefusal {
 }
 
 impl PodGroup {
+    pub(crate) fn priority_claim(&self) -> PriorityClaim<'_> {
+        PriorityClaim {
+            namespace: self.metadata.namespace(),
+            queue: self.queue(),
+            class: self.priority_class(),
+        }
+    }
+
     /// Limits the gang's priority to the highest allowed one. A gang whose priority was above that is refused, with field and remedy.
     pub fn bound_priority(
         &self,
@@ -164,12 +172,7 @@ impl PodGroup {
         classes: &PriorityClasses,
         queue: impl Fn(&str) -> Option<QueueCeiling>,
     ) {
-        let claim = PriorityClaim {
-            namespace: self.metadata.namespace(),
-            queue: self.queue(),
-            class: self.priority_class(),
-        };
-        if let Some(refusal) = claim.refusal(classes, queue) {
+        if let Some(refusal) = self.priority_claim().refusal(classes, queue) {
             gang.priority = refusal.granted(classes);
             gang.preemptible = self.preemptible_at(gang.priority);
             gang.refused = Some(format!("PodGroup {}: spec.priorityClassName: {refusal}", gang.key));

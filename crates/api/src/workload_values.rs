@@ -1,4 +1,4 @@
-//! Checks the scheduling labels and annotations of pods and their owners for values without effect. Such a value is ignored, as in KAI; the
+//! Checks the scheduling labels and annotations of pods and their owners, and the priority class of pods, for values without effect. Such a value is ignored, as in KAI; the
 //! webhook, an event of the pod grouper or a warning of `kai simulate` reports it.
 
 use crate::duration::parse_duration;
@@ -6,7 +6,11 @@ use crate::error::FieldError;
 use crate::pod::Pod;
 use crate::{Error, Problem, keys};
 
-const IGNORED: &str = "the value is ignored";
+pub(crate) const IGNORED: &str = "the value is ignored";
+/// The effect of a topology without a level. The engine looks up the topology all the same.
+pub(crate) const PLACED_ANYWHERE: &str = "the pods are placed anywhere, and wait if the topology does not exist";
+/// The effect of an unknown priority class in the spec of a pod. A pod that exists is older than the deletion of its class.
+const CLASS_OF_SPEC: &str = "the value is ignored; an API server refuses new pods with it";
 
 /// The values of a workload's labels and annotations that have no effect. `has_class` says whether a priority class exists.
 pub fn ignored_values<'a>(
@@ -17,47 +21,53 @@ pub fn ignored_values<'a>(
 ) -> Vec<Problem> {
     let given = |text: Option<&'a str>| text.filter(|text| !text.is_empty());
     let (label, annotation) = (|key: &str| given(label(key)), |key: &str| given(annotation(key)));
-    let mut errors = Vec::new();
+    let mut problems = Vec::new();
+    let mut add = |error: FieldError, effect| problems.push(error.of(object.to_owned(), effect));
     if let Some(class) = label(keys::PRIORITY_CLASS_NAME).filter(|class| !has_class(class)) {
-        errors.push(in_labels(
-            keys::PRIORITY_CLASS_NAME,
-            Error::NoPriorityClass(class.to_owned()),
-        ));
+        let error = Error::NoPriorityClass(class.to_owned());
+        add(in_labels(keys::PRIORITY_CLASS_NAME, error), IGNORED);
     }
     if let Some(text) = label(keys::PREEMPTIBILITY)
         && let Some(error) = wrong_preemptibility(text)
     {
-        errors.push(in_labels(keys::PREEMPTIBILITY, error));
+        add(in_labels(keys::PREEMPTIBILITY, error), IGNORED);
     }
     for (key, wrong) in [
         (keys::PREEMPTION_DELAY, wrong_delay as fn(&str) -> Option<Error>),
         (keys::STALENESS_GRACE_PERIOD, |text| parse_duration(text).err()),
     ] {
-        errors.extend(annotation(key).and_then(wrong).map(|error| in_annotations(key, error)));
+        if let Some(error) = annotation(key).and_then(wrong) {
+            add(in_annotations(key, error), IGNORED);
+        }
     }
     let levels = [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED];
     let level = levels.into_iter().find(|key| annotation(key).is_some());
     match (annotation(keys::TOPOLOGY), level) {
-        (Some(_), None) => errors.push(in_annotations(keys::TOPOLOGY, Error::TopologyWithoutLevel)),
-        (None, Some(level)) => errors.push(in_annotations(level, Error::LevelWithoutTopology)),
+        (Some(_), None) => add(
+            in_annotations(keys::TOPOLOGY, Error::TopologyWithoutLevel),
+            PLACED_ANYWHERE,
+        ),
+        (None, Some(level)) => add(in_annotations(level, Error::LevelWithoutTopology), IGNORED),
         (Some(_), Some(_)) | (None, None) => {}
     }
-    errors
-        .into_iter()
-        .map(|error| error.of(object.to_owned(), IGNORED))
-        .collect()
+    problems
 }
 
 impl Pod {
-    /// The values of the pod's labels and annotations that have no effect.
+    /// The values of the pod's labels and annotations that have no effect, and an unknown priority class in its spec.
     pub fn ignored_values(&self, has_class: impl Fn(&str) -> bool) -> Vec<Problem> {
         let (labels, annotations) = (&self.metadata.labels, &self.metadata.annotations);
-        ignored_values(
+        let mut problems = ignored_values(
             &self.named(),
             |key| labels.text(key),
             |key| annotations.text(key),
-            has_class,
-        )
+            &has_class,
+        );
+        if let Some(class) = self.priority_class_name().filter(|class| !has_class(class)) {
+            let error = Error::NoPriorityClass(class.to_owned());
+            problems.push(FieldError::new("spec.priorityClassName", error).of(self.named(), CLASS_OF_SPEC));
+        }
+        problems
     }
 
     /// The problem of an invalid task priority. [`Pod::read`] reports it too.
@@ -106,6 +116,7 @@ fn in_annotations(key: &str, error: Error) -> FieldError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PriorityClasses;
 
     fn told(labels: &str, annotations: &str) -> Vec<String> {
         let text =
@@ -161,7 +172,7 @@ mod tests {
                 "{}",
                 r#"{"kai.scheduler/topology":"racks"}"#,
                 "Pod a/p: metadata.annotations.kai.scheduler/topology: a topology is named without a level; name a required or a \
-                 preferred level beside it (the value is ignored)",
+                 preferred level beside it (the pods are placed anywhere, and wait if the topology does not exist)",
             ),
             (
                 "{}",
@@ -171,6 +182,30 @@ mod tests {
             ),
         ] {
             assert_eq!(told(labels, annotations), [expect]);
+        }
+    }
+
+    #[test]
+    fn an_unknown_priority_class_in_the_spec_is_told() {
+        let told = |labels: &str, class: &str| -> Vec<String> {
+            let text = format!(
+                r#"{{"metadata":{{"name":"p","namespace":"a","labels":{labels}}},"spec":{{"priorityClassName":"{class}"}}}}"#
+            );
+            let pod: Pod = serde_json::from_str(&text).unwrap();
+            let problems = pod.ignored_values(|class| PriorityClasses::installed().contains(class));
+            problems.iter().map(Problem::to_string).collect()
+        };
+        for labels in ["{}", r#"{"priorityClassName":"train"}"#] {
+            assert_eq!(
+                told(labels, "hgih"),
+                [
+                    "Pod a/p: spec.priorityClassName: there is no priority class \"hgih\"; create it, or name one that exists (the value \
+                 is ignored; an API server refuses new pods with it)"
+                ]
+            );
+        }
+        for known in ["train", "", "system-node-critical", "system-cluster-critical"] {
+            assert_eq!(told("{}", known), [""; 0]);
         }
     }
 

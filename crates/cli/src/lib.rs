@@ -75,11 +75,24 @@ pub fn main() -> ExitCode {
     match Arguments::parse().command.run() {
         Ok(code) => code,
         Err(error) => {
-            // One sentence; our errors have their cause in it.
-            eprintln!("error: {error}");
+            eprintln!("error: {}", with_causes(&error));
             ExitCode::from(2)
         }
     }
+}
+
+/// The error and its causes in one line. Most of our errors have their cause in their text; it is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
 }
 
 /// Prints the whole output of a command. A reader that closes the pipe early is no error.
@@ -94,6 +107,23 @@ fn print(text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_is_printed_with_its_causes_and_none_of_them_twice() {
+        let cause = || io::Error::new(io::ErrorKind::AddrInUse, "address in use");
+        let plain = anyhow::Error::new(cause()).context("listening").context("scheduler");
+        assert_eq!(with_causes(&plain), "scheduler: listening: address in use");
+        let source = cause();
+        let told = kai_embedded::Error::Listen {
+            address: ([127, 0, 0, 1], 1).into(),
+            source,
+        };
+        let told = anyhow::Error::new(told).context("playground");
+        assert_eq!(
+            with_causes(&told),
+            "playground: can't listen on 127.0.0.1:1: address in use"
+        );
+    }
 
     #[test]
     fn no_two_flags_of_a_command_have_one_name() {

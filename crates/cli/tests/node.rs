@@ -64,6 +64,51 @@ fn a_gpu_that_is_lost_is_a_problem() {
 }
 
 #[test]
+fn a_control_of_the_fake_gpus_that_is_missing_or_wrong_is_a_usage_error() {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, content: &[u8]| {
+        let path = place.path().join(name);
+        std::fs::write(&path, content).expect("a file");
+        path.display().to_string()
+    };
+    for (control, words) in [
+        ("/nonexistent/control.yaml".to_owned(), "No such file"),
+        (file("binary", &[0xff, 0x00, 0xfe]), "UTF-8"),
+        (file("typo", b"gpus: {0: {stat: lost}}"), "stat"),
+        (
+            file("absent", b"gpus: {2: {state: lost}}"),
+            "gpus.2: there is no GPU \"2\"",
+        ),
+        ("{gpus: {2: {state: lost}}}".to_owned(), "gpus.2: there is no GPU \"2\""),
+        ("{gpus: {0: {stat: lost}}}".to_owned(), "stat"),
+    ] {
+        for program in [
+            &["doctor"][..],
+            &["node-agent", "--dry-run", "--node-name", "node-1"],
+            &["node-agent", "--no-cluster", "--node-name", "node-1"],
+        ] {
+            let options = [
+                "--host-root",
+                NO_GPU,
+                "--driver",
+                "fake:t4:2",
+                "--fake-control",
+                &control,
+            ];
+            let output = kai(&[program, &options].concat());
+            let remedy = "Correct the value or the file of --fake-control";
+            assert!(output.contains(words) && output.contains(remedy), "{output}");
+            assert_eq!(
+                output.matches("reading the control of the fake GPUs").count(),
+                1,
+                "{output}"
+            );
+            assert!(output.ends_with("--- exit code 2\n"), "{output}");
+        }
+    }
+}
+
+#[test]
 fn a_host_root_that_is_not_there_is_a_usage_error() {
     for program in [&["doctor"][..], &["node-agent", "--dry-run", "--node-name", "node-1"]] {
         let output = kai(&[program, &["--host-root", "/nope"]].concat());
@@ -114,6 +159,48 @@ fn a_driver_library_that_is_cut_off_is_a_problem_with_a_remedy() {
         );
         assert!(output.ends_with(&format!("--- exit code {code}\n")), "{output}");
     }
+}
+
+/// Sets the address of the library's hash table of symbols to one that is not mapped. The dynamic linker follows it without a check.
+fn corrupt_symbol_hash(library: &mut [u8]) {
+    const PT_DYNAMIC: u64 = 2;
+    const DT_GNU_HASH: u64 = 0x6fff_fef5;
+    let number = |bytes: &[u8], at: usize, length: usize| -> u64 {
+        let digits = bytes[at..at + length].iter().rev();
+        digits.fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    let (headers, count) = (number(library, 32, 8) as usize, number(library, 56, 2) as usize);
+    let mut headers = (0..count).map(|header| headers + header * 56);
+    let dynamic = headers
+        .find(|header| number(library, *header, 4) == PT_DYNAMIC)
+        .expect("a dynamic section");
+    let (start, length) = (
+        number(library, dynamic + 8, 8) as usize,
+        number(library, dynamic + 32, 8) as usize,
+    );
+    let mut entries = (start..start + length).step_by(16);
+    let entry = entries
+        .find(|entry| number(library, *entry, 8) == DT_GNU_HASH)
+        .expect("a hash table");
+    library[entry + 8..entry + 16].copy_from_slice(&0x7000_0000_0000_u64.to_le_bytes());
+}
+
+#[test]
+fn a_driver_library_that_crashes_the_dynamic_linker_is_a_problem_with_a_remedy() {
+    let place = tempfile::tempdir().expect("a directory");
+    let library = kai_fake_nvml::install(place.path()).expect("the fake library is built");
+    let mut bytes = std::fs::read(&library).expect("a file");
+    corrupt_symbol_hash(&mut bytes);
+    std::fs::write(&library, bytes).expect("a file");
+    let library = library.display().to_string();
+    let output = kai(&["doctor", "--host-root", "x86-server", "--nvml-library", &library]);
+    assert!(
+        output.contains("the driver library crashes the process that loads it"),
+        "{output}"
+    );
+    assert!(output.contains(&library) && output.contains("SIGSEGV"), "{output}");
+    assert!(output.contains("Reinstall the driver package"), "{output}");
+    assert!(output.ends_with("--- exit code 1\n"), "{output}");
 }
 
 #[test]

@@ -94,6 +94,44 @@ fn an_existing_kubeconfig_is_given_back() {
     assert_eq!(read(), before);
 }
 
+/// Runs the playground until it ends with an error, and checks its words.
+#[track_caller]
+fn check_refused(arguments: &[&str], words: &[&str]) {
+    let run = command(".", &["playground", "--once"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{text}");
+    for word in words {
+        assert_eq!(text.matches(word).count(), 1, "{word}: {text}");
+    }
+}
+
+#[test]
+fn files_that_can_t_be_read_or_written_are_named_with_cause_and_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let nodes = command(".", &["playground", "--nodes", "/nonexist"]).output().unwrap();
+    let text = String::from_utf8_lossy(&nodes.stderr);
+    assert_eq!(nodes.status.code(), Some(2), "{text}");
+    assert!(text.contains("reading /nonexist: No such file or directory"), "{text}");
+    check_refused(
+        &["--kubeconfig", &path("no/such/place")],
+        &["writing the kubeconfig", "No such file or directory", "--kubeconfig"],
+    );
+    let pipe = path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    check_refused(&["--kubeconfig", &pipe], &["is a pipe", "--kubeconfig"]);
+    let own = "{kind: Config, clusters: [{name: kai-playground, cluster: {server: 'https://work'}}]}";
+    std::fs::write(path("own"), own).unwrap();
+    check_refused(
+        &["--kubeconfig", &path("own")],
+        &["has an entry kai-playground", "--kubeconfig"],
+    );
+    assert_eq!(std::fs::read_to_string(path("own")).unwrap(), own);
+}
+
 /// A playground that runs until dropped.
 struct Playground {
     process: Child,
@@ -226,7 +264,13 @@ fn a_stock_kubectl_rolls_workloads_out_and_back() {
 
     // A plain Deployment: no annotations, and a scheduler that does not run here, which the pods' events report.
     kubectl.run(&["create", "deployment", "plain", "--image=nginx", "--replicas=2"]);
-    kubectl.run(&["wait", "pod", "-l", "app=plain", "--for=create", "--timeout=60s"]);
+    // A wait for pods by label ends at once as long as there are none.
+    kubectl.run(&[
+        "wait",
+        "deployment/plain",
+        "--for=jsonpath={.status.replicas}=2",
+        "--timeout=60s",
+    ]);
     let pods = kubectl.run(&["get", "pods", "-l", "app=plain", "-o", "name"]);
     let pod = pods.lines().next().unwrap().trim_start_matches("pod/");
     let of_pod = format!("involvedObject.name={pod},reason=FailedScheduling");

@@ -96,6 +96,58 @@ fn without_a_cluster_the_error_names_the_ways_to_one() {
     );
 }
 
+/// The cause is in the message once, and the remedy is the flag.
+#[track_caller]
+fn check_port_in_use(arguments: &[&str], purpose: &str, flag: &str) {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = Server::new(Options::default());
+    let listening = runtime.block_on(server.listen("127.0.0.1:0".parse().unwrap())).unwrap();
+    kai_cli::embedded::install(&server).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, listening.kubeconfig(None)).unwrap();
+    let in_use = |argument: &&str| {
+        let argument = argument.replace("ADDRESS", &address.to_string());
+        argument.replace("PORT", &address.port().to_string())
+    };
+    let arguments: Vec<String> = arguments.iter().map(in_use).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let run = command(".", &arguments)
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{text}");
+    let error = text.lines().find(|line| line.starts_with("error: ")).unwrap();
+    for words in [purpose, flag, &address.to_string()] {
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(error.matches("Address already in use").count(), 1, "{error}");
+}
+
+#[test]
+fn a_port_in_use_is_told_with_its_cause_and_the_flag_that_chooses_another() {
+    check_port_in_use(
+        &[
+            "all",
+            "--no-admission",
+            "--listen-address=127.0.0.1:0",
+            "--plugin-server-port=PORT",
+        ],
+        "scheduler: listening on",
+        "--plugin-server-port",
+    );
+    check_port_in_use(
+        &["binder", "--listen-address=ADDRESS"],
+        "for metrics and health",
+        "--listen-address",
+    );
+    check_port_in_use(&["playground", "--listen=ADDRESS"], "can't listen on", "--listen");
+}
+
 #[test]
 fn a_server_that_does_not_answer_is_named() {
     let directory = tempfile::tempdir().unwrap();

@@ -106,6 +106,14 @@ pub enum GpuError {
         /// What is wrong.
         detail: String,
     },
+    /// The faults and loads of the fake GPUs make no sense.
+    #[error("reading the control of the fake GPUs from {origin}: {detail}")]
+    FakeControl {
+        /// Flag, environment variable or file.
+        origin: String,
+        /// What is wrong, with the field.
+        detail: String,
+    },
     /// A file could not be read.
     #[error("reading {}: {source}", path.display())]
     File {
@@ -170,6 +178,10 @@ impl GpuError {
             GpuError::FakeSettings { .. } => {
                 "Give profiles as name:count (for example a100-40:2,t4), or a YAML file with a gpus list; the profile names are \
                  in the message of an unknown one."
+            }
+            GpuError::FakeControl { .. } => {
+                "Correct the value or the file of --fake-control, or leave the flag out; GPUs are named by index, UUID or '*', as in \
+                 {gpus: {0: {state: lost}}}."
             }
             GpuError::File { .. } => "Check that the path is mounted into this container and readable.",
         }

@@ -13,7 +13,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::Args;
 
 use screen::Screen;
@@ -108,7 +107,9 @@ async fn play(arguments: &Arguments, world: &World) -> anyhow::Result<ExitCode> 
 fn nodes(arguments: &Arguments) -> anyhow::Result<kai_embedded::kubelet::NodesFile> {
     let (name, text) = match &arguments.nodes {
         Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                anyhow::anyhow!("reading {}: {error}; name a file of nodes with --nodes", path.display())
+            })?;
             (path.display().to_string(), text)
         }
         None => ("the usual nodes".to_owned(), include_str!("nodes.yaml").to_owned()),

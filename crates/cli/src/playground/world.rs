@@ -25,7 +25,8 @@ pub(super) struct World {
 impl World {
     pub(super) async fn start(nodes: &NodesFile, address: SocketAddr) -> anyhow::Result<World> {
         let server = Server::new(Options::default());
-        let listening = server.listen(address).await?;
+        let listening = server.listen(address).await;
+        let listening = listening.map_err(|error| anyhow::anyhow!("{error}; choose another address with --listen"))?;
         embedded::install(&server)?;
         let client = Client::in_process(server.service());
         let context = Context::new(client.clone(), Clock::System);

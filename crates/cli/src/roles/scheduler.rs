@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use kai_cluster::Context;
 
@@ -81,8 +81,10 @@ impl Role for Scheduler {
         let Some(address) = debug_address else {
             return Ok(scheduler.run(context).await?);
         };
-        let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
-            format!("listening on {address} for debug endpoints; choose another with --plugin-server-port")
+        let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
+            anyhow!(
+                "listening on {address} for debug endpoints: {error}; choose another port with --plugin-server-port"
+            )
         })?;
         let router = scheduler.router();
         tokio::select! {

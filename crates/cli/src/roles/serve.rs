@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use axum::Router;
 use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -40,14 +40,20 @@ pub(super) fn health_and_metrics(address: &str, context: &Context, readers: Read
         roles: Handle::current(),
     };
     let router = Router::new().route(METRICS, get(metrics)).with_state(reading);
-    let what = "metrics and health; choose another with --listen-address";
-    listen(address, router.merge(health_router(context)), what)
+    let port = Port {
+        purpose: "metrics and health",
+        flag: "--listen-address",
+    };
+    listen(address, router.merge(health_router(context)), port)
 }
 
 /// Health alone.
 pub(super) fn health(address: &str, context: &Context) -> anyhow::Result<Served> {
-    let what = "probes; choose another with --health-probe-bind-address";
-    listen(address, health_router(context), what)
+    let port = Port {
+        purpose: "probes",
+        flag: "--health-probe-bind-address",
+    };
+    listen(address, health_router(context), port)
 }
 
 /// A served address. Dropping it ends the server.
@@ -81,8 +87,14 @@ struct Reading {
     roles: Handle,
 }
 
+/// What an address is for, and the flag that sets it.
+struct Port {
+    purpose: &'static str,
+    flag: &'static str,
+}
+
 /// Starts to serve the address. An empty one, or Go's `0`, serves nothing and never ends.
-fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<Served> {
+fn listen(address: &str, router: Router, port: Port) -> anyhow::Result<Served> {
     // `:8080` means all addresses, as in Go programs.
     let address = match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
@@ -95,7 +107,10 @@ fn listen(address: &str, router: Router, what: &str) -> anyhow::Result<Served> {
                 listener.set_nonblocking(true)?;
                 Ok(listener)
             });
-            Some(bound.with_context(|| format!("listening on {address} for {what}"))?)
+            let Port { purpose, flag } = port;
+            let refused =
+                |error| anyhow!("listening on {address} for {purpose}: {error}; choose another address with {flag}");
+            Some(bound.map_err(refused)?)
         }
     };
     let (end, asked_to_end) = oneshot::channel::<()>();

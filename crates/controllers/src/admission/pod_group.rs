@@ -1,5 +1,5 @@
 //! Validation of pod groups. The subgroups must form a tree. Senseless minima are denied at creation; on updates of objects that
-//! running workloads may have, some of them are warnings.
+//! running workloads may have, some of them are warnings. A minimum above the number of subgroups is a warning of `kai_api`.
 
 use std::collections::BTreeMap;
 
@@ -93,20 +93,9 @@ fn check_size(request: &Request) -> SizeCheck {
 /// A minimum that does not fit the subgroup tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SubGroupProblem {
-    LeafWithMinSubGroup {
-        name: String,
-    },
-    LeafWithoutMinMember {
-        name: String,
-    },
-    ParentWithMinMember {
-        name: String,
-    },
-    TooManySubGroups {
-        name: Option<String>,
-        wanted: i64,
-        there: usize,
-    },
+    LeafWithMinSubGroup { name: String },
+    LeafWithoutMinMember { name: String },
+    ParentWithMinMember { name: String },
 }
 
 enum Severity {
@@ -117,7 +106,6 @@ enum Severity {
 impl SubGroupProblem {
     fn severity(&self, operation: Operation) -> Severity {
         match (self, operation) {
-            (SubGroupProblem::TooManySubGroups { .. }, _) => Severity::Warned,
             (SubGroupProblem::ParentWithMinMember { .. }, Operation::Update) => Severity::Warned,
             (
                 SubGroupProblem::LeafWithMinSubGroup { .. }
@@ -143,22 +131,6 @@ impl SubGroupProblem {
                 field(name, "minMember"),
                 "the subgroup has subgroups of its own; write minSubGroup instead",
             ),
-            SubGroupProblem::TooManySubGroups { name, wanted, there } => {
-                let field = match name {
-                    Some(name) => field(name, "minSubGroup"),
-                    None => "spec.minSubGroup".to_owned(),
-                };
-                // KAI writes the first half of this text, and scripts search for it.
-                let whose = name
-                    .as_ref()
-                    .map(|name| format!("subgroup {name:?}: "))
-                    .unwrap_or_default();
-                let text = format!(
-                    "{whose}minSubGroup ({wanted}) exceeds the number of direct child SubGroups ({there}); the workload waits until \
-                     there are enough"
-                );
-                FieldError::invalid(field, text)
-            }
         }
     }
 }
@@ -189,8 +161,6 @@ fn check(pod_group: &Value) -> Result<Vec<SubGroupProblem>, FieldError> {
         }
         problems.extend(problems_of(name, group, children.get(name).copied().unwrap_or(0)));
     }
-    let roots = groups.values().filter(|group| group.parent.is_none()).count();
-    problems.extend(min_sub_group.and_then(|wanted| too_many_sub_groups(None, wanted, roots)));
     Ok(problems)
 }
 
@@ -212,18 +182,8 @@ fn problems_of(name: &str, group: &SubGroup, children: usize) -> Vec<SubGroupPro
                 .min_member
                 .map(|_| SubGroupProblem::ParentWithMinMember { name: name() }),
         );
-        problems.extend(
-            group
-                .min_sub_group
-                .and_then(|wanted| too_many_sub_groups(Some(name()), wanted, children)),
-        );
     }
     problems
-}
-
-fn too_many_sub_groups(name: Option<String>, wanted: i64, there: usize) -> Option<SubGroupProblem> {
-    let more = usize::try_from(wanted).is_ok_and(|wanted| wanted > there);
-    more.then_some(SubGroupProblem::TooManySubGroups { name, wanted, there })
 }
 
 /// The subgroups by name; an error if they do not form a forest.
@@ -522,15 +482,15 @@ mod tests {
         let spec = json!({"minSubGroup": 2, "subGroups": [
             {"name": "p", "minSubGroup": 3}, {"name": "a", "minMember": 1, "parent": "p"}]});
         let (_, warnings) = ask(Operation::Create, spec);
-        let waits = "the workload waits until there are enough";
+        let rest = "add subgroups, or lower it (the workload waits until there are enough)";
         assert_eq!(
             warnings,
             [
                 format!(
-                    "spec.subGroups[p].minSubGroup: subgroup \"p\": minSubGroup (3) exceeds the number of direct child SubGroups \
-                     (1); {waits}"
+                    "spec.subGroups[0].minSubGroup: subgroup \"p\": minSubGroup (3) exceeds the number of direct child SubGroups \
+                     (1); {rest}"
                 ),
-                format!("spec.minSubGroup: minSubGroup (2) exceeds the number of direct child SubGroups (1); {waits}"),
+                format!("spec.minSubGroup: minSubGroup (2) exceeds the number of direct child SubGroups (1); {rest}"),
             ]
         );
     }

@@ -1,6 +1,8 @@
 //! Validation of the priority classes that pods and pod groups name. The rules are the scheduler's (`kai_api::PriorityClaim`);
 //! admission applies them at creation and names the field.
 
+use std::borrow::Cow;
+
 use kai_api::{PriorityClaim, keys};
 use serde_json::Value;
 
@@ -33,32 +35,30 @@ pub(super) fn validate_pod_group(request: &Request, queues: &dyn QueueLister) ->
 
 /// The error if the pod may not name its class. The pod's workload may name another class, so the queue's ceiling is not checked here.
 pub(super) fn validate_pod(request: &Request) -> Option<FieldError> {
-    let (field, class) = class_of(&request.object)?;
-    if class_of(&request.old_object).is_some_and(|(_, before)| before == class) {
-        return None;
-    }
-    let claim = PriorityClaim {
-        namespace: &request.namespace,
-        queue: "",
-        class: Some(&class),
-    };
-    Some(FieldError::forbidden(field, claim.system_class()?.to_string()))
+    let before = classes_of(&request.old_object);
+    let mut named = classes_of(&request.object).into_iter();
+    named.find_map(|named| {
+        if before.contains(&named) {
+            return None;
+        }
+        let (field, class) = named;
+        let claim = PriorityClaim {
+            namespace: &request.namespace,
+            queue: "",
+            class: Some(&class),
+        };
+        Some(FieldError::forbidden(field, claim.system_class()?.to_string()))
+    })
 }
 
-/// The field and the class that a pod names, in the order in which the pod grouper reads them.
-fn class_of(pod: &Value) -> Option<(String, String)> {
-    let label =
-        unstructured::entry(pod, MetadataMap::Labels, keys::PRIORITY_CLASS_NAME).filter(|class| !class.is_empty());
-    match label {
-        Some(class) => Some((
-            format!("metadata.labels.{}", keys::PRIORITY_CLASS_NAME),
-            class.into_owned(),
-        )),
-        None => {
-            let class = unstructured::text(pod, "/spec/priorityClassName")?;
-            Some(("spec.priorityClassName".to_owned(), class.to_owned()))
-        }
-    }
+/// The fields that name a class, with the class. The pod grouper reads the label first; the kubelet and other schedulers know the spec
+/// alone.
+fn classes_of(pod: &Value) -> Vec<(String, Cow<'_, str>)> {
+    let label = unstructured::entry(pod, MetadataMap::Labels, keys::PRIORITY_CLASS_NAME);
+    let label = label.map(|class| (format!("metadata.labels.{}", keys::PRIORITY_CLASS_NAME), class));
+    let spec = unstructured::text(pod, "/spec/priorityClassName");
+    let spec = spec.map(|class| ("spec.priorityClassName".to_owned(), Cow::Borrowed(class)));
+    label.into_iter().chain(spec).collect()
 }
 
 #[cfg(test)]
@@ -112,6 +112,19 @@ mod tests {
         assert_eq!(refused(in_spec.clone()).as_deref(), Some("spec.priorityClassName"));
         let by_label = json!({"metadata": {"labels": {"priorityClassName": "system-node-critical"}}});
         assert_eq!(refused(by_label).as_deref(), Some("metadata.labels.priorityClassName"));
+        let both = |label: &str, spec: &str| json!({"metadata": {"labels": {"priorityClassName": label}}, "spec": {"priorityClassName": spec}});
+        for (label, spec, field) in [
+            ("train", "system-node-critical", Some("spec.priorityClassName")),
+            ("", "system-node-critical", Some("spec.priorityClassName")),
+            (
+                "system-node-critical",
+                "high",
+                Some("metadata.labels.priorityClassName"),
+            ),
+            ("train", "high", None),
+        ] {
+            assert_eq!(refused(both(label, spec)).as_deref(), field, "{label} {spec}");
+        }
         assert_eq!(refused(json!({"spec": {"priorityClassName": "high"}})), None);
         assert_eq!(super::validate_pod(&request(in_spec.clone(), in_spec)), None);
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::QueryGroup;
+use crate::GpuError;
 
 /// The state of the whole fake machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,15 +190,37 @@ impl Control {
         }
         result
     }
+
+    /// The first field that names a GPU which the machine does not have, and that name.
+    pub(crate) fn unknown_gpu(&self, is_gpu: impl Fn(&str) -> bool) -> Option<(String, &str)> {
+        let known = |name: &str| name == "*" || is_gpu(name);
+        let by_state = self.gpus.keys().map(|name| (format!("gpus.{name}"), &**name));
+        let events = self.events.iter().enumerate();
+        let by_event = events.map(|(at, event)| (format!("events[{at}].gpu"), &*event.gpu));
+        by_state.chain(by_event).find(|(_, name)| !known(name))
+    }
+
+    /// An error if a field names a GPU which the machine does not have. `origin` is for messages.
+    pub(crate) fn check_gpus(&self, origin: &str, is_gpu: impl Fn(&str) -> bool) -> Result<(), GpuError> {
+        let Some((field, name)) = self.unknown_gpu(is_gpu) else {
+            return Ok(());
+        };
+        let detail = format!("{field}: there is no GPU {name:?} on this machine");
+        let origin = origin.to_owned();
+        Err(GpuError::FakeControl { origin, detail })
+    }
 }
 
-/// The control file, read at most every [`ControlFile::PERIOD`]. While the file is unreadable or half-written, its last valid content stays
-/// in force, so that a save in an editor does not make a GPU fail.
+/// The control file. [`ControlFile::read`] is strict, for the start. [`ControlFile::poll`] reads it at most every
+/// [`ControlFile::PERIOD`]; an unreadable or half-written file changes nothing: the last good content stays, so that a save in an editor does not
+/// make a GPU fail. The log has each such content once.
 #[derive(Debug)]
 pub(crate) struct ControlFile {
     path: PathBuf,
     text: String,
     checked: Option<Instant>,
+    /// The last error in the log.
+    logged: Option<String>,
 }
 
 impl ControlFile {
@@ -209,30 +232,69 @@ impl ControlFile {
             path: path.to_owned(),
             text: String::new(),
             checked: None,
+            logged: None,
         }
     }
 
+    /// The content of the file, which has to exist and to be valid.
+    pub(crate) fn read(&mut self, is_gpu: impl Fn(&str) -> bool) -> Result<Control, GpuError> {
+        let text = std::fs::read_to_string(&self.path).map_err(|error| self.wrong(error.to_string()))?;
+        let control = self.parse(&text, is_gpu)?;
+        self.text = text;
+        Ok(control)
+    }
+
     /// New content, if the file changed. A removed file means that all GPUs are idle and healthy.
-    pub(crate) fn poll(&mut self) -> Option<Control> {
+    pub(crate) fn poll(&mut self, is_gpu: impl Fn(&str) -> bool) -> Option<Control> {
         if self.checked.is_some_and(|checked| checked.elapsed() < Self::PERIOD) {
             return None;
         }
         self.checked = Some(Instant::now());
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(_) => return None,
+        let changed = match std::fs::read_to_string(&self.path) {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(self.wrong(error.to_string())),
         };
-        if text == self.text {
-            return None;
+        let parsed = changed.and_then(|text| match text == self.text {
+            true => Ok(None),
+            false => self.parse(&text, is_gpu).map(|control| Some((text, control))),
+        });
+        match parsed {
+            Ok(None) => None,
+            Ok(Some((text, control))) => {
+                self.text = text;
+                self.logged = None;
+                Some(control)
+            }
+            Err(error) => {
+                let message = error.with_remedy();
+                if self.logged.as_ref() != Some(&message) {
+                    tracing::warn!("the fake GPUs stay as they are: {message}");
+                    self.logged = Some(message);
+                }
+                None
+            }
         }
-        let control = if text.trim().is_empty() {
-            Control::default()
-        } else {
-            serde_saphyr::from_str(&text).ok()?
-        };
-        self.text = text;
-        Some(control)
+    }
+
+    fn parse(&self, text: &str, is_gpu: impl Fn(&str) -> bool) -> Result<Control, GpuError> {
+        if text.trim().is_empty() {
+            return Ok(Control::default());
+        }
+        let control: Control = serde_saphyr::from_str(text).map_err(|error| self.wrong(error.to_string()))?;
+        control.check_gpus(&self.origin(), is_gpu)?;
+        Ok(control)
+    }
+
+    fn origin(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn wrong(&self, detail: String) -> GpuError {
+        GpuError::FakeControl {
+            origin: self.origin(),
+            detail,
+        }
     }
 }
 
@@ -261,16 +323,54 @@ gpus:
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.yaml");
         let mut file = ControlFile::new(&path);
-        assert_eq!(file.poll(), None, "no file is no news");
+        let any = |_: &str| true;
+        assert_eq!(file.poll(any), None, "no file is no news");
         let mut poll_after = |text: &str| {
             std::fs::write(&path, text).unwrap();
             std::thread::sleep(ControlFile::PERIOD);
-            file.poll()
+            file.poll(|name| name == "0")
         };
         let hot = poll_after("gpus: {0: {temperatureCelsius: 91}}").unwrap();
         assert_eq!(hot.gpu(0, "").temperature_celsius, Some(91));
         assert_eq!(poll_after("gpus: {0: {temperatureCel"), None);
+        assert_eq!(poll_after("gpus: {7: {temperatureCelsius: 95}}"), None);
         assert_eq!(poll_after("gpus: {0: {temperatureCelsius: 91}}"), None);
         assert_eq!(poll_after(""), Some(Control::default()));
+    }
+
+    #[test]
+    fn at_the_start_a_file_that_is_missing_or_wrong_is_an_error_with_field_and_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.yaml");
+        let read = || {
+            ControlFile::new(&path)
+                .read(|name| name == "0")
+                .map_err(|error| error.with_remedy())
+        };
+        let file = path.display().to_string();
+        let check = |words: &str| {
+            let error = read().unwrap_err();
+            let remedy = error.contains("Correct the value or the file");
+            assert!(error.contains(words) && error.contains(&file) && remedy, "{error}");
+        };
+        check("No such file");
+        std::fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
+        check("UTF-8");
+        for (text, words) in [
+            ("gpus: {0: {stat: lost}}", "stat"),
+            ("gpus: {0: {state: lots}}", "lots"),
+            ("gpus: {7: {state: lost}}", "gpus.7: there is no GPU \"7\""),
+            (
+                "events: [{gpu: 0, xid: 48}, {gpu: GPU-x}]",
+                "events[1].gpu: there is no GPU \"GPU-x\"",
+            ),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            check(words);
+        }
+        for text in ["", "gpus: {0: {state: lost}, '*': {powerWatts: 3}}"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(read().is_ok(), "{text}");
+        }
     }
 }

@@ -29,9 +29,11 @@ struct EventCursor {
 }
 
 impl FakeDriver {
-    /// Creates the driver on any machine. For tests and simulated nodes, whose kubelet has no real GPUs.
+    /// Creates the driver on any machine. For tests and simulated nodes, whose kubelet has no real GPUs. A control file has to exist and to
+    /// be valid; a later change that can't be read is logged, and the last valid state stays.
     pub fn new(settings: &Settings) -> Result<Self, GpuError> {
         let machine = Machine::new(settings)?;
+        machine.read_control_file()?;
         let cursor = cursor_at(&machine, &machine.control());
         Ok(Self {
             machine,
@@ -344,6 +346,8 @@ mod tests {
             control_file: Some(path.clone()),
             ..Settings::of("t4", 1)
         };
+        assert!(FakeDriver::new(&settings).is_err(), "there is no file");
+        std::fs::write(&path, "").unwrap();
         let driver = FakeDriver::new(&settings).unwrap();
         std::fs::write(&path, "events: [{gpu: 0, xid: 48}]").unwrap();
         let events = driver.wait_events(Duration::from_secs(10)).unwrap();

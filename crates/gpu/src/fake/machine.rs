@@ -74,6 +74,9 @@ impl Machine {
     pub fn new(settings: &Settings) -> Result<Self, GpuError> {
         let gpus = build_gpus(settings)?;
         let inventory = build_inventory(settings, &gpus)?;
+        settings
+            .control
+            .check_gpus("the settings", |name| has_gpu(&gpus, name))?;
         let file = settings.control_file.as_deref().map(ControlFile::new);
         let live = Mutex::new(Live {
             control: Arc::new(settings.control.clone()),
@@ -95,10 +98,20 @@ impl Machine {
     /// The present control value.
     pub fn control(&self) -> Arc<Control> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(control) = live.file.as_mut().and_then(ControlFile::poll) {
+        let file = live.file.as_mut();
+        if let Some(control) = file.and_then(|file| file.poll(|name| has_gpu(&self.gpus, name))) {
             live.control = Arc::new(control);
         }
         Arc::clone(&live.control)
+    }
+
+    /// Reads the control file, if there is one; an error if it is missing or can't be used.
+    pub(crate) fn read_control_file(&self) -> Result<(), GpuError> {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &mut live.file {
+            live.control = Arc::new(file.read(|name| has_gpu(&self.gpus, name))?);
+        }
+        Ok(())
     }
 
     /// Changes the control value from code. The next change of a control file overrides it.
@@ -111,6 +124,12 @@ impl Machine {
     pub fn has_control_file(&self) -> bool {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).file.is_some()
     }
+}
+
+/// Whether one of the GPUs has this index or UUID.
+fn has_gpu(gpus: &[FakeGpu], name: &str) -> bool {
+    let named = |gpu: &FakeGpu| gpu.device.uuid == name || gpu.device.index.to_string() == name;
+    gpus.iter().any(named)
 }
 
 impl FakeGpu {

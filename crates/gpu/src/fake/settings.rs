@@ -85,7 +85,7 @@ impl Settings {
             self.control_file = Some(PathBuf::from(control));
             return Ok(self);
         }
-        self.control = serde_saphyr::from_str(control).map_err(|error| GpuError::FakeSettings {
+        self.control = serde_saphyr::from_str(control).map_err(|error| GpuError::FakeControl {
             origin: format!("{control:?}"),
             detail: error.to_string(),
         })?;

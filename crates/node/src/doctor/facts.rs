@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kai_cluster::{Client, ClientConfig};
-use kai_gpu::platform::Detection;
-use kai_gpu::{Driver, Inventory, PlatformKind};
+use kai_gpu::platform::{Detection, detect};
+use kai_gpu::{Driver, GpuError, Inventory, PlatformKind, Roots};
 
 use super::{Args, bolt, go_build, toml};
 use crate::Error;
@@ -117,6 +117,9 @@ pub enum RuntimeClass {
     Unknown(String),
 }
 
+const CRASH_REMEDY: &str = "Reinstall the driver package that owns the library (dpkg -S or rpm -qf names it), and look for a full or failing disk; \
+                            kai node-agent would crash, too.";
+
 /// The usual name of the RuntimeClass of NVIDIA's runtime.
 pub(crate) const RUNTIME_CLASS: &str = "nvidia";
 
@@ -146,35 +149,7 @@ pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
         in_container: host.exists("/.dockerenv") || host.exists("/run/secrets/kubernetes.io"),
         ..Facts::default()
     };
-    let seed = args.node_name.clone().unwrap_or_default();
-    let mut options = args.host.open_options(&seed)?;
-    // The UUID that the node agent offered, if it ran here.
-    options.integrated_uuid = IntegratedGpuIdentity::new(&roots.in_host(STATE_DIR), &roots).load();
-    match kai_gpu::open(options) {
-        Ok(opened) => {
-            let listed = opened
-                .driver
-                .devices()
-                .map_err(|error| (error.to_string(), error.remedy().to_owned()));
-            if let Ok(inventory) = &listed {
-                facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
-                facts.files = collect::collect(&args.host.search(), inventory);
-            } else {
-                // The driver's files can be checked even if the driver does not answer.
-                let detection = &opened.detection;
-                let (platform, driver_version) = (detection.platform.clone(), detection.driver_version.clone());
-                let inventory = Inventory {
-                    platform,
-                    driver_version,
-                    ..Inventory::default()
-                };
-                facts.files = collect::collect(&args.host.search(), &inventory);
-            }
-            facts.inventory = Some(listed);
-            facts.detection = Some(opened.detection);
-        }
-        Err(error) => facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned()))),
-    }
+    collect_driver(args, &roots, &mut facts)?;
     collect_specs(&host, &mut facts);
     collect_runtime(&host, &mut facts);
     if facts
@@ -199,6 +174,65 @@ pub fn collect_facts(args: &Args) -> Result<Facts, Error> {
         .collect();
     facts.cluster = collect_cluster(args);
     Ok(facts)
+}
+
+/// Makes the same queries to the driver as [`collect_facts`] and drops the answers. A process of its own runs it, because a corrupted driver
+/// library can crash the process that loads it.
+pub fn probe_driver(args: &Args) {
+    let opened = args.host.open_options("").map(kai_gpu::open);
+    if let Ok(Ok(opened)) = opened
+        && let Ok(inventory) = opened.driver.devices()
+    {
+        unresponsive_gpus(&*opened.driver, &inventory);
+    }
+}
+
+/// Opens the driver, unless it is known to crash its process.
+fn collect_driver(args: &Args, roots: &Roots, facts: &mut Facts) -> Result<(), Error> {
+    let seed = args.node_name.clone().unwrap_or_default();
+    let mut options = args.host.open_options(&seed)?;
+    // The UUID that the node agent offered, if it ran here.
+    options.integrated_uuid = IntegratedGpuIdentity::new(&roots.in_host(STATE_DIR), roots).load();
+    if let Some(crash) = &args.driver_crash {
+        let library = args.host.nvml_library.as_ref();
+        let library = library.map_or("libnvidia-ml.so.1".to_owned(), |path| path.display().to_string());
+        let error = format!("the driver library crashes the process that loads it ({library}: {crash})");
+        facts.inventory = Some(Err((error, CRASH_REMEDY.to_owned())));
+        let detection = detect(roots);
+        facts.files = files_without_driver(args, &detection);
+        facts.detection = Some(detection);
+        return Ok(());
+    }
+    match kai_gpu::open(options) {
+        Ok(opened) => {
+            let listed = opened
+                .driver
+                .devices()
+                .map_err(|error| (error.to_string(), error.remedy().to_owned()));
+            if let Ok(inventory) = &listed {
+                facts.unresponsive = unresponsive_gpus(&*opened.driver, inventory);
+                facts.files = collect::collect(&args.host.search(), inventory);
+            } else {
+                facts.files = files_without_driver(args, &opened.detection);
+            }
+            facts.inventory = Some(listed);
+            facts.detection = Some(opened.detection);
+        }
+        // The flags are wrong, not the machine.
+        Err(error @ (GpuError::FakeSettings { .. } | GpuError::FakeControl { .. })) => return Err(error.into()),
+        Err(error) => facts.inventory = Some(Err((error.to_string(), error.remedy().to_owned()))),
+    }
+    Ok(())
+}
+
+/// The driver's files can be checked even if the driver does not answer.
+fn files_without_driver(args: &Args, detection: &Detection) -> DriverFiles {
+    let inventory = Inventory {
+        platform: detection.platform.clone(),
+        driver_version: detection.driver_version.clone(),
+        ..Inventory::default()
+    };
+    collect::collect(&args.host.search(), &inventory)
 }
 
 fn unresponsive_gpus(driver: &dyn Driver, inventory: &Inventory) -> Vec<UnresponsiveGpu> {

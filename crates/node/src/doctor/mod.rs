@@ -9,7 +9,7 @@ pub mod report;
 mod toml;
 
 pub use checks::run_checks;
-pub use facts::{ClusterView, Facts, RuntimeClass, UnresponsiveGpu, collect_facts};
+pub use facts::{ClusterView, Facts, RuntimeClass, UnresponsiveGpu, collect_facts, probe_driver};
 pub use report::{Finding, Report, Verdict};
 
 use std::path::PathBuf;
@@ -32,6 +32,9 @@ pub struct Args {
     /// Image that pods of this cluster need on the node; checked in the runtime's store. May be given more than once.
     #[arg(long = "image")]
     pub images: Vec<String>,
+    /// How a process died that opened the driver, as in `signal: 11 (SIGSEGV)`. The doctor does not open the driver then.
+    #[arg(skip)]
+    pub driver_crash: Option<String>,
 }
 
 /// Collects the facts about this machine and checks them.
