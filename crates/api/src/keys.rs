@@ -177,7 +177,8 @@ pub const NODE_AMD_MEMORY_PREFIX: &str = "beta.amd.com/gpu.vram";
 
 /// Label on kai's own pods: their role.
 pub const APP: &str = "app";
-/// Value of [`APP`] on reservation pods, and the name of their namespace and service account.
+/// Default value of [`APP`] on reservation pods, and default name of their namespace and service account. `ReservationPods` tells which pods
+/// they are.
 pub const RESERVATION: &str = "kai-resource-reservation";
 /// Value of [`APP`] on scaling pods, which make a cluster autoscaler add nodes.
 pub const SCALING_POD: &str = "scaling-pod";

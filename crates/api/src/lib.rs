@@ -57,7 +57,7 @@ pub use object_key::ObjectKey;
 pub use object_reference::ObjectReference;
 pub use persistent_volume::PersistentVolume;
 pub use persistent_volume_claim::PersistentVolumeClaim;
-pub use pod::{ConditionStatus, Pod, PodCondition, PodIdentity, VolumeClaim};
+pub use pod::{ConditionStatus, Pod, PodCondition, PodIdentity, ReservationPods, VolumeClaim};
 pub use pod_group::PodGroup;
 pub use priority_class::{PriorityClass, PriorityClasses};
 pub use priority_policy::{PriorityCeiling, PriorityClaim, PriorityRefusal, QueueCeiling};

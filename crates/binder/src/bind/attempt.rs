@@ -64,7 +64,7 @@ impl Binder {
         let slim: Option<Pod> = pod
             .as_ref()
             .map(|pod| serde_json::from_value(pod.clone()).unwrap_or_default());
-        let plan = bind_plan(&request, slim.as_ref(), &self.settings.scheduler_name);
+        let plan = bind_plan(&request, slim.as_ref(), &self.settings.identity.scheduler_name);
         let (bound, _guard) = match (plan, &pod, &slim) {
             (BindPlan::AlreadyBound, _, Some(slim)) => return self.succeed(&request, slim).await,
             (BindPlan::DeleteRequest, ..) => return self.delete_request(&request).await,

@@ -198,7 +198,7 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
         keys::APP,
         protected_keys::HELPER_APP_USED
     );
-    validations.push(deny_unless(&no_helper_app(), &message));
+    validations.push(deny_unless(&no_helper_app(settings), &message));
     let message = format!("Pod: spec.nodeName: {}", protected_keys::NODE_NAME_SET);
     validations.push(deny_unless(&no_node_name(&settings.scheduler_name), &message));
     let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, gpu_share::SHARE_DEVICE_BY_HAND);
@@ -323,8 +323,8 @@ fn unchanged(table: &ProtectedKeys) -> String {
     )
 }
 
-fn no_helper_app() -> String {
-    let helpers: Vec<String> = protected_keys::HELPER_APPS
+fn no_helper_app(settings: &Settings) -> String {
+    let helpers: Vec<String> = protected_keys::helper_apps(&settings.reservation_pods)
         .iter()
         .map(|helper| format!("'{helper}'"))
         .collect();

@@ -23,7 +23,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     let mut errors = if settings.trusts(&request.user_info) {
         Vec::new()
     } else {
-        protected_keys::validate_pod(request, &settings.scheduler_name)
+        protected_keys::validate_pod(request, &settings.scheduler_name, &settings.reservation_pods)
     };
     let ours = unstructured::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
     if ours {

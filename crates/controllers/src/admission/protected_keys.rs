@@ -2,7 +2,7 @@
 //! webhook and the ValidatingAdmissionPolicies, which hold while the webhook is down. Architecture invariant: these keys decide where a
 //! pod runs and which GPU it may use, so no tenant writes them. A change that leaves these keys alone is admitted.
 
-use kai_api::keys;
+use kai_api::{ReservationPods, keys};
 use serde_json::Value;
 
 use super::gpu_share;
@@ -55,7 +55,9 @@ pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     prefixes: &[],
 };
 /// Values of the label `app` that mark helper pods of the scheduler.
-pub(crate) const HELPER_APPS: [&str; 2] = [keys::RESERVATION, keys::SCALING_POD];
+pub(crate) fn helper_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
+    [&reservation_pods.app_label, keys::SCALING_POD]
+}
 
 /// Denial of a protected key that a tenant adds.
 pub(crate) const KEY_ADDED: &str = "only the scheduler writes this; remove it from the manifest, or from the template that \
@@ -108,11 +110,15 @@ impl ProtectedKeys {
 }
 
 /// Reviews a pod write of an untrusted user.
-pub(crate) fn validate_pod(request: &Request, scheduler_name: &str) -> Vec<FieldError> {
+pub(crate) fn validate_pod(
+    request: &Request,
+    scheduler_name: &str,
+    reservation_pods: &ReservationPods,
+) -> Vec<FieldError> {
     let (old, new) = (&request.old_object, &request.object);
     let mut errors = POD_LABELS.errors(old, new);
     errors.extend(POD_ANNOTATIONS.errors(old, new));
-    errors.extend(helper_app_used(old, new));
+    errors.extend(helper_app_used(old, new, helper_apps(reservation_pods)));
     match request.operation {
         Operation::Create => {
             errors.extend(node_name_set(request, scheduler_name));
@@ -137,10 +143,10 @@ pub(crate) fn validate_pod_group(request: &Request) -> Vec<FieldError> {
     POD_GROUP_ANNOTATIONS.errors(&request.old_object, &request.object)
 }
 
-fn helper_app_used(old: &Value, new: &Value) -> Option<FieldError> {
+fn helper_app_used(old: &Value, new: &Value, helpers: [&str; 2]) -> Option<FieldError> {
     let app = |object| unstructured::entry(object, MetadataMap::Labels, keys::APP);
     let (old, new) = (app(old), app(new));
-    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| HELPER_APPS.contains(&app));
+    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| helpers.contains(&app));
     (old != new && (ours(&old) || ours(&new)))
         .then(|| FieldError::forbidden(format!("metadata.labels.{}", keys::APP), HELPER_APP_USED))
 }
@@ -180,7 +186,7 @@ mod tests {
             old_object: old,
             ..Request::default()
         };
-        let fields: Vec<String> = validate_pod(&request, "kai-scheduler")
+        let fields: Vec<String> = validate_pod(&request, "kai-scheduler", &ReservationPods::default())
             .into_iter()
             .map(|error| error.field)
             .collect();
@@ -229,6 +235,29 @@ mod tests {
     }
 
     #[test]
+    fn the_label_of_helper_pods_is_the_installations() {
+        let reservation_pods = ReservationPods {
+            app_label: "holder".to_owned(),
+            ..ReservationPods::default()
+        };
+        let errors = |app: &str| {
+            let request = Request {
+                object: labelled(json!({"app": app}), json!({})),
+                ..Request::default()
+            };
+            validate_pod(&request, "kai-scheduler", &reservation_pods).len()
+        };
+        assert_eq!(
+            (
+                errors("holder"),
+                errors("scaling-pod"),
+                errors("kai-resource-reservation")
+            ),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
     fn a_node_is_chosen_by_the_scheduler() {
         let pod = |scheduler: &str| json!({"spec": {"schedulerName": scheduler, "nodeName": "n"}});
         check(Operation::Create, Value::Null, pod("kai-scheduler"), &["spec.nodeName"]);
@@ -242,7 +271,7 @@ mod tests {
             },
             ..Request::default()
         };
-        assert!(super::validate_pod(&static_pod, "kai-scheduler").is_empty());
+        assert!(super::validate_pod(&static_pod, "kai-scheduler", &ReservationPods::default()).is_empty());
     }
 
     #[test]
