@@ -195,9 +195,7 @@ pub(crate) fn is_active(request: &BindRequest) -> bool {
 
 /// Whether the BindRequest is for this pod, and not for an earlier pod of the same name.
 pub(crate) fn targets_pod(request: &BindRequest, pod: &Pod) -> bool {
-    let owners = request.metadata.owner_references.iter();
-    let mut owners = owners.filter(|owner| &*owner.kind == "Pod").peekable();
-    owners.peek().is_none() || owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
+    request.is_for_pod(pod.metadata.uid.as_deref().unwrap_or_default())
 }
 
 /// MiB that the pod requests on each of its GPUs.
