@@ -212,7 +212,7 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
     let message = format!(
         "Pod: {}: {}: {}",
         fixed.map.path(),
-        fixed.exact.join(", "),
+        fixed.keys.exact.join(", "),
         protected_keys::GPU_REQUEST_CHANGED
     );
     validations.push(deny_unless(
@@ -298,8 +298,9 @@ fn protected_key_validations(kind: &str, table: &ProtectedKeys) -> Vec<Value> {
 }
 
 fn is_protected(table: &ProtectedKeys) -> String {
-    let exact = table.exact.iter().map(|key| format!("key == '{key}'"));
+    let exact = table.keys.exact.iter().map(|key| format!("key == '{key}'"));
     let prefixes = table
+        .keys
         .prefixes
         .iter()
         .map(|prefix| format!("key.startsWith('{prefix}')"));
@@ -307,14 +308,14 @@ fn is_protected(table: &ProtectedKeys) -> String {
 }
 
 fn key_list(table: &ProtectedKeys) -> String {
-    let exact = table.exact.iter().map(|key| (*key).to_owned());
-    let prefixes = table.prefixes.iter().map(|prefix| format!("{prefix}*"));
+    let exact = table.keys.exact.iter().map(|key| (*key).to_owned());
+    let prefixes = table.keys.prefixes.iter().map(|prefix| format!("{prefix}*"));
     exact.chain(prefixes).collect::<Vec<_>>().join(", ")
 }
 
 fn unchanged(table: &ProtectedKeys) -> String {
     let path = table.map.path();
-    let keys: Vec<String> = table.exact.iter().map(|key| format!("'{key}'")).collect();
+    let keys: Vec<String> = table.keys.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
     let (new, old) = (there("object"), there("oldObject"));
     format!(

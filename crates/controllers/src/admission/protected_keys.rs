@@ -2,7 +2,8 @@
 //! webhook and the ValidatingAdmissionPolicies, which hold while the webhook is down. Architecture invariant: these keys decide where a
 //! pod runs and which GPU it may use, so no tenant writes them. A change that leaves these keys alone is admitted.
 
-use kai_api::{ReservationPods, keys};
+use kai_api::ReservationPods;
+use kai_api::keys::{self, KeySet};
 use serde_json::Value;
 
 use super::gpu_share;
@@ -10,49 +11,45 @@ use super::review::{FieldError, Operation, Request};
 use super::trusted_users::KUBELET_GROUP;
 use super::unstructured::{self, MetadataMap};
 
-/// A set of protected keys, by name or by prefix.
+/// Protected labels or annotations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProtectedKeys {
     pub(crate) map: MetadataMap,
-    pub(crate) exact: &'static [&'static str],
-    pub(crate) prefixes: &'static [&'static str],
+    pub(crate) keys: KeySet,
 }
 
 /// Protected labels of pods.
 pub(crate) const POD_LABELS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Labels,
-    exact: &[keys::GPU_GROUP],
-    prefixes: &[keys::GPU_GROUP_PREFIX],
+    keys: keys::SCHEDULER_POD_LABELS,
 };
 /// Protected annotations of pods.
 pub(crate) const POD_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    exact: &[
-        keys::RECEIVED_RESOURCE_TYPE,
-        keys::RECEIVED_GPUS,
-        keys::RESERVED_GPU,
-        keys::RESERVATION_LAST_USER,
-    ],
-    prefixes: &[keys::NUMA_PREFIX],
+    keys: keys::SCHEDULER_POD_ANNOTATIONS,
 };
 /// Protected annotations of pod groups.
 pub(crate) const POD_GROUP_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
-    prefixes: &[],
+    keys: KeySet {
+        exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
+        prefixes: &[],
+    },
 };
 /// The annotations of a GPU request. The user writes them at creation; nobody may change them later, because the scheduler accounts by
 /// them. Kubernetes fixes the rest of a pod's resource requests the same way.
 pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    exact: &[
-        keys::GPU_FRACTION,
-        keys::GPU_MEMORY,
-        keys::GPU_FRACTION_DEVICES,
-        keys::GPU_FRACTION_CONTAINER,
-        keys::SHARED_GPU_CONFIG_MAP,
-    ],
-    prefixes: &[],
+    keys: KeySet {
+        exact: &[
+            keys::GPU_FRACTION,
+            keys::GPU_MEMORY,
+            keys::GPU_FRACTION_DEVICES,
+            keys::GPU_FRACTION_CONTAINER,
+            keys::SHARED_GPU_CONFIG_MAP,
+        ],
+        prefixes: &[],
+    },
 };
 /// Values of the label `app` that mark helper pods of the scheduler.
 pub(crate) fn helper_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
@@ -80,13 +77,9 @@ pub(crate) const NODE_NAME_SET: &str = "the scheduler chooses the node; remove i
                                       nodes will do";
 
 impl ProtectedKeys {
-    pub(crate) fn contains(&self, key: &str) -> bool {
-        self.exact.contains(&key) || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
-    }
-
     /// The protected keys that were added or changed, and those that were removed.
     fn differences<'a>(&self, old: &'a Value, new: &'a Value) -> (Vec<&'a str>, Vec<&'a str>) {
-        let of = |object: &'a Value| unstructured::entries(object, self.map).filter(|(key, _)| self.contains(key));
+        let of = |object: &'a Value| unstructured::entries(object, self.map).filter(|(key, _)| self.keys.contains(key));
         let changed = of(new).filter(|(key, value)| unstructured::entry(old, self.map, key).as_ref() != Some(value));
         let removed = of(old).filter(|(key, _)| unstructured::entry(new, self.map, key).is_none());
         (
