@@ -7,12 +7,10 @@
 use std::collections::BTreeMap;
 
 use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, PodIdentity, keys};
-use kai_engine::model::{GpuRequest, PodPhase};
+use kai_engine::model::{GpuRequest, PodPhase, counted_gpu_memory_mib};
 
 use crate::reservation::state::Reservation;
 
-/// The engine's value for unknown GPU memory: fractions of it still add up.
-const UNKNOWN_MEMORY_MIB: i64 = 100;
 const BILLIONTHS: i128 = 1_000_000_000;
 
 /// A pod with GPU shares on the node.
@@ -61,7 +59,7 @@ pub(crate) struct NodeObjects<'a> {
 
 impl NodeAllocations {
     pub(crate) fn new(objects: NodeObjects<'_>, identity: &PodIdentity) -> NodeAllocations {
-        let memory_mib = objects.memory_mib.unwrap_or(UNKNOWN_MEMORY_MIB);
+        let memory_mib = counted_gpu_memory_mib(objects.memory_mib);
         let of_node = objects
             .requests
             .iter()
@@ -327,6 +325,21 @@ mod tests {
         );
         assert_eq!(allocations.allocated_mib("h", "uid-a"), 0);
         assert!(allocations.has_members("g") && !allocations.has_members("x"));
+    }
+
+    #[test]
+    fn unknown_memory_is_the_engines() {
+        for memory_mib in [None, Some(0)] {
+            let objects = NodeObjects {
+                node: "n",
+                memory_mib,
+                pods: &[pod("a", "n", |_| {})],
+                labelled: &[],
+                requests: &[],
+            };
+            let allocations = NodeAllocations::new(objects, &PodIdentity::default());
+            assert_eq!((allocations.memory_mib, allocations.allocated_mib("g", "")), (100, 50));
+        }
     }
 
     #[test]
