@@ -48,7 +48,7 @@ pub use config_map::ConfigMap;
 pub use duration::parse_duration;
 pub use error::{Error, Problem};
 pub use gpu_memory::normalise_gpu_memory_mib;
-pub use gpu_request::{RawGpuRequest, gpu_request};
+pub use gpu_request::{GpuRequestKinds, RawGpuRequest, gpu_request};
 pub use kai_engine::model::{SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX};
 pub use metadata::{Metadata, OwnerReference};
 pub use namespace::Namespace;
