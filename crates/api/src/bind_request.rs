@@ -132,6 +132,20 @@ impl BindRequest {
         self.phase() == BindPhase::Failed && is_exhausted
     }
 
+    /// Whether the request is for the pod with this uid, among the pods of its namespace and pod name: an earlier pod may have had the name.
+    ///
+    /// A request names its pod as an owner. The garbage collector keeps it while any of its owners exists, so it is for each pod among them.
+    /// A request without such an owner is for any pod of the name; KAI never looks at the uid.
+    pub fn is_for_pod(&self, uid: &str) -> bool {
+        let mut pods = self
+            .metadata
+            .owner_references
+            .iter()
+            .filter(|owner| &*owner.kind == "Pod")
+            .peekable();
+        pods.peek().is_none() || pods.any(|owner| &*owner.uid == uid)
+    }
+
     /// Adds the binding in flight to the pod. The GPU groups of a finished request take precedence over the pod's labels.
     pub fn attach(&self, pod: &mut PodSpec) {
         let Some(bind) = self.in_flight() else { return };
@@ -159,6 +173,21 @@ mod tests {
     fn check(text: &str, expect: Option<&str>) {
         let request: BindRequest = serde_json::from_str(text).unwrap();
         assert_eq!(request.in_flight().map(|bind| bind.node).as_deref(), expect, "{text}");
+    }
+
+    #[test]
+    fn a_bind_request_is_for_each_pod_that_owns_it() {
+        let check = |owners: &str, expect: bool| {
+            let text = format!(r#"{{"metadata":{{"ownerReferences":[{owners}]}}}}"#);
+            let request: BindRequest = serde_json::from_str(&text).unwrap();
+            assert_eq!(request.is_for_pod("u"), expect, "{text}");
+        };
+        check("", true);
+        check(r#"{"kind":"Pod","uid":"u"}"#, true);
+        check(r#"{"kind":"Pod","uid":"v"}"#, false);
+        check(r#"{"kind":"Job","uid":"v"}"#, true);
+        check(r#"{"kind":"Pod","uid":"v"},{"kind":"Pod","uid":"u"}"#, true);
+        check(r#"{"kind":"Pod","uid":"v"},{"kind":"Job","uid":"u"}"#, false);
     }
 
     #[test]

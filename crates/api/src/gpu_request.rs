@@ -28,6 +28,38 @@ pub struct RawGpuRequest<'a> {
     pub mig: Vec<(String, i64)>,
 }
 
+/// The kinds of GPU requests that a pod has, whatever their amounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuRequestKinds {
+    /// The annotation `gpu-fraction`.
+    pub fraction: bool,
+    /// The annotation `gpu-memory`.
+    pub memory: bool,
+    /// Whole GPUs of any vendor in the containers' resources: [`keys::is_gpu_resource`].
+    pub whole: bool,
+    /// MIG slices in the containers' resources.
+    pub mig: bool,
+}
+
+impl GpuRequestKinds {
+    /// The annotation of a GPU share that another request excludes, and why; in KAI's order of checks.
+    pub fn share_conflict(self) -> Option<(&'static str, Error)> {
+        let share = match (self.fraction, self.memory) {
+            (true, _) => keys::GPU_FRACTION,
+            (false, true) => keys::GPU_MEMORY,
+            (false, false) => return None,
+        };
+        if self.whole {
+            return Some((share, Error::Conflict("whole GPUs in the containers' resources")));
+        }
+        if self.fraction && self.memory {
+            return Some((keys::GPU_MEMORY, Error::Conflict("the annotation gpu-fraction")));
+        }
+        let mig = Error::Conflict("MIG slices in the containers' resources");
+        self.mig.then_some((share, mig))
+    }
+}
+
 /// Parses the request. An error names the annotation or resource.
 pub fn gpu_request(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, (String, Error)> {
     read(ask).map_err(|error| (error.field, error.error))
@@ -88,19 +120,14 @@ fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
 }
 
 fn read_share(ask: &RawGpuRequest, fraction: Option<&str>, memory: Option<&str>) -> Result<GpuRequest, FieldError> {
-    let key = if fraction.is_some() {
-        keys::GPU_FRACTION
-    } else {
-        keys::GPU_MEMORY
+    let kinds = GpuRequestKinds {
+        fraction: fraction.is_some(),
+        memory: memory.is_some(),
+        whole: ask.whole > 0,
+        mig: !ask.mig.is_empty(),
     };
-    if fraction.is_some() && memory.is_some() {
-        return Err(at(keys::GPU_MEMORY, Error::Conflict("the annotation gpu-fraction")));
-    }
-    if ask.whole > 0 {
-        return Err(at(key, Error::Conflict("whole GPUs in the containers' resources")));
-    }
-    if !ask.mig.is_empty() {
-        return Err(at(key, Error::Conflict("MIG slices in the containers' resources")));
+    if let Some((key, error)) = kinds.share_conflict() {
+        return Err(at(key, error));
     }
     let devices = match ask.annotations.text(keys::GPU_FRACTION_DEVICES) {
         Some(text) => parse_devices(text).map_err(|error| at(keys::GPU_FRACTION_DEVICES, error))?,
@@ -286,7 +313,12 @@ mod tests {
             "metadata.annotations.gpu-fraction: it can't be combined with whole GPUs in the containers' resources; keep one \
              of them",
         );
-        assert!(ask(&[("gpu-fraction", "0.5"), ("gpu-memory", "100")], 0, &[]).is_err());
+        let both = [("gpu-fraction", "0.5"), ("gpu-memory", "100")];
+        let annotation =
+            "metadata.annotations.gpu-memory: it can't be combined with the annotation gpu-fraction; keep one of them";
+        refused(&both, 0, &[], annotation);
+        let whole = "metadata.annotations.gpu-fraction: it can't be combined with whole GPUs in the containers' resources; keep one of them";
+        refused(&both, 1, &[], whole);
         assert!(ask(&[("gpu-memory", "100")], 0, &[("nvidia.com/mig-1g.5gb", 1)]).is_err());
         assert!(ask(&[("gpu-fraction-num-devices", "2")], 0, &[]).is_err());
         assert!(ask(&[], 1, &[("nvidia.com/mig-1g.5gb", 1)]).is_err());

@@ -177,7 +177,8 @@ pub const NODE_AMD_MEMORY_PREFIX: &str = "beta.amd.com/gpu.vram";
 
 /// Label on kai's own pods: their role.
 pub const APP: &str = "app";
-/// Value of [`APP`] on reservation pods, and the name of their namespace and service account.
+/// Default value of [`APP`] on reservation pods, and default name of their namespace and service account. `ReservationPods` tells which pods
+/// they are.
 pub const RESERVATION: &str = "kai-resource-reservation";
 /// Value of [`APP`] on scaling pods, which make a cluster autoscaler add nodes.
 pub const SCALING_POD: &str = "scaling-pod";
@@ -309,13 +310,46 @@ pub fn is_gpu_resource(name: &str) -> bool {
     name.ends_with(GPU_SUFFIX)
 }
 
-/// Whether only kai may write a label or annotation: with it a tenant could take a GPU that kai did not allocate.
+/// A set of keys of labels or annotations, by name or by prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySet {
+    /// Names.
+    pub exact: &'static [&'static str],
+    /// Prefixes.
+    pub prefixes: &'static [&'static str],
+}
+
+impl KeySet {
+    /// Whether the key is in the set.
+    pub fn contains(&self, key: &str) -> bool {
+        self.exact.contains(&key) || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+    }
+}
+
+/// The labels of pods that only kai may write: the GPU groups.
+pub const SCHEDULER_POD_LABELS: KeySet = KeySet {
+    exact: &[GPU_GROUP],
+    prefixes: &[GPU_GROUP_PREFIX],
+};
+/// The annotations of pods that only kai may write: with them a tenant could take a GPU that kai did not allocate.
+pub const SCHEDULER_POD_ANNOTATIONS: KeySet = KeySet {
+    exact: &[
+        RECEIVED_RESOURCE_TYPE,
+        RECEIVED_GPUS,
+        RESERVED_GPU,
+        RESERVATION_LAST_USER,
+    ],
+    prefixes: &[NUMA_PREFIX],
+};
+
+/// Whether the label names a GPU group of the pod.
+pub fn is_gpu_group_label(key: &str) -> bool {
+    SCHEDULER_POD_LABELS.contains(key)
+}
+
+/// Whether only kai may write the label or annotation of a pod.
 pub fn is_scheduler_owned(key: &str) -> bool {
-    key == GPU_GROUP
-        || key.starts_with(GPU_GROUP_PREFIX)
-        || key == RECEIVED_RESOURCE_TYPE
-        || key == RECEIVED_GPUS
-        || key == RESERVED_GPU
+    SCHEDULER_POD_LABELS.contains(key) || SCHEDULER_POD_ANNOTATIONS.contains(key)
 }
 
 #[cfg(test)]
@@ -342,11 +376,16 @@ mod tests {
             "runai-gpu-group/a",
             "received-resource-type",
             "run.ai/reserve_for_gpu_index",
+            "kai.scheduler/received-gpus",
+            "kai.scheduler/last-user",
+            "kai.scheduler/numa-placement-observed",
         ] {
             assert!(is_scheduler_owned(key), "{key}");
         }
         for key in ["runai-gpu-groups", "gpu-fraction", "pod-group-name"] {
             assert!(!is_scheduler_owned(key), "{key}");
         }
+        assert!(is_gpu_group_label("runai-gpu-group") && is_gpu_group_label("runai-gpu-group/a"));
+        assert!(!is_gpu_group_label("runai-gpu-groups") && !is_gpu_group_label("received-resource-type"));
     }
 }

@@ -56,7 +56,7 @@ impl ClusterMirror {
         let keys = self.bind_requests_by_pod.get(pod)?;
         let requests = keys.iter().filter_map(|key| self.bind_requests.get(key));
         requests
-            .filter(|request| is_for(request, uid) && !request.failed_for_good())
+            .filter(|request| request.is_for_pod(uid) && !request.failed_for_good())
             .min_by_key(|request| request.metadata().plain_name())
     }
 
@@ -93,7 +93,7 @@ impl ClusterMirror {
         }
         let pod_key = pod_of(key, &request);
         let pod = self.pods.get(&pod_key);
-        let is_for_pod = pod.is_some_and(|pod| is_for(&request, &pod.uid));
+        let is_for_pod = pod.is_some_and(|pod| request.is_for_pod(&pod.uid));
         let reason = if pod.is_some() && !is_for_pod {
             "it was for an earlier pod of the same name"
         } else if request.failed_for_good() {
@@ -157,14 +157,4 @@ impl ClusterMirror {
 
 fn pod_of(key: &ObjectKey, request: &BindRequest) -> ObjectKey {
     ObjectKey::new(&key.namespace, request.pod_name())
-}
-
-/// Bind requests of KAI name their pod as owner. One without an owner is for any pod of its name.
-fn is_for(request: &BindRequest, uid: &str) -> bool {
-    let mut pods = request
-        .metadata()
-        .owner_references
-        .iter()
-        .filter(|owner| &*owner.kind == "Pod");
-    pods.next().is_none_or(|owner| &*owner.uid == uid)
 }

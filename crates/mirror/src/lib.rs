@@ -185,7 +185,7 @@ impl ClusterMirror {
         let mut mirror = ClusterMirror {
             identity: PodIdentity {
                 scheduler_name: settings.scheduler_name.clone(),
-                reservation_namespace: settings.reservation_namespace.clone(),
+                reservation_pods: settings.reservation_pods.clone(),
             },
             partition: settings.partition.clone(),
             restrict_nodes: settings.restrict_nodes.clone(),

@@ -177,7 +177,7 @@ impl ClusterMirror {
                 until: self.now + SUSPICION_PERIOD,
             };
             self.reservations.suspected.insert((&**gpu_group).into(), suspected);
-            let pod = synthetic_pod(suspected_uid(gpu_group), request.selected_node(), 1, self.now);
+            let pod = self.synthetic_pod(suspected_uid(gpu_group), request.selected_node(), 1);
             self.outbox.events.push(Event::Pod(pod));
         }
     }
@@ -268,7 +268,7 @@ impl ClusterMirror {
             match devices {
                 Some(devices) => {
                     self.reservations.blocked_nodes.insert(node.clone(), devices);
-                    let pod = synthetic_pod(blocked_uid(&node), &node, devices, self.now);
+                    let pod = self.synthetic_pod(blocked_uid(&node), &node, devices);
                     self.outbox.events.push(Event::Pod(pod));
                 }
                 None => {
@@ -304,6 +304,34 @@ impl ClusterMirror {
         node.idle_devices < 0 && {
             let excused = self.gpus_held_without_promise(node.name);
             node.idle_devices.saturating_add(excused) < 0
+        }
+    }
+
+    /// A terminating pod that exists in the engine only and holds whole GPUs of the node.
+    fn synthetic_pod(&self, uid: String, node: &str, devices: i64) -> PodSpec {
+        PodSpec {
+            namespace: self.identity.reservation_pods.namespace.clone(),
+            name: uid.clone(),
+            uid,
+            created: self.now,
+            kind: PodKind::Utility,
+            gang: None,
+            sub_group: None,
+            phase: PodPhase::Pending,
+            node: Some(node.to_owned()),
+            deletion: Some(self.now),
+            gated: false,
+            bind_in_flight: None,
+            gpu_groups: Vec::new(),
+            requests: Requests {
+                gpu: GpuRequest::Whole { devices },
+                ..Requests::default()
+            },
+            constraints: Constraints::default(),
+            labels: Labels::default(),
+            rank: TaskRank::default(),
+            nominated_node: None,
+            refused: None,
         }
     }
 }
@@ -398,32 +426,4 @@ fn suspected_uid(gpu_group: &str) -> String {
 
 fn blocked_uid(node: &str) -> String {
     format!("idle GPUs of {node}, which has a GPU group without its reservation")
-}
-
-/// A terminating pod that exists in the engine only and holds whole GPUs of the node.
-fn synthetic_pod(uid: String, node: &str, devices: i64, now: Millis) -> PodSpec {
-    PodSpec {
-        namespace: kai_api::keys::RESERVATION.to_owned(),
-        name: uid.clone(),
-        uid,
-        created: now,
-        kind: PodKind::Utility,
-        gang: None,
-        sub_group: None,
-        phase: PodPhase::Pending,
-        node: Some(node.to_owned()),
-        deletion: Some(now),
-        gated: false,
-        bind_in_flight: None,
-        gpu_groups: Vec::new(),
-        requests: Requests {
-            gpu: GpuRequest::Whole { devices },
-            ..Requests::default()
-        },
-        constraints: Constraints::default(),
-        labels: Labels::default(),
-        rank: TaskRank::default(),
-        nominated_node: None,
-        refused: None,
-    }
 }

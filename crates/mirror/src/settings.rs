@@ -1,6 +1,6 @@
 //! Settings of the mirror: which pods, nodes and queues belong to this scheduler.
 
-use kai_api::{PodIdentity, keys};
+use kai_api::{PodIdentity, ReservationPods, keys};
 
 use crate::Partition;
 
@@ -9,8 +9,8 @@ use crate::Partition;
 pub struct MirrorSettings {
     /// The engine places pods with this `schedulerName`.
     pub scheduler_name: String,
-    /// The namespace of reservation pods.
-    pub reservation_namespace: String,
+    /// Which pods are reservation pods.
+    pub reservation_pods: ReservationPods,
     /// The part of the cluster to schedule.
     pub partition: Partition,
     /// If set, GPU pods need a node with the GPU worker label, and other pods one with the CPU worker label.
@@ -36,7 +36,7 @@ impl Default for MirrorSettings {
         let identity = PodIdentity::default();
         MirrorSettings {
             scheduler_name: identity.scheduler_name,
-            reservation_namespace: identity.reservation_namespace,
+            reservation_pods: identity.reservation_pods,
             partition: Partition::new(keys::NODE_POOL, ""),
             restrict_nodes: None,
             mig_label: keys::NODE_MIG_ENABLED.to_owned(),

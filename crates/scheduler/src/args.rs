@@ -11,7 +11,10 @@ pub struct Args {
     /// Prefix of the names of all metrics.
     #[arg(long, default_value = "kai")]
     pub metrics_namespace: String,
-    /// Value of the label app on reservation pods, and their namespace.
+    /// Namespace of reservation pods, as the binder has it.
+    #[arg(long, default_value = kai_api::keys::RESERVATION)]
+    pub resource_reservation_namespace: String,
+    /// Value of the label app on reservation pods, as the binder has it.
     #[arg(long, default_value = kai_api::keys::RESERVATION)]
     pub resource_reservation_app_label: String,
     /// Schedule pods with GPUs on GPU workers only, and other pods on CPU workers only.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kai_api::ReservationPods;
 use kai_engine::model::{Config, Millis};
 
 use crate::{Args, Error, config};
@@ -28,8 +29,8 @@ pub struct Settings {
     pub config_file: serde_json::Value,
     /// The `schedulerName` of pods to schedule.
     pub scheduler_name: String,
-    /// Namespace and `app` label of reservation pods.
-    pub reservation: String,
+    /// Which pods are reservation pods.
+    pub reservation_pods: ReservationPods,
     /// The part of the cluster to schedule.
     pub partition: Partition,
     /// Label key of the queue, for snapshots.
@@ -78,7 +79,10 @@ impl TryFrom<Args> for Settings {
             warnings,
             config_file: file.json,
             scheduler_name: args.scheduler_name,
-            reservation: args.resource_reservation_app_label,
+            reservation_pods: ReservationPods {
+                namespace: args.resource_reservation_namespace,
+                app_label: args.resource_reservation_app_label,
+            },
             partition: Partition::new(&args.nodepool_label_key, &args.partition_label_value),
             queue_label_key: args.queue_label_key,
             metrics_namespace: args.metrics_namespace,
@@ -105,7 +109,7 @@ impl Settings {
     pub(crate) fn mirror(&self) -> MirrorSettings {
         MirrorSettings {
             scheduler_name: self.scheduler_name.clone(),
-            reservation_namespace: self.reservation.clone(),
+            reservation_pods: self.reservation_pods.clone(),
             partition: self.partition.clone(),
             restrict_nodes: self.restrict_nodes.clone(),
             mig_label: self.mig_label.clone(),
@@ -179,9 +183,15 @@ mod tests {
             "--detailed-fit-errors=true",
             "--schedule-csi-storage=false",
             "--mig-worker-node-label-key=mig",
+            "--resource-reservation-app-label=holder",
         ])
         .unwrap();
         assert_eq!(settings.mig_label, "mig");
+        let expect = ReservationPods {
+            app_label: "holder".to_owned(),
+            ..ReservationPods::default()
+        };
+        assert_eq!(settings.mirror().reservation_pods, expect);
         assert_eq!(settings.warnings.len(), 1, "{:?}", settings.warnings);
         assert!(settings.warnings[0].contains("--detailed-fit-errors"));
         assert_eq!(settings.schedule_period, Duration::from_millis(500));

@@ -143,6 +143,5 @@ fn recreate(pod: &mut PodSpec) {
     pod.gpu_groups.clear();
     pod.bind_in_flight = None;
     pod.nominated_node = None;
-    let group_label = |key: &str| key == kai_api::keys::GPU_GROUP || key.starts_with(kai_api::keys::GPU_GROUP_PREFIX);
-    pod.labels.retain(|key, _| !group_label(key));
+    pod.labels.retain(|key, _| !kai_api::keys::is_gpu_group_label(key));
 }

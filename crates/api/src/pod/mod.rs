@@ -6,11 +6,13 @@ mod conditions;
 mod config_maps;
 pub(crate) mod constraints;
 mod requests;
+mod reservation;
 mod template;
 mod usage;
 mod volumes;
 
 pub use conditions::{ConditionStatus, PodCondition};
+pub use reservation::ReservationPods;
 pub use volumes::VolumeClaim;
 
 use template::{Container, Spec};
@@ -70,16 +72,15 @@ struct Status {
 pub struct PodIdentity {
     /// The `schedulerName` of this scheduler's pods.
     pub scheduler_name: String,
-    /// The namespace of reservation pods. The label alone does not suffice: a tenant can write labels, and a reservation pod is not charged
-    /// for its GPU.
-    pub reservation_namespace: String,
+    /// The reservation pods.
+    pub reservation_pods: ReservationPods,
 }
 
 impl Default for PodIdentity {
     fn default() -> PodIdentity {
         PodIdentity {
             scheduler_name: keys::SCHEDULER_NAME.to_owned(),
-            reservation_namespace: keys::RESERVATION.to_owned(),
+            reservation_pods: ReservationPods::default(),
         }
     }
 }
@@ -190,9 +191,7 @@ impl Pod {
     /// The kind of pod from the scheduler's point of view.
     pub fn kind(&self, identity: &PodIdentity) -> PodKind {
         match self.metadata.labels.text(keys::APP) {
-            Some(keys::RESERVATION) if self.metadata.namespace() == identity.reservation_namespace => {
-                PodKind::Reservation
-            }
+            _ if identity.reservation_pods.contains(self) => PodKind::Reservation,
             Some(keys::SCALING_POD) if self.scheduler_name() != identity.scheduler_name => PodKind::Utility,
             _ if self.scheduler_name() == identity.scheduler_name => PodKind::Workload,
             _ => PodKind::Foreign,

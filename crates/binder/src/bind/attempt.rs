@@ -64,7 +64,7 @@ impl Binder {
         let slim: Option<Pod> = pod
             .as_ref()
             .map(|pod| serde_json::from_value(pod.clone()).unwrap_or_default());
-        let plan = bind_plan(&request, slim.as_ref(), &self.settings.scheduler_name);
+        let plan = bind_plan(&request, slim.as_ref(), &self.settings.identity.scheduler_name);
         let (bound, _guard) = match (plan, &pod, &slim) {
             (BindPlan::AlreadyBound, _, Some(slim)) => return self.succeed(&request, slim).await,
             (BindPlan::DeleteRequest, ..) => return self.delete_request(&request).await,
@@ -237,8 +237,7 @@ impl Binder {
     ) -> Result<Value, NotBound> {
         let mut changed = labels.clone();
         for (key, _) in pod["metadata"]["labels"].as_object().into_iter().flatten() {
-            let is_group = key == keys::GPU_GROUP || key.starts_with(keys::GPU_GROUP_PREFIX);
-            if is_group && !labels.contains_key(key) {
+            if keys::is_gpu_group_label(key) && !labels.contains_key(key) {
                 changed.insert(key.clone(), Value::Null);
             }
         }
@@ -347,7 +346,7 @@ fn group_labels(groups: &[GpuGroupKey]) -> Map<String, Value> {
 
 fn group_labels_of(pod: &Value) -> Vec<(String, Value)> {
     let labels = pod["metadata"]["labels"].as_object().into_iter().flatten();
-    let groups = labels.filter(|(key, _)| *key == keys::GPU_GROUP || key.starts_with(keys::GPU_GROUP_PREFIX));
+    let groups = labels.filter(|(key, _)| keys::is_gpu_group_label(key));
     groups.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kai_api::keys;
+use kai_api::{ContainerRef, keys, share_container};
 use serde_json::{Value, json};
 
 /// The GPU share that a pod gets.
@@ -22,7 +22,7 @@ pub(crate) type NamedData = (String, BTreeMap<String, String>);
 /// Names and data of both ConfigMaps of a pod; an error says what the pod lacks.
 pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2], String> {
     let container = container(pod)?;
-    let [name, env_name] = names(pod, &container)?;
+    let [name, env_name] = names(pod, container)?;
     let mut capabilities = BTreeMap::from([
         (keys::ENV_GPU_PORTION.to_owned(), share.portion.clone()),
         (keys::ENV_GPU_PORTION_LEGACY.to_owned(), share.portion.clone()),
@@ -31,7 +31,7 @@ pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2
         capabilities.insert(keys::ENV_CUDA_MEMORY_LIMIT.to_owned(), limit.clone());
     }
     let mut environment = BTreeMap::new();
-    let data = match reads_by_key(container.value) {
+    let data = match pod.pointer(&container.pointer()).is_some_and(reads_by_key) {
         true => &mut capabilities,
         false => &mut environment,
     };
@@ -41,7 +41,7 @@ pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2
 
 /// Names of the ConfigMaps that binders make for the pod.
 pub(crate) fn config_map_names(pod: &Value) -> Option<[String; 2]> {
-    names(pod, &container(pod).ok()?).ok()
+    names(pod, container(pod).ok()?).ok()
 }
 
 /// The manifest of a ConfigMap. The pod owns it, so it is deleted with the pod.
@@ -82,46 +82,13 @@ pub(crate) fn has_same_content(found: &Value, wanted: &Value) -> bool {
 }
 
 /// The container that gets the GPU share.
-#[derive(Debug)]
-struct Container<'a> {
-    value: &'a Value,
-    /// Index in the ConfigMap's name: `0`, or `i0` for an init container.
-    index: String,
+fn container(pod: &Value) -> Result<ContainerRef, String> {
+    share_container(pod)
+        .map_err(|error| format!("the annotation {} is invalid: {error}", keys::GPU_FRACTION_CONTAINER))?
+        .ok_or_else(|| "the pod has no container".to_owned())
 }
 
-fn container(pod: &Value) -> Result<Container<'_>, String> {
-    let list = |field: &str| pod["spec"][field].as_array().map(Vec::as_slice).unwrap_or_default();
-    let wanted = pod["metadata"]["annotations"][keys::GPU_FRACTION_CONTAINER]
-        .as_str()
-        .filter(|name| !name.is_empty());
-    let Some(wanted) = wanted else {
-        let first = list("containers").first().ok_or("the pod has no container")?;
-        return Ok(Container {
-            value: first,
-            index: "0".to_owned(),
-        });
-    };
-    let find = |field: &str, prefix: &str| {
-        let found = list(field)
-            .iter()
-            .enumerate()
-            .find(|(_, container)| container["name"] == wanted);
-        found.map(|(at, value)| Container {
-            value,
-            index: format!("{prefix}{at}"),
-        })
-    };
-    find("initContainers", "i")
-        .or_else(|| find("containers", ""))
-        .ok_or_else(|| {
-            format!(
-                "the pod has no container {wanted}, which its annotation {} names",
-                keys::GPU_FRACTION_CONTAINER
-            )
-        })
-}
-
-fn names(pod: &Value, container: &Container<'_>) -> Result<[String; 2], String> {
+fn names(pod: &Value, container: ContainerRef) -> Result<[String; 2], String> {
     let prefix = pod["metadata"]["annotations"][keys::SHARED_GPU_CONFIG_MAP]
         .as_str()
         .filter(|name| !name.is_empty());
@@ -131,7 +98,7 @@ fn names(pod: &Value, container: &Container<'_>) -> Result<[String; 2], String> 
             keys::SHARED_GPU_CONFIG_MAP
         )
     })?;
-    let name = format!("{prefix}-{}", container.index);
+    let name = format!("{prefix}-{}", container.config_map_index());
     let env_name = format!("{name}{}", keys::ENV_CONFIG_MAP_SUFFIX);
     Ok([name, env_name])
 }
@@ -192,6 +159,8 @@ mod tests {
         assert_eq!(capabilities["CUDA_DEVICE_MEMORY_LIMIT"], "10m");
         assert_eq!(named("prepare").unwrap()[0].0, "a-i0");
         assert!(named("none").is_err());
+        // KAI looks for a container with the empty name, and finds none.
+        assert!(named("").unwrap_err().contains("gpu-fraction-container-name"));
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Binder {
     /// Annotates the reservation pod with its latest user. This changes its resource version, so a deletion that was decided before
     /// fails.
     pub(crate) async fn mark_reservation_used(&self, reservation: &Reservation, pod: &Value) -> Result<(), NotBound> {
-        let target = Target::of::<Pod>(&self.settings.reservation_namespace, &reservation.name);
+        let target = Target::of::<Pod>(self.settings.reservation_namespace(), &reservation.name);
         let target_pod = target_of(pod);
         let user = format!("{}/{}", target_pod.namespace, target_pod.name);
         let body = json!({ "metadata": {

@@ -29,9 +29,7 @@ pub(crate) fn rollback_patch(pod: &Value) -> Option<Value> {
             .map(|(key, _)| (key.clone(), Value::Null))
             .collect()
     };
-    let labels = nulls("labels", |key| {
-        key == keys::GPU_GROUP || key.starts_with(keys::GPU_GROUP_PREFIX)
-    });
+    let labels = nulls("labels", keys::is_gpu_group_label);
     let annotations = nulls("annotations", |key| {
         [keys::RECEIVED_RESOURCE_TYPE, keys::RECEIVED_GPUS].contains(&key)
     });

@@ -6,22 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, keys};
-use kai_engine::model::{GpuRequest, PodPhase};
+use kai_api::{BindPhase, BindRequest, ObjectKey, Pod, PodIdentity, keys};
+use kai_engine::model::{GpuRequest, PodPhase, counted_gpu_memory_mib};
 
 use crate::reservation::state::Reservation;
 
-/// The engine's value for unknown GPU memory: fractions of it still add up.
-const UNKNOWN_MEMORY_MIB: i64 = 100;
 const BILLIONTHS: i128 = 1_000_000_000;
-
-/// How the binder recognizes its pods: pods of its scheduler, and reservation pods by namespace and label `app`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity<'a> {
-    pub(crate) scheduler_name: &'a str,
-    pub(crate) reservation_namespace: &'a str,
-    pub(crate) app_label: &'a str,
-}
 
 /// A pod with GPU shares on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +58,8 @@ pub(crate) struct NodeObjects<'a> {
 }
 
 impl NodeAllocations {
-    pub(crate) fn new(objects: NodeObjects<'_>, identity: Identity<'_>) -> NodeAllocations {
-        let memory_mib = objects.memory_mib.unwrap_or(UNKNOWN_MEMORY_MIB);
+    pub(crate) fn new(objects: NodeObjects<'_>, identity: &PodIdentity) -> NodeAllocations {
+        let memory_mib = counted_gpu_memory_mib(objects.memory_mib);
         let of_node = objects
             .requests
             .iter()
@@ -86,7 +76,7 @@ impl NodeAllocations {
             ..NodeAllocations::default()
         };
         for pod in objects.pods.iter().filter(|pod| pod.node_name() == Some(objects.node)) {
-            if is_reservation(pod, identity) {
+            if identity.reservation_pods.contains(pod) {
                 allocations.reservations.push(Reservation::of(pod));
             } else if is_scheduled_by_us(pod, identity) {
                 allocations.bound.extend(sharing_pod(pod, request_of(pod), memory_mib));
@@ -203,15 +193,7 @@ pub(crate) fn is_active(request: &BindRequest) -> bool {
 
 /// Whether the BindRequest is for this pod, and not for an earlier pod of the same name.
 pub(crate) fn targets_pod(request: &BindRequest, pod: &Pod) -> bool {
-    let owners = request.metadata.owner_references.iter();
-    let mut owners = owners.filter(|owner| &*owner.kind == "Pod").peekable();
-    owners.peek().is_none() || owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
-}
-
-/// Whether the pod is a reservation pod. Tenants can't create pods in the reservation namespace.
-pub(crate) fn is_reservation(pod: &Pod, identity: Identity<'_>) -> bool {
-    pod.metadata.namespace() == identity.reservation_namespace
-        && pod.metadata.labels.text(keys::APP) == Some(identity.app_label)
+    request.is_for_pod(pod.metadata.uid.as_deref().unwrap_or_default())
 }
 
 /// MiB that the pod requests on each of its GPUs.
@@ -243,7 +225,7 @@ fn hundredths(text: &str) -> Option<i64> {
     Some(whole.parse::<i64>().ok()? * 100 + part.parse::<i64>().ok()?)
 }
 
-fn is_scheduled_by_us(pod: &Pod, identity: Identity<'_>) -> bool {
+fn is_scheduled_by_us(pod: &Pod, identity: &PodIdentity) -> bool {
     let ended = matches!(pod.phase(), PodPhase::Succeeded | PodPhase::Failed);
     !ended && pod.scheduler_name() == identity.scheduler_name
 }
@@ -298,12 +280,6 @@ mod tests {
     use super::*;
     use crate::{GpuGroupKey, reservation_name};
 
-    const IDENTITY: Identity<'static> = Identity {
-        scheduler_name: keys::SCHEDULER_NAME,
-        reservation_namespace: keys::RESERVATION,
-        app_label: keys::RESERVATION,
-    };
-
     fn pod(name: &str, node: &str, change: impl FnOnce(&mut Value)) -> Pod {
         let mut pod = json!({
             "metadata": { "name": name, "namespace": "ns", "uid": format!("uid-{name}"),
@@ -333,7 +309,7 @@ mod tests {
             labelled,
             requests,
         };
-        NodeAllocations::new(objects, IDENTITY)
+        NodeAllocations::new(objects, &PodIdentity::default())
     }
 
     #[test]
@@ -349,6 +325,21 @@ mod tests {
         );
         assert_eq!(allocations.allocated_mib("h", "uid-a"), 0);
         assert!(allocations.has_members("g") && !allocations.has_members("x"));
+    }
+
+    #[test]
+    fn unknown_memory_is_the_engines() {
+        for memory_mib in [None, Some(0)] {
+            let objects = NodeObjects {
+                node: "n",
+                memory_mib,
+                pods: &[pod("a", "n", |_| {})],
+                labelled: &[],
+                requests: &[],
+            };
+            let allocations = NodeAllocations::new(objects, &PodIdentity::default());
+            assert_eq!((allocations.memory_mib, allocations.allocated_mib("g", "")), (100, 50));
+        }
     }
 
     #[test]

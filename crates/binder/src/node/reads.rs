@@ -4,7 +4,7 @@ use kai_api::{BindRequest, Node, Object, Pod, PodCondition, keys};
 use kai_cluster::{Selection, Target};
 use tokio::time::Instant;
 
-use crate::node::allocations::{NodeAllocations, NodeObjects, is_active, is_reservation};
+use crate::node::allocations::{NodeAllocations, NodeObjects, is_active};
 use crate::node::facts::{NodeFacts, operator_uses_cdi};
 use crate::reservation::state::Reservation;
 use crate::shell::run::Binder;
@@ -19,7 +19,7 @@ impl Binder {
     /// Reads the group's reservation pod.
     pub(crate) async fn read_reservation(&self, key: &GpuGroupKey) -> Result<Option<Reservation>, kai_cluster::Error> {
         let name = reservation_name(key);
-        let target = Target::of::<Pod>(&self.settings.reservation_namespace, &name);
+        let target = Target::of::<Pod>(self.settings.reservation_namespace(), &name);
         Ok(self.client.get_value(target).await?.as_ref().map(Reservation::read))
     }
 
@@ -60,7 +60,7 @@ impl Binder {
             labelled: &labelled,
             requests: &requests,
         };
-        Ok(NodeAllocations::new(objects, self.settings.identity()))
+        Ok(NodeAllocations::new(objects, &self.settings.identity))
     }
 
     /// Lists the pods with the group's label. Makes no call unless two active BindRequests name the group: a single one belongs to the
@@ -98,13 +98,13 @@ impl Binder {
     /// Lists the groups of reservation pods that have ended.
     pub(crate) async fn ended_reservations(&self) -> Result<Vec<GpuGroupKey>, kai_cluster::Error> {
         let selection = Selection {
-            namespace: Some(self.settings.reservation_namespace.clone()),
+            namespace: Some(self.settings.reservation_namespace().to_owned()),
             fields: "status.phase!=Pending,status.phase!=Running".to_owned(),
             ..Selection::default()
         };
         let pods: Vec<Pod> = self.client.list(&selection).await?;
-        let identity = self.settings.identity();
-        let reservations = pods.iter().filter(|pod| is_reservation(pod, identity));
+        let reservation_pods = &self.settings.identity.reservation_pods;
+        let reservations = pods.iter().filter(|pod| reservation_pods.contains(pod));
         Ok(reservations.map(|pod| Reservation::of(pod).key()).collect())
     }
 

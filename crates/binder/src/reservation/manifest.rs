@@ -54,7 +54,7 @@ pub(crate) fn reservation_pod(
     let mut pod = json!({
         "metadata": {
             "name": reservation_name(key),
-            "labels": { keys::APP: settings.reservation_app_label, keys::GPU_GROUP: key.group },
+            "labels": { keys::APP: settings.identity.reservation_pods.app_label, keys::GPU_GROUP: key.group },
             "annotations": { keys::KARPENTER_DO_NOT_DISRUPT: "true" },
         },
         "spec": {

@@ -86,13 +86,13 @@ impl Binder {
     }
 
     async fn create_pod(&self, pod: Value) -> Result<Value, kai_cluster::Error> {
-        let namespace = &self.settings.reservation_namespace;
+        let namespace = self.settings.reservation_namespace();
         self.client.create(&Pod::RESOURCE, namespace, pod).await
     }
 
     /// Deletes a reservation pod in the version that was read: a new pod of the same name, or a pod that a bind has marked since, stays.
     pub(crate) async fn delete_reservation(&self, found: &Reservation) -> Result<(), kai_cluster::Error> {
-        let target = Target::of::<Pod>(&self.settings.reservation_namespace, &found.name);
+        let target = Target::of::<Pod>(self.settings.reservation_namespace(), &found.name);
         let only_this = Deletion {
             uid: Some(found.uid.clone()),
             resource_version: Some(found.resource_version.clone()),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kai_api::{Backoff, keys};
+use kai_api::{Backoff, PodIdentity, ReservationPods, keys};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -124,10 +124,14 @@ impl Args {
             reservation_resources: resources.unwrap_or_default(),
             reservation_mode: mode,
             reservation_priority_class: self.resource_reservation_pod_priority_class,
-            scheduler_name: self.scheduler_name,
-            reservation_namespace: self.resource_reservation_namespace,
+            identity: PodIdentity {
+                scheduler_name: self.scheduler_name,
+                reservation_pods: ReservationPods {
+                    namespace: self.resource_reservation_namespace,
+                    app_label: self.resource_reservation_app_label,
+                },
+            },
             reservation_service_account: self.resource_reservation_service_account,
-            reservation_app_label: self.resource_reservation_app_label,
             reservation_image: self.resource_reservation_pod_image,
             reservation_arguments: self.resource_reservation_args,
             sleeper_arguments: self.resource_reservation_sleeper_args,
@@ -193,7 +197,7 @@ mod tests {
     #[test]
     fn presets_are_those_of_kai() {
         let settings = settings(&[]).unwrap();
-        assert_eq!(settings.reservation_namespace, "kai-resource-reservation");
+        assert_eq!(settings.identity, PodIdentity::default());
         assert_eq!(settings.allocation_timeout, Duration::from_secs(40));
         assert_eq!(settings.workers_max, 10);
         assert_eq!((settings.cdi, settings.tegra), (Choice::Auto, TegraMode::Auto));

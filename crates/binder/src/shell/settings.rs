@@ -2,22 +2,16 @@
 
 use std::time::Duration;
 
-use kai_api::Backoff;
+use kai_api::{Backoff, PodIdentity};
 use serde_json::Value;
-
-use crate::node::allocations::Identity;
 
 /// Settings of the binder.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Scheduler whose pods the binder binds.
-    pub scheduler_name: String,
-    /// Namespace of reservation pods.
-    pub reservation_namespace: String,
+    /// The scheduler whose pods the binder binds, and the reservation pods.
+    pub identity: PodIdentity,
     /// Service account of reservation pods.
     pub reservation_service_account: String,
-    /// Value of the label `app` of reservation pods.
-    pub reservation_app_label: String,
     /// Image of reservation pods.
     pub reservation_image: String,
     /// Arguments of the reservation container on nodes without the node agent.
@@ -93,11 +87,8 @@ pub enum Choice {
 }
 
 impl Settings {
-    pub(crate) fn identity(&self) -> Identity<'_> {
-        Identity {
-            scheduler_name: &self.scheduler_name,
-            reservation_namespace: &self.reservation_namespace,
-            app_label: &self.reservation_app_label,
-        }
+    /// Namespace of reservation pods.
+    pub fn reservation_namespace(&self) -> &str {
+        &self.identity.reservation_pods.namespace
     }
 }

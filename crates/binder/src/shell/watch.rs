@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_api::{BindRequest, ObjectKey, Pod};
+use kai_api::{BindRequest, ObjectKey, Pod, PodIdentity};
 use kai_engine::model::GpuRequest;
 use tokio::sync::Notify;
 
 use crate::GpuGroupKey;
-use crate::node::allocations::{Identity, groups_of, is_active, is_reservation, sharing_pod, targets_pod};
+use crate::node::allocations::{groups_of, is_active, sharing_pod, targets_pod};
 use crate::reservation::state::Reservation;
 use crate::shell::run::{Binder, HEALTH_COMPONENT};
 
@@ -43,7 +43,7 @@ impl Binder {
                 // In this order, so that a constant stream of changes does not starve the resync.
                 biased;
                 _ = resync.tick() => {
-                    let groups = inconsistent_groups(&pods.informer().all(), &requests.informer().all(), self.settings.identity());
+                    let groups = inconsistent_groups(&pods.informer().all(), &requests.informer().all(), &self.settings.identity);
                     groups.into_iter().for_each(|key| self.gc_queue.add(key));
                     self.health.alive(HEALTH_COMPONENT);
                 }
@@ -96,9 +96,9 @@ impl Binder {
     }
 
     fn on_pod_change(&self, key: ObjectKey, pod: Option<&Pod>, known: &mut KnownGroups) {
-        let identity = self.settings.identity();
+        let identity = &self.settings.identity;
         let whole_gpu_node = pod
-            .filter(|pod| !is_reservation(pod, identity) && has_whole_gpus(pod))
+            .filter(|pod| !identity.reservation_pods.contains(pod) && has_whole_gpus(pod))
             .and_then(Pod::node_name);
         let before = match whole_gpu_node {
             Some(node) => known.whole_gpu_pods.insert(key.clone(), node.into()),
@@ -116,7 +116,7 @@ impl Binder {
                 claimed_groups(pod, identity),
             )
         });
-        if let Some(pod) = pod.filter(|pod| is_reservation(pod, identity)) {
+        if let Some(pod) = pod.filter(|pod| identity.reservation_pods.contains(pod)) {
             let group = Reservation::of(pod).key();
             self.requeue_waiting_binds(&group);
             if pod.is_terminating() {
@@ -158,9 +158,9 @@ fn groups_left(
 }
 
 /// The groups in a pod's labels. Tenants can write labels, so they only say which groups to reconcile.
-fn claimed_groups(pod: &Pod, identity: Identity<'_>) -> Vec<GpuGroupKey> {
+fn claimed_groups(pod: &Pod, identity: &PodIdentity) -> Vec<GpuGroupKey> {
     let Some(node) = pod.node_name() else { return Vec::new() };
-    if is_reservation(pod, identity) || pod.scheduler_name() == identity.scheduler_name {
+    if identity.reservation_pods.contains(pod) || pod.scheduler_name() == identity.scheduler_name {
         return pod
             .gpu_groups()
             .into_iter()
@@ -174,7 +174,7 @@ fn claimed_groups(pod: &Pod, identity: Identity<'_>) -> Vec<GpuGroupKey> {
 fn inconsistent_groups(
     pods: &[Arc<Pod>],
     requests: &[Arc<BindRequest>],
-    identity: Identity<'_>,
+    identity: &PodIdentity,
 ) -> BTreeSet<GpuGroupKey> {
     let reserved = reserved_groups(pods, identity);
     let used = used_groups(pods, requests, identity);
@@ -202,9 +202,9 @@ fn inconsistent_groups(
 }
 
 /// The groups with a reservation pod, each with its GPU.
-fn reserved_groups(pods: &[Arc<Pod>], identity: Identity<'_>) -> BTreeMap<GpuGroupKey, Option<String>> {
+fn reserved_groups(pods: &[Arc<Pod>], identity: &PodIdentity) -> BTreeMap<GpuGroupKey, Option<String>> {
     pods.iter()
-        .filter(|pod| is_reservation(pod, identity))
+        .filter(|pod| identity.reservation_pods.contains(pod))
         .map(|pod| Reservation::of(pod))
         .filter(|reservation| reservation.is_genuine() && !reservation.terminating)
         .map(|reservation| (reservation.key(), reservation.gpu))
@@ -215,14 +215,14 @@ fn reserved_groups(pods: &[Arc<Pod>], identity: Identity<'_>) -> BTreeMap<GpuGro
 fn used_groups(
     pods: &[Arc<Pod>],
     requests: &[Arc<BindRequest>],
-    identity: Identity<'_>,
+    identity: &PodIdentity,
 ) -> BTreeMap<GpuGroupKey, Vec<String>> {
     let by_pod: BTreeMap<(&str, &str), &BindRequest> = requests
         .iter()
         .map(|request| ((request.metadata.namespace(), request.pod_name()), &**request))
         .collect();
     let mut used: BTreeMap<GpuGroupKey, Vec<String>> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| !is_reservation(pod, identity)) {
+    for pod in pods.iter().filter(|pod| !identity.reservation_pods.contains(pod)) {
         let Some(node) = pod
             .node_name()
             .filter(|_| pod.scheduler_name() == identity.scheduler_name)

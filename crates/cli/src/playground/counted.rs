@@ -65,7 +65,7 @@ fn of_pods(world: &World) -> Gpus {
     let informers = &world.context.informers;
     let mut gpus = Gpus::default();
     for pod in informers.pods().all() {
-        if pod.scheduler_name() != keys::SCHEDULER_NAME || pod.metadata.namespace() == keys::RESERVATION {
+        if pod.scheduler_name() != keys::SCHEDULER_NAME || world.kubelets.reservation_pods().contains(&pod) {
             continue;
         }
         let Ok(read) = pod.read(&kai_api::PodIdentity::default(), Millis(0)) else {

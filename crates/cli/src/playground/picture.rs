@@ -39,7 +39,7 @@ pub(super) fn show(world: &World, out: &mut impl Write, screen: Screen) -> io::R
     let mut pods = table(&["pod", "asks for", "status", "node"]);
     let mut reasons = String::new();
     for pod in informers.pods().all() {
-        if pod.metadata.namespace() == keys::RESERVATION {
+        if world.kubelets.reservation_pods().contains(&pod) {
             continue;
         }
         let condition = pod.condition(kai_api::PodCondition::SCHEDULED);
@@ -185,7 +185,7 @@ fn bars(world: &World, node: &str, width: usize) -> String {
     for pod in pods.iter().filter(|pod| pod.node_name() == Some(node)) {
         let (namespace, name) = (pod.metadata.namespace(), pod.metadata.plain_name());
         for uuid in world.kubelets.gpus_of(namespace, name) {
-            *used.entry(uuid).or_default() += held_by(&pods, pod, node, memory_of(world, node));
+            *used.entry(uuid).or_default() += held_by(world, &pods, pod, node);
         }
     }
     let drawn = world.kubelets.gpus_on(node).into_iter().map(|(uuid, memory)| {
@@ -202,18 +202,19 @@ fn memory_of(world: &World, node: &str) -> i64 {
 }
 
 /// MiB of a device that the pod may use; for a reservation pod, those of the pods that share the device.
-fn held_by(pods: &[std::sync::Arc<kai_api::Pod>], holder: &kai_api::Pod, node: &str, memory: i64) -> i64 {
+fn held_by(world: &World, pods: &[std::sync::Arc<kai_api::Pod>], holder: &kai_api::Pod, node: &str) -> i64 {
+    let (memory, reservation_pods) = (memory_of(world, node), world.kubelets.reservation_pods());
     let Some(group) = holder
         .metadata
         .labels
         .text(keys::GPU_GROUP)
-        .filter(|_| holder.metadata.namespace() == keys::RESERVATION)
+        .filter(|_| reservation_pods.contains(holder))
     else {
         return memory;
     };
     let sharers = pods
         .iter()
-        .filter(|pod| pod.node_name() == Some(node) && pod.metadata.namespace() != keys::RESERVATION);
+        .filter(|pod| pod.node_name() == Some(node) && !reservation_pods.contains(pod));
     let of_group = sharers.filter(|pod| pod.gpu_groups().contains(&group));
     of_group
         .filter_map(|pod| pod.read(&kai_api::PodIdentity::default(), Millis(0)).ok())

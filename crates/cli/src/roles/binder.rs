@@ -56,7 +56,7 @@ impl Role for Binder {
     fn watches(settings: &kai_binder::Settings) -> String {
         format!(
             "watches bind requests in all namespaces, and reservation pods in namespace {}",
-            settings.reservation_namespace
+            settings.reservation_namespace()
         )
     }
 

@@ -1,9 +1,11 @@
 //! Whole GPUs, GPU fractions, GPU memory, MIG slices, time-slicing, and a Jetson.
 
+use kai_cli::roles::RoleSettings;
 use kai_embedded::kubelet::NodeTemplate;
+use serde_json::json;
 
 use crate::harness::manifest::PodManifest;
-use crate::harness::scenario;
+use crate::harness::{Choice, scenario, scenario_with};
 
 fn node(gpus: &str) -> NodeTemplate {
     NodeTemplate::new("node", gpus)
@@ -18,6 +20,50 @@ fn a_whole_gpu_and_two_halves() {
         cluster.until_only_running(&["whole", "half-a", "half-b"]).await;
         let groups = |name: &str| cluster.pod(name).unwrap().gpu_groups().join(",");
         assert_eq!(groups("half-a"), groups("half-b"), "both halves are of one GPU");
+    });
+}
+
+#[test]
+fn reservation_pods_have_the_namespace_and_the_label_that_the_flags_say() {
+    // On a real API server the roles' accounts have rights in the default namespace only.
+    if matches!(Choice::of_environment(), Choice::Kube) {
+        return;
+    }
+    let settings = RoleSettings::of_flags(|role| match role {
+        "scheduler" | "binder" | "admission" => vec![
+            "--resource-reservation-namespace=gpu-holders".to_owned(),
+            "--resource-reservation-app-label=gpu-holder".to_owned(),
+        ],
+        _ => Vec::new(),
+    });
+    scenario_with(settings.unwrap(), &[node("h100:2")], async |cluster| {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "gpu-holders" } });
+        cluster.create(namespace).await;
+        cluster.create(PodManifest::new("half-a").fraction("0.5").build()).await;
+        cluster.create(PodManifest::new("half-b").fraction("0.5").build()).await;
+        cluster.until_only_running(&["half-a", "half-b"]).await;
+        let groups = |name: &str| cluster.pod(name).unwrap().gpu_groups().join(",");
+        assert_eq!(groups("half-a"), groups("half-b"), "both halves are of one GPU");
+        let reservations = || {
+            let pods = cluster.informers().pods().all().into_iter();
+            let others = pods.filter(|pod| pod.metadata.namespace() != "default");
+            let label = |pod: &kai_api::Pod| pod.metadata.labels.text("app").unwrap_or_default().to_owned();
+            others
+                .map(|pod| (pod.metadata.namespace().to_owned(), label(&pod)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(reservations(), [("gpu-holders".to_owned(), "gpu-holder".to_owned())]);
+        // A reservation pod that counted as a pod with a GPU of its own would leave no GPU for this one.
+        cluster.create(PodManifest::new("whole").gpus(1).build()).await;
+        cluster.until_only_running(&["half-a", "half-b", "whole"]).await;
+        cluster.create(PodManifest::new("late").gpus(1).build()).await;
+        cluster.until_waiting("late", "GPU").await;
+        // Without pods that share it, the GPU is free again.
+        for half in ["half-a", "half-b"] {
+            cluster.delete::<kai_api::Pod>("default", half).await.unwrap();
+        }
+        cluster.until_only_running(&["late", "whole"]).await;
+        assert_eq!(reservations(), []);
     });
 }
 

@@ -198,7 +198,7 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
         keys::APP,
         protected_keys::HELPER_APP_USED
     );
-    validations.push(deny_unless(&no_helper_app(), &message));
+    validations.push(deny_unless(&no_helper_app(settings), &message));
     let message = format!("Pod: spec.nodeName: {}", protected_keys::NODE_NAME_SET);
     validations.push(deny_unless(&no_node_name(&settings.scheduler_name), &message));
     let message = format!("Pod: {}: {}", keys::RESOURCE_GPU_SHARE, gpu_share::SHARE_DEVICE_BY_HAND);
@@ -212,7 +212,7 @@ fn pod_validations(settings: &Settings) -> Vec<Value> {
     let message = format!(
         "Pod: {}: {}: {}",
         fixed.map.path(),
-        fixed.exact.join(", "),
+        fixed.keys.exact.join(", "),
         protected_keys::GPU_REQUEST_CHANGED
     );
     validations.push(deny_unless(
@@ -298,8 +298,9 @@ fn protected_key_validations(kind: &str, table: &ProtectedKeys) -> Vec<Value> {
 }
 
 fn is_protected(table: &ProtectedKeys) -> String {
-    let exact = table.exact.iter().map(|key| format!("key == '{key}'"));
+    let exact = table.keys.exact.iter().map(|key| format!("key == '{key}'"));
     let prefixes = table
+        .keys
         .prefixes
         .iter()
         .map(|prefix| format!("key.startsWith('{prefix}')"));
@@ -307,14 +308,14 @@ fn is_protected(table: &ProtectedKeys) -> String {
 }
 
 fn key_list(table: &ProtectedKeys) -> String {
-    let exact = table.exact.iter().map(|key| (*key).to_owned());
-    let prefixes = table.prefixes.iter().map(|prefix| format!("{prefix}*"));
+    let exact = table.keys.exact.iter().map(|key| (*key).to_owned());
+    let prefixes = table.keys.prefixes.iter().map(|prefix| format!("{prefix}*"));
     exact.chain(prefixes).collect::<Vec<_>>().join(", ")
 }
 
 fn unchanged(table: &ProtectedKeys) -> String {
     let path = table.map.path();
-    let keys: Vec<String> = table.exact.iter().map(|key| format!("'{key}'")).collect();
+    let keys: Vec<String> = table.keys.exact.iter().map(|key| format!("'{key}'")).collect();
     let there = |object: &str| format!("(has({object}.{path}) && key in {object}.{path})");
     let (new, old) = (there("object"), there("oldObject"));
     format!(
@@ -323,8 +324,8 @@ fn unchanged(table: &ProtectedKeys) -> String {
     )
 }
 
-fn no_helper_app() -> String {
-    let helpers: Vec<String> = protected_keys::HELPER_APPS
+fn no_helper_app(settings: &Settings) -> String {
+    let helpers: Vec<String> = protected_keys::helper_apps(&settings.reservation_pods)
         .iter()
         .map(|helper| format!("'{helper}'"))
         .collect();

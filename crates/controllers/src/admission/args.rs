@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction::Set;
-use kai_api::keys;
+use kai_api::{ReservationPods, keys};
 
 use super::trusted_users::{InvalidUserMatcher, UserMatcher};
 
@@ -60,6 +60,9 @@ pub struct Args {
     /// Namespace of reservation pods; admission trusts its service accounts.
     #[arg(long, default_value = keys::RESERVATION)]
     pub resource_reservation_namespace: String,
+    /// Value of the label app on reservation pods; tenants may not use it.
+    #[arg(long, default_value = keys::RESERVATION)]
+    pub resource_reservation_app_label: String,
     /// Service through which the API server reaches the webhooks.
     #[arg(long, default_value = "admission")]
     pub webhook_service: String,
@@ -132,8 +135,8 @@ pub struct Settings {
     pub pod_labels: Vec<(String, String)>,
     /// Namespace of KAI's own components.
     pub system_namespace: String,
-    /// Namespace of reservation pods.
-    pub reservation_namespace: String,
+    /// Which pods are reservation pods.
+    pub reservation_pods: ReservationPods,
     /// How the API server reaches the webhooks.
     pub endpoint: Endpoint,
     /// Users who may write the scheduler's labels and annotations.
@@ -244,6 +247,7 @@ impl Args {
         for (flag, text) in [
             ("scheduler-name", &self.scheduler_name),
             ("queue-label-key", &self.queue_label_key),
+            ("resource-reservation-app-label", &self.resource_reservation_app_label),
         ] {
             if text.contains(|c: char| c.is_control() || matches!(c, '\'' | '"' | '\\')) {
                 return Err(ArgsError::Name {
@@ -280,7 +284,10 @@ impl Args {
             },
             pod_labels: labels("pod-label-selector", &self.pod_label_selector)?,
             system_namespace: self.namespace.clone(),
-            reservation_namespace: self.resource_reservation_namespace.clone(),
+            reservation_pods: ReservationPods {
+                namespace: self.resource_reservation_namespace.clone(),
+                app_label: self.resource_reservation_app_label.clone(),
+            },
             endpoint: self.endpoint()?,
             trusted_users,
             certificates: self.certificates()?,

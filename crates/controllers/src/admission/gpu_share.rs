@@ -1,6 +1,6 @@
 //! Pods that share GPUs: which container gets the GPU share, and the names of the pod's ConfigMaps. The binder uses the same names.
 
-use kai_api::keys;
+use kai_api::{ContainerRef, keys, share_container};
 use serde_json::Value;
 
 use super::review::FieldError;
@@ -22,49 +22,12 @@ pub(crate) fn is_fractional(pod: &Value) -> bool {
     has(keys::GPU_FRACTION) || has(keys::GPU_MEMORY)
 }
 
-/// A container, by its list and its index there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContainerRef {
-    pub(crate) list: &'static str,
-    pub(crate) index: usize,
-}
-
-impl ContainerRef {
-    /// The JSON pointer within the pod.
-    pub(crate) fn pointer(self) -> String {
-        format!("/spec/{}/{}", self.list, self.index)
-    }
-
-    fn suffix(self) -> String {
-        match self.list {
-            "initContainers" => format!("-i{}", self.index),
-            _ => format!("-{}", self.index),
-        }
-    }
-}
-
 /// The container that gets the GPU share; `None` if the pod has no container.
 pub(crate) fn container(pod: &Value) -> Result<Option<ContainerRef>, FieldError> {
-    if unstructured::list(pod, "/spec/containers").is_empty() {
-        return Ok(None);
-    }
-    let Some(name) = unstructured::entry(pod, MetadataMap::Annotations, keys::GPU_FRACTION_CONTAINER) else {
-        return Ok(Some(ContainerRef {
-            list: "containers",
-            index: 0,
-        }));
-    };
-    for list in ["initContainers", "containers"] {
-        let containers = unstructured::list(pod, &format!("/spec/{list}"));
-        let named = |container: &Value| unstructured::text(container, "/name") == Some(&name);
-        if let Some(index) = containers.iter().position(named) {
-            return Ok(Some(ContainerRef { list, index }));
-        }
-    }
-    Err(FieldError::invalid(
-        format!("metadata.annotations.{}", keys::GPU_FRACTION_CONTAINER),
-        format!("the pod has no container {name:?}; name one of its containers or init containers"),
-    ))
+    share_container(pod).map_err(|error| {
+        let field = format!("metadata.annotations.{}", keys::GPU_FRACTION_CONTAINER);
+        FieldError::invalid(field, error.to_string())
+    })
 }
 
 /// Share devices that the container with the GPU share requests.
@@ -129,7 +92,7 @@ pub(crate) fn names(pod: &Value, container: ContainerRef, token: &str) -> Result
         Some(given) => given.into_owned(),
         None => new_prefix(pod, container, token),
     };
-    let capabilities = format!("{prefix}{}", container.suffix());
+    let capabilities = format!("{prefix}-{}", container.config_map_index());
     let volume = volume_name(&capabilities);
     let character = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -256,22 +219,6 @@ mod tests {
             let pod = json!({"metadata": {"annotations": {"runai/shared-gpu-configmap": prefix}}});
             assert!(names(&pod, FIRST, "").is_err(), "{prefix}");
         }
-    }
-
-    #[test]
-    fn the_container_is_found_by_name_init_containers_first() {
-        let pod = |name: &str| {
-            json!({
-                "metadata": {"annotations": {"gpu-fraction-container-name": name}},
-                "spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}, {"name": "a"}]},
-            })
-        };
-        let at = |list, index| Ok(Some(ContainerRef { list, index }));
-        assert_eq!(container(&pod("b")), at("containers", 1));
-        assert_eq!(container(&pod("a")), at("initContainers", 1));
-        assert_eq!(container(&json!({"spec": {"containers": [{}]}})), at("containers", 0));
-        assert_eq!(container(&json!({"spec": 3})), Ok(None));
-        assert!(container(&pod("c")).is_err());
     }
 
     #[test]

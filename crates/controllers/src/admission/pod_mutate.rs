@@ -1,11 +1,11 @@
 //! Mutation of the scheduler's pods: pods that share GPUs get references to the ConfigMaps that the binder will create, and, if that is
 //! turned on, containers that request no GPU get `NVIDIA_VISIBLE_DEVICES=void`. The mutation is idempotent.
 
-use kai_api::keys;
+use kai_api::{ContainerRef, keys};
 use serde_json::{Value, json};
 
 use super::args::{Feature, Settings};
-use super::gpu_share::{self, ContainerRef, SharedGpuNames};
+use super::gpu_share::{self, SharedGpuNames};
 use super::review::{FieldError, Operation, Request, Verdict};
 use super::unstructured;
 use super::visible_devices;

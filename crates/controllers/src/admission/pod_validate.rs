@@ -1,7 +1,7 @@
 //! Validation of the scheduler's pods: GPU requests, the scheduler's own keys, GPUs named by hand, queues that the namespace may not
 //! use. An update is not denied for a problem that the pod had before; otherwise nobody could remove its finalizers.
 
-use kai_api::{RawGpuRequest, TextMap, gpu_request, keys};
+use kai_api::{GpuRequestKinds, RawGpuRequest, TextMap, gpu_request, keys};
 use kai_engine::model::GpuRequest;
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub(super) fn validate(request: &Request, settings: &Settings, queues: &dyn Queu
     let mut errors = if settings.trusts(&request.user_info) {
         Vec::new()
     } else {
-        protected_keys::validate_pod(request, &settings.scheduler_name)
+        protected_keys::validate_pod(request, &settings.scheduler_name, &settings.reservation_pods)
     };
     let ours = unstructured::text(&request.object, "/spec/schedulerName") == Some(&settings.scheduler_name);
     if ours {
@@ -67,10 +67,6 @@ fn content(pod: &Value, settings: &Settings) -> Option<FieldError> {
 fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
     let annotated = |key: &str| unstructured::entry(pod, MetadataMap::Annotations, key);
     let field = |key: &str| format!("metadata.annotations.{key}");
-    let conflict = |key: &str, with: &str| {
-        let text = format!("it can't be combined with {with}; keep one of them");
-        Err(FieldError::invalid(field(key), text))
-    };
     let fraction = annotated(keys::GPU_FRACTION).map(|_| keys::GPU_FRACTION);
     let share = fraction.or_else(|| annotated(keys::GPU_MEMORY).map(|_| keys::GPU_MEMORY));
     if let (Some(key), Feature::Off) = (share, sharing) {
@@ -83,16 +79,14 @@ fn gpus(pod: &Value, sharing: Feature) -> Result<(), FieldError> {
         return Err(FieldError::invalid(field(keys::MPS), text));
     }
     let asked = |wanted: fn(&str) -> bool| gpu_share::resource_requests(pod).any(|(_, _, name, _)| wanted(name));
-    let whole = asked(|name| name == keys::RESOURCE_GPU);
-    match share {
-        Some(key) if whole => return conflict(key, "whole GPUs in the containers' resources"),
-        Some(_) if fraction.is_some() && annotated(keys::GPU_MEMORY).is_some() => {
-            return conflict(keys::GPU_MEMORY, "the annotation gpu-fraction");
-        }
-        Some(key) if asked(|name| name.starts_with(keys::MIG_PREFIX)) => {
-            return conflict(key, "MIG slices in the containers' resources");
-        }
-        Some(_) | None => {}
+    let kinds = GpuRequestKinds {
+        fraction: fraction.is_some(),
+        memory: annotated(keys::GPU_MEMORY).is_some(),
+        whole: asked(keys::is_gpu_resource),
+        mig: asked(|name| name.starts_with(keys::MIG_PREFIX)),
+    };
+    if let Some((key, error)) = kinds.share_conflict() {
+        return Err(FieldError::invalid(field(key), error.to_string()));
     }
     // KAI checks the amount before the number of devices, so the first pass reads the request without the latter.
     readable(pod, |key| key == keys::GPU_FRACTION || key == keys::GPU_MEMORY)?;
@@ -251,6 +245,10 @@ mod tests {
         let whole = json!({"resources": {"limits": {"nvidia.com/gpu": 1}}});
         check(json!({"gpu-fraction": "0.5"}), whole.clone(), "whole GPUs");
         check(json!({"gpu-memory": "100"}), whole, "whole GPUs");
+        let of_another_vendor = json!({"resources": {"limits": {"amd.com/gpu": 1}}});
+        check(json!({"gpu-fraction": "0.5"}), of_another_vendor, "whole GPUs");
+        let no_gpu = json!({"resources": {"limits": {"example.com/vgpu": 1}}});
+        check(json!({"gpu-fraction": "0.5"}), no_gpu, "");
         let slice = json!({"resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}});
         check(json!({"gpu-memory": "100"}), slice, "MIG slices");
         check(

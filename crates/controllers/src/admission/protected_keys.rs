@@ -2,7 +2,8 @@
 //! webhook and the ValidatingAdmissionPolicies, which hold while the webhook is down. Architecture invariant: these keys decide where a
 //! pod runs and which GPU it may use, so no tenant writes them. A change that leaves these keys alone is admitted.
 
-use kai_api::keys;
+use kai_api::ReservationPods;
+use kai_api::keys::{self, KeySet};
 use serde_json::Value;
 
 use super::gpu_share;
@@ -10,52 +11,50 @@ use super::review::{FieldError, Operation, Request};
 use super::trusted_users::KUBELET_GROUP;
 use super::unstructured::{self, MetadataMap};
 
-/// A set of protected keys, by name or by prefix.
+/// Protected labels or annotations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProtectedKeys {
     pub(crate) map: MetadataMap,
-    pub(crate) exact: &'static [&'static str],
-    pub(crate) prefixes: &'static [&'static str],
+    pub(crate) keys: KeySet,
 }
 
 /// Protected labels of pods.
 pub(crate) const POD_LABELS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Labels,
-    exact: &[keys::GPU_GROUP],
-    prefixes: &[keys::GPU_GROUP_PREFIX],
+    keys: keys::SCHEDULER_POD_LABELS,
 };
 /// Protected annotations of pods.
 pub(crate) const POD_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    exact: &[
-        keys::RECEIVED_RESOURCE_TYPE,
-        keys::RECEIVED_GPUS,
-        keys::RESERVED_GPU,
-        keys::RESERVATION_LAST_USER,
-    ],
-    prefixes: &[keys::NUMA_PREFIX],
+    keys: keys::SCHEDULER_POD_ANNOTATIONS,
 };
 /// Protected annotations of pod groups.
 pub(crate) const POD_GROUP_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
-    prefixes: &[],
+    keys: KeySet {
+        exact: &[keys::LAST_START, keys::LAST_EVICTION, keys::STALE_SINCE],
+        prefixes: &[],
+    },
 };
 /// The annotations of a GPU request. The user writes them at creation; nobody may change them later, because the scheduler accounts by
 /// them. Kubernetes fixes the rest of a pod's resource requests the same way.
 pub(crate) const FIXED_ANNOTATIONS: ProtectedKeys = ProtectedKeys {
     map: MetadataMap::Annotations,
-    exact: &[
-        keys::GPU_FRACTION,
-        keys::GPU_MEMORY,
-        keys::GPU_FRACTION_DEVICES,
-        keys::GPU_FRACTION_CONTAINER,
-        keys::SHARED_GPU_CONFIG_MAP,
-    ],
-    prefixes: &[],
+    keys: KeySet {
+        exact: &[
+            keys::GPU_FRACTION,
+            keys::GPU_MEMORY,
+            keys::GPU_FRACTION_DEVICES,
+            keys::GPU_FRACTION_CONTAINER,
+            keys::SHARED_GPU_CONFIG_MAP,
+        ],
+        prefixes: &[],
+    },
 };
 /// Values of the label `app` that mark helper pods of the scheduler.
-pub(crate) const HELPER_APPS: [&str; 2] = [keys::RESERVATION, keys::SCALING_POD];
+pub(crate) fn helper_apps(reservation_pods: &ReservationPods) -> [&str; 2] {
+    [&reservation_pods.app_label, keys::SCALING_POD]
+}
 
 /// Denial of a protected key that a tenant adds.
 pub(crate) const KEY_ADDED: &str = "only the scheduler writes this; remove it from the manifest, or from the template that \
@@ -78,13 +77,9 @@ pub(crate) const NODE_NAME_SET: &str = "the scheduler chooses the node; remove i
                                       nodes will do";
 
 impl ProtectedKeys {
-    pub(crate) fn contains(&self, key: &str) -> bool {
-        self.exact.contains(&key) || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
-    }
-
     /// The protected keys that were added or changed, and those that were removed.
     fn differences<'a>(&self, old: &'a Value, new: &'a Value) -> (Vec<&'a str>, Vec<&'a str>) {
-        let of = |object: &'a Value| unstructured::entries(object, self.map).filter(|(key, _)| self.contains(key));
+        let of = |object: &'a Value| unstructured::entries(object, self.map).filter(|(key, _)| self.keys.contains(key));
         let changed = of(new).filter(|(key, value)| unstructured::entry(old, self.map, key).as_ref() != Some(value));
         let removed = of(old).filter(|(key, _)| unstructured::entry(new, self.map, key).is_none());
         (
@@ -108,11 +103,15 @@ impl ProtectedKeys {
 }
 
 /// Reviews a pod write of an untrusted user.
-pub(crate) fn validate_pod(request: &Request, scheduler_name: &str) -> Vec<FieldError> {
+pub(crate) fn validate_pod(
+    request: &Request,
+    scheduler_name: &str,
+    reservation_pods: &ReservationPods,
+) -> Vec<FieldError> {
     let (old, new) = (&request.old_object, &request.object);
     let mut errors = POD_LABELS.errors(old, new);
     errors.extend(POD_ANNOTATIONS.errors(old, new));
-    errors.extend(helper_app_used(old, new));
+    errors.extend(helper_app_used(old, new, helper_apps(reservation_pods)));
     match request.operation {
         Operation::Create => {
             errors.extend(node_name_set(request, scheduler_name));
@@ -137,10 +136,10 @@ pub(crate) fn validate_pod_group(request: &Request) -> Vec<FieldError> {
     POD_GROUP_ANNOTATIONS.errors(&request.old_object, &request.object)
 }
 
-fn helper_app_used(old: &Value, new: &Value) -> Option<FieldError> {
+fn helper_app_used(old: &Value, new: &Value, helpers: [&str; 2]) -> Option<FieldError> {
     let app = |object| unstructured::entry(object, MetadataMap::Labels, keys::APP);
     let (old, new) = (app(old), app(new));
-    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| HELPER_APPS.contains(&app));
+    let ours = |app: &Option<std::borrow::Cow<str>>| app.as_deref().is_some_and(|app| helpers.contains(&app));
     (old != new && (ours(&old) || ours(&new)))
         .then(|| FieldError::forbidden(format!("metadata.labels.{}", keys::APP), HELPER_APP_USED))
 }
@@ -180,7 +179,7 @@ mod tests {
             old_object: old,
             ..Request::default()
         };
-        let fields: Vec<String> = validate_pod(&request, "kai-scheduler")
+        let fields: Vec<String> = validate_pod(&request, "kai-scheduler", &ReservationPods::default())
             .into_iter()
             .map(|error| error.field)
             .collect();
@@ -229,6 +228,29 @@ mod tests {
     }
 
     #[test]
+    fn the_label_of_helper_pods_is_the_installations() {
+        let reservation_pods = ReservationPods {
+            app_label: "holder".to_owned(),
+            ..ReservationPods::default()
+        };
+        let errors = |app: &str| {
+            let request = Request {
+                object: labelled(json!({"app": app}), json!({})),
+                ..Request::default()
+            };
+            validate_pod(&request, "kai-scheduler", &reservation_pods).len()
+        };
+        assert_eq!(
+            (
+                errors("holder"),
+                errors("scaling-pod"),
+                errors("kai-resource-reservation")
+            ),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
     fn a_node_is_chosen_by_the_scheduler() {
         let pod = |scheduler: &str| json!({"spec": {"schedulerName": scheduler, "nodeName": "n"}});
         check(Operation::Create, Value::Null, pod("kai-scheduler"), &["spec.nodeName"]);
@@ -242,7 +264,7 @@ mod tests {
             },
             ..Request::default()
         };
-        assert!(super::validate_pod(&static_pod, "kai-scheduler").is_empty());
+        assert!(super::validate_pod(&static_pod, "kai-scheduler", &ReservationPods::default()).is_empty());
     }
 
     #[test]

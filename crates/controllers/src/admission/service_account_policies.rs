@@ -120,7 +120,7 @@ fn agent(settings: &Settings) -> String {
 }
 
 fn reservation(settings: &Settings) -> String {
-    account(&settings.reservation_namespace, RESERVATION_ACCOUNT)
+    account(&settings.reservation_pods.namespace, RESERVATION_ACCOUNT)
 }
 
 fn all_accounts(settings: &Settings) -> Vec<String> {

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use kai_api::keys;
+use kai_api::{ContainerRef, keys};
 use serde_json::{Value, json};
 
-use super::gpu_share::ContainerRef;
 use super::pod_mutate::list_mut;
 use super::review::FieldError;
 use super::unstructured::{self, CONTAINER_LISTS};

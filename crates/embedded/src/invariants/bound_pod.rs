@@ -1,6 +1,6 @@
 //! A pod with a node, as the invariants read it from its object.
 
-use kai_api::keys;
+use kai_api::{PodIdentity, ReservationPods, keys};
 use kai_engine::model::{GpuRequest, Millis, PodPhase, PodSpec};
 
 /// A pod with a node that is not terminal.
@@ -19,19 +19,17 @@ pub(super) struct BoundPod {
 }
 
 impl BoundPod {
-    pub(super) fn of(pod: &kai_api::Pod) -> Option<BoundPod> {
+    pub(super) fn of(pod: &kai_api::Pod, reservation_pods: &ReservationPods) -> Option<BoundPod> {
         let node = pod.node_name()?.to_owned();
-        let spec = pod.read(&crate::kubelet::pod_identity(), Millis(0)).ok()?.value;
+        let spec = pod.read(&PodIdentity::default(), Millis(0)).ok()?.value;
         if matches!(spec.phase, PodPhase::Succeeded | PodPhase::Failed) {
             return None;
         }
         let label = |key: &str| pod.metadata.labels.text(key).map(str::to_owned);
-        let is_reservation =
-            pod.metadata.namespace() == keys::RESERVATION && label(keys::APP).as_deref() == Some(keys::RESERVATION);
         Some(BoundPod {
             node,
             terminating: pod.metadata.deletion_timestamp.is_some(),
-            is_reservation,
+            is_reservation: reservation_pods.contains(pod),
             reserved: pod.metadata.annotations.text(keys::RESERVED_GPU).map(str::to_owned),
             group: label(keys::GPU_GROUP),
             scheduler: pod.scheduler_name().to_owned(),

@@ -43,17 +43,20 @@ pub struct Snapshot {
     pub pod_groups: Vec<Arc<kai_api::PodGroup>>,
     /// Bind requests.
     pub bind_requests: Vec<Arc<kai_api::BindRequest>>,
+    /// Which of the pods are reservation pods.
+    pub reservation_pods: kai_api::ReservationPods,
 }
 
 impl Snapshot {
     /// The present objects of the watches.
-    pub fn of(informers: &kai_cluster::Informers) -> Snapshot {
+    pub fn of(informers: &kai_cluster::Informers, reservation_pods: &kai_api::ReservationPods) -> Snapshot {
         Snapshot {
             pods: informers.pods().all(),
             nodes: informers.nodes().all(),
             queues: informers.queues().all(),
             pod_groups: informers.pod_groups().all(),
             bind_requests: informers.bind_requests().all(),
+            reservation_pods: reservation_pods.clone(),
         }
     }
 

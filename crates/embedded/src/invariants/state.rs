@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kai_api::{ObjectKey, keys};
+use kai_api::{ObjectKey, ReservationPods, keys};
 use kai_engine::model::{Gpus, Millis};
 
 use super::always::{check_node_capacity, check_shared_gpus};
@@ -32,6 +32,7 @@ struct QueueState {
 /// The cluster.
 #[derive(Debug, Default)]
 pub(super) struct State {
+    reservation_pods: ReservationPods,
     bound: BTreeMap<ObjectKey, BoundPod>,
     nodes: BTreeMap<ObjectKey, NodeState>,
     /// The queue of each pod group.
@@ -40,8 +41,16 @@ pub(super) struct State {
 }
 
 impl State {
+    /// A cluster without objects.
+    pub(super) fn new(reservation_pods: &ReservationPods) -> State {
+        State {
+            reservation_pods: reservation_pods.clone(),
+            ..State::default()
+        }
+    }
+
     pub(super) fn of(snapshot: &Snapshot) -> State {
-        let mut state = State::default();
+        let mut state = State::new(&snapshot.reservation_pods);
         snapshot
             .pods
             .iter()
@@ -62,7 +71,8 @@ impl State {
     }
 
     pub(super) fn apply_pod(&mut self, key: ObjectKey, pod: Option<&Arc<kai_api::Pod>>) {
-        set(&mut self.bound, key, pod.and_then(|pod| BoundPod::of(pod)));
+        let bound = pod.and_then(|pod| BoundPod::of(pod, &self.reservation_pods));
+        set(&mut self.bound, key, bound);
     }
 
     pub(super) fn apply_node(&mut self, key: ObjectKey, node: Option<&Arc<kai_api::Node>>) {

@@ -55,7 +55,7 @@ impl Watcher {
     /// Violations so far, and the present violations of a settled cluster.
     pub fn found_when_settled(&self) -> Vec<Violation> {
         let mut all: BTreeSet<Violation> = self.found().into_iter().collect();
-        let snapshot = Snapshot::of(&self.informers);
+        let snapshot = Snapshot::of(&self.informers, self.kubelets.reservation_pods());
         all.extend(snapshot.violations_when_settled());
         let state = State::of(&snapshot);
         let mut assignments = self.assignments.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ async fn check(
     let nodes = informers.nodes().subscribe(&wake);
     let groups = informers.pod_groups().subscribe(&wake);
     let queues = informers.queues().subscribe(&wake);
-    let mut state = State::default();
+    let mut state = State::new(kubelets.reservation_pods());
     loop {
         wake.notified().await;
         for (key, queue) in queues.take() {

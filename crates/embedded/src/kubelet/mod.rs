@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kai_api::{Backoff, Object, ObjectKey, PodIdentity};
+use kai_api::{Backoff, Object, ObjectKey, PodIdentity, ReservationPods};
 use kai_cluster::{Context, Deletion, Part, Patch, Target, WorkQueue, WorkResult};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
@@ -84,8 +84,13 @@ enum Stage {
 }
 
 impl Kubelets {
-    /// Kubelets without nodes.
+    /// Kubelets without nodes, in an installation with the default reservation pods.
     pub fn new(context: &Context, delays: Delays) -> Kubelets {
+        Kubelets::with_reservation_pods(context, delays, ReservationPods::default())
+    }
+
+    /// Kubelets without nodes, in an installation with these reservation pods.
+    pub fn with_reservation_pods(context: &Context, delays: Delays, reservation_pods: ReservationPods) -> Kubelets {
         let quick = Backoff {
             first: Duration::from_millis(200),
             longest: Duration::from_secs(5),
@@ -95,7 +100,10 @@ impl Kubelets {
                 context: context.clone(),
                 delays,
                 queue: WorkQueue::new(quick),
-                identity: pod_identity(),
+                identity: PodIdentity {
+                    reservation_pods,
+                    ..PodIdentity::default()
+                },
                 state: Mutex::default(),
             }),
         }
@@ -250,6 +258,11 @@ impl Kubelets {
             .collect()
     }
 
+    /// Which pods are reservation pods.
+    pub fn reservation_pods(&self) -> &ReservationPods {
+        &self.inner.identity.reservation_pods
+    }
+
     /// Runs the pods of all nodes until dropped.
     pub async fn run(&self) {
         let pods = self.inner.context.informers.pods().subscribe(&Arc::default());
@@ -291,13 +304,5 @@ impl Kubelets {
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An identity without a reservation namespace: to a kubelet a reservation pod is a pod like others.
-pub(crate) fn pod_identity() -> PodIdentity {
-    PodIdentity {
-        reservation_namespace: String::new(),
-        ..PodIdentity::default()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kai_engine::model::{GpuRequest, PodSpec};
+use kai_engine::model::{GpuRequest, PodKind, PodSpec};
 use kai_node::allocator::plan::{GPU_RESOURCE, device_uuid};
 use kai_node::allocator::prefer::PreferenceQuery;
 use kai_node::in_process::NodeGpus;
@@ -37,7 +37,7 @@ pub(super) struct AdmittedPod {
     pub(super) devices: BTreeMap<String, Vec<String>>,
     /// UUIDs of the GPUs that the pod shares.
     pub(super) shared: Vec<String>,
-    is_reservation: bool,
+    pub(super) is_reservation: bool,
 }
 
 impl AdmittedPod {
@@ -149,7 +149,7 @@ impl SimulatedNode {
             memory_bytes: pod.requests.memory_bytes,
             devices,
             shared: Vec::new(),
-            is_reservation: pod.namespace == kai_api::keys::RESERVATION,
+            is_reservation: pod.kind == PodKind::Reservation,
         })
     }
 

@@ -174,9 +174,7 @@ impl Inner {
 
     /// Annotates a reservation pod with its GPU, as the node agent does.
     async fn annotate_reservation_pod(&self, key: &ObjectKey, record: &PodRecord) -> Result<(), kai_cluster::Error> {
-        let ours =
-            *key.namespace == *keys::RESERVATION && record.object["metadata"]["labels"][keys::APP] == keys::RESERVATION;
-        if !ours || annotation(&record.object, keys::RESERVED_GPU).is_some() {
+        if annotation(&record.object, keys::RESERVED_GPU).is_some() {
             return Ok(());
         }
         let uuids = {
@@ -184,7 +182,8 @@ impl Inner {
             let admitted = state
                 .nodes
                 .get_mut(&record.node)
-                .and_then(|node| node.admitted_pod(&record.uid));
+                .and_then(|node| node.admitted_pod(&record.uid))
+                .filter(|admitted| admitted.is_reservation);
             admitted.map(node::AdmittedPod::gpu_uuids).unwrap_or_default()
         };
         let [uuid] = &uuids[..] else { return Ok(()) };

@@ -2,11 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, Symbol};
-use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec};
+use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib};
 use crate::tables::{ExtendedResource, FreeResources, GPU, Node, add_row};
-
-/// GPU memory of a node whose GPU memory is not known: a fraction of a GPU is a number of hundredths of it.
-const UNKNOWN_MEMORY_MIB: i64 = 100;
 
 impl Cluster {
     pub(super) fn apply_node(&mut self, spec: NodeSpec) {
@@ -102,7 +99,7 @@ impl Cluster {
             self.ledger
                 .nodes
                 .iter()
-                .filter(|node| node.memory_known && node.memory_mib > UNKNOWN_MEMORY_MIB)
+                .filter(|node| node.memory_known && node.memory_mib > UNKNOWN_GPU_MEMORY_MIB)
         };
         self.gpu_memory_min_mib = known().map(|node| node.memory_mib).min();
         self.gpu_memory_max_mib = known().map(|node| node.memory_mib).max();
@@ -150,7 +147,7 @@ impl Cluster {
             pods: Vec::new(),
             gpu_units: allocatable[GPU],
             gpu_physical: physical.min(allocatable[GPU]),
-            memory_mib: spec.gpu_memory_mib.filter(|mib| *mib > 0).unwrap_or(UNKNOWN_MEMORY_MIB),
+            memory_mib: counted_gpu_memory_mib(spec.gpu_memory_mib),
             memory_known: spec.gpu_memory_mib.is_some_and(|mib| mib > 0),
             memory_kind: spec.gpu_memory_kind,
             mig_enabled: spec.mig_enabled,
@@ -194,7 +191,7 @@ fn absent_node() -> Node {
         pods: Vec::new(),
         gpu_units: 0,
         gpu_physical: 0,
-        memory_mib: UNKNOWN_MEMORY_MIB,
+        memory_mib: UNKNOWN_GPU_MEMORY_MIB,
         memory_known: false,
         memory_kind: MemoryKind::Dedicated,
         mig_enabled: false,

@@ -14,7 +14,10 @@ mod topology;
 
 pub use config::{Action, Config, MinRuntimeResolve, PlacementStrategies, PlacementStrategy};
 pub use gang::{GangKey, GangSpec, SUB_GROUP_DEPTH_MAX, SUB_GROUPS_MAX, SubGroupSpec, TopologyConstraint};
-pub use node::{MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect};
+pub use node::{
+    MemoryKind, MigStrategy, NodeCondition, NodeSpec, Taint, TaintEffect, UNKNOWN_GPU_MEMORY_MIB,
+    counted_gpu_memory_mib,
+};
 pub use pod::{
     AFFINITY_TERMS_MAX, Affinity, BindInFlight, Constraints, GpuRequest, HostPort, PodAffinityTerm, PodKind, PodPhase,
     PodSpec, Requests, TaskRank, Toleration, WeightedPodAffinityTerm,

@@ -2,6 +2,15 @@
 
 use super::Labels;
 
+/// MiB of a GPU whose memory is not known: a fraction of the GPU is then a number of hundredths, and fractions still add up. KAI has the
+/// same value.
+pub const UNKNOWN_GPU_MEMORY_MIB: i64 = 100;
+
+/// MiB of each GPU that a node's accounts are kept in. No GPU has no memory: zero means that the label is wrong.
+pub fn counted_gpu_memory_mib(known: Option<i64>) -> i64 {
+    known.filter(|mib| *mib > 0).unwrap_or(UNKNOWN_GPU_MEMORY_MIB)
+}
+
 /// A node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpec {

@@ -49,6 +49,21 @@ fn a_bind_request_of_an_earlier_pod_does_not_count() {
 }
 
 #[test]
+fn a_bind_request_of_an_earlier_pod_and_of_this_one_counts() {
+    let mut world = a_node_a_gang_and_a_pod();
+    let request: Arc<BindRequest> = Arc::new(slim(json!({
+        "metadata": { "name": "p", "namespace": "a", "uid": "br", "ownerReferences": [
+            { "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-of-the-first" },
+            { "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p" },
+        ] },
+        "spec": { "podName": "p", "selectedNode": "n1" },
+    })));
+    world.mirror.apply_bind_request(&ObjectKey::of(&*request), &request);
+    assert!(world.sync().stale_bind_requests.is_empty());
+    assert!(world.decide().is_empty(), "the pod is on its way to n1 already");
+}
+
+#[test]
 fn a_bind_request_to_a_node_that_left_is_cleaned_up() {
     let mut world = a_node_a_gang_and_a_pod();
     world.request("p", "uid-p", "n1", json!({}));

@@ -98,7 +98,12 @@ impl Cluster {
     async fn prepare(settings: RoleSettings, backend: Backend, nodes: &[NodeTemplate]) -> Cluster {
         let client = backend.client();
         let context = Context::new(client.clone(), backend.clock());
-        let kubelets = Kubelets::new(&context.with_client(backend.client_of_nodes()), Delays::default());
+        let reservation_pods = settings.binder.as_ref().map(|binder| &binder.identity.reservation_pods);
+        let kubelets = Kubelets::with_reservation_pods(
+            &context.with_client(backend.client_of_nodes()),
+            Delays::default(),
+            reservation_pods.cloned().unwrap_or_default(),
+        );
         for node in nodes {
             kubelets.add(node).await.unwrap();
         }
