@@ -242,7 +242,7 @@ pub struct Rejections {
     /// Extended resources that the pod requests, if a node has too little of them.
     pub extended: Vec<String>,
     /// The gangs that hold the most GPUs on nodes which the pod may use, with these GPUs.
-    pub holders: Vec<(GangKey, Gpus)>,
+    pub holders: Arc<[(GangKey, Gpus)]>,
     /// Whether the victim search ended for lack of budget.
     pub search_cut: bool,
 }
@@ -545,7 +545,10 @@ impl fmt::Display for ReasonText<'_, Reason> {
     }
 }
 
-/// The GPUs by the name of their holders, the largest sum first: pods of a Deployment are gangs of their own with one name.
+/// How many holders of GPUs a reason names.
+const HOLDERS_NAMED_MAX: usize = 3;
+
+/// The GPUs by the name of their holders, the largest sums first: pods of a Deployment are gangs of their own with one name.
 fn sums_by_name(holders: &[(GangKey, Gpus)], name: &dyn Fn(&GangKey) -> String) -> Vec<(String, Gpus)> {
     let mut sums: Vec<(String, Gpus)> = Vec::new();
     for (gang, gpus) in holders {
@@ -556,6 +559,7 @@ fn sums_by_name(holders: &[(GangKey, Gpus)], name: &dyn Fn(&GangKey) -> String) 
         }
     }
     sums.sort_by_key(|(_, gpus)| std::cmp::Reverse(gpus.0));
+    sums.truncate(HOLDERS_NAMED_MAX);
     sums
 }
 
@@ -678,11 +682,13 @@ mod tests {
         };
         let held = Reason::NoNode(Rejections {
             checks: vec![(Check::Gpus, 2)],
-            holders: vec![
+            holders: Arc::new([
                 holder("train", 400_000),
                 holder("model-0", 250_000),
                 holder("model-1", 250_000),
-            ],
+                holder("a", 200_000),
+                holder("b", 100_000),
+            ]),
             ..Rejections::default()
         });
         let name = |gang: &GangKey| match gang.name.split_once('-') {
@@ -691,7 +697,7 @@ mod tests {
         };
         let told = held.with_names(&name).to_string();
         assert!(
-            told.ends_with("; held by Deployment a/model (0.5 GPUs), Job a/train (0.4 GPUs)"),
+            told.ends_with("; held by Deployment a/model (0.5 GPUs), Job a/train (0.4 GPUs), Job a/a (0.2 GPUs)"),
             "{told}"
         );
     }
@@ -701,7 +707,7 @@ mod tests {
         let rejections = Rejections {
             checks: vec![(Check::Gpus, 2), (Check::PodSlots, 1), (Check::Extended, 1)],
             extended: vec!["nvidia.com/mig-1g.5gb".to_owned()],
-            holders: Vec::new(),
+            holders: Arc::default(),
             search_cut: false,
         };
         let expect = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs, \
@@ -719,7 +725,7 @@ mod tests {
         let held = Reason::NoNode(Rejections {
             checks: vec![(Check::Gpus, 2)],
             extended: Vec::new(),
-            holders: vec![(gang.clone(), Gpus::ONE)],
+            holders: Arc::new([(gang.clone(), Gpus::ONE)]),
             search_cut: false,
         });
         assert!(

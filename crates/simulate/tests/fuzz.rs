@@ -219,6 +219,57 @@ fn the_workloads_of_the_seed_become_pods() {
     assert_eq!(scenario.objects.pods.len(), 8);
 }
 
+/// The paths of all fields and items.
+fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
+    found.push(path.to_owned());
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                // As JSON pointers write it.
+                let name = name.replace('~', "~0").replace('/', "~1");
+                paths(value, &format!("{path}/{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                paths(item, &format!("{path}/{at}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_value_of_any_field_of_a_workload_panics() {
+    let values = [
+        json!("x"),
+        json!(""),
+        json!(1),
+        json!(-1),
+        json!(1e300),
+        json!(u64::MAX),
+        json!([]),
+        json!(["x"]),
+        json!([[]]),
+        json!({}),
+        json!({"k": "v"}),
+        json!(true),
+        Value::Null,
+    ];
+    let node = seed_case()["objects"]["nodes"][0].clone();
+    for workload in seed_workloads() {
+        let mut found = Vec::new();
+        paths(&workload, "", &mut found);
+        for path in found {
+            for value in &values {
+                let mut changed = workload.clone();
+                *changed.pointer_mut(&path).unwrap() = value.clone();
+                run_workloads(&json!({"kind": "List", "items": [node, changed]}));
+            }
+        }
+    }
+}
+
 #[test]
 fn mutated_workloads_never_panic() {
     workloads(Fuzz::short("workloads").at_most(400));

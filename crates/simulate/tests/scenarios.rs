@@ -605,3 +605,11 @@ fn a_minimum_of_subgroups_above_their_number_is_warned_of() {
         .collect();
     assert_eq!(told(text), expect.join("\n"));
 }
+
+#[test]
+fn workloads_with_a_generated_name_get_one() {
+    let job = "kind: Job\nmetadata: { generateName: train- }\nspec: { template: { spec: { schedulerName: kai-scheduler } } }\n";
+    let scenario = load_manifests(Path::new("m.yaml"), &format!("{job}---\n{job}"), &NotInstalled).unwrap();
+    let names: Vec<&str> = scenario.objects.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["train-0-0", "train-1-0"]);
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_engine::model::{Config, Millis};
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
 use super::field_types::{self, group_of};
@@ -82,6 +83,7 @@ fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
             open(&mut manifests.documents, document, None, &file, at + 1)?;
         }
     }
+    generate_names(&mut manifests.documents);
     for document in &manifests.documents {
         field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))?;
         let mut found = Warnings::default();
@@ -89,6 +91,32 @@ fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
         manifests.warnings.extend_about(&document.file, found);
     }
     Ok(manifests)
+}
+
+/// Names objects that have `generateName` only, as `kubectl create` has the API server do; with numbers, so that a run repeats.
+fn generate_names(documents: &mut [Document]) {
+    let mut numbers: FxHashMap<(String, String), usize> = FxHashMap::default();
+    for document in documents {
+        let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        let text = |field: &str| {
+            metadata
+                .get(field)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
+        let (None, Some(prefix)) = (text("name"), text("generateName")) else {
+            continue;
+        };
+        let number = numbers.entry((document.kind.clone(), prefix.to_owned())).or_default();
+        let name = format!("{prefix}{number}");
+        *number += 1;
+        // A name of another type is an error that is reported later.
+        if metadata.get("name").is_none_or(|name| name.is_null() || name == "") {
+            metadata.insert("name".to_owned(), name.into());
+        }
+    }
 }
 
 /// Adds an object, or the items of a list. `of_list` is the item kind of the enclosing list: items of a typed list need no `kind`.
