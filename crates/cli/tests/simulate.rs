@@ -153,6 +153,35 @@ fn junit() {
     insta::assert_snapshot!(times.collect::<Vec<_>>().join(" time=\""));
 }
 
+/// A report without a comparison would show failing cases as passed.
+#[test]
+fn junit_compares_cases_without_being_told() {
+    let output = kai(&["simulate", "-o", "junit", "differs.yaml"]);
+    assert!(output.contains("<testsuites tests=\"1\" failures=\"1\""), "{output}");
+    assert!(output.ends_with("--- exit code 1\n"), "{output}");
+}
+
+#[test]
+fn workloads_of_the_wrong_type_are_errors_that_name_file_object_and_field() {
+    let output = kai(&["simulate", "wrong-template.yaml"]);
+    assert!(
+        output.contains(
+            "error: wrong-template.yaml: Deployment web: spec.template: invalid type: string \"foo\", expected fields with values"
+        ),
+        "{output}"
+    );
+    assert!(output.ends_with("--- exit code 2\n"), "{output}");
+}
+
+#[test]
+fn reasons_name_workloads_and_sum_them() {
+    let output = kai(&["simulate", "workloads.yaml", "-o", "json"]);
+    assert!(
+        output.contains("held by Job default/train (2 GPUs), Deployment default/model (1 GPU)"),
+        "{output}"
+    );
+}
+
 #[test]
 fn standard_input_is_read() {
     let mut child = support::command("tests/data", &["simulate", "-"])

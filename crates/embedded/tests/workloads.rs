@@ -501,3 +501,16 @@ fn pods_get_the_priority_of_their_class_or_of_the_default_one() {
     let message = server.store().create(class("other", 5, true)).unwrap_err().message;
     assert!(message.contains("usual is already marked as default"), "{message}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_annotations_have_no_effect_gets_an_event() {
+    let cluster = Cluster::start(&["node"]).await;
+    cluster.create(job(json!({}), "-5"));
+    let reported = |cluster: &Cluster| !cluster.events("IgnoredAnnotation").is_empty();
+    cluster.until("an event names the annotation", reported).await;
+    let messages = cluster.events("IgnoredAnnotation");
+    assert!(
+        messages[0].contains(RUN_SECONDS) && messages[0].contains("\"-5\""),
+        "{messages:?}"
+    );
+}

@@ -14,8 +14,8 @@ use crate::tables::{QUEUE_GPU, When};
 
 /// How many times per cycle all nodes are checked for an explanation. Later gangs get the last answer for the same shape.
 const NODE_SCANS_MAX: u32 = 32;
-/// How many gangs that hold GPUs an explanation names.
-const HOLDERS_MAX: usize = 3;
+/// How many gangs that hold GPUs an explanation keeps. More than it names: gangs of one workload are summed under its name.
+const HOLDERS_MAX: usize = 64;
 
 impl Cycle<'_> {
     /// Why no node can take the pod at present.
@@ -61,16 +61,16 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     Rejections {
         extended: Vec::new(),
         checks,
-        holders: Vec::new(),
+        holders: Arc::default(),
         search_cut: false,
     }
 }
 
 /// The gangs that hold the most GPUs on nodes which pods of the shape may use.
-pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Vec<(GangKey, Gpus)> {
+pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Arc<[(GangKey, Gpus)]> {
     let shape = ledger.shape(shape);
     if shape.is_cpu_only() {
-        return Vec::new();
+        return Arc::default();
     }
     let mut held: FxHashMap<GangId, Gpus> = FxHashMap::default();
     for node in ledger
@@ -95,5 +95,5 @@ pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Vec<(GangKey, Gpus)> {
         .collect();
     held.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     held.truncate(HOLDERS_MAX);
-    held
+    held.into()
 }

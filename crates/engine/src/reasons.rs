@@ -242,7 +242,7 @@ pub struct Rejections {
     /// Extended resources that the pod requests, if a node has too little of them.
     pub extended: Vec<String>,
     /// The gangs that hold the most GPUs on nodes which the pod may use, with these GPUs.
-    pub holders: Vec<(GangKey, Gpus)>,
+    pub holders: Arc<[(GangKey, Gpus)]>,
     /// Whether the victim search ended for lack of budget.
     pub search_cut: bool,
 }
@@ -427,9 +427,9 @@ impl fmt::Display for ReasonText<'_, Rejections> {
                 _ => f.write_str(check.text())?,
             }
         }
-        for (at, (gang, gpus)) in holders.iter().enumerate() {
+        for (at, (name, gpus)) in sums_by_name(holders, self.name).iter().enumerate() {
             let lead = if at == 0 { "; held by" } else { "," };
-            write!(f, "{lead} {} ({})", (self.name)(gang), Resource::Gpu.text(gpus.0))?;
+            write!(f, "{lead} {name} ({})", Resource::Gpu.text(gpus.0))?;
         }
         if *search_cut {
             write!(
@@ -477,10 +477,10 @@ impl fmt::Display for ReasonText<'_, Reason> {
             Reason::QueueMissing(queue) if queue.is_empty() => {
                 write!(f, "the pod group names no queue; write the name of one into spec.queue")
             }
-            Reason::QueueMissing(queue) => write!(f, "queue {queue} does not exist"),
+            Reason::QueueMissing(queue) => write!(f, "queue {} does not exist", Name(queue)),
             Reason::QueueDisconnected { queue, missing } => write_disconnected(f, queue, missing.as_deref()),
-            Reason::QueueNotLeaf(queue) => write!(f, "queue {queue} has child queues; name one of them"),
-            Reason::UnknownSubGroup(name) => write!(f, "the pod group has no subgroup {name}"),
+            Reason::QueueNotLeaf(queue) => write!(f, "queue {} has child queues; name one of them", Name(queue)),
+            Reason::UnknownSubGroup(name) => write!(f, "the pod group has no subgroup {}", Name(name)),
             Reason::SubGroupsExceeded(excess) => write!(f, "the pod group is not scheduled: {excess}"),
             Reason::Gated => write!(f, "scheduling gates are set"),
             Reason::Refused(text) => write!(f, "{text}"),
@@ -518,12 +518,14 @@ impl fmt::Display for ReasonText<'_, Reason> {
                 write!(f, "no {level} of topology {topology} can hold {pods} together")?;
                 write_domains(f, domains)
             }
-            Reason::TopologyUnknown { topology, level: None } => write!(f, "topology {topology} does not exist"),
+            Reason::TopologyUnknown { topology, level: None } => {
+                write!(f, "topology {} does not exist", Name(topology))
+            }
             Reason::TopologyUnknown {
                 topology,
                 level: Some(level),
             } => {
-                write!(f, "topology {topology} has no level {level}")
+                write!(f, "topology {} has no level {}", Name(topology), Name(level))
             }
             Reason::PreemptionDelay { until } => {
                 write!(
@@ -543,8 +545,40 @@ impl fmt::Display for ReasonText<'_, Reason> {
     }
 }
 
+/// How many holders of GPUs a reason names.
+const HOLDERS_NAMED_MAX: usize = 3;
+
+/// The GPUs by the name of their holders, the largest sums first: pods of a Deployment are gangs of their own with one name.
+fn sums_by_name(holders: &[(GangKey, Gpus)], name: &dyn Fn(&GangKey) -> String) -> Vec<(String, Gpus)> {
+    let mut sums: Vec<(String, Gpus)> = Vec::new();
+    for (gang, gpus) in holders {
+        let name = name(gang);
+        match sums.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, sum)) => sum.0 = sum.0.saturating_add(gpus.0),
+            None => sums.push((name, *gpus)),
+        }
+    }
+    sums.sort_by_key(|(_, gpus)| std::cmp::Reverse(gpus.0));
+    sums.truncate(HOLDERS_NAMED_MAX);
+    sums
+}
+
+/// A name in a sentence: as it is, or in quotes if it would not be seen as one word.
+struct Name<'a>(&'a str);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |letter: char| letter.is_ascii_graphic() && letter != '"';
+        match !self.0.is_empty() && self.0.chars().all(plain) {
+            true => f.write_str(self.0),
+            false => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
 fn write_disconnected(f: &mut fmt::Formatter<'_>, queue: &str, missing: Option<&str>) -> fmt::Result {
-    match missing {
+    let queue = Name(queue);
+    match missing.map(Name) {
         Some(missing) => write!(
             f,
             "queue {queue} waits for queue {missing} above it, which does not exist; create {missing}, or change spec.parentQueue of the \
@@ -627,11 +661,53 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_no_word_is_in_quotes() {
+        let check = |name: &str, expect: &str| {
+            assert_eq!(Reason::QueueMissing(name.to_owned()).to_string(), expect);
+        };
+        check("team-a.b_c", "queue team-a.b_c does not exist");
+        check("   ", "queue \"   \" does not exist");
+        check("a b", "queue \"a b\" does not exist");
+        check("a\n", "queue \"a\\n\" does not exist");
+    }
+
+    #[test]
+    fn holders_of_one_name_are_summed() {
+        let holder = |name: &str, millionths: i64| {
+            let key = GangKey {
+                namespace: "a".to_owned(),
+                name: name.to_owned(),
+            };
+            (key, Gpus(millionths))
+        };
+        let held = Reason::NoNode(Rejections {
+            checks: vec![(Check::Gpus, 2)],
+            holders: Arc::new([
+                holder("train", 400_000),
+                holder("model-0", 250_000),
+                holder("model-1", 250_000),
+                holder("a", 200_000),
+                holder("b", 100_000),
+            ]),
+            ..Rejections::default()
+        });
+        let name = |gang: &GangKey| match gang.name.split_once('-') {
+            Some((name, _)) => format!("Deployment a/{name}"),
+            None => format!("Job a/{}", gang.name),
+        };
+        let told = held.with_names(&name).to_string();
+        assert!(
+            told.ends_with("; held by Deployment a/model (0.5 GPUs), Job a/train (0.4 GPUs), Job a/a (0.2 GPUs)"),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn nodes_are_counted_in_words_that_are_known_from_kai() {
         let rejections = Rejections {
             checks: vec![(Check::Gpus, 2), (Check::PodSlots, 1), (Check::Extended, 1)],
             extended: vec!["nvidia.com/mig-1g.5gb".to_owned()],
-            holders: Vec::new(),
+            holders: Arc::default(),
             search_cut: false,
         };
         let expect = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs, \
@@ -649,7 +725,7 @@ mod tests {
         let held = Reason::NoNode(Rejections {
             checks: vec![(Check::Gpus, 2)],
             extended: Vec::new(),
-            holders: vec![(gang.clone(), Gpus::ONE)],
+            holders: Arc::new([(gang.clone(), Gpus::ONE)]),
             search_cut: false,
         });
         assert!(

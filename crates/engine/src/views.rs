@@ -1,5 +1,7 @@
 //! The views of the cluster after a cycle.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::cluster::Cluster;
@@ -13,7 +15,7 @@ use crate::share::BoundKind;
 use crate::tables::GPU;
 
 /// The gangs that hold the most GPUs, by shape: found once per call.
-type Holders = FxHashMap<ShapeId, Vec<(GangKey, Gpus)>>;
+type Holders = FxHashMap<ShapeId, Arc<[(GangKey, Gpus)]>>;
 
 impl Cluster {
     /// Workload pods, by namespace and name.
@@ -189,14 +191,14 @@ impl Cluster {
     }
 
     /// The gangs that hold the most GPUs, if nodes were rejected for lack of GPUs.
-    fn holders_if_short(&self, rejections: &Rejections, shape: ShapeId, known: &mut Holders) -> Vec<(GangKey, Gpus)> {
+    fn holders_if_short(&self, rejections: &Rejections, shape: ShapeId, known: &mut Holders) -> Arc<[(GangKey, Gpus)]> {
         use crate::reasons::Check::{Extended, GpuMemory, Gpus};
         let short = rejections
             .checks
             .iter()
             .any(|(check, _)| matches!(check, Gpus | GpuMemory | Extended));
         if !short {
-            return Vec::new();
+            return Arc::default();
         }
         known
             .entry(shape)

@@ -1,12 +1,11 @@
 //! Runs a scenario: cycles of the engine, with the simulated cluster between them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kai_engine::Cluster;
 use kai_engine::model::{
-    Action, Event, GpuRequest, Gpus, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodSpec, Quota,
+    Action, Event, GangKey, GpuRequest, Gpus, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodSpec, Quota,
     ResourceQuota,
 };
 use kai_engine::report::{CycleProgress, Decision, NodeView, PodView, QueueView, Report, Status};
@@ -15,7 +14,7 @@ use rustc_hash::FxHashSet;
 use crate::check;
 use crate::memory::peak_rss_mib;
 use crate::outcome::{Device, NodeOutcome, Outcome, PodOutcome, QueueOutcome, ShareOutcome, Timing, Totals};
-use crate::scenario::{Objects, Scenario, View, Warnings};
+use crate::scenario::{ObjectFiles, Objects, Scenario, View, Warnings};
 use crate::simulated_cluster::{SimulatedCluster, Transition, evicted_pods};
 
 /// The simulated time between two cycles.
@@ -45,9 +44,7 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
     let started = Instant::now();
     let mut runner = Runner::new(&mut scenario, cycles + settle > 1);
     runner.timing.load_ms = milliseconds(scenario.load_time + started.elapsed());
-    scenario
-        .warnings
-        .extend_about(&scenario.origin, runner.overcommitted_nodes());
+    runner.warn_of_overcommitted_nodes(&scenario.object_files, &mut scenario.warnings);
     let mut differences = Vec::new();
     for cycle in 0..cycles + settle {
         let now = Millis(
@@ -70,8 +67,8 @@ pub fn run(mut scenario: Scenario, options: &Options) -> Outcome {
         if cycle == 0 {
             for anomaly in runner.cluster.anomalies() {
                 let kai_engine::report::Anomaly { object, field, problem } = anomaly;
-                let warning = format!("{}: {object}: {field}: {problem}", scenario.origin.display());
-                scenario.warnings.push(warning);
+                let problem = format_args!("{field}: {problem}");
+                scenario.object_files.warn(&mut scenario.warnings, &object, problem);
             }
         }
         let last = cycle + 1 == cycles + settle;
@@ -157,7 +154,7 @@ impl Runner {
             gangs.iter().for_each(|gang| simulated.add_gang(gang));
             pods.iter().for_each(|pod| simulated.add_pod(pod));
         }
-        let notes = rounded_memory(&scenario.origin, &nodes, &pods);
+        let notes = rounded_memory(&scenario.object_files, &nodes, &pods);
         // For the check of all gangs.
         scenario.gang_minimums = gangs.iter().map(check::gang_minimum).collect();
         let mut cluster = Cluster::new();
@@ -184,20 +181,18 @@ impl Runner {
         }
     }
 
-    /// Warnings about nodes whose pods, by the files, have more GPUs than the node.
-    fn overcommitted_nodes(&self) -> Warnings {
-        let mut warnings = Warnings::default();
+    /// Warns of nodes whose pods, by the files, have more GPUs than the node.
+    fn warn_of_overcommitted_nodes(&self, files: &ObjectFiles, warnings: &mut Warnings) {
         for node in self.cluster.nodes() {
             if node.idle_gpus < Gpus::ZERO {
                 let missing = -node.idle_gpus.as_f64();
-                warnings.push(format_args!(
-                    "Node {}: its pods hold {missing} GPUs more than it has; correct status.allocatable of the node, or \
-                     spec.nodeName or status.phase of pods",
-                    node.name
-                ));
+                let problem = format_args!(
+                    "its pods hold {missing} GPUs more than it has; correct status.allocatable of the node, or spec.nodeName or \
+                     status.phase of pods"
+                );
+                files.warn(warnings, &format!("Node {}", node.name), problem);
             }
         }
-        warnings
     }
 
     fn cycle(&mut self, now: Millis, scenario: &Scenario) -> Report {
@@ -240,7 +235,7 @@ impl Runner {
         let views = self.cluster.pods();
         let pods = views.iter().map(|view| {
             let transition = self.simulated.transition(view, evicted.contains(view.uid));
-            pod_outcome(view, scenario.view, &transition)
+            pod_outcome(view, scenario, &transition)
         });
         let pods = pods.collect();
         CycleResult {
@@ -264,7 +259,7 @@ impl Runner {
 }
 
 /// Notes about rounded GPU memory: it counts in hundreds of MiB, as in KAI. If pods request GPU memory, one may wait because of this.
-fn rounded_memory(origin: &Path, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
+fn rounded_memory(files: &ObjectFiles, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<String> {
     let asks = |pod: &PodSpec| matches!(pod.requests.gpu, GpuRequest::Memory { .. });
     if !pods.iter().any(asks) {
         return Vec::new();
@@ -276,7 +271,7 @@ fn rounded_memory(origin: &Path, nodes: &[NodeSpec], pods: &[PodSpec]) -> Vec<St
         (written != counted).then(|| {
             format!(
                 "{}: Node {}: metadata.labels.{label}: {written} counts as {counted} MiB (whole hundreds, as in KAI)",
-                origin.display(),
+                files.file(&format!("Node {}", node.name)).display(),
                 node.name
             )
         })
@@ -300,16 +295,21 @@ fn empty_outcome() -> Outcome {
     }
 }
 
-fn pod_outcome(view: &PodView<'_>, moment: View, transition: &Transition) -> PodOutcome {
+fn pod_outcome(view: &PodView<'_>, scenario: &Scenario, transition: &Transition) -> PodOutcome {
+    // As in a cluster, reasons name workloads.
+    let name = |gang: &GangKey| match scenario.workload_names.get(gang) {
+        Some(workload) => workload.clone(),
+        None => gang.to_string(),
+    };
     let as_decided = PodOutcome {
         namespace: view.namespace.to_owned(),
         name: view.name.to_owned(),
         status: view.status,
         node: view.node.map(str::to_owned),
         gpu_groups: view.gpu_groups.clone(),
-        reason: view.reason.as_ref().map(ToString::to_string),
+        reason: view.reason.as_ref().map(|reason| reason.with_names(&name).to_string()),
     };
-    if moment == View::Decisions {
+    if scenario.view == View::Decisions {
         return as_decided;
     }
     match transition {

@@ -76,6 +76,53 @@ fn seed_case() -> Value {
     })
 }
 
+/// A workload of each kind that is expanded to pods.
+fn seed_workloads() -> Vec<Value> {
+    let template = json!({"metadata": {"labels": {"app": "a"}, "annotations": {"gpu-fraction": "0.5"}},
+        "spec": {"schedulerName": "kai-scheduler", "nodeSelector": {"rack": "r0"},
+                 "containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}});
+    let workload = |version: &str, kind: &str, rest: Value| {
+        let mut object = json!({"apiVersion": version, "kind": kind,
+            "metadata": {"name": kind.to_lowercase(), "namespace": "ns", "labels": {"kai.scheduler/queue": "team"},
+                         "creationTimestamp": "2026-01-01T11:00:00Z", "generation": 1},
+            "spec": {"selector": {"matchLabels": {"app": "a"}}, "template": template}});
+        for (key, value) in rest.as_object().into_iter().flatten() {
+            object["spec"][key] = value.clone();
+        }
+        object
+    };
+    let claims = json!([{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
+    vec![
+        workload(
+            "apps/v1",
+            "Deployment",
+            json!({"replicas": 2, "strategy": {"rollingUpdate": {"maxSurge": "25%"}}}),
+        ),
+        workload("apps/v1", "ReplicaSet", json!({"replicas": 2})),
+        workload(
+            "apps/v1",
+            "StatefulSet",
+            json!({"replicas": 2, "ordinals": {"start": 1}, "volumeClaimTemplates": claims}),
+        ),
+        workload(
+            "apps/v1",
+            "DaemonSet",
+            json!({"updateStrategy": {"type": "RollingUpdate"}}),
+        ),
+        workload(
+            "batch/v1",
+            "Job",
+            json!({"parallelism": 2, "completions": 3, "completionMode": "Indexed", "backoffLimit": 1}),
+        ),
+    ]
+}
+
+fn run_workloads(list: &Value) {
+    if let Ok(scenario) = load_manifests(Path::new("fuzz.json"), &list.to_string(), &NotInstalled) {
+        kai_simulate::run::run(scenario, &Options::default());
+    }
+}
+
 fn run_case(text: &str) {
     // Few cycles: a mutated `cycles` may be a million.
     let options = Options {
@@ -156,6 +203,78 @@ fn cases(fuzz: Fuzz) {
     });
 }
 
+fn workloads(fuzz: Fuzz) {
+    let node = seed_case()["objects"]["nodes"][0].clone();
+    let seeds: Vec<Value> = seed_workloads()
+        .into_iter()
+        .map(|workload| json!({"kind": "List", "items": [node, workload]}))
+        .collect();
+    fuzz.json(&seeds, run_workloads);
+}
+
+#[test]
+fn the_workloads_of_the_seed_become_pods() {
+    let list = json!({"kind": "List", "items": seed_workloads()}).to_string();
+    let scenario = load_manifests(Path::new("seed.json"), &list, &NotInstalled).unwrap();
+    assert_eq!(scenario.objects.pods.len(), 8);
+}
+
+/// The paths of all fields and items.
+fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
+    found.push(path.to_owned());
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                // As JSON pointers write it.
+                let name = name.replace('~', "~0").replace('/', "~1");
+                paths(value, &format!("{path}/{name}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                paths(item, &format!("{path}/{at}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn no_value_of_any_field_of_a_workload_panics() {
+    let values = [
+        json!("x"),
+        json!(""),
+        json!(1),
+        json!(-1),
+        json!(1e300),
+        json!(u64::MAX),
+        json!([]),
+        json!(["x"]),
+        json!([[]]),
+        json!({}),
+        json!({"k": "v"}),
+        json!(true),
+        Value::Null,
+    ];
+    let node = seed_case()["objects"]["nodes"][0].clone();
+    for workload in seed_workloads() {
+        let mut found = Vec::new();
+        paths(&workload, "", &mut found);
+        for path in found {
+            for value in &values {
+                let mut changed = workload.clone();
+                *changed.pointer_mut(&path).unwrap() = value.clone();
+                run_workloads(&json!({"kind": "List", "items": [node, changed]}));
+            }
+        }
+    }
+}
+
+#[test]
+fn mutated_workloads_never_panic() {
+    workloads(Fuzz::short("workloads").at_most(400));
+}
+
 #[test]
 fn mutated_cases_never_panic() {
     cases(Fuzz::short("cases").at_most(200));
@@ -165,4 +284,5 @@ fn mutated_cases_never_panic() {
 #[ignore = "runs for KAI_FUZZ_SECONDS"]
 fn long_run() {
     cases(Fuzz::long("cases"));
+    workloads(Fuzz::long("workloads"));
 }

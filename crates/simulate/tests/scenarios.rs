@@ -366,3 +366,250 @@ fn a_number_that_is_too_large_is_told_its_bounds() {
         "{told}"
     );
 }
+
+/// An error or the warnings about manifests.
+fn told(text: &str) -> String {
+    match load_manifests(Path::new("m.yaml"), text, &NotInstalled) {
+        Ok(scenario) => scenario.warnings.lines().collect::<Vec<_>>().join("\n"),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+#[test]
+fn fields_of_the_wrong_type_are_errors_in_every_workload() {
+    let wrong = [
+        ("spec: foo", "spec"),
+        ("spec: { selector: { matchLabels: [a] } }", "spec.selector.matchLabels"),
+        ("spec: { template: foo }", "spec.template"),
+        ("spec: { template: { spec: [] } }", "spec.template.spec"),
+        (
+            "spec: { template: { metadata: { labels: foo } } }",
+            "spec.template.metadata.labels",
+        ),
+        (
+            "spec: { template: { metadata: { annotations: [1] } } }",
+            "spec.template.metadata.annotations",
+        ),
+        (
+            "spec: { template: { spec: { containers: [x] } } }",
+            "spec.template.spec.containers[0]",
+        ),
+    ];
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"] {
+        for (spec, field) in wrong {
+            let text =
+                format!("kind: Node\nmetadata: {{ name: n }}\n---\nkind: {kind}\nmetadata: {{ name: w }}\n{spec}\n");
+            let told = told(&text);
+            assert!(
+                told.starts_with(&format!("error: m.yaml: {kind} w: {field}: invalid type: ")),
+                "{told}"
+            );
+        }
+        let labels = told(&format!(
+            "kind: {kind}\nmetadata: {{ name: w, labels: [a] }}\nspec: {{}}\n"
+        ));
+        assert!(
+            labels.starts_with(&format!(
+                "error: m.yaml: {kind} w: metadata.labels: invalid type: a list"
+            )),
+            "{labels}"
+        );
+        let unnamed = told(&format!("kind: {kind}\nspec: {{}}\n"));
+        assert!(
+            unnamed.starts_with(&format!(
+                "error: m.yaml: {kind} (no name): metadata.name: it is missing"
+            )),
+            "{unnamed}"
+        );
+    }
+}
+
+#[test]
+fn numbers_of_pods_that_no_api_server_takes_are_errors() {
+    for (kind, field, value) in [
+        ("Deployment", "replicas", "'3'"),
+        ("Deployment", "replicas", "2.5"),
+        ("StatefulSet", "replicas", "-2"),
+        ("Job", "parallelism", "-2"),
+        ("Job", "parallelism", "[1]"),
+    ] {
+        let told = told(&format!(
+            "kind: {kind}\nmetadata: {{ name: w }}\nspec: {{ {field}: {value} }}\n"
+        ));
+        assert!(
+            told.starts_with(&format!("error: m.yaml: {kind} w: spec.{field}: ")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_list_where_fields_belong_is_an_error() {
+    for (text, expect) in [
+        (
+            "kind: Queue\nmetadata: { name: q }\nspec: { resources: [{ gpu: { quota: 2 } }] }\n",
+            "Queue q: spec.resources",
+        ),
+        (
+            "kind: Queue\nmetadata: { name: q }\nspec: { resources: { gpu: [1, 2] } }\n",
+            "Queue q: spec.resources.gpu",
+        ),
+        ("kind: Queue\nmetadata: { name: q }\nspec: [parent]\n", "Queue q: spec"),
+        (
+            "kind: Pod\nmetadata: { name: p }\nspec: { affinity: { nodeAffinity: [] } }\n",
+            "Pod p: spec.affinity.nodeAffinity",
+        ),
+    ] {
+        let told = told(text);
+        assert_eq!(
+            told,
+            format!("error: m.yaml: {expect}: invalid type: a list, expected fields with values")
+        );
+    }
+    let queue = r#"{"metadata":{"name":"q"},"spec":{"resources":[{"gpu":{"quota":2}}]}}"#;
+    let expect = "Queue q: spec.resources: invalid type: a list, expected fields with values";
+    let case = format!(r#"{{"objects":{{"queues":[{queue}]}}}}"#);
+    assert_eq!(error("c.json", &case), format!("c.json: {expect}"));
+    assert_eq!(error("c.yaml", &case), format!("c.yaml: {expect}"));
+    for (field, value) in [
+        ("expect", "[]"),
+        ("expectTotals", "[1, 0]"),
+        ("expect.pods.a", "{ pods: { a: [Running] } }"),
+        ("expect.nodes.n", "{ nodes: { n: [1] } }"),
+    ] {
+        let key = field.split('.').next().unwrap();
+        let told = error("c.yaml", &format!("objects: {{}}\n{key}: {value}\n"));
+        assert_eq!(
+            told,
+            format!("c.yaml: case: {field}: invalid type: a list, expected fields with values")
+        );
+    }
+    let json = error("c.json", r#"{"objects":{},"expect":[]}"#);
+    assert!(json.contains("case: expect: invalid type"), "{json}");
+}
+
+#[test]
+fn a_list_of_manifests_without_a_list_of_items_is_an_error() {
+    let told_of = |items: &str| told(&format!("kind: List\n{items}\n"));
+    assert_eq!(
+        told_of("items: { kind: Node, metadata: { name: n } }"),
+        "error: m.yaml: List: items: invalid type: fields with values, expected a list"
+    );
+    assert_eq!(
+        told_of("item: []"),
+        "error: m.yaml: List: items: it is missing; a list has its objects there"
+    );
+}
+
+#[test]
+fn parameters_of_the_wrong_type_are_told_in_words() {
+    let case = "objects: { queues: [{ metadata: { name: q }, spec: {} }] }\nparams: { placementStrategy: [gpu], queueUsage: { q: [1] } }\n";
+    let scenario = load_case(Path::new("c.yaml"), case).unwrap();
+    let told: Vec<String> = scenario.warnings.lines().collect();
+    assert_eq!(
+        told,
+        [
+            "c.yaml: case: params.placementStrategy: invalid type: a list, expected fields with values (the default is used)",
+            "c.yaml: case: params.queueUsage: invalid type: a list, expected fields with values (the default is used)",
+        ]
+    );
+}
+
+#[test]
+fn names_without_effect_in_a_case_are_warned_of() {
+    let text = case(
+        "actions-reclaim",
+        "holdReleasing: [victm]\nparams: { queueUsage: { mein: { gpu: 0.5 } } }",
+        &group("victim", "theirs"),
+        "",
+    );
+    let scenario = load_case(Path::new("c.yaml"), &text).unwrap();
+    let told: Vec<String> = scenario.warnings.lines().collect();
+    assert_eq!(
+        told,
+        [
+            "c.yaml: case: holdReleasing: there is no pod group \"victm\" (the name is ignored); did you mean victim?",
+            "c.yaml: case: params.queueUsage: there is no queue \"mein\" (its usage is ignored); did you mean mine?",
+            "c.yaml: case: group: \"actions-reclaim\" is unknown (statuses are those after the decisions were carried out); did you \
+             mean action-reclaim?",
+        ]
+    );
+}
+
+#[test]
+fn warnings_between_objects_name_the_file_of_the_object() {
+    let folder = std::env::temp_dir().join(format!("kai-simulate-files-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let nodes = write(
+        "nodes.yaml",
+        "kind: Node\nmetadata: { name: n }\nstatus: { allocatable: { cpu: '8', memory: 8Gi, pods: '9', nvidia.com/gpu: '1' } }\n",
+    );
+    let pods = write(
+        "pods.yaml",
+        "kind: Pod\nmetadata: { name: p, uid: u }\nspec: { nodeName: nowhere }\nstatus: { phase: Running }\n---\n\
+         kind: PodGroup\nmetadata: { name: g }\nspec: { queue: gone }\n---\n\
+         kind: Pod\nmetadata: { name: full, uid: v }\nspec: { nodeName: n, containers: [{ resources: { limits: { nvidia.com/gpu: 2 } } }] }\n\
+         status: { phase: Running }\n",
+    );
+    let sources = discover(&[nodes.clone(), pods.clone()], std::io::empty()).unwrap();
+    let scenario = load(&sources[0], &NotInstalled).unwrap();
+    let outcome = kai_simulate::run::run(scenario, &Options::default());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let told: Vec<String> = outcome.warnings.lines().collect();
+    for (file, words) in [
+        (&pods, "PodGroup default/g: spec.queue"),
+        (&pods, "Pod default/p: spec.nodeName"),
+        (&nodes, "Node n: its pods hold 1 GPUs more"),
+    ] {
+        let expect = format!("{}: {words}", file.display());
+        assert!(told.iter().any(|line| line.starts_with(&expect)), "{expect}: {told:#?}");
+    }
+}
+
+/// The same names as in events of a cluster.
+#[test]
+fn reasons_name_the_workload_of_a_pod_group() {
+    let owned = "  - { metadata: { name: a, namespace: ns, ownerReferences: [{ apiVersion: batch/v1, kind: Job, name: train, uid: u }] }, \
+                 spec: { queue: mine, minMember: 1 } }\n";
+    let text = case(
+        "x",
+        "",
+        &(owned.to_owned() + &group("b", "mine")),
+        &(pod("a", 2, Some("node")) + &pod("b", 2, None)),
+    );
+    let outcome = run(&text, 1);
+    let reason = outcome.pods[1].reason.clone().unwrap_or_default();
+    assert!(reason.ends_with("held by Job ns/train (2 GPUs)"), "{reason}");
+}
+
+#[test]
+fn a_minimum_of_subgroups_above_their_number_is_warned_of() {
+    let text = "kind: Queue\nmetadata: { name: q }\nspec: {}\n---\nkind: PodGroup\nmetadata: { name: g }\n\
+                spec: { queue: q, minSubGroup: 3, subGroups: [{ name: a, minMember: 1 }] }\n";
+    // `PodGroup::read` has the check; this crate prints its problems.
+    let group: kai_api::PodGroup = serde_json::from_str(
+        r#"{"metadata":{"name":"g"},"spec":{"queue":"q","minSubGroup":3,"subGroups":[{"name":"a","minMember":1}]}}"#,
+    )
+    .unwrap();
+    let classes = kai_api::PriorityClasses::installed();
+    let read = group.read(&classes, kai_engine::model::Millis(0)).unwrap();
+    let expect: Vec<String> = read
+        .problems
+        .iter()
+        .map(|problem| format!("m.yaml: {problem}"))
+        .collect();
+    assert_eq!(told(text), expect.join("\n"));
+}
+
+#[test]
+fn workloads_with_a_generated_name_get_one() {
+    let job = "kind: Job\nmetadata: { generateName: train- }\nspec: { template: { spec: { schedulerName: kai-scheduler } } }\n";
+    let scenario = load_manifests(Path::new("m.yaml"), &format!("{job}---\n{job}"), &NotInstalled).unwrap();
+    let names: Vec<&str> = scenario.objects.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["train-0-0", "train-1-0"]);
+}

@@ -48,7 +48,8 @@ pub(crate) struct Arguments {
     /// Exit with 2 if there was a warning: something was skipped, ignored or changed.
     #[arg(long)]
     strict: bool,
-    /// Output: tables for a person, one JSON object per scenario and line, or one JUnit report of all scenarios.
+    /// Output: tables for a person, one JSON object per scenario and line, or one JUnit report of all scenarios (which implies
+    /// --check).
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
 }
@@ -71,6 +72,8 @@ fn parse_action(name: &str) -> Result<Action, String> {
 /// Runs the scenarios. The exit code is 0 if all is well, 1 if a check found a difference or, with `--fail-on-pending`, a pod waits, and 2
 /// if a file could not be read or, with `--strict`, there was a warning.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    // A report of tests that compares nothing would call every case passed.
+    let check = arguments.check || arguments.output == Output::Junit;
     let options = Options {
         cycles: arguments.cycles,
         actions: arguments.actions,
@@ -78,14 +81,14 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Placement::Binpack => PlacementStrategy::Binpack,
             Placement::Spread => PlacementStrategy::Spread,
         }),
-        check: arguments.check,
+        check,
     };
     let sources = scenario::discover(&arguments.paths, io::stdin().lock())
         .map_err(|error| anyhow::anyhow!("{}", printable(&error.to_string())))?;
     let installed = Installed::new()?;
     let wishes = Wishes {
         output: arguments.output,
-        check: arguments.check,
+        check,
         fail_on_pending: arguments.fail_on_pending,
         strict: arguments.strict,
     };

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kai_api::{Backoff, Object, ObjectKey, PodIdentity, ReservationPods};
-use kai_cluster::{Context, Deletion, Part, Patch, Target, WorkQueue, WorkResult};
+use kai_cluster::{Context, Deletion, EventRecorder, Part, Patch, Target, WorkQueue, WorkResult};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -48,6 +48,7 @@ pub struct Kubelets {
 #[derive(Debug)]
 struct Inner {
     context: Context,
+    events: EventRecorder,
     delays: Delays,
     queue: WorkQueue<ObjectKey>,
     identity: PodIdentity,
@@ -98,6 +99,7 @@ impl Kubelets {
         Kubelets {
             inner: Arc::new(Inner {
                 context: context.clone(),
+                events: EventRecorder::new(&context.client, "kubelet", context.clock),
                 delays,
                 queue: WorkQueue::new(quick),
                 identity: PodIdentity {

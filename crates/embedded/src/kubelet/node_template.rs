@@ -84,9 +84,9 @@ fn default_pods() -> u32 {
 impl NodesFile {
     /// Parses and validates a file.
     pub fn parse(text: &str) -> Result<NodesFile, String> {
-        let written: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let written: Value = kai_yaml::from_str(text)?;
         super::nodes_file::check_numbers(&written)?;
-        let file: NodesFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let file: NodesFile = kai_yaml::from_str(text)?;
         super::nodes_file::check(&file)?;
         Ok(file)
     }
@@ -119,19 +119,29 @@ impl NodeTemplate {
 
     /// The GPUs of the node of this name; `None` for a node without GPUs.
     pub(super) fn gpus(&self, name: &str) -> Result<Option<NodeGpus>, String> {
-        if self.gpus.is_empty() {
-            return Ok(None);
-        }
-        let refuse = |problem: String| format!("node {}: gpus {:?}: {problem}", self.name, self.gpus);
-        let settings: Settings = self.gpus.parse().map_err(|error| refuse(format!("{error}")))?;
         let mut setup = Setup::default();
         if let Some(strategy) = &self.mig_strategy {
             setup.policy.mig = match strategy.as_str() {
                 "none" => MigStrategy::None,
                 "single" => MigStrategy::Single,
                 "mixed" => MigStrategy::Mixed,
-                other => return Err(refuse(format!("migStrategy {other:?} is not none, single or mixed"))),
+                other => {
+                    let name = &self.name;
+                    return Err(format!(
+                        "node {name:?}: migStrategy is {other:?}; write none, single or mixed"
+                    ));
+                }
             };
+        }
+        if self.gpus.is_empty() {
+            return Ok(None);
+        }
+        let refuse = |problem: String| format!("node {:?}: gpus is {:?}: {problem}", self.name, self.gpus);
+        let settings: Settings = self.gpus.parse().map_err(|error| refuse(format!("{error}")))?;
+        if settings.gpus.iter().any(|gpus| gpus.count == 0) {
+            return Err(refuse(
+                "a count is 0; write 1 or more, or leave gpus out for a node without GPUs".to_owned(),
+            ));
         }
         if let Some(replicas) = self.replicas {
             setup.policy.sharing.replicas.insert(GPU_RESOURCE.into(), replicas);
@@ -191,6 +201,6 @@ mod tests {
     #[test]
     fn a_wrong_profile_is_named() {
         let error = NodesFile::parse("nodes:\n- {name: x, gpus: 'voodoo:1'}\n").unwrap_err();
-        assert!(error.contains("node x") && error.contains("voodoo"), "{error}");
+        assert!(error.contains("node \"x\"") && error.contains("voodoo"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::node_template::{NodeTemplate, NodesFile};
+use crate::server;
 
 /// Nodes per file: the largest cluster that kai is measured with.
 const NODES_MAX: u64 = 10_000;
@@ -98,12 +99,27 @@ fn check_node(node: &NodeTemplate) -> Result<(), String> {
     }
     for taint in &node.taints {
         let effect = taint["effect"].as_str().unwrap_or_default();
-        if taint["key"].as_str().unwrap_or_default().is_empty() || !EFFECTS.contains(&effect) {
+        let key = taint["key"].as_str().unwrap_or_default();
+        if key.is_empty() || !EFFECTS.contains(&effect) {
             return Err(format!(
                 "taints has {taint}; write a key and one of the effects {}",
                 EFFECTS.join(", ")
             ));
         }
+        server::check_label_key(key).map_err(|problem| format!("taints has the key {key:?}: {problem}"))?;
+        let value = match &taint["value"] {
+            Value::Null => "",
+            value => value
+                .as_str()
+                .ok_or_else(|| format!("taints has the value {value} of {key}; put it in quotes"))?,
+        };
+        server::check_label_value(value)
+            .map_err(|problem| format!("taints has the value {value:?} of {key}: {problem}"))?;
+    }
+    for (key, value) in &node.labels {
+        server::check_label_key(key).map_err(|problem| format!("labels has the key {key:?}: {problem}"))?;
+        server::check_label_value(value)
+            .map_err(|problem| format!("labels has the value {value:?} of {key}: {problem}"))?;
     }
     Ok(())
 }
@@ -125,10 +141,10 @@ mod tests {
             check_refused(&text, &["delays.startSeconds", "from 0 to 3600"]);
         }
         // The YAML parser rejects infinity.
-        check_refused(
-            "nodes: [{name: a}]\ndelays: {startSeconds: .inf}\n",
-            &["line 2", ".inf"],
-        );
+        let text = "nodes: [{name: a}]\ndelays: {startSeconds: .inf}\n";
+        check_refused(text, &["line 2", ".inf", "not a finite number"]);
+        assert!(!NodesFile::parse(text).unwrap_err().contains("policy"));
+        check_refused("nodes: [{name: a}]\nnodes: []\n", &["duplicate key: nodes", "line 2"]);
         check_refused(
             "nodes: [{name: a}]\ndelays: {stopSeconds: -0.5}\n",
             &["delays.stopSeconds", "-0.5"],
@@ -170,6 +186,38 @@ mod tests {
         check_refused(
             "nodes: [{name: a, taints: [{key: k}]}]",
             &["node \"a\"", "taints", "NoSchedule"],
+        );
+    }
+
+    #[test]
+    fn labels_and_taints_have_names_that_the_api_server_takes() {
+        check_refused(
+            "nodes: [{name: a, labels: {'bad key!': x}}]",
+            &["node \"a\"", "labels", "bad key!"],
+        );
+        check_refused(
+            "nodes: [{name: a, labels: {rack: 'a b'}}]",
+            &["node \"a\"", "labels", "rack", "a b"],
+        );
+        check_refused(
+            "nodes: [{name: a, taints: [{key: 'no/no/no', effect: NoSchedule}]}]",
+            &["node \"a\"", "taints", "no/no/no"],
+        );
+        check_refused(
+            "nodes: [{name: a, taints: [{key: k, value: 5, effect: NoSchedule}]}]",
+            &["node \"a\"", "taints", "quotes"],
+        );
+    }
+
+    #[test]
+    fn gpus_are_counted_and_the_mig_strategy_is_known() {
+        check_refused(
+            "nodes: [{name: a, migStrategy: foo}]",
+            &["node \"a\"", "migStrategy", "foo"],
+        );
+        check_refused(
+            "nodes: [{name: a, gpus: 'h100:0'}]",
+            &["node \"a\"", "gpus", "count is 0"],
         );
     }
 

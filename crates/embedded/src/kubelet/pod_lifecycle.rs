@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kai_api::{ObjectKey, keys};
-use kai_cluster::{Deletion, Part, Patch, Target, WorkResult};
+use kai_api::{ObjectKey, ObjectReference, keys};
+use kai_cluster::{Deletion, ObjectEvent, Part, Patch, Severity, Target, WorkResult};
 use kai_engine::model::PodPhase;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -135,9 +135,7 @@ impl Inner {
                 {
                     return Ok(WorkResult::RequeueAfter(rest));
                 }
-                let code = annotation(&record.object, EXIT_CODE)
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or(0);
+                let code = annotation(&record.object, EXIT_CODE).and_then(exit_code).unwrap_or(0);
                 self.exit(key, record, code).await?;
                 Ok(WorkResult::Done)
             }
@@ -167,9 +165,30 @@ impl Inner {
         }
         self.write(key, pod_status::running(&record.object, &now, &record.address))
             .await?;
+        self.report_ignored_annotations(key, record).await;
         self.set_stage(key, record, Stage::Running { since: Instant::now() });
         self.annotate_reservation_pod(key, record).await?;
         Ok(WorkResult::RequeueAfter(Duration::ZERO))
+    }
+
+    /// Records an event for each annotation whose value has no effect.
+    async fn report_ignored_annotations(&self, key: &ObjectKey, record: &PodRecord) {
+        for message in ignored_annotations(&record.object) {
+            let event = ObjectEvent {
+                about: ObjectReference {
+                    api_version: "v1".to_owned(),
+                    kind: "Pod".to_owned(),
+                    namespace: key.namespace.to_string(),
+                    name: key.name.to_string(),
+                    uid: record.uid.clone(),
+                },
+                severity: Severity::Warning,
+                reason: "IgnoredAnnotation",
+                message,
+                annotations: Vec::new(),
+            };
+            self.events.record(event).await;
+        }
     }
 
     /// Annotates a reservation pod with its GPU, as the node agent does.
@@ -310,6 +329,28 @@ fn run_time(text: &str) -> Option<Duration> {
     (run <= RUN_MAX).then_some(run)
 }
 
+/// The exit code of a pod; `None` for an invalid one, which means 0.
+fn exit_code(text: &str) -> Option<i64> {
+    text.parse::<i32>().ok().map(i64::from)
+}
+
+/// Messages about annotations with invalid values.
+fn ignored_annotations(pod: &Value) -> Vec<String> {
+    let mut messages = Vec::new();
+    if let Some(text) = annotation(pod, RUN_SECONDS).filter(|text| run_time(text).is_none()) {
+        let most = RUN_MAX.as_secs();
+        messages.push(format!(
+            "annotation {RUN_SECONDS} is {text:?}, which has no effect: the pod runs until it is deleted; write seconds from 0 to {most}"
+        ));
+    }
+    if let Some(text) = annotation(pod, EXIT_CODE).filter(|text| exit_code(text).is_none()) {
+        messages.push(format!(
+            "annotation {EXIT_CODE} is {text:?}, which has no effect: the exit code is 0; write a whole number, as in 1"
+        ));
+    }
+    messages
+}
+
 fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][key].as_str()
 }
@@ -323,6 +364,25 @@ mod tests {
         assert_eq!(run_time("2.5"), Some(Duration::from_millis(2500)));
         for text in ["1e300", "1e19", "-1", "NaN", "soon"] {
             assert_eq!(run_time(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn annotations_without_effect_are_reported() {
+        let pod =
+            |run: &str, code: &str| json!({ "metadata": { "annotations": { RUN_SECONDS: run, EXIT_CODE: code } } });
+        assert_eq!(ignored_annotations(&json!({ "metadata": {} })), Vec::<String>::new());
+        assert_eq!(ignored_annotations(&pod("2.5", "137")), Vec::<String>::new());
+        for run in ["1e300", "-5", "soon"] {
+            let messages = ignored_annotations(&pod(run, "x"));
+            assert!(
+                messages[0].contains(RUN_SECONDS) && messages[0].contains(run),
+                "{messages:?}"
+            );
+            assert!(
+                messages[1].contains(EXIT_CODE) && messages[1].contains("\"x\""),
+                "{messages:?}"
+            );
         }
     }
 }

@@ -48,6 +48,9 @@ pub use selector::Selector;
 pub use status_error::{Cause, StatusError};
 pub use store::{ContinueToken, DeleteOptions, EventType, Page, Propagation, WatchEvent};
 pub use store_handle::{StoreHandle, Watch};
+pub use types::check::{WrongType, wrong_type};
+
+pub(crate) use rules::names::{check_label_key, check_label_value};
 
 use store::Store;
 

@@ -85,18 +85,18 @@ impl Settings {
             self.control_file = Some(PathBuf::from(control));
             return Ok(self);
         }
-        self.control = serde_saphyr::from_str(control).map_err(|error| GpuError::FakeControl {
+        self.control = kai_yaml::from_str(control).map_err(|detail| GpuError::FakeControl {
             origin: format!("{control:?}"),
-            detail: error.to_string(),
+            detail,
         })?;
         Ok(self)
     }
 
     /// From a YAML document. `origin` is for messages.
     pub fn from_yaml(text: &str, origin: &str) -> Result<Self, GpuError> {
-        serde_saphyr::from_str(text).map_err(|error| GpuError::FakeSettings {
+        kai_yaml::from_str(text).map_err(|detail| GpuError::FakeSettings {
             origin: origin.to_owned(),
-            detail: error.to_string(),
+            detail,
         })
     }
 
@@ -217,6 +217,16 @@ control:
         assert_eq!(settings.driver_version.as_deref(), Some("999.1"));
         assert_eq!(settings.control.events[0].xid, Some(79));
         assert!(settings.control.gpus.contains_key("0"));
+    }
+
+    #[test]
+    fn errors_name_no_option_of_the_yaml_parser() {
+        let twice = Settings::from_yaml("seed: a\nseed: b\n", "test.yaml").unwrap_err();
+        let inline = Settings::of("t4", 1).controlled("{gpus: {}, gpus: {}}").unwrap_err();
+        for error in [twice, inline] {
+            let told = error.to_string();
+            assert!(told.contains("duplicate key") && !told.contains("Policy"), "{told}");
+        }
     }
 
     #[test]

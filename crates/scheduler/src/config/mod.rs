@@ -90,8 +90,8 @@ fn fail(path: &str, message: String) -> Error {
 
 fn read(text: &str) -> Result<ConfigFile, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
-    let raw: Raw = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-    let json = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let raw: Raw = kai_yaml::from_str(text)?;
+    let json = kai_yaml::from_str(text)?;
     let mut file = ConfigFile {
         config: Config::default(),
         warnings: Vec::new(),
@@ -316,6 +316,16 @@ tiers:
     fn nothing_written_is_the_default() {
         assert_eq!(read("").unwrap().config, Config::default());
         assert_eq!(read("actions:\n").unwrap().config, Config::default());
+    }
+
+    #[test]
+    fn errors_name_no_option_of_the_yaml_parser() {
+        let told = read("actions: allocate\nactions: reclaim\n").unwrap_err();
+        assert!(
+            told.contains("duplicate key: actions") && told.contains("line 2"),
+            "{told}"
+        );
+        assert!(!told.contains("Policy"), "{told}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Case files: a cluster, how to run it and the expected result, in one JSON or YAML document.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::expectation::{ExpectedTotals, RawExpect};
-use super::objects::{ObjectCollector, kind_of_list};
+use super::objects::{Collected, ObjectCollector, kind_of_list};
 use super::params::Params;
-use super::parse::{documents, typed};
+use super::parse::{Fields, documents, typed};
 use super::sources::{Format, format_of_text};
-use super::{Expectation, Scenario, View, Warnings, display, unknown_fields};
+use super::suggestion::{nearest, suggestion};
+use super::{Expectation, ObjectFiles, Objects, Scenario, View, Warnings, display, field_types, unknown_fields};
 use crate::Error;
 
 /// The clock of a case without `now`.
@@ -37,8 +39,8 @@ struct Case {
     params: Params,
     hold_releasing: Option<Vec<Text>>,
     objects: Option<ObjectCollector>,
-    expect: Option<RawExpect>,
-    expect_totals: Option<ExpectedTotals>,
+    expect: Option<Fields<RawExpect>>,
+    expect_totals: Option<Fields<ExpectedTotals>>,
     /// A description for readers.
     #[serde(rename = "purpose")]
     _purpose: Option<IgnoredAny>,
@@ -53,12 +55,12 @@ struct Case {
 pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
     if format_of_text(path, text) == Format::Json {
         // The fast path of nearly all cases: typed reading without a copy of the text.
-        if let Ok(case) = serde_json::from_str::<Case>(text) {
+        if let Ok(Fields(case)) = serde_json::from_str::<Fields<Case>>(text) {
             let mut scenario = scenario(path, case)?;
             if text.len() <= CHECKED_BYTES_MAX
                 && let Ok(document) = serde_json::from_str(text)
             {
-                check_fields(&document, path, &mut scenario.warnings);
+                check_fields(&document, path, &mut scenario.warnings)?;
             }
             return Ok(scenario);
         }
@@ -69,23 +71,26 @@ pub(super) fn load(path: &Path, text: &str) -> Result<Scenario, Error> {
         return Err(Error::NoScenario { path: path.to_owned() });
     };
     let case = typed::<Case>(document).map_err(|(field, problem)| locate(path, document, &field, problem))?;
-    scenario(path, case).map(|mut scenario| {
-        check_fields(document, path, &mut scenario.warnings);
-        scenario
-    })
+    let mut scenario = scenario(path, case)?;
+    check_fields(document, path, &mut scenario.warnings)?;
+    Ok(scenario)
 }
 
-/// Warns of unknown fields of the objects.
-fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) {
+/// Refuses fields of the wrong type, and warns of unknown fields of the objects.
+fn check_fields(document: &Value, path: &Path, warnings: &mut Warnings) -> Result<(), Error> {
     let mut found = Warnings::default();
     let lists = document.get("objects").and_then(Value::as_object);
     for (list, objects) in lists.into_iter().flatten() {
         let Some(kind) = kind_of_list(list) else { continue };
-        for object in objects.as_array().into_iter().flatten() {
+        for (at, object) in objects.as_array().into_iter().flatten().enumerate() {
+            field_types::check(kind, object).map_err(|(field, problem)| {
+                locate(path, document, &format!("objects.{list}[{at}].{field}"), problem)
+            })?;
             unknown_fields::check(kind, object, &mut found);
         }
     }
     warnings.extend_about(path, found);
+    Ok(())
 }
 
 /// Turns the path `objects.pods[3].spec.x` into an error with the name of the pod and the field within it.
@@ -138,10 +143,20 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         .apply(&mut config, &mut usage, &mut found)
         .map_err(|(name, problem)| invalid(&format!("params.{name}"), problem))?;
     warnings.extend_about(path, found);
-    let (mut objects, found) = collector.finish(now);
+    let object_files = ObjectFiles::one(path);
+    let Collected {
+        mut objects,
+        workload_names,
+        warnings: found,
+    } = collector.finish(now, &object_files);
+    warnings.extend(found);
+    let hold_releasing: Vec<String> = case.hold_releasing.iter().flatten().map(Text::to_string).collect();
+    let group = case.group.as_deref().unwrap_or_default();
+    let mut found = Warnings::default();
+    check_names(&objects, &hold_releasing, &usage, &mut found);
+    misspelt_group(group).into_iter().for_each(|line| found.push(line));
     warnings.extend_about(path, found);
     objects.usage = usage;
-    let group = case.group.as_deref().unwrap_or_default();
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     Ok(Scenario {
         id: case.id.map(|id| id.to_string()).or(stem).unwrap_or_default(),
@@ -151,16 +166,16 @@ fn scenario(path: &Path, case: Case) -> Result<Scenario, Error> {
         cycles: cycles.max(1),
         settle_cycles,
         view: view_of_group(group),
-        hold_releasing: case
-            .hold_releasing
-            .unwrap_or_default()
-            .iter()
-            .map(Text::to_string)
-            .collect(),
+        hold_releasing,
         objects,
         gang_minimums: Vec::new(),
-        expectation: expectation(case.expect, case.expect_totals),
+        expectation: expectation(
+            case.expect.map(|Fields(expect)| expect),
+            case.expect_totals.map(|Fields(totals)| totals),
+        ),
         warnings,
+        workload_names,
+        object_files,
         files: vec![path.to_owned()],
         refused_pods: 0,
         load_time: Duration::ZERO,
@@ -181,6 +196,40 @@ fn checked_cycles(cycles: u32) -> Result<u32, String> {
     }
 }
 
+/// Warns of names of pod groups and queues that the case does not have: they have no effect.
+fn check_names(objects: &Objects, hold_releasing: &[String], usage: &[Usage], warnings: &mut Warnings) {
+    let gangs = || objects.gangs.iter().map(|gang| gang.key.name.as_str());
+    for name in hold_releasing.iter().filter(|name| !gangs().any(|gang| gang == **name)) {
+        warnings.push(format_args!(
+            "case: holdReleasing: there is no pod group {name:?} (the name is ignored){}",
+            suggestion(name, gangs())
+        ));
+    }
+    let queues = || objects.queues.iter().map(|queue| queue.name.as_str());
+    for Usage { queue, .. } in usage.iter().filter(|usage| !queues().any(|queue| queue == usage.queue)) {
+        warnings.push(format_args!(
+            "case: params.queueUsage: there is no queue {queue:?} (its usage is ignored){}",
+            suggestion(queue, queues())
+        ));
+    }
+}
+
+/// A warning about a group that is nearly `action-...` or `bench`: it would silently mean other statuses.
+fn misspelt_group(group: &str) -> Option<String> {
+    if view_of_group(group) == View::Decisions {
+        return None;
+    }
+    let (word, rest) = group.split_once('-').unwrap_or((group, ""));
+    let meant = match nearest(word, ["action", "bench"].into_iter())? {
+        "action" if rest.is_empty() => "action-allocate or the like".to_owned(),
+        "action" => format!("action-{rest}"),
+        meant => meant.to_owned(),
+    };
+    Some(format!(
+        "case: group: {group:?} is unknown (statuses are those after the decisions were carried out); did you mean {meant}?"
+    ))
+}
+
 /// The moment of the expected statuses, by the group of the case.
 fn view_of_group(group: &str) -> View {
     match group.starts_with("action-") || group == "bench" {
@@ -197,8 +246,12 @@ fn expectation(expect: Option<RawExpect>, totals: Option<ExpectedTotals>) -> Opt
     }
     let expect = expect.unwrap_or_default();
     Some(Expectation {
-        pods: expect.pods.unwrap_or_default(),
-        nodes: expect.nodes.unwrap_or_default(),
+        pods: expect.pods.map(plain).unwrap_or_default(),
+        nodes: expect.nodes.map(plain).unwrap_or_default(),
         totals: totals.unwrap_or_default(),
     })
+}
+
+fn plain<T>(named: BTreeMap<String, Fields<T>>) -> BTreeMap<String, T> {
+    named.into_iter().map(|(name, Fields(value))| (name, value)).collect()
 }

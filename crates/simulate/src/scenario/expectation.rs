@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::parse::Fields;
+
 /// The expected result of a case.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expectation {
@@ -59,6 +61,6 @@ pub struct ExpectedTotals {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RawExpect {
-    pub(super) pods: Option<BTreeMap<String, ExpectedPod>>,
-    pub(super) nodes: Option<BTreeMap<String, ExpectedNode>>,
+    pub(super) pods: Option<BTreeMap<String, Fields<ExpectedPod>>>,
+    pub(super) nodes: Option<BTreeMap<String, Fields<ExpectedNode>>>,
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kai_engine::model::{Config, Millis};
+use rustc_hash::FxHashMap;
 use serde_json::Value;
 
+use super::field_types::{self, group_of};
 use super::installation::{Author, Document, Installation, Manifests};
-use super::objects::{KINDS, ObjectCollector};
-use super::parse::{documents, typed};
-use super::{Scenario, View, Warnings, unknown_fields, workloads};
+use super::objects::{Collected, KINDS, ObjectCollector};
+use super::parse::{documents, invalid_type, typed};
+use super::{ObjectFiles, Scenario, View, Warnings, unknown_fields, workloads};
 use crate::Error;
 
 /// The clock of manifests without a time: 2026-01-01T00:00:00Z. The system time would make two runs differ.
@@ -40,13 +42,17 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         warnings.extend_about(&document.file, std::mem::take(&mut collector.warnings));
     }
     let now = collector.latest_creation().unwrap_or(NOW_DEFAULT);
-    let (objects, found) = collector.finish(now);
-    // Warnings about references between objects belong to no single file.
     let origin = match files {
         [(path, _)] => *path,
         _ => Path::new(id),
     };
-    warnings.extend_about(origin, found);
+    let object_files = ObjectFiles::of_documents(origin, &documents);
+    let Collected {
+        objects,
+        workload_names,
+        warnings: found,
+    } = collector.finish(now, &object_files);
+    warnings.extend(found);
     Ok(Scenario {
         id: id.to_owned(),
         origin: origin.to_owned(),
@@ -60,6 +66,8 @@ pub(super) fn load(id: &str, files: &[(&Path, String)], installation: &dyn Insta
         gang_minimums: Vec::new(),
         expectation: None,
         warnings,
+        workload_names,
+        object_files,
         files: files.iter().map(|(path, _)| path.to_path_buf()).collect(),
         refused_pods,
         load_time: Duration::ZERO,
@@ -75,12 +83,40 @@ fn read(files: &[(&Path, String)]) -> Result<Manifests, Error> {
             open(&mut manifests.documents, document, None, &file, at + 1)?;
         }
     }
+    generate_names(&mut manifests.documents);
     for document in &manifests.documents {
+        field_types::check(&document.kind, &document.object).map_err(|problem| refused(document, problem))?;
         let mut found = Warnings::default();
         unknown_fields::check(&document.kind, &document.object, &mut found);
         manifests.warnings.extend_about(&document.file, found);
     }
     Ok(manifests)
+}
+
+/// Names objects that have `generateName` only, as `kubectl create` has the API server do; with numbers, so that a run repeats.
+fn generate_names(documents: &mut [Document]) {
+    let mut numbers: FxHashMap<(String, String), usize> = FxHashMap::default();
+    for document in documents {
+        let Some(metadata) = document.object.get_mut("metadata").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        let text = |field: &str| {
+            metadata
+                .get(field)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
+        let (None, Some(prefix)) = (text("name"), text("generateName")) else {
+            continue;
+        };
+        let number = numbers.entry((document.kind.clone(), prefix.to_owned())).or_default();
+        let name = format!("{prefix}{number}");
+        *number += 1;
+        // A name of another type is an error that is reported later.
+        if metadata.get("name").is_none_or(|name| name.is_null() || name == "") {
+            metadata.insert("name".to_owned(), name.into());
+        }
+    }
 }
 
 /// Adds an object, or the items of a list. `of_list` is the item kind of the enclosing list: items of a typed list need no `kind`.
@@ -106,9 +142,23 @@ fn open(
         });
     };
     // A list is never an item of another list.
-    if of_list.is_none() && kind.ends_with("List") {
-        let Some(Value::Array(items)) = object.get("items") else {
-            return Ok(());
+    if of_list.is_none() && kind.ends_with("List") && (kind == "List" || object.get("items").is_some()) {
+        let items = match object.get("items") {
+            Some(Value::Array(items)) => items,
+            Some(Value::Null) => return Ok(()),
+            other => {
+                let problem = match other {
+                    Some(Value::Object(_)) => invalid_type("fields with values", "a list"),
+                    Some(other) => invalid_type(&other.to_string(), "a list"),
+                    None => "it is missing; a list has its objects there".to_owned(),
+                };
+                return Err(Error::Field {
+                    path: file.to_path_buf(),
+                    object: kind,
+                    field: "items".to_owned(),
+                    problem,
+                });
+            }
         };
         let item_kind = kind.trim_end_matches("List");
         let mut items = items.iter().cloned();
@@ -121,19 +171,6 @@ fn open(
         author: Author::User,
     });
     Ok(())
-}
-
-/// The API group of the kinds that take part in a run, directly or by their pods.
-fn group_of(kind: &str) -> Option<&'static str> {
-    Some(match kind {
-        "Node" | "Pod" => "",
-        "PriorityClass" => "scheduling.k8s.io",
-        "Queue" | "PodGroup" | "BindRequest" => "scheduling.run.ai",
-        "Topology" => "kai.scheduler",
-        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps",
-        "Job" => "batch",
-        _ => return None,
-    })
 }
 
 /// The kind, with the API group appended for an equally named kind of another project, such as another Queue or Job.
@@ -166,10 +203,15 @@ fn collect(collector: &mut ObjectCollector, document: &Document) -> Result<(), E
             Ok(())
         }
     };
-    read.map_err(|(field, problem)| Error::Field {
+    read.map_err(|problem| refused(document, problem))
+}
+
+/// The error about a field of an object, with the problem.
+fn refused(document: &Document, (field, problem): (String, String)) -> Error {
+    Error::Field {
         path: document.file.to_path_buf(),
         object: document.name(),
         field: if field.is_empty() { ".".to_owned() } else { field },
         problem,
-    })
+    }
 }

@@ -7,12 +7,15 @@
 //! | `case`, `params`, `expectation` | case files |
 //! | `manifest`, `workloads`, `installation` | manifests: pods of workloads, admission and grouping |
 //! | `objects` | API objects to the engine's types |
-//! | `unknown_fields`, `suggestion`, `warnings` | messages about mistakes in files |
+//! | `field_types` | types and values that an API server would refuse |
+//! | `unknown_fields`, `suggestion`, `object_files`, `warnings` | messages about mistakes in files |
 
 mod case;
 mod expectation;
+mod field_types;
 mod installation;
 mod manifest;
+mod object_files;
 mod objects;
 mod params;
 mod parse;
@@ -27,10 +30,14 @@ use std::time::Duration;
 
 use kai_engine::model::{Config, GangKey, GangSpec, Millis, NodeSpec, PodSpec, QueueSpec, TopologySpec, Usage};
 
+use rustc_hash::FxHashMap;
+
 pub use expectation::{Expectation, ExpectedNode, ExpectedPod, ExpectedTotals};
 pub use installation::{Author, Document, Installation, Manifests, NotInstalled};
 pub use sources::{File, Source, discover};
 pub use warnings::Warnings;
+
+pub(crate) use object_files::ObjectFiles;
 
 pub use kai_embedded::workloads::expansion::{is_synthetic_uid, synthetic_uid};
 
@@ -63,6 +70,10 @@ pub struct Scenario {
     pub expectation: Option<Expectation>,
     /// Warnings about skipped or changed input.
     pub warnings: Warnings,
+    /// The names of workloads by their pod groups, for reasons.
+    pub(crate) workload_names: FxHashMap<GangKey, String>,
+    /// The files of objects.
+    pub(crate) object_files: ObjectFiles,
     /// The files of the scenario.
     pub files: Vec<PathBuf>,
     /// Pods of manifests that admission rejected.

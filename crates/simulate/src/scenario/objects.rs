@@ -10,12 +10,12 @@ use kai_api::{
     BindRequest, Metadata, Node, Pod, PodGroup, PodIdentity, PriorityClass, PriorityClasses, Problem, Queue,
     QueueCeiling, Text, Topology,
 };
-use kai_engine::model::{Millis, PodKind, PodPhase, QueueSpec};
+use kai_engine::model::{GangKey, Millis, PodKind, PodPhase, QueueSpec};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::{Author, Objects, Warnings};
+use super::{Author, ObjectFiles, Objects, Warnings};
 
 /// The kinds that the scheduler reads.
 pub(super) const KINDS: &str = "Node, Queue, PodGroup, Pod, PriorityClass, BindRequest and Topology";
@@ -55,6 +55,15 @@ enum Origin {
     Case,
     /// Manifests of a user.
     Manifests,
+}
+
+/// The objects of a scenario, with resolved references.
+pub(super) struct Collected {
+    pub(super) objects: Objects,
+    /// The names of workloads by their pod groups.
+    pub(super) workload_names: FxHashMap<GangKey, String>,
+    /// Warnings, with their files.
+    pub(super) warnings: Warnings,
 }
 
 /// Collects the objects of a scenario.
@@ -212,7 +221,11 @@ impl ObjectCollector {
     }
 
     /// Resolves references between objects and returns the objects. `now` is the clock of the scenario.
-    pub(super) fn finish(mut self, now: Millis) -> (Objects, Warnings) {
+    pub(super) fn finish(mut self, now: Millis, files: &ObjectFiles) -> Collected {
+        let mut warnings = Warnings::default();
+        // Warnings about single objects of a case, which is one file.
+        warnings.extend_about(files.file(""), std::mem::take(&mut self.warnings));
+        let mut workload_names = FxHashMap::default();
         for group in std::mem::take(&mut self.groups) {
             let name = (
                 group.metadata.namespace().to_owned(),
@@ -224,13 +237,25 @@ impl ObjectCollector {
                 true => (read.value, Vec::new()),
                 false => (read.value, read.problems),
             });
-            if let Some(mut gang) = self.keep_readable(read) {
+            let (gang, problems) = match read {
+                Ok((gang, problems)) => (Some(gang), problems),
+                Err(problem) => (None, vec![problem]),
+            };
+            for problem in problems {
+                warnings.push_about(files.file(&problem.object), &problem);
+            }
+            if let Some(mut gang) = gang {
                 group.bound_priority(&mut gang, &self.classes, |queue| self.ceilings.get(queue).cloned());
+                workload_names.insert(gang.key.clone(), group.workload());
                 self.objects.gangs.push(gang);
             }
         }
-        self.check_queues();
-        self.check_quotas();
+        let mut report = Reporter {
+            files,
+            warnings: &mut warnings,
+        };
+        self.check_queues(&mut report);
+        self.check_quotas(&mut report);
         let Objects {
             queues, gangs, pods, ..
         } = &mut self.objects;
@@ -241,14 +266,18 @@ impl ObjectCollector {
                 *time = now;
             }
         }
-        self.attach_bind_requests();
-        self.check_references();
-        self.check_nodes();
-        self.check_duplicates();
-        (self.objects, self.warnings)
+        self.attach_bind_requests(&mut report);
+        self.check_references(&mut report);
+        self.check_nodes(&mut report);
+        self.check_duplicates(&mut report);
+        Collected {
+            objects: self.objects,
+            workload_names,
+            warnings,
+        }
     }
 
-    fn attach_bind_requests(&mut self) {
+    fn attach_bind_requests(&mut self, report: &mut Reporter<'_>) {
         if self.bind_requests.is_empty() {
             return;
         }
@@ -261,16 +290,16 @@ impl ObjectCollector {
             match by_name.get(&key) {
                 Some(at) => request.attach(&mut self.objects.pods[*at]),
                 None => {
-                    let name = request.metadata.qualified_name();
-                    let message = format!("BindRequest {name}: spec.podName: there is no pod {}/{}", key.0, key.1);
-                    self.warnings.push(format!("{message} (the bind request is skipped)"));
+                    let object = format!("BindRequest {}", request.metadata.qualified_name());
+                    let problem = format_args!("there is no pod {}/{} (the bind request is skipped)", key.0, key.1);
+                    report.warn(&object, "spec.podName", problem);
                 }
             }
         }
     }
 
     /// Warns of missing pod groups, which a real scheduler would only show as the reason of a pending pod.
-    fn check_references(&mut self) {
+    fn check_references(&self, report: &mut Reporter<'_>) {
         let gangs: FxHashSet<(&str, &str)> = self
             .objects
             .gangs
@@ -281,25 +310,24 @@ impl ObjectCollector {
             if matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed) {
                 continue;
             }
-            let object = format_args!(
-                "Pod {}/{}: metadata.annotations.pod-group-name",
-                pod.namespace, pod.name
-            );
+            let object = || format!("Pod {}/{}", pod.namespace, pod.name);
+            let field = "metadata.annotations.pod-group-name";
             match &pod.gang {
                 Some(gang) if gangs.contains(&(gang.namespace.as_str(), gang.name.as_str())) => {}
                 Some(gang) => {
                     let remedy = "create it or correct the name (the pod waits)";
-                    self.warnings
-                        .push(format!("{object}: pod group {gang} does not exist; {remedy}"));
+                    report.warn(
+                        &object(),
+                        field,
+                        format_args!("pod group {gang} does not exist; {remedy}"),
+                    );
                 }
-                None => self
-                    .warnings
-                    .push(format!("{object}: it is missing; name a pod group (the pod waits)")),
+                None => report.warn(&object(), field, "it is missing; name a pod group (the pod waits)"),
             }
         }
     }
 
-    fn check_queues(&mut self) {
+    fn check_queues(&self, report: &mut Reporter<'_>) {
         let queues: FxHashSet<&str> = self.objects.queues.iter().map(|queue| queue.name.as_str()).collect();
         let remedy = "create it or correct the name";
         for gang in self
@@ -315,48 +343,49 @@ impl ObjectCollector {
             {
                 continue;
             }
-            let field = format!("PodGroup {}: spec.queue", gang.key);
-            self.warnings.push(format_args!(
-                "{field}: queue {:?} does not exist; {remedy} (its pods wait)",
-                gang.queue
-            ));
+            let object = format!("PodGroup {}", gang.key);
+            let problem = format_args!("queue {:?} does not exist; {remedy} (its pods wait)", gang.queue);
+            report.warn(&object, "spec.queue", problem);
         }
     }
 
     /// Warns of pods on missing nodes: their resources count nowhere.
-    fn check_nodes(&mut self) {
+    fn check_nodes(&self, report: &mut Reporter<'_>) {
         let nodes: FxHashSet<&str> = self.objects.nodes.iter().map(|node| node.name.as_str()).collect();
         for pod in &self.objects.pods {
             let ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
             let Some(node) = pod.node.as_deref().filter(|node| !ended && !nodes.contains(node)) else {
                 continue;
             };
-            self.warnings.push(format!(
-                "Pod {}/{}: spec.nodeName: there is no node {node:?}; add it or correct the name (what the pod uses counts nowhere)",
-                pod.namespace, pod.name
-            ));
+            let object = format!("Pod {}/{}", pod.namespace, pod.name);
+            let remedy = "add it or correct the name (what the pod uses counts nowhere)";
+            report.warn(
+                &object,
+                "spec.nodeName",
+                format_args!("there is no node {node:?}; {remedy}"),
+            );
         }
     }
 
     /// Warns of queues with a larger quota than their parent.
-    fn check_quotas(&mut self) {
+    fn check_quotas(&self, report: &mut Reporter<'_>) {
         let queues = &self.objects.queues;
         let by_name: FxHashMap<&str, &QueueSpec> = queues.iter().map(|queue| (queue.name.as_str(), queue)).collect();
         for queue in queues {
             let parent = queue.parent.as_deref().and_then(|parent| by_name.get(parent));
             let Some(parent) = parent else { continue };
             for resource in kai_api::quotas_above_parent(&queue.quota, &parent.quota) {
-                self.warnings.push(format!(
-                    "Queue {}: spec.resources: the {resource} quota exceeds that of parent queue {} (more than the parent's is not kept \
-                     for it)",
-                    queue.name, parent.name
-                ));
+                let problem = format_args!(
+                    "the {resource} quota exceeds that of parent queue {} (more than the parent's is not kept for it)",
+                    parent.name
+                );
+                report.warn(&format!("Queue {}", queue.name), "spec.resources", problem);
             }
         }
     }
 
     /// Warns of duplicate objects. The later one counts, as if it had been applied after the earlier one.
-    fn check_duplicates(&mut self) {
+    fn check_duplicates(&self, report: &mut Reporter<'_>) {
         let Objects {
             nodes,
             queues,
@@ -366,28 +395,36 @@ impl ObjectCollector {
         } = &self.objects;
         let mut seen = FxHashSet::default();
         for pod in pods.iter().filter(|pod| !seen.insert(pod.uid.as_str())) {
-            let name = format_args!("Pod {}/{}", pod.namespace, pod.name);
-            self.warnings.push(format!(
-                "{name}: metadata.uid: {:?} is there twice (the later one counts)",
-                pod.uid
-            ));
+            let object = format!("Pod {}/{}", pod.namespace, pod.name);
+            let problem = format_args!("{:?} is there twice (the later one counts)", pod.uid);
+            report.warn(&object, "metadata.uid", problem);
         }
         let mut seen = FxHashSet::default();
         for gang in gangs.iter().filter(|gang| !seen.insert(&gang.key)) {
-            self.warnings.push(format!(
-                "PodGroup {}: metadata.name: it is there twice (the later one counts)",
-                gang.key
-            ));
+            report.warn(&format!("PodGroup {}", gang.key), "metadata.name", TWICE);
         }
         let named = nodes.iter().map(|node| ("Node", &node.name));
         let mut seen = FxHashSet::default();
         for (kind, name) in named.chain(queues.iter().map(|queue| ("Queue", &queue.name))) {
             if !seen.insert((kind, name)) {
-                self.warnings.push(format!(
-                    "{kind} {name}: metadata.name: it is there twice (the later one counts)"
-                ));
+                report.warn(&format!("{kind} {name}"), "metadata.name", TWICE);
             }
         }
+    }
+}
+
+const TWICE: &str = "it is there twice (the later one counts)";
+
+/// Adds warnings about objects, with their files.
+struct Reporter<'r> {
+    files: &'r ObjectFiles,
+    warnings: &'r mut Warnings,
+}
+
+impl Reporter<'_> {
+    fn warn(&mut self, object: &str, field: &str, problem: impl fmt::Display) {
+        self.files
+            .warn(self.warnings, object, format_args!("{field}: {problem}"));
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Warnings;
-use super::parse::typed;
+use super::parse::{Fields, typed};
 use super::suggestion::suggestion;
 
 /// `params` of a case, untyped, so that a message can name each wrong one.
@@ -17,14 +17,14 @@ use super::suggestion::suggestion;
 pub(super) struct Params(Option<BTreeMap<String, Value>>);
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum RawPlacement {
-    Same(Text),
-    PerKind { gpu: Option<Text>, cpu: Option<Text> },
+#[serde(deny_unknown_fields)]
+struct RawPlacement {
+    gpu: Option<Text>,
+    cpu: Option<Text>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct RawUsage {
     cpu: f64,
     memory: f64,
@@ -147,19 +147,18 @@ pub(super) fn strategy(name: &str) -> Result<PlacementStrategy, String> {
 }
 
 fn placement(before: PlacementStrategies, value: &Value) -> Result<PlacementStrategies, String> {
-    match read::<RawPlacement>(value)? {
-        RawPlacement::Same(name) => {
-            let strategy = strategy(&name)?;
-            Ok(PlacementStrategies {
-                gpu: strategy,
-                cpu: strategy,
-            })
-        }
-        RawPlacement::PerKind { gpu, cpu } => Ok(PlacementStrategies {
-            gpu: gpu.map_or(Ok(before.gpu), |name| strategy(&name))?,
-            cpu: cpu.map_or(Ok(before.cpu), |name| strategy(&name))?,
-        }),
+    if let Value::String(name) = value {
+        let strategy = strategy(name)?;
+        return Ok(PlacementStrategies {
+            gpu: strategy,
+            cpu: strategy,
+        });
     }
+    let Fields(RawPlacement { gpu, cpu }) = read(value)?;
+    Ok(PlacementStrategies {
+        gpu: gpu.map_or(Ok(before.gpu), |name| strategy(&name))?,
+        cpu: cpu.map_or(Ok(before.cpu), |name| strategy(&name))?,
+    })
 }
 
 fn queue_depth(value: &Value) -> Result<Vec<(Action, u32)>, String> {
@@ -180,7 +179,7 @@ fn queue_usage(value: &Value) -> Result<Vec<Usage>, String> {
             .ok_or_else(|| format!("{share} is not a share; write one from 0 to 1"))
     };
     let mut all = Vec::new();
-    for (queue, raw) in read::<TextMap<RawUsage>>(value)?.iter() {
+    for (queue, Fields(raw)) in read::<TextMap<Fields<RawUsage>>>(value)?.iter() {
         all.push(Usage {
             queue: queue.to_owned(),
             cpu_billionths: billionths(raw.cpu)?,

@@ -3,9 +3,11 @@
 //! Used where speed does not matter: for manifests, YAML, and JSON cases that failed on the fast path.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
@@ -135,13 +137,7 @@ fn parse_yaml(text: &str) -> Result<Vec<Value>, String> {
     let parsed: Result<Vec<Tree>, _> = serde_saphyr::from_multiple_with_options(text, yaml_options(text.len()));
     match parsed {
         Ok(trees) => Ok(trees.into_iter().map(|Tree(value)| value).collect()),
-        // The first line has the problem and the position; further lines have an excerpt of the source.
-        Err(error) => {
-            let message = error
-                .without_snippet()
-                .render_with_formatter(&serde_saphyr::UserMessageFormatter);
-            Err(shortened(message.lines().next().unwrap_or_default()))
-        }
+        Err(error) => Err(kai_yaml::problem(&error)),
     }
 }
 
@@ -158,6 +154,11 @@ fn yaml_options(bytes: usize) -> serde_saphyr::Options {
             max_nodes: room,
             max_documents: room,
             max_total_scalar_bytes: room.saturating_mul(4),
+            max_aliases: room,
+            max_anchors: room,
+            max_merge_keys: room,
+            // A template of a case may be used any number of times. Events and nodes are bounded, with aliases written out.
+            enforce_alias_anchor_ratio: false,
         },
     }
 }
@@ -166,15 +167,44 @@ fn yaml_options(bytes: usize) -> serde_saphyr::Options {
 pub(super) fn typed<'v, T: Deserialize<'v>>(value: &'v Value) -> Result<T, (String, String)> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let field = error.path().to_string();
-        let problem = plain(&error.into_inner().to_string());
-        // As for `gpu-fraction: 0.5` without quotes.
-        let remedy = if problem.ends_with("expected a string") {
-            "; put it in quotes"
-        } else {
-            ""
-        };
-        (field, format!("{problem}{remedy}"))
+        (field, with_remedy(plain(&error.into_inner().to_string())))
     })
+}
+
+/// The message about a value of the wrong type, in serde's words.
+pub(super) fn invalid_type(found: &str, expected: &str) -> String {
+    with_remedy(plain(&format!("invalid type: {found}, expected {expected}")))
+}
+
+fn with_remedy(problem: String) -> String {
+    // As for `gpu-fraction: 0.5` without quotes.
+    match problem.ends_with("`, expected a string") {
+        true => format!("{problem}; put it in quotes"),
+        false => problem,
+    }
+}
+
+/// Reads a struct from fields only. serde's own code reads one from a list, too, and takes the values by their order.
+#[derive(Debug)]
+pub(super) struct Fields<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Fields<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor(PhantomData))
+    }
+}
+
+struct FieldsVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for FieldsVisitor<T> {
+    type Value = Fields<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("fields with values")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Fields<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Fields)
+    }
 }
 
 /// serde's message without the names of Rust types.
@@ -192,7 +222,8 @@ fn plain(problem: &str) -> String {
         expected if expected.starts_with("struct ") => "fields with values",
         expected => expected,
     };
-    let start = shortened(&start.replace("invalid type: map", "invalid type: fields with values"));
+    let start = start.replace("invalid type: map", "invalid type: fields with values");
+    let start = shortened(&start.replace("invalid type: sequence", "invalid type: a list"));
     match expected {
         "" => start,
         expected => format!("{start}, expected {expected}"),
@@ -213,10 +244,7 @@ fn unknown_field(problem: &str) -> Option<String> {
 
 /// Shortens a text, so that a message never shows a whole file.
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(EXCERPT_MAX) {
-        Some((end, _)) => format!("{}... ({} characters)", &text[..end], text.chars().count()),
-        None => text.to_owned(),
-    }
+    kai_yaml::shortened(text, EXCERPT_MAX)
 }
 
 #[cfg(test)]
@@ -252,7 +280,15 @@ mod tests {
             let before = format!("*a{}", level - 1);
             text.push_str(&format!("a{level}: &a{level} [{}]\n", [before.as_str(); 10].join(", ")));
         }
-        assert!(documents(Path::new("x.yaml"), &text).is_err());
+        let told = documents(Path::new("x.yaml"), &text).unwrap_err().to_string();
+        assert!(told.contains("too large with all its aliases written out"), "{told}");
+    }
+
+    #[test]
+    fn an_anchor_may_be_used_any_number_of_times() {
+        let text = format!("a: &a {{ gpu: 1 }}\nb: [{}]\n", ["*a"; 3_000].join(", "));
+        let documents = documents(Path::new("x.yaml"), &text).unwrap();
+        assert_eq!(documents[0]["b"].as_array().map(Vec::len), Some(3_000));
     }
 
     #[test]

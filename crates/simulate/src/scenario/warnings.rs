@@ -39,6 +39,12 @@ impl Warnings {
         self.lines.len() + self.more
     }
 
+    /// Appends the warnings of another list.
+    pub fn extend(&mut self, other: Warnings) {
+        self.more += other.more;
+        other.lines.into_iter().for_each(|line| self.push(line));
+    }
+
     /// Appends the warnings of another list, with the file.
     pub fn extend_about(&mut self, file: &Path, other: Warnings) {
         self.more += other.more;

@@ -31,8 +31,16 @@ pub(super) fn expand(documents: &mut Vec<Document>, warnings: &mut Warnings) {
         let mut made = Vec::new();
         let owned = by_owner(documents);
         for document in documents.iter().filter(|document| document.kind == kind) {
-            let Ok(workload) = Workload::read(&document.object) else {
-                continue;
+            // The types of all fields were checked when the file was read.
+            let workload = match Workload::read(&document.object) {
+                Ok(workload) => workload,
+                Err(error) => {
+                    warnings.push_about(
+                        &document.file,
+                        format_args!("{}: {error} (it is skipped)", document.name()),
+                    );
+                    continue;
+                }
             };
             let wanted = expansion::wanted_pods(kind, &workload);
             if wanted > PODS_MAX {

@@ -113,6 +113,23 @@ pub(super) fn label_value(text: &str) -> Vec<String> {
     problems
 }
 
+/// Checks the key of a label or taint.
+pub(crate) fn check_label_key(key: &str) -> Result<(), String> {
+    joined(&qualified(key))
+}
+
+/// Checks the value of a label or taint.
+pub(crate) fn check_label_value(value: &str) -> Result<(), String> {
+    joined(&label_value(value))
+}
+
+fn joined(problems: &[String]) -> Result<(), String> {
+    match problems {
+        [] => Ok(()),
+        problems => Err(problems.join("; ")),
+    }
+}
+
 /// Checks a key of a ConfigMap or Secret.
 pub(super) fn config_key(key: &str) -> Vec<String> {
     let mut problems = too_long(key, SUBDOMAIN_LEN_MAX);

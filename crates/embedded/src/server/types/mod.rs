@@ -1,6 +1,7 @@
 //! The Go types of the Kubernetes API with their fields, by JSON name and by protobuf number. `.ci/kubernetes/apitypes` writes the table
-//! `table.txt`. `decode` reads JSON by it, `http::protobuf` reads protobuf.
+//! `table.txt`. `decode` reads JSON by it, `check` checks manifests, `http::protobuf` reads protobuf.
 
+pub(in crate::server) mod check;
 mod decode;
 pub(crate) mod quantity;
 mod scalar;
