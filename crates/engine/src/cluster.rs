@@ -23,7 +23,8 @@ pub struct Cluster {
     pub(crate) domains: Domains,
     pub(crate) gpu_group_names: GpuGroupNames,
     pub(crate) resources: ResourceNames,
-    pub(crate) shapes: FxHashMap<(Requests, crate::model::Constraints), ShapeId>,
+    /// Shapes by requests, constraints and, if the pod has affinity terms, its namespace.
+    pub(crate) shapes: FxHashMap<(Requests, crate::model::Constraints, Option<Symbol>), ShapeId>,
     /// The number of shapes above which unused ones are dropped.
     pub(crate) shapes_max: usize,
     pub(crate) node_ids: FxHashMap<Symbol, NodeId>,
@@ -122,10 +123,12 @@ impl Cluster {
 
     /// Like [`Cluster::cycle`]; calls `observe` at each [`CycleProgress`], so that the caller can measure times.
     pub fn cycle_observed(&mut self, now: Millis, config: &Config, observe: &mut dyn FnMut(CycleProgress)) -> Report {
+        let start = self.ledger.work();
         self.revert_pipelined();
+        self.index_waiting_terms(config);
         self.prepare(now, config);
         self.ledger.start_journal();
-        let mut cycle = self.begin(config, observe);
+        let mut cycle = self.begin(config, start, observe);
         for action in &config.actions {
             cycle.run(*action);
         }
@@ -140,9 +143,10 @@ impl Cluster {
         report
     }
 
-    fn begin<'a>(&'a mut self, config: &'a Config, observe: &'a mut dyn FnMut(CycleProgress)) -> Cycle<'a> {
+    /// `start` = the steps of work before the cycle.
+    fn begin<'a>(&'a mut self, config: &'a Config, start: u64, observe: &'a mut dyn FnMut(CycleProgress)) -> Cycle<'a> {
         let work = config.work_for(self.node_ids.len(), self.pod_ids.len());
-        let cycle_end = self.ledger.work().saturating_add(work);
+        let cycle_end = start.saturating_add(work);
         Cycle {
             ledger: &mut self.ledger,
             indexes: &mut self.indexes,
@@ -170,13 +174,20 @@ impl Cluster {
         }
     }
 
+    /// Steps of work since the start of the engine, by events and cycles. Equal events give equal steps on every machine.
+    pub fn steps(&self) -> u64 {
+        self.ledger.work()
+    }
+
     /// Gangs with pending pods, in the order in which the next cycle serves them: queues by fairness, gangs within a queue by rank.
     /// Reverts the pipelined placements of the last cycle, as the next cycle does.
     pub fn serving_order(&mut self, config: &Config) -> Vec<PendingGang> {
+        let start = self.ledger.work();
         self.revert_pipelined();
+        self.index_waiting_terms(config);
         self.count_pending();
         let mut ignore = |_| {};
-        let cycle = self.begin(config, &mut ignore);
+        let cycle = self.begin(config, start, &mut ignore);
         let mut queues = cycle.iterate(cycle.by_leaf(Action::Allocate, cycle.waiting_gangs()));
         let mut order = Vec::new();
         while let Some(gang) = queues.pop(&cycle) {

@@ -80,7 +80,10 @@ impl Cycle<'_> {
             Action::Preempt => self.preempt(),
             Action::StaleGangEviction => self.evict_stale(),
         }
-        self.stats().steps = self.ledger.work() - before;
+        let steps = self.ledger.work() - before;
+        let is_cut = action == Action::Allocate && self.ledger.has_terms_left_out();
+        let stats = self.stats();
+        (stats.steps, stats.exhausted) = (steps, stats.exhausted || is_cut);
     }
 
     /// Whether the budget of the current gang is used up.

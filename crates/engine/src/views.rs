@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::affinity::TermsState;
 use crate::cluster::Cluster;
 use crate::explain::holders;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
@@ -112,6 +113,11 @@ impl Cluster {
         }
         if let Some(refused) = gang.refused.as_ref().or(row.refused.as_ref()) {
             return Reason::Refused(refused.to_string());
+        }
+        match row.terms {
+            TermsState::Indexed => {}
+            TermsState::New => return Reason::CutShort,
+            TermsState::NoRoom(room) => return Reason::Refused(room.remedy()),
         }
         if row.pod_set.is_none() {
             let name = row

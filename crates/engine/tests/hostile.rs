@@ -4,8 +4,8 @@
 #[path = "../benches/clusters/mod.rs"]
 mod clusters;
 
-use clusters::{Case, NOW, hostile};
-use kai_engine::model::{Config, Millis};
+use clusters::{Case, NOW, hostile, hostile_terms};
+use kai_engine::model::{Config, Event, Millis, PodPhase};
 use kai_engine::reasons::Reason;
 use kai_engine::report::{Decision, Report, Status};
 
@@ -112,6 +112,103 @@ fn gangs_that_a_small_budget_leaves_out_start_in_later_cycles() {
         let gangs = 8 * 40;
         let rest = run(&mut case, gangs);
         assert_eq!(count(&first) + count(&rest), expect, "{name}");
+    }
+}
+
+const WITH_TERMS: [(&str, hostile::Build); 5] = [
+    ("anti-notin", hostile_terms::anti_not_in),
+    ("anti-many-terms", hostile_terms::anti_many_terms),
+    ("anti-crossed", hostile_terms::anti_crossed),
+    ("many-topology-keys", hostile_terms::many_topology_keys),
+    ("preferred-everywhere", hostile_terms::preferred_everywhere),
+];
+
+/// Steps that events take.
+fn steps_to_apply(case: &mut Case, events: Vec<Event>) -> u64 {
+    let before = case.cluster.steps();
+    events.into_iter().for_each(|event| case.cluster.apply(event));
+    case.cluster.steps() - before
+}
+
+#[test]
+fn events_of_pods_with_many_terms_take_steps_by_their_number() {
+    for (name, build) in WITH_TERMS {
+        for nodes in [50, 100, 200] {
+            let mut case = build(nodes);
+            let specs = case.pods.take().expect("the pods are recorded");
+            let (pods, work) = (specs.len() as u64, 100_000);
+            case.config.work_per_cycle_max = Some(work);
+            let first = case.cluster.steps();
+            assert!(first <= 100 * pods, "{name} on {nodes} nodes, all new: {first}");
+            let cycle = |case: &mut Case| {
+                let before = case.cluster.steps();
+                run(case, 1);
+                let steps = case.cluster.steps() - before;
+                // As above, and one selector that is matched with all pods.
+                let most = work + 20_000 + 10 * pods;
+                assert!(steps <= most, "{name} on {nodes} nodes: {steps} steps of {work}");
+            };
+            cycle(&mut case);
+            let again = specs.iter().cloned().map(Event::Pod).collect();
+            let again = steps_to_apply(&mut case, again);
+            assert!(again <= 2_000 * pods, "{name} on {nodes} nodes, unchanged: {again}");
+            cycle(&mut case);
+            let relabelled = specs.iter().cloned().map(|mut pod| {
+                pod.labels.insert("step".to_owned(), pod.name.clone());
+                Event::Pod(pod)
+            });
+            let relabelled = relabelled.collect();
+            let relabelled = steps_to_apply(&mut case, relabelled);
+            assert!(
+                relabelled <= 2_000 * pods,
+                "{name} on {nodes} nodes, relabelled: {relabelled}"
+            );
+            cycle(&mut case);
+            let replaced = specs.iter().cloned().flat_map(|pod| {
+                let gone = Event::PodGone(pod.uid.clone());
+                [gone, Event::Pod(pod)]
+            });
+            let replaced = replaced.collect();
+            let replaced = steps_to_apply(&mut case, replaced);
+            assert!(
+                replaced <= 2_000 * pods,
+                "{name} on {nodes} nodes, replaced: {replaced}"
+            );
+            cycle(&mut case);
+        }
+    }
+}
+
+#[test]
+fn an_event_that_changes_no_label_and_no_term_of_a_pending_pod_costs_a_few_steps() {
+    for (name, build) in WITH_TERMS {
+        let mut case = build(50);
+        let specs = case.pods.take().expect("the pods are recorded");
+        case.cluster.cycle(
+            NOW,
+            &Config {
+                actions: Vec::new(),
+                ..Config::default()
+            },
+        );
+        let pending = specs.into_iter().filter(|pod| pod.phase == PodPhase::Pending);
+        let events: Vec<Event> = pending.map(Event::Pod).collect();
+        let pods = events.len() as u64;
+        let steps = steps_to_apply(&mut case, events);
+        assert!(steps <= 12 * pods, "{name}: {steps} steps for {pods} pods");
+    }
+}
+
+#[test]
+fn many_terms_of_a_tenant_keep_no_pod_of_others_waiting() {
+    for (name, build) in WITH_TERMS {
+        let mut case = build(50);
+        let reports = run(&mut case, 4);
+        let views = case.cluster.pods();
+        let plain = views.iter().filter(|pod| pod.namespace == hostile_terms::PLAIN);
+        let waiting = plain.filter(|pod| pod.status == Status::Pending).count();
+        let binds = reports.iter().map(|report| report.decisions.len());
+        assert_eq!(waiting, 0, "{name}: decisions by cycle {:?}", binds.collect::<Vec<_>>());
     }
 }
 

@@ -5,13 +5,14 @@ use kai_engine::model::{
     Requirement,
 };
 
+use super::hostile_terms::{anti_crossed, anti_many_terms, anti_not_in, many_topology_keys, preferred_everywhere};
 use super::{Case, GPUS, Job, idle, node};
 
 /// Builds a cluster with this number of nodes.
 pub(crate) type Build = fn(usize) -> Case;
 
 /// All clusters, by name.
-pub(crate) const ALL: [(&str, Build); 10] = [
+pub(crate) const ALL: [(&str, Build); 15] = [
     ("distinct", distinct),
     ("deep-queues", deep_queues),
     ("anti-host", anti_host),
@@ -22,6 +23,11 @@ pub(crate) const ALL: [(&str, Build); 10] = [
     ("fragmented", fragmented),
     ("fragmented-fractions", fragmented_fractions),
     ("preempt-mixed", preempt_mixed),
+    ("anti-notin", anti_not_in),
+    ("anti-many-terms", anti_many_terms),
+    ("anti-crossed", anti_crossed),
+    ("many-topology-keys", many_topology_keys),
+    ("preferred-everywhere", preferred_everywhere),
 ];
 
 /// Racks of the clusters with pod affinity.

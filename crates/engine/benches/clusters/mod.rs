@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod hostile;
+pub(crate) mod hostile_terms;
 
 use kai_engine::Cluster;
 use kai_engine::model::{
@@ -22,6 +23,8 @@ pub(crate) const NOW: Millis = Millis::seconds(1_000_000_000);
 pub(crate) struct Case {
     pub(crate) cluster: Cluster,
     pub(crate) config: Config,
+    /// The pods, if a test applies them again.
+    pub(crate) pods: Option<Vec<PodSpec>>,
 }
 
 /// Idle nodes and nothing else.
@@ -142,6 +145,7 @@ fn full(nodes: usize, actions: &[Action], quota: usize, other_quota: usize) -> C
 
 struct Job {
     at: usize,
+    namespace: &'static str,
     queue: String,
     priority: i32,
     pods: usize,
@@ -160,6 +164,7 @@ impl Job {
     fn of(pods: usize, gpu: GpuRequest) -> Job {
         Job {
             at: 0,
+            namespace: "bench",
             queue: "queue-0".to_owned(),
             priority: 50,
             pods,
@@ -181,7 +186,7 @@ impl Job {
             "pending"
         };
         let key = GangKey {
-            namespace: "bench".to_owned(),
+            namespace: self.namespace.to_owned(),
             name: format!("{state}-{:07}", self.at),
         };
         // Jobs are ordered by age, and all running jobs are older than all pending ones.
@@ -257,6 +262,7 @@ impl Case {
         let mut case = Case {
             cluster: Cluster::new(),
             config,
+            pods: None,
         };
         for at in 0..nodes {
             let rack = (racks > 0).then(|| ("rack", format!("rack-{:04}", at % racks)));
@@ -307,7 +313,11 @@ impl Case {
         let gang = job.gang();
         self.cluster.apply(Event::Gang(gang.clone()));
         for index in 0..job.pods {
-            self.cluster.apply(Event::Pod(job.pod(&gang, index)));
+            let pod = job.pod(&gang, index);
+            if let Some(pods) = &mut self.pods {
+                pods.push(pod.clone());
+            }
+            self.cluster.apply(Event::Pod(pod));
         }
     }
 }

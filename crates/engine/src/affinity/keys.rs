@@ -1,16 +1,20 @@
 //! Topology keys of affinity terms: the value of each node, and the nodes of each value.
+//!
+//! A key that nodes have as a label is kept also without terms: whoever labels nodes decides how many there are. A key that no
+//! node has costs no visit of the nodes.
 
 use rustc_hash::FxHashMap;
 
-use crate::affinity::label_sets::remove_item;
 use crate::ids::{NodeId, Symbol, TopologyKeyId};
 use crate::intern::Symbols;
 use crate::model::Labels;
 use crate::tables::Node;
 
-/// All topology keys of terms in use.
+/// All topology keys of terms in use, and those that once had terms and are labels of nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TopologyKeys {
+    /// How many nodes have each label.
+    label_counts: FxHashMap<Box<str>, u32>,
     rows: Vec<TopologyKey>,
     ids: FxHashMap<Box<str>, TopologyKeyId>,
     free: Vec<TopologyKeyId>,
@@ -63,7 +67,9 @@ impl TopologyKey {
         };
         self.labelled -= 1;
         if let Some(nodes) = self.nodes.get_mut(&value) {
-            remove_item(nodes, node);
+            if let Some(at) = nodes.iter().rposition(|other| *other == node) {
+                nodes.swap_remove(at);
+            }
             if nodes.is_empty() {
                 self.nodes.remove(&value);
             }
@@ -76,16 +82,21 @@ impl TopologyKeys {
         &self.rows[id.index()]
     }
 
-    /// Adds a term with this key.
-    pub(crate) fn add_term(&mut self, name: &str, nodes: &[Node], symbols: &mut Symbols) -> TopologyKeyId {
+    /// Adds a term with this key; returns the steps that it took as well.
+    pub(crate) fn add_term(&mut self, name: &str, nodes: &[Node], symbols: &mut Symbols) -> (TopologyKeyId, usize) {
         if let Some(id) = self.ids.get(name) {
             self.rows[id.index()].terms += 1;
-            return *id;
+            return (*id, 1);
         }
         let mut row = TopologyKey {
             name: name.into(),
             terms: 1,
             ..TopologyKey::default()
+        };
+        let nodes = if self.label_counts.contains_key(name) {
+            nodes
+        } else {
+            &[]
         };
         for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.present) {
             if let Some(value) = node.labels.get(name) {
@@ -98,14 +109,18 @@ impl TopologyKeys {
         });
         self.rows[id.index()] = row;
         self.ids.insert(name.into(), id);
-        id
+        (id, 1 + nodes.len())
     }
 
-    /// Removes a term with this key; the last one removes the key.
+    /// Removes a term with this key.
     pub(crate) fn remove_term(&mut self, id: TopologyKeyId) {
+        self.rows[id.index()].terms -= 1;
+        self.remove_if_unused(id);
+    }
+
+    fn remove_if_unused(&mut self, id: TopologyKeyId) {
         let row = &mut self.rows[id.index()];
-        row.terms -= 1;
-        if row.terms == 0 {
+        if row.terms == 0 && row.labelled == 0 {
             let row = std::mem::take(row);
             self.ids.remove(&row.name);
             self.free.push(id);
@@ -114,10 +129,11 @@ impl TopologyKeys {
 
     /// Adds the labels of a node.
     pub(crate) fn add_node(&mut self, node: NodeId, labels: &Labels, symbols: &mut Symbols) {
-        if self.ids.is_empty() {
-            return;
-        }
         for (name, value) in labels {
+            match self.label_counts.get_mut(name.as_str()) {
+                Some(count) => *count += 1,
+                None => drop(self.label_counts.insert(name.as_str().into(), 1)),
+            }
             if let Some(id) = self.ids.get(name.as_str()) {
                 self.rows[id.index()].add_value(node, symbols.intern(value));
             }
@@ -126,18 +142,23 @@ impl TopologyKeys {
 
     /// Removes the labels of a node.
     pub(crate) fn remove_node(&mut self, node: NodeId, labels: &Labels) {
-        if self.ids.is_empty() {
-            return;
-        }
         for name in labels.keys() {
-            if let Some(id) = self.ids.get(name.as_str()) {
+            if let Some(count) = self.label_counts.get_mut(name.as_str()) {
+                *count -= 1;
+                if *count == 0 {
+                    self.label_counts.remove(name.as_str());
+                }
+            }
+            if let Some(id) = self.ids.get(name.as_str()).copied() {
                 self.rows[id.index()].remove_value(node);
+                self.remove_if_unused(id);
             }
         }
     }
 
+    /// How many keys have terms.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.ids.len()
+        self.rows.iter().filter(|row| row.terms > 0).count()
     }
 }

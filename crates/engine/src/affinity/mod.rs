@@ -2,23 +2,34 @@
 //! node label, how many pods on nodes match the term, and how many have the term in their spec.
 //!
 //! The ledger updates the counts with every pod that is added to a node or removed from it, also in a rollback. Labels are
-//! matched with a term once for all pods with the same labels. The index does not decide where a pod may be placed.
+//! matched with a selector once for all pods with the same labels. The index does not decide where a pod may be placed.
+//!
+//! Events add no terms: a cycle begins with the terms that are new (`waiting`), within its budget of work and within bounds
+//! on the terms that can match one pod (`buckets`). A pod whose terms are not in the index is not placed.
 
+mod buckets;
 mod keys;
 mod label_sets;
 #[cfg(test)]
 mod laws;
 mod selectors;
+mod terms;
+#[cfg(all(test, debug_assertions))]
+mod tests;
+mod waiting;
 
 use rustc_hash::FxHashMap;
 
 use crate::ids::{NodeId, PodId, SelectorId, Symbol, TermId, TopologyKeyId};
 use crate::ledger::Ledger;
-use crate::model::{Constraints, PodAffinityTerm};
-use label_sets::{LabelSets, remove_item};
-use selectors::{PodSelector, PodSelectors, Selectors};
+use crate::model::Constraints;
 
 use keys::{TopologyKey, TopologyKeys};
+pub(crate) use label_sets::LabelSetMember;
+use label_sets::LabelSets;
+use selectors::Selectors;
+pub(crate) use waiting::TermsState;
+use waiting::WaitingPods;
 
 /// The index; a part of the ledger.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +42,7 @@ pub(crate) struct AffinityIndex {
     terms: Vec<Term>,
     free_terms: Vec<TermId>,
     term_ids: FxHashMap<(SelectorId, TopologyKeyId), TermId>,
+    waiting: WaitingPods,
 }
 
 /// A term of at least one pod.
@@ -38,9 +50,14 @@ pub(crate) struct AffinityIndex {
 pub(crate) struct Term {
     selector: SelectorId,
     key: TopologyKeyId,
-    /// How many times shapes refer to the term.
+    /// How many times shapes with indexed pods refer to the term.
     references: u32,
-    counts: FxHashMap<Symbol, TermCount>,
+    /// Whether the pods on nodes that match are counted, and label sets list the selector.
+    is_matched: bool,
+    /// Pods that match, by value.
+    matching: FxHashMap<Symbol, i64>,
+    /// Pods that have the term, by value: `matching` is 0.
+    carried: FxHashMap<Symbol, TermCount>,
     /// The sum over all values.
     pub(crate) total: TermCount,
 }
@@ -58,8 +75,16 @@ pub(crate) struct TermCount {
     pub(crate) weight: i64,
 }
 
+/// The count of one pod that matches.
+const MATCHING: TermCount = TermCount {
+    matching: 1,
+    avoiding: 0,
+    preferring: 0,
+    weight: 0,
+};
+
 impl TermCount {
-    fn add(&mut self, other: TermCount, sign: i64) {
+    pub(crate) fn add(&mut self, other: TermCount, sign: i64) {
         self.matching += sign * other.matching;
         self.avoiding += sign * other.avoiding;
         self.preferring += sign * other.preferring;
@@ -69,25 +94,36 @@ impl TermCount {
 
 impl Term {
     pub(crate) fn at(&self, value: Symbol) -> TermCount {
-        self.counts.get(&value).copied().unwrap_or_default()
+        TermCount {
+            matching: self.matching.get(&value).copied().unwrap_or_default(),
+            ..self.carried.get(&value).copied().unwrap_or_default()
+        }
     }
 
-    /// Values with pods that match or have the term.
-    pub(crate) fn values(&self) -> impl Iterator<Item = (Symbol, TermCount)> {
-        self.counts.iter().map(|(value, count)| (*value, *count))
+    /// Values with pods that match.
+    pub(crate) fn values_matching(&self) -> impl ExactSizeIterator<Item = Symbol> {
+        self.matching.keys().copied()
     }
 
-    /// The number of [`Term::values`].
-    pub(crate) fn value_count(&self) -> usize {
-        self.counts.len()
+    /// Values with pods that have the term.
+    pub(crate) fn values_carried(&self) -> impl ExactSizeIterator<Item = Symbol> {
+        self.carried.keys().copied()
     }
 
     fn add(&mut self, value: Symbol, change: TermCount, sign: i64) {
         self.total.add(change, sign);
-        let count = self.counts.entry(value).or_default();
+        if change.matching != 0 {
+            let count = self.matching.entry(value).or_default();
+            *count += sign * change.matching;
+            if *count == 0 {
+                self.matching.remove(&value);
+            }
+            return;
+        }
+        let count = self.carried.entry(value).or_default();
         count.add(change, sign);
         if *count == TermCount::default() {
-            self.counts.remove(&value);
+            self.carried.remove(&value);
         }
     }
 }
@@ -100,6 +136,8 @@ pub(crate) struct ShapeTerms {
     pub(crate) required_anti_affinity: Vec<TermId>,
     /// Preferences with their weights, negative for anti-affinity.
     pub(crate) preferred: Vec<(TermId, i64)>,
+    /// Terms that may still have to be matched with label sets; the terms of one selector follow each other.
+    unmatched: Vec<TermId>,
 }
 
 impl ShapeTerms {
@@ -180,191 +218,33 @@ impl Ledger {
     }
 
     /// Terms that match the pod.
-    pub(crate) fn terms_matching(&self, pod: PodId) -> &[TermId] {
-        match self.pod(pod).label_set {
-            Some(set) => &self.affinity.label_sets.row(set).terms,
-            None => &[],
-        }
+    pub(crate) fn terms_matching(&self, pod: PodId) -> impl Iterator<Item = TermId> {
+        let set = self.pod(pod).label_set.map(|member| member.set);
+        let matching = set
+            .into_iter()
+            .flat_map(|set| &self.affinity.label_sets.row(set).selectors);
+        let selectors = matching.filter_map(|matching| self.affinity.selectors.get(*matching));
+        let terms = selectors.flat_map(|selector| &selector.terms).copied();
+        terms.filter(|term| self.affinity.term(*term).is_matched)
     }
 
-    /// Adds the labels and terms of a pod that is on no node yet.
-    pub(crate) fn add_pod_terms(&mut self, pod: PodId) {
-        if self.affinity.enabled {
-            self.add_label_set(pod);
-        }
-        let shape = self.pod(pod).shape;
-        self.shapes[shape.index()].pods += 1;
-        if self.shape(shape).pods == 1 && self.has_terms(pod) {
-            let constraints = self.shape(shape).constraints.clone();
-            let terms = self.add_terms(&constraints);
-            self.shapes[shape.index()].terms = Some(Box::new(terms));
-        }
+    /// The pod's own terms, if they are in the index.
+    pub(crate) fn terms_of(&self, pod: PodId) -> Option<&ShapeTerms> {
+        let row = self.pod(pod);
+        let is_indexed = row.terms == TermsState::Indexed;
+        self.shape(row.shape).terms.as_deref().filter(|_| is_indexed)
     }
 
-    /// Removes the labels and terms of a pod that is on no node any more.
-    pub(crate) fn remove_pod_terms(&mut self, pod: PodId) {
-        let shape = self.pod(pod).shape;
-        let row = &mut self.shapes[shape.index()];
-        row.pods -= 1;
-        if row.pods == 0
-            && let Some(terms) = row.terms.take()
-        {
-            terms.all().for_each(|term| self.release_term(term));
+    /// What the pod adds to the counts of its terms and of those that match it, on each node that it is on.
+    pub(crate) fn counts_of(&self, pod: PodId) -> FxHashMap<TermId, TermCount> {
+        let mut counts: FxHashMap<TermId, TermCount> = FxHashMap::default();
+        let matching = self.terms_matching(pod).map(|term| (term, MATCHING));
+        let carried = self.terms_of(pod).into_iter().flat_map(ShapeTerms::carried_counts);
+        for (term, change) in matching.chain(carried) {
+            counts.entry(term).or_default().add(change, 1);
         }
-        let Some(set) = self.pods[pod.index()].label_set.take() else {
-            return;
-        };
-        let index = &mut self.affinity;
-        let mut selectors: Vec<SelectorId> = {
-            let terms = index.label_sets.row(set).terms.iter();
-            terms.map(|term| index.terms[term.index()].selector).collect()
-        };
-        if index.label_sets.remove(set, pod) {
-            selectors.sort_unstable();
-            selectors.dedup();
-            for selector in selectors {
-                index.selectors.remove_label_set(selector, set);
-            }
-        }
-    }
-
-    /// Adds the labels of a pod.
-    pub(crate) fn add_label_set(&mut self, pod: PodId) {
-        let row = &mut self.pods[pod.index()];
-        let AffinityIndex {
-            label_sets, selectors, ..
-        } = &mut self.affinity;
-        let (set, is_new) = label_sets.add(pod, row.namespace, &row.labels);
-        row.label_set = Some(set);
-        if is_new {
-            let terms = selectors.add_label_set(set, label_sets.row(set), &self.symbols);
-            label_sets.row_mut(set).terms = terms;
-        } else {
-            row.labels = label_sets.row(set).labels.clone();
-        }
-    }
-
-    fn add_terms(&mut self, constraints: &Constraints) -> ShapeTerms {
-        let Constraints {
-            affinity,
-            anti_affinity,
-            ..
-        } = constraints;
-        let mut terms = ShapeTerms::default();
-        if !affinity.required.is_empty() {
-            let together = self.add_selector(affinity.required.iter().map(PodSelector::of).collect());
-            for term in &affinity.required {
-                let term = self.add_term(together, &term.topology_key);
-                self.add_once(&mut terms.required_affinity, term);
-            }
-        }
-        for term in &anti_affinity.required {
-            let selector = self.add_selector(vec![PodSelector::of(term)]);
-            let term = self.add_term(selector, &term.topology_key);
-            self.add_once(&mut terms.required_anti_affinity, term);
-        }
-        for (preferred, sign) in [(&affinity.preferred, 1), (&anti_affinity.preferred, -1)] {
-            for weighted in preferred {
-                let PodAffinityTerm { topology_key, .. } = &weighted.term;
-                let selector = self.add_selector(vec![PodSelector::of(&weighted.term)]);
-                let term = self.add_term(selector, topology_key);
-                terms.preferred.push((term, sign * i64::from(weighted.weight)));
-            }
-        }
-        terms
-    }
-
-    /// Adds a term to a list unless the list has it; then the reference is released.
-    fn add_once(&mut self, terms: &mut Vec<TermId>, term: TermId) {
-        if terms.contains(&term) {
-            self.release_term(term);
-        } else {
-            terms.push(term);
-        }
-    }
-
-    /// Interns a selector. The caller has to add a term with it.
-    fn add_selector(&mut self, parts: PodSelectors) -> SelectorId {
-        let AffinityIndex {
-            label_sets, selectors, ..
-        } = &mut self.affinity;
-        selectors.intern(parts, label_sets, &self.symbols)
-    }
-
-    fn add_term(&mut self, selector: SelectorId, topology_key: &str) -> TermId {
-        let AffinityIndex {
-            label_sets,
-            selectors,
-            keys,
-            terms,
-            free_terms,
-            term_ids,
-            ..
-        } = &mut self.affinity;
-        let key = keys.add_term(topology_key, &self.nodes, &mut self.symbols);
-        if let Some(id) = term_ids.get(&(selector, key)) {
-            keys.remove_term(key);
-            terms[id.index()].references += 1;
-            return *id;
-        }
-        let mut term = Term {
-            selector,
-            key,
-            references: 1,
-            counts: FxHashMap::default(),
-            total: TermCount::default(),
-        };
-        let matching = TermCount {
-            matching: 1,
-            ..TermCount::default()
-        };
-        for set in &selectors.row(selector).label_sets {
-            for pod in &label_sets.row(*set).pods {
-                for node in self.pods[pod.index()].nodes_in_use() {
-                    if let Some(value) = keys.row(key).value(node) {
-                        term.add(value, matching, 1);
-                    }
-                }
-            }
-        }
-        let id = free_terms.pop().unwrap_or_else(|| TermId::new(terms.len()));
-        if id.index() == terms.len() {
-            terms.push(term);
-        } else {
-            terms[id.index()] = term;
-        }
-        selectors.add_term(selector, id);
-        for set in &selectors.row(selector).label_sets {
-            label_sets.row_mut(*set).terms.push(id);
-        }
-        term_ids.insert((selector, key), id);
-        id
-    }
-
-    fn release_term(&mut self, id: TermId) {
-        let AffinityIndex {
-            label_sets,
-            selectors,
-            keys,
-            terms,
-            free_terms,
-            term_ids,
-            ..
-        } = &mut self.affinity;
-        let term = &mut terms[id.index()];
-        term.references -= 1;
-        if term.references > 0 {
-            return;
-        }
-        term.counts = FxHashMap::default();
-        term.total = TermCount::default();
-        for set in &selectors.row(term.selector).label_sets {
-            remove_item(&mut label_sets.row_mut(*set).terms, id);
-        }
-        selectors.remove_term(term.selector, id);
-        keys.remove_term(term.key);
-        term_ids.remove(&(term.selector, term.key));
-        free_terms.push(id);
+        self.note_work(counts.len());
+        counts
     }
 
     /// Counts a pod that is added to a node (`sign` 1) or removed from it (-1).
@@ -372,6 +252,7 @@ impl Ledger {
         let row = &self.pods[pod.index()];
         let AffinityIndex {
             label_sets,
+            selectors,
             terms,
             keys,
             ..
@@ -380,20 +261,19 @@ impl Ledger {
         let mut count = |id: TermId, change: TermCount| {
             let term = &mut terms[id.index()];
             steps += 1;
-            if let Some(value) = keys.row(term.key).value(node) {
+            if let Some(value) = keys.row(term.key).value(node).filter(|_| term.is_matched) {
                 term.add(value, change, sign);
             }
         };
-        if let Some(set) = row.label_set {
-            let matching = TermCount {
-                matching: 1,
-                ..TermCount::default()
-            };
-            for term in &label_sets.row(set).terms {
-                count(*term, matching);
+        if let Some(member) = row.label_set {
+            let matching = &label_sets.row(member.set).selectors;
+            for selector in matching.iter().filter_map(|matching| selectors.get(*matching)) {
+                selector.terms.iter().for_each(|term| count(*term, MATCHING));
             }
         }
-        if let Some(carried) = &self.shapes[row.shape.index()].terms {
+        if let Some(carried) = &self.shapes[row.shape.index()].terms
+            && row.terms == TermsState::Indexed
+        {
             carried.carried_counts().for_each(|(term, change)| count(term, change));
         }
         if steps > 0 {

@@ -1,5 +1,6 @@
 //! Events about pods.
 
+use crate::affinity::TermsState;
 use crate::cluster::Cluster;
 use crate::ids::{PodId, ShapeId, Symbol};
 use crate::model::{AFFINITY_TERMS_MAX, Millis, PodKind, PodPhase, PodSpec, TaskRank};
@@ -9,7 +10,19 @@ use crate::tables::{GpuGroupIds, PackedLabels, Placement, Pod, add_row};
 impl Cluster {
     pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
         limit_affinity_terms(&mut spec);
-        let id = self.detached_pod(&spec.uid);
+        let namespace = self.ledger.symbols.intern(&spec.namespace);
+        let labels = PackedLabels::new(&spec.labels);
+        let (requests, constraints) = (
+            std::mem::take(&mut spec.requests),
+            std::mem::take(&mut spec.constraints),
+        );
+        let shape = self.shape_id(requests, constraints, namespace);
+        let known = self.pod_ids.get(spec.uid.as_str()).map(|id| self.ledger.pod(*id));
+        // Most events of a pod leave these as they are; then the pod keeps its place in the affinity index.
+        let kept = known
+            .filter(|row| row.shape == shape && row.namespace == namespace && row.labels == labels)
+            .map(|row| (row.labels.clone(), row.label_set, row.terms));
+        let id = self.detached_pod(&spec.uid, kept.is_some());
         let uid = self.pod_ids.get_key_value(spec.uid.as_str());
         let uid = uid.expect("the pod was listed just now").0.clone();
         let (status, node, groups) = observed_placement(&spec);
@@ -29,7 +42,7 @@ impl Cluster {
         }
         let row = Pod {
             uid,
-            namespace: self.ledger.symbols.intern(&spec.namespace),
+            namespace,
             name: spec.name.into(),
             created: spec.created,
             rank: (spec.rank != TaskRank::default()).then(|| Box::new(spec.rank)),
@@ -37,9 +50,10 @@ impl Cluster {
             gang,
             sub_group: spec.sub_group.as_deref().map(|name| self.ledger.symbols.intern(name)),
             pod_set: None,
-            shape: self.shape_id(spec.requests, spec.constraints),
-            labels: PackedLabels::new(&spec.labels),
+            shape,
+            labels,
             label_set: None,
+            terms: TermsState::Indexed,
             deletion: spec.deletion,
             nominated: spec
                 .nominated_node
@@ -53,7 +67,13 @@ impl Cluster {
             evicted_from: None,
         };
         self.ledger.pods[id.index()] = row;
-        self.index_terms(id);
+        match kept {
+            Some((labels, label_set, terms)) => {
+                let row = &mut self.ledger.pods[id.index()];
+                (row.labels, row.label_set, row.terms) = (labels, label_set, terms);
+            }
+            None => self.index_terms(id),
+        }
         if let Some(gang) = gang {
             self.add_to_pod_set(gang, id);
             self.ledger.count_pod(id, 1);
@@ -67,10 +87,10 @@ impl Cluster {
     }
 
     /// The row of the pod of this uid, to which nothing refers: a new one, or that of a known pod once it is detached.
-    fn detached_pod(&mut self, uid: &str) -> PodId {
+    fn detached_pod(&mut self, uid: &str, keep_terms: bool) -> PodId {
         if let Some(id) = self.pod_ids.get(uid) {
             let id = *id;
-            self.detach_pod(id);
+            self.detach_pod(id, keep_terms);
             return id;
         }
         let id = self.free_pods.pop().unwrap_or_else(|| {
@@ -83,7 +103,7 @@ impl Cluster {
 
     pub(super) fn remove_pod(&mut self, uid: &str) {
         let Some(id) = self.pod_ids.remove(uid) else { return };
-        self.detach_pod(id);
+        self.detach_pod(id, false);
         self.ledger.pods[id.index()] = absent_pod();
         self.free_pods.push(id);
     }
@@ -103,8 +123,8 @@ impl Cluster {
         self.ledger.add_pod_terms(id);
     }
 
-    /// Removes a pod from everything that refers to it.
-    fn detach_pod(&mut self, id: PodId) {
+    /// Removes a pod from everything that refers to it, apart from the affinity index if `keep_terms`.
+    fn detach_pod(&mut self, id: PodId, keep_terms: bool) {
         self.ledger.remove_placement(id);
         let row = self.ledger.pod(id);
         let waiting_for_node = row
@@ -116,7 +136,9 @@ impl Cluster {
         if row.deletion.is_some() {
             self.terminating_pods.retain(|pod| *pod != id);
         }
-        self.ledger.remove_pod_terms(id);
+        if !keep_terms {
+            self.ledger.remove_pod_terms(id);
+        }
         if let Some(gang) = self.ledger.pod(id).gang {
             self.remove_from_pod_set(gang, id);
             self.ledger.pods[id.index()].gang = None;
@@ -188,6 +210,7 @@ fn absent_pod() -> Pod {
         shape: ShapeId::new(0),
         labels: PackedLabels::default(),
         label_set: None,
+        terms: TermsState::Indexed,
         deletion: None,
         nominated: None,
         refused: None,

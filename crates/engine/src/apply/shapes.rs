@@ -1,7 +1,7 @@
 //! Shapes of pods: pods with equal requests and constraints share one row.
 
 use crate::cluster::Cluster;
-use crate::ids::ShapeId;
+use crate::ids::{ShapeId, Symbol};
 use crate::model::{Constraints, GpuRequest, Gpus, Requests};
 use crate::tables::{GpuKind, Shape};
 
@@ -46,12 +46,14 @@ impl Cluster {
         self.shapes_max = 2 * kept + UNUSED_MAX;
     }
 
-    pub(super) fn shape_id(&mut self, requests: Requests, constraints: Constraints) -> ShapeId {
-        let key = (requests, constraints);
+    /// The id of a shape. The affinity index has terms by namespace: a shape with terms therefore has one.
+    pub(super) fn shape_id(&mut self, requests: Requests, constraints: Constraints, namespace: Symbol) -> ShapeId {
+        let has_terms = !constraints.affinity.is_empty() || !constraints.anti_affinity.is_empty();
+        let key = (requests, constraints, has_terms.then_some(namespace));
         if let Some(id) = self.shapes.get(&key) {
             return *id;
         }
-        let (requests, constraints) = &key;
+        let (requests, constraints, _) = &key;
         let (mut extended, mut mig, mut whole) = (requests.extended.clone(), Gpus::ZERO, 0);
         let gpu = match &requests.gpu {
             GpuRequest::None => GpuKind::None,
@@ -87,7 +89,7 @@ impl Cluster {
             gpu,
             mig,
             constraints: constraints.clone(),
-            pods: 0,
+            indexed_pods: 0,
             terms: None,
         };
         let id = ShapeId::new(self.ledger.shapes.len());
@@ -154,6 +156,8 @@ mod tests {
         let selector = &cluster.ledger.shape_of(id).constraints.node_selector;
         assert_eq!(selector.iter().next().map(|(_, value)| value.as_str()), Some("3"));
         let known = cluster.ledger.pod(id).shape;
-        assert_eq!(cluster.shape_id(Requests::default(), pod(stays).constraints), known);
+        let namespace = cluster.ledger.pod(id).namespace;
+        let again = cluster.shape_id(Requests::default(), pod(stays).constraints, namespace);
+        assert_eq!(again, known);
     }
 }

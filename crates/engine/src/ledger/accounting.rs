@@ -72,7 +72,7 @@ impl Ledger {
         let set = &mut gang.pod_sets[pod_set as usize];
         let counter = &mut set.counts[status as usize];
         *counter = counter.wrapping_add_signed(sign as i32);
-        if row.refused.is_some() && status == Status::Pending {
+        if row.is_refused() && status == Status::Pending {
             set.refused = set.refused.wrapping_add_signed(sign as i32);
         }
         let shape = &shapes[row.shape.index()];

@@ -41,7 +41,7 @@ impl Requirement {
         self.matches_value(labels.get(&self.key).map(String::as_str))
     }
 
-    fn matches_value(&self, value: Option<&str>) -> bool {
+    pub(crate) fn matches_value(&self, value: Option<&str>) -> bool {
         steps::count(1 + self.values.len());
         let listed = |value: &str| self.values.iter().any(|operand| operand == value);
         let compared = |accept: fn(i64, i64) -> bool| {
@@ -73,6 +73,7 @@ pub struct LabelSelector {
 
 impl LabelSelector {
     /// Whether all requirements hold; `label` returns the value of a label.
+    #[cfg(test)]
     pub(crate) fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements
             .iter()

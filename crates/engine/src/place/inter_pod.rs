@@ -38,7 +38,8 @@ pub(crate) struct InterPodRules<'a> {
     ports: HostPorts<'a>,
     /// The nodes that the pod itself occupies: the counts of the index include it there.
     own_nodes: SmallVec<[NodeId; 2]>,
-    pod: PodId,
+    /// What the pod adds to the counts on each of them.
+    own_counts: FxHashMap<TermId, TermCount>,
 }
 
 /// Sums over terms by the values of their topology keys, so that a check of a node reads one value per key instead of one
@@ -54,10 +55,20 @@ const UNMERGED_MAX: usize = 4;
 
 impl MergedTerms {
     fn add(&mut self, key: TopologyKeyId, value: Symbol, amount: i64) {
+        *self.values.entry((key, value)).or_default() += amount;
+    }
+
+    fn add_key(&mut self, key: TopologyKeyId) {
         if !self.keys.contains(&key) {
             self.keys.push(key);
         }
-        *self.values.entry((key, value)).or_default() += amount;
+    }
+
+    fn add_all(&mut self, other: MergedTerms) {
+        other.keys.iter().for_each(|key| self.add_key(*key));
+        for ((key, value), amount) in other.values {
+            self.add(key, value, amount);
+        }
     }
 
     /// The sum for a node over all keys.
@@ -74,12 +85,15 @@ impl MergedTerms {
 impl<'a> InterPodRules<'a> {
     /// Whether no rule concerns the pod.
     pub(crate) fn are_not_needed(ledger: &Ledger, pod: PodId) -> bool {
-        ledger.terms_matching(pod).is_empty() && !ledger.shape_of(pod).depends_on_other_pods()
+        ledger.terms_matching(pod).next().is_none() && !ledger.shape_of(pod).depends_on_other_pods()
     }
 
     /// `score` = include preferred terms.
     pub(crate) fn of(ledger: &'a Ledger, pod: PodId, score: bool) -> InterPodRules<'a> {
-        let (shape, matching) = (ledger.shape_of(pod), ledger.terms_matching(pod));
+        let shape = ledger.shape_of(pod);
+        let matching: SmallVec<[TermId; 8]> = ledger.terms_matching(pod).collect();
+        let own_nodes: SmallVec<[NodeId; 2]> = ledger.pod(pod).nodes_in_use().collect();
+        let own_counts = (!own_nodes.is_empty()).then(|| ledger.counts_of(pod));
         let mut rules = InterPodRules {
             ledger,
             affinity: &[],
@@ -91,20 +105,19 @@ impl<'a> InterPodRules<'a> {
             excluded: None,
             scores: None,
             ports: HostPorts::new(&shape.constraints.host_ports),
-            own_nodes: ledger.pod(pod).nodes_in_use().collect(),
-            pod,
+            own_nodes,
+            own_counts: own_counts.unwrap_or_default(),
         };
-        if let Some(terms) = &shape.terms {
+        if let Some(terms) = ledger.terms_of(pod) {
             (rules.affinity, rules.anti_affinity) = (&terms.required_affinity, &terms.required_anti_affinity);
             if score {
                 rules.own_preferred = &terms.preferred;
             }
         }
         let total = |term: TermId| rules.count_of_others(term, None);
-        let is_first = rules
-            .affinity
-            .iter()
-            .all(|term| matching.contains(term) && total(*term).matching == 0);
+        // The required affinity terms have one selector: the pod matches all of them or none.
+        let matches_own = rules.affinity.first().is_none_or(|term| matching.contains(term));
+        let is_first = matches_own && rules.affinity.iter().all(|term| total(*term).matching == 0);
         let avoiding = matching.iter().copied().filter(|term| total(*term).avoiding > 0);
         let avoiding: SmallVec<[TermId; 4]> = avoiding.collect();
         let preferring = matching.iter().copied().filter(|term| total(*term).preferring > 0);
@@ -112,41 +125,66 @@ impl<'a> InterPodRules<'a> {
         ledger.note_work(matching.len());
         (rules.is_first, rules.others_anti_affinity, rules.others_preferred) = (is_first, avoiding, preferring);
         if rules.anti_affinity.len() + rules.others_anti_affinity.len() > UNMERGED_MAX {
-            let anti_affinity = rules.anti_affinity.iter().map(|term| (*term, true));
-            let avoiding = rules.others_anti_affinity.iter().map(|term| (*term, false));
-            let counted = |at: TermCount, own: bool| i64::from(if own { at.matching > 0 } else { at.avoiding > 0 });
-            rules.excluded = Some(rules.merge(anti_affinity.chain(avoiding), counted));
+            let own = rules.anti_affinity.iter().map(|term| (*term, 1));
+            let own = rules.merge_own(own, |at, _| i64::from(at.matching > 0));
+            let others = rules.others_anti_affinity.iter().copied();
+            let mut excluded = rules.merge_others(others, |at| i64::from(at.avoiding > 0));
+            excluded.add_all(own);
+            rules.excluded = Some(excluded);
         }
         if rules.own_preferred.len() + rules.others_preferred.len() > UNMERGED_MAX {
             let own = rules.own_preferred.iter().map(|(term, weight)| (*term, *weight));
-            let others = rules.others_preferred.iter().map(|term| (*term, 0));
-            let own = rules.merge(own, |at, weight| at.matching * weight);
-            let mut scores = rules.merge(others, |at, _| at.weight);
-            for ((key, value), amount) in own.values {
-                scores.add(key, value, amount);
-            }
+            let others = rules.others_preferred.iter().copied();
+            let own = rules.merge_own(own, |at, weight| at.matching * weight);
+            let mut scores = rules.merge_others(others, |at| at.weight);
+            scores.add_all(own);
             rules.scores = Some(scores);
         }
         rules
     }
 
-    fn merge<T: Copy>(
+    /// Sums over terms of the pod, by the pods that match.
+    fn merge_own(
         &self,
-        terms: impl Iterator<Item = (TermId, T)>,
-        counted: impl Fn(TermCount, T) -> i64,
+        terms: impl Iterator<Item = (TermId, i64)>,
+        counted: impl Fn(TermCount, i64) -> i64,
     ) -> MergedTerms {
-        let index = &self.ledger.affinity;
         let mut merged = MergedTerms::default();
-        for (term, which) in terms {
-            self.ledger.note_work(index.term(term).value_count());
-            for (value, _) in index.term(term).values() {
-                let amount = counted(self.count_of_others(term, Some(value)), which);
-                if amount != 0 {
-                    merged.add(index.key_id(term), value, amount);
-                }
-            }
+        for (term, weight) in terms {
+            let values = self.ledger.affinity.term(term).values_matching();
+            self.merge(&mut merged, term, values, |at| counted(at, weight));
         }
         merged
+    }
+
+    /// Sums over terms of other pods, by the pods that have them.
+    fn merge_others(&self, terms: impl Iterator<Item = TermId>, counted: impl Fn(TermCount) -> i64) -> MergedTerms {
+        let mut merged = MergedTerms::default();
+        for term in terms {
+            let values = self.ledger.affinity.term(term).values_carried();
+            self.merge(&mut merged, term, values, &counted);
+        }
+        merged
+    }
+
+    fn merge(
+        &self,
+        merged: &mut MergedTerms,
+        term: TermId,
+        values: impl ExactSizeIterator<Item = Symbol>,
+        counted: impl Fn(TermCount) -> i64,
+    ) {
+        self.ledger.note_work(1 + values.len());
+        let key = self.ledger.affinity.key_id(term);
+        if values.len() > 0 {
+            merged.add_key(key);
+        }
+        for value in values {
+            let amount = counted(self.count_of_others(term, Some(value)));
+            if amount != 0 {
+                merged.add(key, value, amount);
+            }
+        }
     }
 
     /// Counts of a term at one value of its topology key, or at all values, without the pod itself.
@@ -163,15 +201,8 @@ impl<'a> InterPodRules<'a> {
                 .is_some_and(|own| value.is_none_or(|value| own == value))
         };
         let times = self.own_nodes.iter().filter(at_value).count() as i64;
-        if self.ledger.terms_matching(self.pod).contains(&term) {
-            count.matching -= times;
-        }
-        if let Some(terms) = &self.ledger.shape_of(self.pod).terms {
-            count.avoiding -= times * i64::from(terms.required_anti_affinity.contains(&term));
-            for (_, weight) in terms.preferred.iter().filter(|(own, _)| *own == term) {
-                count.preferring -= times;
-                count.weight -= times * weight;
-            }
+        if let Some(own) = self.own_counts.get(&term) {
+            count.add(*own, -times);
         }
         count
     }
@@ -233,22 +264,18 @@ impl<'a> InterPodRules<'a> {
     pub(crate) fn rule_out_all_nodes(&self) -> bool {
         let index = &self.ledger.affinity;
         let present = self.ledger.present_nodes;
-        let everywhere = |term: &TermId, counted: fn(TermCount) -> i64| {
-            let (row, key) = (index.term(*term), index.key_of(*term));
-            row.value_count() >= key.value_count() && key.labelled_nodes() == present && {
-                self.ledger.note_work(row.value_count());
-                let met = row
-                    .values()
-                    .filter(|(value, _)| counted(self.count_of_others(*term, Some(*value))) > 0);
-                met.count() == key.value_count()
-            }
-        };
-        present > 0
-            && (self.anti_affinity.iter().any(|term| everywhere(term, |at| at.matching))
-                || self
-                    .others_anti_affinity
-                    .iter()
-                    .any(|term| everywhere(term, |at| at.avoiding)))
+        let everywhere =
+            |term: &TermId, values: &mut dyn ExactSizeIterator<Item = Symbol>, counted: fn(TermCount) -> i64| {
+                let key = index.key_of(*term);
+                values.len() >= key.value_count() && key.labelled_nodes() == present && {
+                    self.ledger.note_work(values.len());
+                    let met = values.filter(|value| counted(self.count_of_others(*term, Some(*value))) > 0);
+                    met.count() == key.value_count()
+                }
+            };
+        let own = |term: &TermId| everywhere(term, &mut index.term(*term).values_matching(), |at| at.matching);
+        let others = |term: &TermId| everywhere(term, &mut index.term(*term).values_carried(), |at| at.avoiding);
+        present > 0 && (self.anti_affinity.iter().any(own) || self.others_anti_affinity.iter().any(others))
     }
 
     /// The nodes that satisfy a required affinity term, if they are few.
@@ -262,12 +289,13 @@ impl<'a> InterPodRules<'a> {
         let most = self.ledger.nodes.len() / FEW_DIVISOR;
         let few = |term: &&TermId| {
             let (row, key) = (index.term(**term), index.key_of(**term));
-            row.value_count() <= most && row.values().map(|(value, _)| key.nodes(value).len()).sum::<usize>() <= most
+            let values = row.values_matching();
+            values.len() <= most && values.map(|value| key.nodes(value).len()).sum::<usize>() <= most
         };
         let term = self.affinity.iter().find(few)?;
         let (row, key) = (index.term(*term), index.key_of(*term));
-        let matching = row.values().filter(|(_, count)| count.matching > 0);
-        Some(matching.flat_map(|(value, _)| key.nodes(value)).copied().collect())
+        let matching = row.values_matching();
+        Some(matching.flat_map(|value| key.nodes(value)).copied().collect())
     }
 
     /// Whether preferred terms can give nodes different scores.

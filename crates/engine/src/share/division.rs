@@ -123,8 +123,28 @@ struct Remainder {
 
 impl Ord for Remainder {
     fn cmp(&self, other: &Remainder) -> Ordering {
-        // Both are below 2^64 by construction, so the products fit.
-        (self.numerator * other.denominator).cmp(&(other.numerator * self.denominator))
+        compare_fractions((self.numerator, self.denominator), (other.numerator, other.denominator))
+    }
+}
+
+/// Compares two non-negative fractions exactly. Cross products could overflow, so the integer parts are compared first and then the
+/// reciprocals of the rests, as in Euclid's algorithm.
+fn compare_fractions((a, b): (i128, i128), (c, d): (i128, i128)) -> Ordering {
+    let (mut left, mut right) = ((a, b), (c, d));
+    let mut reversed = false;
+    loop {
+        let parts = (left.0 / left.1).cmp(&(right.0 / right.1));
+        let rests = (left.0 % left.1, right.0 % right.1);
+        let order = match (parts, rests) {
+            (Ordering::Equal, (0, _) | (_, 0)) => (rests.0 != 0).cmp(&(rests.1 != 0)),
+            (Ordering::Equal, (rest, other)) => {
+                (left, right) = ((left.1, rest), (right.1, other));
+                reversed = !reversed;
+                continue;
+            }
+            (order, _) => order,
+        };
+        return if reversed { order.reverse() } else { order };
     }
 }
 
@@ -213,9 +233,12 @@ fn effective_weights(claims: &[Claim<'_>], unsatisfied: &[usize], usage_weight: 
         if *weight == 0 { 0 } else { weighted.max(0) }
     });
     let mut corrected: Vec<i128> = corrected.collect();
-    // Products with a budget must fit 128 bits.
+    // Products of a weight, or of the sum of all weights, with a budget must fit 128 bits.
+    let bits = |number: i128| 128 - number.leading_zeros();
     let largest = corrected.iter().max().copied().unwrap_or(0);
-    let excess = (128 - largest.leading_zeros()).saturating_sub(60);
+    let excess = bits(largest)
+        .saturating_sub(60)
+        .max(bits(corrected.iter().sum()).saturating_sub(63));
     corrected.iter_mut().for_each(|weight| *weight >>= excess);
     corrected
 }
@@ -253,6 +276,23 @@ mod tests {
         let shares = divide(gpus(&total.to_string()), GPU, 1_000_000, &claims);
         let expect: Vec<i64> = expect.iter().map(|share| gpus(&share.to_string())).collect();
         assert_eq!(shares, expect);
+    }
+
+    #[test]
+    fn fractions_are_compared_exactly_and_without_overflow() {
+        let fractions = [(0, 5), (1, 3), (2, 6), (1, 2), (5, 7), (1, 1), (7, 5), (14, 10), (9, 2)];
+        for (a, b) in fractions {
+            for (c, d) in fractions {
+                assert_eq!(
+                    compare_fractions((a, b), (c, d)),
+                    (a * d).cmp(&(c * b)),
+                    "{a}/{b} {c}/{d}"
+                );
+            }
+        }
+        let (huge, large) = (i128::MAX / 3, i128::MAX / 2);
+        assert_eq!(compare_fractions((huge, large), (huge - 1, large)), Ordering::Greater);
+        assert_eq!(compare_fractions((huge, large), (huge, large - 1)), Ordering::Less);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ids::{GangId, GpuGroupId, LabelSetId, NodeId, ShapeId, Symbol};
+use crate::affinity::{LabelSetMember, TermsState};
+use crate::ids::{GangId, GpuGroupId, NodeId, ShapeId, Symbol};
 use crate::model::{Millis, PodKind, TaskRank};
 use crate::report::Status;
 use crate::tables::PackedLabels;
@@ -50,7 +51,8 @@ pub(crate) struct Pod {
     /// Read by the affinity terms of other pods.
     pub(crate) labels: PackedLabels,
     /// The same for all pods of a namespace with equal labels; `None` while no pod of the cluster has affinity terms.
-    pub(crate) label_set: Option<LabelSetId>,
+    pub(crate) label_set: Option<LabelSetMember>,
+    pub(crate) terms: TermsState,
     pub(crate) deletion: Option<Millis>,
     pub(crate) nominated: Option<Symbol>,
     pub(crate) refused: Option<Box<str>>,
@@ -69,7 +71,12 @@ pub(crate) struct Pod {
 impl Pod {
     /// Whether a decision can start the pod now.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.placement.status == Status::Pending && self.refused.is_none()
+        self.placement.status == Status::Pending && !self.is_refused()
+    }
+
+    /// Whether no decision of this cycle can start the pod, wherever there is room.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.is_some() || self.terms != TermsState::Indexed
     }
 
     /// The nodes on which the pod's resources are accounted.

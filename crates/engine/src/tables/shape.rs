@@ -47,9 +47,9 @@ pub(crate) struct Shape {
     /// The GPUs that the requested MIG slices count as.
     pub(crate) mig: Gpus,
     pub(crate) constraints: Constraints,
-    /// Number of pods of this shape.
-    pub(crate) pods: u32,
-    /// The affinity terms of these pods; `None` if the shape has none, or no pod has this shape.
+    /// Number of pods of this shape whose affinity terms are in the index.
+    pub(crate) indexed_pods: u32,
+    /// The affinity terms of these pods; `None` if there are no such pods.
     pub(crate) terms: Option<Box<ShapeTerms>>,
 }
 
@@ -66,7 +66,7 @@ impl Shape {
             gpu,
             mig: Gpus::ZERO,
             constraints: Constraints::default(),
-            pods: 0,
+            indexed_pods: 0,
             terms: None,
         }
     }
