@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
 
@@ -12,6 +13,10 @@ use super::state::{Input, Snapshot};
 use crate::driver_files::prepare::{DriverFileInjector, InjectionPlan, InjectionResult};
 use crate::driver_files::store;
 use crate::podresources;
+
+/// The kubelet lists the devices of a container some moments after it allocated them. A device id that was not listed yet keeps its volume
+/// for this long; then its container never started.
+const UNLISTED_MAX: Duration = Duration::from_secs(600);
 
 /// Which driver volume each allocated device id uses. The kubelet reuses an Allocate response when a container restarts, so the volume must
 /// exist as long as the container.
@@ -26,20 +31,25 @@ pub struct DriverVolumeUses {
 struct Uses {
     current: Option<String>,
     by_device: BTreeMap<String, String>,
+    /// Device ids that the kubelet has not listed since their allocation, or since the agent started.
+    unlisted: BTreeMap<String, Instant>,
 }
 
 impl DriverVolumeUses {
     /// Reads the file that an earlier agent wrote.
     pub fn load(path: PathBuf) -> Self {
-        let by_device = std::fs::read(&path)
+        let by_device: BTreeMap<String, String> = std::fs::read(&path)
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .unwrap_or_default();
+        let now = Instant::now();
+        let unlisted = by_device.keys().map(|id| (id.clone(), now)).collect();
         Self {
             path,
             inner: Arc::new(Mutex::new(Uses {
                 current: None,
                 by_device,
+                unlisted,
             })),
         }
     }
@@ -50,6 +60,7 @@ impl DriverVolumeUses {
         let Some(current) = uses.current.clone() else { return };
         for id in device_ids {
             uses.by_device.insert(id.clone(), current.clone());
+            uses.unlisted.insert(id.clone(), Instant::now());
         }
         self.save(&uses);
     }
@@ -58,11 +69,16 @@ impl DriverVolumeUses {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).current = name;
     }
 
-    /// The volumes that are still needed, given the device ids that containers hold. Forgets all other ids.
-    fn needed(&self, held: &BTreeSet<String>) -> BTreeSet<String> {
+    /// The volumes that are still needed, given the device ids that the kubelet lists. Forgets ids that it listed before and no longer
+    /// does.
+    fn needed(&self, listed: &BTreeSet<String>) -> BTreeSet<String> {
         let mut uses = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = uses.by_device.len();
-        uses.by_device.retain(|id, _| held.contains(id));
+        let Uses {
+            by_device, unlisted, ..
+        } = &mut *uses;
+        unlisted.retain(|id, since| !listed.contains(id) && since.elapsed() < UNLISTED_MAX);
+        let before = by_device.len();
+        by_device.retain(|id, _| listed.contains(id) || unlisted.contains_key(id));
         if uses.by_device.len() != before {
             self.save(&uses);
         }
@@ -190,7 +206,13 @@ mod tests {
         let uses = DriverVolumeUses::load(place.path().join("uses.json"));
         uses.set_current(Some("570-1".into()));
         uses.allocated(&ids(&["GPU-b"]));
-        assert_eq!(uses.needed(&set(&["GPU-a", "GPU-b"])), set(&["550-1", "570-1"]));
+        let both = set(&["550-1", "570-1"]);
+        assert_eq!(
+            uses.needed(&set(&[])),
+            both,
+            "the kubelet lists containers after it allocated"
+        );
+        assert_eq!(uses.needed(&set(&["GPU-a", "GPU-b"])), both);
         assert_eq!(uses.needed(&set(&["GPU-b"])), set(&["570-1"]));
         assert_eq!(
             uses.needed(&set(&[])),
