@@ -1,7 +1,7 @@
 //! The roles of the cluster's side. Each is a subcommand of its own, and `kai all` runs them in one process.
 //!
-//! [`table`] lists the roles; a file for each has its flags, its lease and how it runs. [`run`](mod@run) is what their processes have in
-//! common: connect, elect a leader, serve metrics and health, stop at a signal.
+//! `table.rs` lists the roles; a file for each has its flags, its lease and how it runs. `run.rs` is what their processes have in common:
+//! connect, elect a leader, serve metrics and health, stop at a signal.
 
 pub(crate) mod admission;
 pub(crate) mod all;
