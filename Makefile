@@ -7,7 +7,7 @@ ARCHIVE ?= target/kai-image.tar
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "%-12s %s\n", $$1, $$2 }'
 
 .PHONY: build
 build: ## build the program, target/release/kai
@@ -28,7 +28,7 @@ lint: ## check formatting, lints and documentation
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
 .PHONY: image
-image: build ## write the container image to $(ARCHIVE), without Docker
+image: build ## write the container image to target/kai-image.tar, without Docker
 	deploy/image/build target/release/kai $(IMAGE) $(ARCHIVE)
 
 .PHONY: e2e
