@@ -1,7 +1,13 @@
 # Names for the commands of this repository. The commands also work without make.
 
-IMAGE ?= registry/local/kai-scheduler/kai:0.0.0
+REGISTRY ?= registry/local/kai-scheduler
+NAME ?= kai
+TAG ?= 0.0.0
+IMAGE ?= $(REGISTRY)/$(NAME):$(TAG)
+# amd64, arm64, or both.
+ARCHITECTURES ?= amd64 arm64
 ARCHIVE ?= target/kai-image.tar
+SBOM ?= target/kai.cdx.json
 
 .DEFAULT_GOAL := help
 
@@ -10,8 +16,20 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "%-12s %s\n", $$1, $$2 }'
 
 .PHONY: build
-build: ## build the program, target/release/kai
+build: image sbom ## build the program, its image and its bill of materials
+
+.PHONY: program
+program: ## build the program for this machine, target/release/kai
 	cargo build --release --bin kai
+
+.PHONY: image
+image: ## write the image to target/kai-image.tar, and load it into Docker if it runs
+	deploy/image/build $(IMAGE) $(ARCHIVE) $$(for each in $(ARCHITECTURES); do deploy/image/program $$each || exit; done)
+	deploy/image/load $(ARCHIVE)
+
+.PHONY: sbom
+sbom: ## write the bill of materials (CycloneDX) to target/kai.cdx.json
+	deploy/image/sbom $(SBOM)
 
 .PHONY: playground
 playground: ## run a whole cluster in one process
@@ -26,10 +44,6 @@ lint: ## check formatting, lints and documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
-
-.PHONY: image
-image: build ## write the container image to target/kai-image.tar, without Docker
-	deploy/image/build target/release/kai $(IMAGE) $(ARCHIVE)
 
 .PHONY: e2e
 e2e: ## run the end-to-end scenarios on a real kube-apiserver, then on a real kubelet and containerd
