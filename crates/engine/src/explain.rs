@@ -10,7 +10,7 @@ use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
 use crate::place::{InterPodRules, Scope, fits, static_check};
 use crate::reasons::{Check, Rejections};
-use crate::tables::{QUEUE_GPU, When};
+use crate::tables::When;
 
 /// How many times per cycle all nodes are checked for an explanation. Later gangs get the last answer for the same shape.
 const NODE_SCANS_MAX: u32 = 32;
@@ -80,7 +80,7 @@ pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Arc<[(GangKey, Gpus)]>
     {
         for pod in &node.pods {
             let row = ledger.pod(*pod);
-            let gpus = Gpus(ledger.shape(row.shape).accepted(node.memory_mib)[QUEUE_GPU]);
+            let gpus = ledger.shape(row.shape).accepted(node.memory_mib).gpus;
             if let Some(gang) = row
                 .gang
                 .filter(|_| gpus > Gpus::ZERO && row.placement.status.is_active_used())

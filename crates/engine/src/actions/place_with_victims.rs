@@ -8,9 +8,8 @@ use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::{Checkpoint, Ledger};
 use crate::model::Action;
-use crate::place::{fits, static_check};
+use crate::place::static_check;
 use crate::report::SearchResult;
-use crate::tables::When;
 use crate::victims::{Search, SearchState, SimulationBudget, Solution};
 
 impl Cycle<'_> {
@@ -157,11 +156,9 @@ impl Cycle<'_> {
             let shape = self.ledger.shape(*id);
             self.ledger.note_work(self.ledger.present_nodes / 16);
             self.ledger.nodes.iter().any(|node| {
-                let enough = (0..4).all(|resource| shape.base[resource] <= node.allocatable[resource]);
-                enough
+                shape.base.fits_in(&node.allocatable)
                     && static_check(node, shape).is_ok()
-                    && fits(node, shape, [i64::MAX / 2; 4], When::AfterRelease)
-                        != Err(crate::reasons::Check::GpuTooSmall)
+                    && (!shape.is_shared() || shape.need_mib(node.memory_mib) <= node.memory_mib)
             })
         };
         shapes

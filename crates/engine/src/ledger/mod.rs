@@ -16,7 +16,6 @@ use crate::ids::{GangId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::Symbols;
 use crate::tables::{Gang, Node, Pod, Queue, Shape};
 
-pub(crate) use accounting::add;
 use changed_nodes::ChangedNodes;
 pub(crate) use journal::Checkpoint;
 use journal::Undo;

@@ -4,7 +4,7 @@ use super::Ledger;
 use crate::ids::{GpuGroupId, NodeId, PodId};
 use crate::place::fits;
 use crate::report::Status;
-use crate::tables::{GPU, GpuGroupIds, Placement, When};
+use crate::tables::{GpuGroupIds, Placement, When};
 
 /// Operations of a cycle.
 impl Ledger {
@@ -80,7 +80,7 @@ impl Ledger {
         let free = row.free.idle;
         let fits = fits(row, shape, free, When::Now).is_ok()
             && old.gpu_groups.iter().all(fits_group)
-            && new_groups as i64 <= row.shareable_devices(free[GPU], When::Now);
+            && new_groups as i64 <= row.shareable_devices(free.gpus, When::Now);
         if !fits {
             return false;
         }
@@ -183,7 +183,7 @@ impl Ledger {
         };
         fits(row, shape, free, When::AfterRelease).is_ok()
             && placement.gpu_groups.iter().all(fits_group)
-            && new_groups <= row.shareable_devices(free[GPU], When::AfterRelease)
+            && new_groups <= row.shareable_devices(free.gpus, When::AfterRelease)
     }
 }
 

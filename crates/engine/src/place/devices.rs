@@ -7,7 +7,7 @@ use crate::intern::new_gpu_group_id;
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategy;
 use crate::place::fit::fits;
-use crate::tables::{GPU, GpuGroup, GpuGroupIds, When};
+use crate::tables::{GpuGroup, GpuGroupIds, When};
 
 /// The GPU groups that were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +39,7 @@ pub(crate) fn choose_devices(
         }
         PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used_mib(), group.id)),
     }
-    let free_gpus = row
-        .shareable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)
-        .max(0) as usize;
+    let free_gpus = row.shareable_devices(row.free.total().gpus, When::AfterRelease).max(0) as usize;
     if shared.len() + free_gpus < wanted {
         return None;
     }
@@ -52,7 +50,7 @@ pub(crate) fn choose_devices(
     let fits_now = fits(row, shape, row.free.idle, When::Now).is_ok();
     let joined = &shared[..from_shared];
     let opened = (wanted - from_shared) as i64;
-    let opens_now = opened <= row.shareable_devices(row.free.idle[GPU], When::Now);
+    let opens_now = opened <= row.shareable_devices(row.free.idle.gpus, When::Now);
     let joins_now = joined.iter().all(|group| group.fits_now(need, row.memory_mib));
     let must_wait = !fits_now || !joins_now || (opened > 0 && (only_pipeline || !opens_now));
     let mut gpu_groups: GpuGroupIds = joined.iter().map(|group| group.id).collect();

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::ids::{DomainId, NodeId};
 use crate::ledger::Ledger;
 use crate::model::TopologySpec;
-use crate::tables::{GPU, GpuKind, Node, NodeResources, PODS, Shape};
+use crate::tables::{GpuKind, Node, NodeResources, Shape};
 
 /// One topology.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl Domain {
             parent,
             children: Vec::new(),
             nodes: Vec::new(),
-            free: [0; 4],
+            free: NodeResources::ZERO,
         }
     }
 }
@@ -138,7 +138,7 @@ impl DomainTree {
             leaf[node.index()] = Some(at);
         }
         rank_by_name(&mut domains);
-        let counted = vec![[0; 4]; ledger.nodes.len()];
+        let counted = vec![NodeResources::ZERO; ledger.nodes.len()];
         DomainTree {
             spec,
             domains,
@@ -194,9 +194,7 @@ impl DomainTree {
         let mut at = self.leaf[node.index()];
         while let Some(domain) = at {
             let row = &mut self.domains[domain.index()];
-            for resource in 0..4 {
-                row.free[resource] += free[resource] - old[resource];
-            }
+            row.free += free - old;
             at = row.parent;
         }
     }
@@ -264,9 +262,7 @@ impl PodRequest {
 
     /// Raises every resource to that of the other request.
     pub(crate) fn raise_to(&mut self, other: &PodRequest) {
-        for resource in 0..4 {
-            self.base[resource] = self.base[resource].max(other.base[resource]);
-        }
+        self.base = self.base.max_of_each(&other.base);
         self.gpu_hundredths = self.gpu_hundredths.max(other.gpu_hundredths);
         for (resource, amount) in &other.extended {
             match self.extended.iter_mut().find(|(id, _)| id == resource) {
@@ -279,17 +275,20 @@ impl PodRequest {
 
 fn pods_that_fit(node: &Node, pod: &PodRequest) -> i64 {
     let free = node.free.total();
-    let mut fit = free[PODS].max(0);
-    for resource in (0..4).filter(|resource| !matches!(*resource, GPU | PODS)) {
-        if pod.base[resource] > free[resource] {
+    let mut fit = free.pods.max(0);
+    for (need, free) in [
+        (pod.base.cpu_milli, free.cpu_milli),
+        (pod.base.memory_bytes, free.memory_bytes),
+    ] {
+        if need > free {
             return 0;
         }
-        if pod.base[resource] > 0 {
-            fit = fit.min(free[resource] / pod.base[resource]);
+        if need > 0 {
+            fit = fit.min(free / need);
         }
     }
     if pod.gpu_hundredths > 0 {
-        let mut gpus = free[GPU] * 100;
+        let mut gpus = free.gpus * 100;
         if pod.gpu_hundredths < 100 {
             let shared = node.gpu_groups.iter();
             gpus += shared

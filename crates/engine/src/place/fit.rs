@@ -2,7 +2,7 @@
 
 use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, PlacementStrategies, PlacementStrategy, TaintEffect};
 use crate::reasons::Check;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, Shape, When};
+use crate::tables::{GpuKind, Node, NodeResources, Shape, When};
 
 /// Weight of a node on which the pod fits without waiting for a release.
 const AVAILABLE_NOW: i64 = 1_000;
@@ -90,17 +90,17 @@ fn mig_check(node: &Node, shape: &Shape) -> Result<(), Check> {
 /// ones for [`When::AfterRelease`]; else the resource that is short.
 pub(crate) fn fits(node: &Node, shape: &Shape, free: NodeResources, when: When) -> Result<(), Check> {
     let mut need = shape.base;
-    need[MEMORY] += node.unified_bytes(shape);
+    need.memory_bytes += node.unified_bytes(shape);
     match shape.gpu {
         GpuKind::Whole { devices } => {
-            if devices > node.whole_units(free[GPU], when) {
+            if devices > node.whole_units(free.gpus, when) {
                 return Err(Check::Gpus);
             }
         }
         GpuKind::Mig { .. } if node.legacy_mig_pods > 0 => return Err(Check::MigMismatch),
         GpuKind::None | GpuKind::Mig { .. } => {
             // An overcommitted node has negative free GPUs: it rejects even a pod that requests none.
-            if need[GPU] > free[GPU] {
+            if need.gpus > free.gpus {
                 return Err(Check::Gpus);
             }
         }
@@ -114,8 +114,8 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: NodeResources, when: When) 
                 .iter()
                 .filter(|group| group.fits_after_release(need_mib, node.memory_mib))
                 .count() as i64;
-            if shared + node.shareable_devices(free[GPU], when).max(0) < devices {
-                return Err(if node.allocatable[GPU] == 0 {
+            if shared + node.shareable_devices(free.gpus, when).max(0) < devices {
+                return Err(if node.allocatable.gpus == 0 {
                     Check::Gpus
                 } else {
                     Check::GpuMemory
@@ -123,17 +123,17 @@ pub(crate) fn fits(node: &Node, shape: &Shape, free: NodeResources, when: When) 
             }
             if shared < devices {
                 // A new GPU group needs a reservation pod, which counts as a pod of the node.
-                need[PODS] += 1;
+                need.pods += 1;
             }
         }
     }
-    if need[CPU] > free[CPU] {
+    if need.cpu_milli > free.cpu_milli {
         return Err(Check::Cpu);
     }
-    if need[MEMORY] > free[MEMORY] {
+    if need.memory_bytes > free.memory_bytes {
         return Err(Check::Memory);
     }
-    if need[PODS] > free[PODS] {
+    if need.pods > free.pods {
         return Err(Check::PodSlots);
     }
     for (resource, amount) in &shape.extended {
@@ -179,7 +179,7 @@ impl NodeScore {
 
 /// Whether no pod is releasing on the node or pipelined to it: then a pod that fits after all releases fits now.
 fn is_quiescent(node: &Node) -> bool {
-    node.free.releasing == [0; 4]
+    node.free.releasing == NodeResources::ZERO
         && node.extended.iter().all(|extended| extended.releasing == 0)
         && node
             .gpu_groups
@@ -207,15 +207,15 @@ pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement:
             weight += SHARES_GPU;
         }
     }
-    let (strategy, resource, capacity) = if shape.is_cpu_only() {
-        if node.allocatable[GPU] == 0 && !node.has_mig {
+    let (strategy, free, capacity) = if shape.is_cpu_only() {
+        if node.allocatable.gpus == 0 && !node.has_mig {
             weight += CPU_NODE;
         }
-        (placement.cpu, CPU, node.allocatable[CPU])
+        (placement.cpu, total.cpu_milli, node.allocatable.cpu_milli)
     } else {
-        (placement.gpu, GPU, node.gpu_units)
+        (placement.gpu, total.gpus, node.gpu_units)
     };
-    let free = total[resource].max(0) as u64;
+    let free = free.max(0) as u64;
     let packing = match strategy {
         PlacementStrategy::Binpack => (1u64 << NodeScore::PACKING_BITS).saturating_sub(1 + free),
         PlacementStrategy::Spread => ((u128::from(free) << 32) / u128::from(capacity.max(1) as u64)) as u64,

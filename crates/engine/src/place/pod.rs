@@ -5,13 +5,13 @@ use std::collections::BinaryHeap;
 use crate::cycle::Cycle;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::PlacementStrategy;
+use crate::model::{Gpus, PlacementStrategy, QueueResources};
 use crate::place::fit::NodeScore;
 use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::topology::TopologyScores;
 use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices};
 use crate::share;
-use crate::tables::{Gang, Placement, QUEUE_GPU, QueueResources, Shape, When, ceil_hundredths};
+use crate::tables::{Gang, Placement, Shape, When, ceil_hundredths};
 
 /// Weight of the nominated node, which an earlier decision promised to the pod.
 const NOMINATED_WEIGHT: i64 = 10_000_000;
@@ -218,7 +218,7 @@ fn charge_on(shape: &Shape, memory_mib: i64) -> QueueResources {
     if shape.is_shared() {
         let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
         let accepted = shape.accepted_hundredths(memory_mib);
-        charge[QUEUE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
+        charge.gpus = Gpus::hundredths(hundredths.max(accepted)) * shape.devices();
     }
     charge
 }

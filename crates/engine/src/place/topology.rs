@@ -5,11 +5,12 @@ use rustc_hash::FxHashSet;
 use crate::cycle::Cycle;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::TopologyConstraint;
+use crate::model::{Gpus, QueueResources, TopologyConstraint};
 use crate::place::DomainTree;
 use crate::place::domains::PodRequest;
 use crate::place::gang::{NodeSet, PlacementFailure, Scope};
-use crate::tables::{CPU, GPU, MEMORY, NodeResources, QueueResources, Shape};
+use crate::reasons::Resource;
+use crate::tables::{NodeResources, Shape};
 
 /// Scores of nodes by the preferred topology level, by node id; `None` = the node is in no suitable domain.
 pub(super) type TopologyScores = Vec<Option<i64>>;
@@ -322,26 +323,35 @@ fn largest_if_homogeneous<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> Op
 
 /// Whether a pod requests nothing but its place in the node's number of pods.
 fn requests_nothing(request: &PodRequest) -> bool {
-    request.base[CPU] == 0 && request.base[MEMORY] == 0 && request.gpu_hundredths == 0 && request.extended.is_empty()
+    request.base.cpu_milli == 0
+        && request.base.memory_bytes == 0
+        && request.gpu_hundredths == 0
+        && request.extended.is_empty()
 }
 
-/// Sum of the requests for CPU, memory and GPUs (in hundredths).
+/// Sum of the requests for CPU, memory and GPUs.
 fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> QueueResources {
-    let mut total = [0; 3];
-    for shape in shapes {
-        let gpus = PodRequest::of(shape).gpu_hundredths;
-        crate::ledger::add(&mut total, [shape.base[CPU], shape.base[MEMORY], gpus], 1);
-    }
-    total
+    let demand = |shape: &Shape| QueueResources {
+        cpu_milli: shape.base.cpu_milli,
+        memory_bytes: shape.base.memory_bytes,
+        gpus: Gpus::hundredths(PodRequest::of(shape).gpu_hundredths),
+    };
+    shapes.map(demand).sum()
 }
 
 /// The part of a domain's free resources that the pods would take, of the resource for which it is highest.
 fn utilization(demand: &QueueResources, free: &NodeResources) -> f64 {
     /// For a resource that the domain does not have at all.
     const MISSING: f64 = 1000.0;
-    let free = [free[CPU], free[MEMORY], free[GPU] * 100];
-    let ratios = demand.iter().zip(free).filter(|(need, _)| **need > 0);
-    ratios
-        .map(|(need, free)| if free <= 0 { MISSING } else { *need as f64 / free as f64 })
-        .fold(0.0, f64::max)
+    let free = QueueResources {
+        cpu_milli: free.cpu_milli,
+        memory_bytes: free.memory_bytes,
+        gpus: Gpus::whole(free.gpus),
+    };
+    let ratio = |resource: Resource| {
+        let (need, free) = (demand[resource], free[resource]);
+        if free <= 0 { MISSING } else { need as f64 / free as f64 }
+    };
+    let needed = Resource::ALL.into_iter().filter(|resource| demand[*resource] > 0);
+    needed.map(ratio).fold(0.0, f64::max)
 }

@@ -4,12 +4,16 @@
 use std::cmp::{Ordering, Reverse};
 
 use crate::ids::QueueId;
-use crate::model::Gpus;
-use crate::share::quota_of;
-use crate::tables::{Queue, QueueResources};
+use crate::model::{Gpus, PerResource, QueueResources};
+use crate::reasons::Resource;
+use crate::tables::Queue;
 
 /// The units in which resources above the quotas are divided: a milli-core, a byte, a whole GPU.
-const UNITS: QueueResources = [1, 1, Gpus::ONE.0];
+const UNITS: QueueResources = QueueResources {
+    cpu_milli: 1,
+    memory_bytes: 1,
+    gpus: Gpus::ONE,
+};
 
 /// Sets the fair share of every connected queue, from the roots down: the children of a queue divide its fair share.
 pub(crate) fn divide_tree(
@@ -20,7 +24,7 @@ pub(crate) fn divide_tree(
 ) {
     let mut level: Vec<(Vec<QueueId>, QueueResources)> = vec![(roots.to_vec(), total)];
     while let Some((siblings, total)) = level.pop() {
-        for resource in 0..3 {
+        for resource in Resource::ALL {
             let claims: Vec<Claim<'_>> = siblings
                 .iter()
                 .map(|id| Claim::of(&queues[id.index()], resource))
@@ -38,13 +42,13 @@ pub(crate) fn divide_tree(
         }
     }
     for queue in queues {
-        queue.allocatable = std::array::from_fn(|resource| allocatable_share(queue, resource));
+        queue.allocatable = PerResource::from_fn(|resource| allocatable_share(queue, resource));
     }
 }
 
 /// See [`Queue::allocatable`].
-fn allocatable_share(queue: &Queue, resource: usize) -> Option<i64> {
-    let quota = quota_of(&queue.quota, resource);
+fn allocatable_share(queue: &Queue, resource: Resource) -> Option<i64> {
+    let quota = queue.quota[resource];
     let Some(deserved) = quota.deserved else {
         return quota.limit;
     };
@@ -66,15 +70,15 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    fn of(queue: &Queue, resource: usize) -> Claim<'_> {
-        let quota = quota_of(&queue.quota, resource);
+    fn of(queue: &Queue, resource: Resource) -> Claim<'_> {
+        let quota = queue.quota[resource];
         let requested = queue.requested[resource].max(0);
         Claim {
             deserved: quota.deserved,
             requestable: quota.limit.map_or(requested, |limit| limit.min(requested)),
             weight: quota.weight_millionths.max(0),
             priority: queue.priority,
-            usage_billionths: queue.usage[resource],
+            usage_billionths: queue.usage_billionths[resource],
             tie_break: (queue.created, &queue.uid, &queue.name),
         }
     }

@@ -1,8 +1,8 @@
 //! Nodes, their GPU groups and their free resources.
 
 use crate::ids::{GpuGroupId, PodId, ResourceId, Symbol};
-use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, Taint};
-use crate::tables::{GPU, MEMORY, MIB, NodeResources, QueueResources, Shape, ceil_hundredths};
+use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, QueueResources, Taint};
+use crate::tables::{MIB, NodeResources, Shape, ceil_hundredths};
 
 /// A GPU group: a GPU of a node that pods share, with its memory by the status of the pods that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub(crate) struct FreeResources {
 impl FreeResources {
     /// Idle and releasing resources together: what a pipelined pod can get.
     pub(crate) fn total(&self) -> NodeResources {
-        std::array::from_fn(|at| self.idle[at] + self.releasing[at])
+        self.idle + self.releasing
     }
 }
 
@@ -197,15 +197,10 @@ impl Node {
     pub(crate) fn charge(&self, shape: &Shape, kind: PodKind) -> NodeResources {
         let mut charge = shape.base;
         if kind == PodKind::Reservation {
-            charge[GPU] = 0;
+            charge.gpus = 0;
         }
-        charge[MEMORY] += self.unified_bytes(shape);
-        for (amount, allocatable) in charge.iter_mut().zip(self.allocatable) {
-            if allocatable == 0 {
-                *amount = 0;
-            }
-        }
-        charge
+        charge.memory_bytes += self.unified_bytes(shape);
+        charge.offered_by(&self.allocatable)
     }
 
     /// Bytes of RAM that the GPU memory of a pod takes on a node with unified memory.
@@ -232,7 +227,7 @@ impl Node {
             .iter()
             .map(|extended| mig_gpus(extended.resource) * extended.idle)
             .sum();
-        shared + mig + Gpus::whole(self.free.idle[GPU])
+        shared + mig + Gpus::whole(self.free.idle.gpus)
     }
 
     /// Releasing GPUs, including parts of shared GPUs and MIG slices.
@@ -248,7 +243,7 @@ impl Node {
             .iter()
             .map(|extended| mig_gpus(extended.resource) * extended.releasing)
             .sum();
-        shared + mig + Gpus::whole(self.free.releasing[GPU])
+        shared + mig + Gpus::whole(self.free.releasing.gpus)
     }
 
     /// Idle and releasing GPU memory together.
@@ -270,6 +265,6 @@ impl Node {
                 idle + releasing
             })
             .sum();
-        shared + (self.free.idle[GPU] + self.free.releasing[GPU]) * self.memory_mib
+        shared + (self.free.idle.gpus + self.free.releasing.gpus) * self.memory_mib
     }
 }

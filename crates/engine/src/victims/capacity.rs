@@ -9,7 +9,7 @@ use crate::cycle::Cycle;
 use crate::ids::{GpuGroupId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, QUEUE_GPU, Shape};
+use crate::tables::{GpuKind, Node, NodeResources, Shape};
 
 /// The capacity for the pending pods once a set of victims is gone. It is an upper bound: it can rule a set out, but only
 /// a simulation can accept one.
@@ -74,10 +74,8 @@ impl FreedCapacity {
             pods_max: base.max_pods_on(id),
             ..FreedOnNode::default()
         });
-        freed.gpus += Gpus(shape.accepted(node.memory_mib)[QUEUE_GPU]) * sign;
-        for (freed, charge) in freed.base.iter_mut().zip(node.charge(shape, row.kind)) {
-            *freed += sign * charge;
-        }
+        freed.gpus += shape.accepted(node.memory_mib).gpus * sign;
+        freed.base += node.charge(shape, row.kind) * sign;
         if shape.is_shared() {
             for group in &row.placement.gpu_groups {
                 let need = sign * shape.need_mib(node.memory_mib);
@@ -120,10 +118,7 @@ impl FreedCapacity {
 
 /// An upper bound on the number of pods of a shape that fit on a node once the victims with these resources are gone.
 fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
-    let mut free = node.free.total();
-    for (free, freed) in free.iter_mut().zip(freed.base) {
-        *free += freed;
-    }
+    let mut free = node.free.total() + freed.base;
     let mib_freed = |id| {
         freed
             .shared_mib
@@ -137,16 +132,19 @@ fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
         node.gpu_group(*id)
             .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.active_mib + group.pipelined_mib == *mib)
     });
-    free[GPU] += emptied.count() as i64;
-    let mut pods_max = free[PODS].max(0);
-    for resource in [CPU, MEMORY] {
-        if shape.base[resource] > 0 {
-            pods_max = pods_max.min(free[resource] / shape.base[resource]);
+    free.gpus += emptied.count() as i64;
+    let mut pods_max = free.pods.max(0);
+    for (need, free) in [
+        (shape.base.cpu_milli, free.cpu_milli),
+        (shape.base.memory_bytes, free.memory_bytes),
+    ] {
+        if need > 0 {
+            pods_max = pods_max.min(free / need);
         }
     }
     match shape.gpu {
         GpuKind::None | GpuKind::Mig { .. } => {}
-        GpuKind::Whole { devices } => pods_max = pods_max.min(free[GPU] / devices.max(1)),
+        GpuKind::Whole { devices } => pods_max = pods_max.min(free.gpus / devices.max(1)),
         GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
             let need = shape.need_mib(node.memory_mib).max(1);
             let per_device = node.memory_mib / need;
@@ -157,7 +155,7 @@ fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
             let shared: i64 = shared
                 .map(|group| (group.available_mib(node.memory_mib) + mib_freed(group.id)).max(0) / need)
                 .sum();
-            pods_max = pods_max.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
+            pods_max = pods_max.min((shared + free.gpus.max(0) * per_device) / devices.max(1));
         }
     }
     pods_max.max(0)
