@@ -158,6 +158,38 @@ impl PartialOrd for Remainder {
     }
 }
 
+/// The part of a queue in one round of the division.
+struct Part {
+    give: i64,
+    remainder: Option<Remainder>,
+    /// The queue needs less than its part.
+    leaves_surplus: bool,
+}
+
+impl Part {
+    /// Of a queue that needs `need` and whose part is `weighted / sum`; compared and rounded in integers.
+    fn of(need: i64, unit: i64, weighted: i128, sum: i128) -> Part {
+        let needed = i128::from(need) * sum;
+        if needed <= weighted {
+            return Part {
+                give: need,
+                remainder: None,
+                leaves_surplus: needed < weighted,
+            };
+        }
+        let give = (weighted / (sum * i128::from(unit))) as i64 * unit;
+        let numerator = weighted - i128::from(give) * sum;
+        Part {
+            give,
+            remainder: (numerator > 0).then_some(Remainder {
+                numerator,
+                denominator: sum,
+            }),
+            leaves_surplus: false,
+        }
+    }
+}
+
 /// Divides `rest` in whole units by weight. It takes several rounds, because a queue that needs less than its part leaves the rest of it
 /// to the other queues. Within a round all parts are computed from the same budget, so the order of queues does not matter.
 /// Returns the remainders by claim.
@@ -191,31 +223,12 @@ fn water_fill(
                 continue;
             }
             let need = claims[at].requestable - fair[at];
-            // The part is budget * weight / sum; compared and rounded in integers.
-            let part = budget * weight;
-            let satisfied = i128::from(need) * sum <= part;
-            let give = if satisfied {
-                need
-            } else {
-                (part / (sum * i128::from(unit))) as i64 * unit
-            };
+            let part = Part::of(need, unit, budget * weight, sum);
             remainders.retain(|(of, _)| *of != at);
-            let remainder = part - i128::from(give) * sum;
-            if !satisfied && remainder > 0 {
-                remainders.push((
-                    at,
-                    Remainder {
-                        numerator: remainder,
-                        denominator: sum,
-                    },
-                ));
-            }
-            if give == 0 {
-                continue;
-            }
-            fair[at] += give;
-            *rest -= give;
-            has_surplus |= i128::from(need) * sum < part;
+            remainders.extend(part.remainder.map(|remainder| (at, remainder)));
+            fair[at] += part.give;
+            *rest -= part.give;
+            has_surplus |= part.leaves_surplus;
         }
         if !has_surplus || *rest == 0 {
             return remainders;
