@@ -1,19 +1,9 @@
 //! Whether a pod of a shape fits on a node, by the node's spec and by its resources, and the score of the node.
 
 use crate::model::{Constraints, MigStrategy, NodeSelectorTerm, PlacementStrategies, PlacementStrategy, TaintEffect};
+use crate::place::weights::{self, PREFERENCE_POINTS_MAX};
 use crate::reasons::Check;
 use crate::tables::{GpuKind, Node, NodeResources, Shape, When};
-
-/// Weight of a node on which the pod fits without waiting for a release.
-const AVAILABLE_NOW: i64 = 1_000;
-/// Weight of a node with a GPU group that the pod can join.
-const SHARES_GPU: i64 = 10_000;
-/// Weight of a node without GPUs for a pod that requests none.
-const CPU_NODE: i64 = 10;
-/// Weight of one point of preferred node affinity: below availability, above packing.
-const PREFERENCE: i64 = 9;
-/// Bound on the points of preferred node affinity.
-const PREFERENCE_POINTS_MAX: i64 = 100;
 
 /// The checks of a node's spec, whose result changes only with that spec. Returns the points of preferred node affinity,
 /// less one per `PreferNoSchedule` taint.
@@ -156,7 +146,7 @@ pub(crate) struct NodeScore(pub(crate) u128);
 impl NodeScore {
     pub(crate) const UNFIT: NodeScore = NodeScore(0);
     /// Added to weights so that negative ones order correctly and a fitting node is never 0.
-    const OFFSET: i64 = 1 << 40;
+    const OFFSET: i64 = weights::SUM_MAX + 1;
     const PACKING_BITS: u32 = 48;
 
     fn new(weight: i64, packing: u64, rank: u32) -> NodeScore {
@@ -193,9 +183,9 @@ pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement:
     if fits(node, shape, total, When::AfterRelease).is_err() {
         return NodeScore::UNFIT;
     }
-    let mut weight = preference * PREFERENCE;
+    let mut weight = preference * weights::PREFERENCE_POINT;
     if is_quiescent(node) || fits(node, shape, node.free.idle, When::Now).is_ok() {
-        weight += AVAILABLE_NOW;
+        weight += weights::AVAILABLE_NOW;
     }
     if placement.gpu == PlacementStrategy::Binpack && !node.gpu_groups.is_empty() {
         let need = shape.need_mib(node.memory_mib);
@@ -204,12 +194,12 @@ pub(crate) fn node_score(node: &Node, shape: &Shape, preference: i64, placement:
             .iter()
             .any(|group| group.fits_after_release(need, node.memory_mib))
         {
-            weight += SHARES_GPU;
+            weight += weights::SHARES_GPU;
         }
     }
     let (strategy, free, capacity) = if shape.is_cpu_only() {
         if node.allocatable.gpus == 0 && !node.has_mig {
-            weight += CPU_NODE;
+            weight += weights::CPU_NODE;
         }
         (placement.cpu, total.cpu_milli, node.allocatable.cpu_milli)
     } else {

@@ -10,6 +10,7 @@ mod inter_pod;
 mod pod;
 mod shape_index;
 mod topology;
+mod weights;
 
 pub(crate) use devices::{DeviceChoice, choose_devices};
 pub(crate) use domains::{DomainTree, Domains};

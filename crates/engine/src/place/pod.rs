@@ -9,12 +9,9 @@ use crate::model::{Gpus, PlacementStrategy, QueueResources};
 use crate::place::fit::NodeScore;
 use crate::place::gang::{Attempt, topology_scores_for};
 use crate::place::topology::TopologyScores;
-use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices};
+use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices, weights};
 use crate::share;
 use crate::tables::{Gang, Placement, Shape, When, ceil_hundredths};
-
-/// Weight of the nominated node, which an earlier decision promised to the pod.
-const NOMINATED_WEIGHT: i64 = 10_000_000;
 
 /// The checks of a node for one pod that the shape index does not know.
 struct NodeFilter<'f> {
@@ -78,7 +75,7 @@ impl PodScores<'_> {
             }
         }
         if self.nominated == Some(&*ledger.node(node).name) {
-            score = score.plus(NOMINATED_WEIGHT);
+            score = score.plus(weights::NOMINATED);
         }
         match self.inter_pod {
             Some(rules) => score.plus(rules.score(node)),

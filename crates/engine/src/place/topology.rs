@@ -6,17 +6,15 @@ use crate::cycle::Cycle;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
 use crate::ledger::Ledger;
 use crate::model::{Gpus, QueueResources, TopologyConstraint};
-use crate::place::DomainTree;
 use crate::place::domains::PodRequest;
 use crate::place::gang::{NodeSet, PlacementFailure, Scope};
+use crate::place::{DomainTree, weights};
 use crate::reasons::Resource;
 use crate::tables::{NodeResources, Shape};
 
 /// Scores of nodes by the preferred topology level, by node id; `None` = the node is in no suitable domain.
 pub(super) type TopologyScores = Vec<Option<i64>>;
 
-/// Weight of one tenth of the rank of a domain at the preferred level.
-const DOMAIN_WEIGHT: i64 = 100_000;
 /// Domains that an explanation names.
 const DOMAINS_SHOWN_MAX: usize = 5;
 
@@ -272,7 +270,7 @@ fn topology_scores(
     for (at, domain) in level.iter().enumerate() {
         let tenths = 10 * (at as i64 + 1) / level.len() as i64;
         for node in &tree.domain(*domain).nodes {
-            scores[node.index()] = Some(tenths * DOMAIN_WEIGHT);
+            scores[node.index()] = Some(tenths * weights::DOMAIN_TENTH);
         }
     }
     Some(scores)
