@@ -5,10 +5,11 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
+use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
-use crate::place::{InterPodRules, Scope, fits, static_check};
+use crate::place::{InterPodRules, Scope, static_check};
 use crate::reasons::{Check, Rejections};
 use crate::tables::When;
 
@@ -44,8 +45,7 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
     for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
         let id = NodeId::new(at);
-        let by_node =
-            || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), When::AfterRelease));
+        let by_node = || static_check(node, shape).and_then(|_| fits(node, shape, When::AfterRelease));
         let by_rules = || rules.as_ref().map_or(Ok(()), |rules| rules.check(id));
         let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));
         let check = match by_node().and_then(|()| by_rules()) {

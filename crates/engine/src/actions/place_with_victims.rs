@@ -4,6 +4,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
+use crate::fit::fits_empty_node;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::{Checkpoint, Ledger};
@@ -174,11 +175,10 @@ impl Cycle<'_> {
         let fits_some = |id: &ShapeId| {
             let shape = self.ledger.shape(*id);
             self.ledger.note_work(self.ledger.present_nodes / 16);
-            self.ledger.nodes.iter().any(|node| {
-                shape.base.fits_in(&node.allocatable)
-                    && static_check(node, shape).is_ok()
-                    && (!shape.is_shared() || shape.need_mib(node.memory_mib) <= node.memory_mib)
-            })
+            self.ledger
+                .nodes
+                .iter()
+                .any(|node| fits_empty_node(node, shape) && static_check(node, shape).is_ok())
         };
         shapes
             .into_iter()

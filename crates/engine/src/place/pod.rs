@@ -3,11 +3,12 @@
 use std::collections::BinaryHeap;
 
 use crate::cycle::Cycle;
+use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::ledger::Ledger;
 use crate::model::{Gpus, PlacementStrategy, QueueResources};
-use crate::place::fit::NodeScore;
 use crate::place::gang::{Attempt, topology_scores_for};
+use crate::place::score::NodeScore;
 use crate::place::topology::TopologyScores;
 use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices, weights};
 use crate::share;
@@ -152,7 +153,7 @@ impl Cycle<'_> {
             Some(devices) => (devices.gpu_groups, devices.must_wait),
             None => {
                 let node = ledger.node(node);
-                let fits_now = crate::place::fits(node, ledger.shape(row.shape), node.free.idle, When::Now).is_ok();
+                let fits_now = fits(node, ledger.shape(row.shape), When::Now).is_ok();
                 (Default::default(), !fits_now)
             }
         };

@@ -32,22 +32,6 @@ impl GpuGroup {
         self.releasing_mib - self.pipelined_mib
     }
 
-    /// MiB that one more pod can be pipelined to.
-    pub(crate) fn available_mib(&self, memory_mib: i64) -> i64 {
-        memory_mib - self.active_mib - self.pipelined_mib
-    }
-
-    /// Whether `need` MiB fit once the releasing pods have terminated. Never true for a group with releasing pods only: its GPU counts
-    /// as a whole one that is being released.
-    pub(crate) fn fits_after_release(&self, need: i64, memory_mib: i64) -> bool {
-        self.available_mib(memory_mib) >= need && !self.is_emptying() && !self.is_unused()
-    }
-
-    /// Whether `need` MiB fit now.
-    pub(crate) fn fits_now(&self, need: i64, memory_mib: i64) -> bool {
-        self.allocated_mib() > 0 && memory_mib - self.allocated_mib() >= need
-    }
-
     /// Whether all its pods are releasing.
     pub(crate) fn is_emptying(&self) -> bool {
         self.releasing_mib > 0 && self.active_mib == 0 && self.pipelined_mib == 0
@@ -156,41 +140,6 @@ impl Node {
             .binary_search_by_key(&id, |group| group.id)
             .ok()
             .map(|at| &self.gpu_groups[at])
-    }
-
-    /// How many of `free` GPUs can be allocated whole. On a time-sliced node every GPU group takes all units of one physical GPU.
-    pub(crate) fn whole_units(&self, free: i64, when: When) -> i64 {
-        if !self.is_time_sliced() {
-            return free;
-        }
-        let (shared, whole) = self.occupied(when);
-        free.min(self.gpu_units - shared * self.units_per_device() - whole)
-    }
-
-    /// How many of `free` GPUs can become the GPU of a new GPU group.
-    pub(crate) fn shareable_devices(&self, free: i64, when: When) -> i64 {
-        if !self.is_time_sliced() {
-            return free;
-        }
-        let (shared, whole) = self.occupied(when);
-        let per_device = self.units_per_device();
-        free.min(self.gpu_physical - shared - (whole + per_device - 1) / per_device)
-    }
-
-    fn units_per_device(&self) -> i64 {
-        (self.gpu_units / self.gpu_physical.max(1)).max(1)
-    }
-
-    /// GPU groups and whole GPUs in use.
-    fn occupied(&self, when: When) -> (i64, i64) {
-        match when {
-            When::Now => (self.gpu_groups.len() as i64, self.free.whole_gpus_used),
-            When::AfterRelease => {
-                let remaining = self.gpu_groups.iter().filter(|group| !group.is_emptying());
-                let whole = self.free.whole_gpus_used - self.free.whole_gpus_releasing;
-                (remaining.count() as i64, whole)
-            }
-        }
     }
 
     /// The resources of the node that a pod of this shape takes, besides GPU groups and extended resources.

@@ -16,6 +16,16 @@ pub(crate) enum GpuKind {
 }
 
 impl GpuKind {
+    /// MiB needed on each GPU of `memory_mib`.
+    pub(crate) fn need_mib(self, memory_mib: i64) -> i64 {
+        match self {
+            GpuKind::None | GpuKind::Mig { .. } => 0,
+            GpuKind::Whole { .. } => memory_mib,
+            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
+            GpuKind::Memory { mib, .. } => mib,
+        }
+    }
+
     /// A lower bound of the request: fractions and MiB rounded down to three binary digits, so that few distinct values are left.
     pub(crate) fn rounded_down(self) -> GpuKind {
         let round = |amount: i64| {
@@ -95,12 +105,7 @@ impl Shape {
 
     /// MiB needed on each GPU of `memory_mib`.
     pub(crate) fn need_mib(&self, memory_mib: i64) -> i64 {
-        match self.gpu {
-            GpuKind::None | GpuKind::Mig { .. } => 0,
-            GpuKind::Whole { .. } => memory_mib,
-            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
-            GpuKind::Memory { mib, .. } => mib,
-        }
+        self.gpu.need_mib(memory_mib)
     }
 
     /// What a queue is charged for the pod on a GPU of `memory_mib`, in hundredths per GPU.

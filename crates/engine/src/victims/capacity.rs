@@ -2,14 +2,13 @@
 //! request of the pending pods is never simulated.
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use crate::cluster::ResourceNames;
 use crate::cycle::Cycle;
-use crate::ids::{GpuGroupId, NodeId, PodId, ShapeId};
+use crate::fit::{FreedResources, max_pods};
+use crate::ids::{NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::tables::{GpuKind, Node, NodeResources, Shape};
 
 /// The capacity for the pending pods once a set of victims is gone. It is an upper bound: it can rule a set out, but only
 /// a simulation can accept one.
@@ -30,9 +29,7 @@ pub(crate) struct FreedCapacity {
 struct FreedOnNode {
     /// GPUs as queues are charged for them.
     gpus: Gpus,
-    base: NodeResources,
-    /// MiB freed on shared GPUs, by GPU group.
-    shared_mib: SmallVec<[(GpuGroupId, i64); 2]>,
+    resources: FreedResources,
     /// How many pending pods fit on the node at most.
     pods_max: i64,
 }
@@ -75,18 +72,10 @@ impl FreedCapacity {
             ..FreedOnNode::default()
         });
         freed.gpus += shape.accepted(node.memory_mib).gpus * sign;
-        freed.base += node.charge(shape, row.kind) * sign;
-        if shape.is_shared() {
-            for group in &row.placement.gpu_groups {
-                let need = sign * shape.need_mib(node.memory_mib);
-                match freed.shared_mib.iter_mut().find(|(id, _)| id == group) {
-                    Some((_, mib)) => *mib += need,
-                    None => freed.shared_mib.push((*group, need)),
-                }
-            }
-        }
+        let gpu_groups = &row.placement.gpu_groups;
+        freed.resources.change(node, shape, row.kind, gpu_groups, sign);
         if let Some(wanted) = self.shape {
-            let pods_max = max_pods_on(node, ledger.shape(wanted), freed);
+            let pods_max = max_pods(node, ledger.shape(wanted), &freed.resources);
             self.pods_max += pods_max - freed.pods_max;
             freed.pods_max = pods_max;
         }
@@ -116,51 +105,6 @@ impl FreedCapacity {
     }
 }
 
-/// An upper bound on the number of pods of a shape that fit on a node once the victims with these resources are gone.
-fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
-    let mut free = node.free.total() + freed.base;
-    let mib_freed = |id| {
-        freed
-            .shared_mib
-            .iter()
-            .find(|(group, _)| *group == id)
-            .map_or(0, |(_, mib)| *mib)
-    };
-    // A shared GPU whose last staying pods are victims becomes a free GPU. One without staying pods is already counted in
-    // `free`.
-    let emptied = freed.shared_mib.iter().filter(|(id, mib)| {
-        node.gpu_group(*id)
-            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.active_mib + group.pipelined_mib == *mib)
-    });
-    free.gpus += emptied.count() as i64;
-    let mut pods_max = free.pods.max(0);
-    for (need, free) in [
-        (shape.base.cpu_milli, free.cpu_milli),
-        (shape.base.memory_bytes, free.memory_bytes),
-    ] {
-        if need > 0 {
-            pods_max = pods_max.min(free / need);
-        }
-    }
-    match shape.gpu {
-        GpuKind::None | GpuKind::Mig { .. } => {}
-        GpuKind::Whole { devices } => pods_max = pods_max.min(free.gpus / devices.max(1)),
-        GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
-            let need = shape.need_mib(node.memory_mib).max(1);
-            let per_device = node.memory_mib / need;
-            let shared = node
-                .gpu_groups
-                .iter()
-                .filter(|group| group.active_mib + group.pipelined_mib > mib_freed(group.id));
-            let shared: i64 = shared
-                .map(|group| (group.available_mib(node.memory_mib) + mib_freed(group.id)).max(0) / need)
-                .sum();
-            pods_max = pods_max.min((shared + free.gpus.max(0) * per_device) / devices.max(1));
-        }
-    }
-    pods_max.max(0)
-}
-
 /// Idle and releasing capacity before any victim is evicted. [`SearchState`](super::SearchState) holds it for all searches
 /// of an action; it follows the ledger by its log of changed nodes.
 #[derive(Clone, Debug, Default)]
@@ -188,7 +132,7 @@ impl BaseCapacity {
                     let before = std::mem::replace(&mut self.gpus[node.index()], now);
                     self.total += now - before;
                     if let Some((shape, per_node, sum)) = &mut self.pods_max {
-                        let now = max_pods_on(ledger.node(*node), ledger.shape(*shape), &FreedOnNode::default());
+                        let now = max_pods(ledger.node(*node), ledger.shape(*shape), &FreedResources::default());
                         let before = std::mem::replace(&mut per_node[node.index()], now);
                         *sum += now - before;
                     }
@@ -213,7 +157,7 @@ impl BaseCapacity {
                 let per_node: Vec<i64> = ledger
                     .nodes
                     .iter()
-                    .map(|node| max_pods_on(node, row, &FreedOnNode::default()))
+                    .map(|node| max_pods(node, row, &FreedResources::default()))
                     .collect();
                 let sum = per_node.iter().sum();
                 self.pods_max = Some((shape, per_node, sum));
