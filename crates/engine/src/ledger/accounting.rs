@@ -60,6 +60,7 @@ impl Ledger {
             queues,
             shapes,
             dirty_gangs,
+            gpu_shares_in_use,
             ..
         } = self;
         let row = &pods[pod.index()];
@@ -78,6 +79,9 @@ impl Ledger {
             set.refused = set.refused.wrapping_add_signed(sign as i32);
         }
         let shape = &shapes[row.shape.index()];
+        if shape.is_shared() && status.is_active_allocated() {
+            *gpu_shares_in_use += sign * shape.devices();
+        }
         let accepted = match row.placement.node {
             Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),
             _ => QueueResources::ZERO,

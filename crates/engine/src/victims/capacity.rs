@@ -9,6 +9,7 @@ use crate::fit::{FreedResources, max_pods};
 use crate::ids::{NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
+use crate::tables::Shape;
 
 /// The capacity for the pending pods once a set of victims is gone. It is an upper bound: it can rule a set out, but only
 /// a simulation can accept one.
@@ -20,6 +21,8 @@ pub(crate) struct FreedCapacity {
     shape: Option<ShapeId>,
     /// Resources that the victims free, by node.
     freed: FxHashMap<NodeId, FreedOnNode>,
+    /// See [`rounding_slack`].
+    slack: Gpus,
     /// If `shape` is set: how many pending pods fit at most, summed over all nodes.
     pods_max: i64,
 }
@@ -48,6 +51,7 @@ impl FreedCapacity {
             requested_gpus,
             shape,
             freed: FxHashMap::default(),
+            slack: rounding_slack(cycle.ledger, pods),
             pods_max,
         }
     }
@@ -86,7 +90,7 @@ impl FreedCapacity {
         if self.shape.is_some() {
             return self.pods_max >= self.requested_gpus.len() as i64;
         }
-        base.total + self.freed_gpus() >= self.requested_gpus.iter().copied().sum()
+        base.total + self.freed_gpus() + self.slack >= self.requested_gpus.iter().copied().sum()
     }
 
     /// GPUs that each pending pod requests, largest first.
@@ -103,6 +107,15 @@ impl FreedCapacity {
     pub(super) fn gpus_on(&self, base: &BaseCapacity, node: NodeId) -> Gpus {
         base.gpus[node.index()] + self.freed.get(&node).map_or(Gpus::ZERO, |freed| freed.gpus)
     }
+}
+
+/// How much sums of charged GPUs can be wrong for a request of `pods`. A share is charged in hundredths of a GPU, rounded to the
+/// nearest, and the rest of each shared GPU is rounded down. A node also rounds the share that a pod requests down to MiB.
+pub(crate) fn rounding_slack(ledger: &Ledger, pods: &[PodId]) -> Gpus {
+    let shapes = pods.iter().map(|pod| ledger.shape_of(*pod));
+    let requested: i64 = shapes.filter(|shape| shape.is_shared()).map(Shape::devices).sum();
+    let held = (ledger.gpu_shares_in_use + 1) / 2;
+    Gpus::hundredths(ledger.gpu_groups_in_use as i64 + held + 2 * requested)
 }
 
 /// Idle and releasing capacity before any victim is evicted. [`SearchState`](super::SearchState) holds it for all searches

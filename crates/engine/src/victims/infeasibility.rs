@@ -8,6 +8,7 @@ use crate::ids::{PodId, QueueId};
 use crate::model::{Action, Gpus};
 use crate::reasons::Resource;
 use crate::share::within_deserved;
+use crate::victims::capacity::rounding_slack;
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
@@ -15,14 +16,7 @@ impl Cycle<'_> {
     pub(crate) fn is_infeasible(&self, search: &mut Search<'_>, pods: &[PodId]) -> bool {
         search.state.base_capacity.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
-        // The sums round the parts of each shared GPU to hundredths.
-        let shared_devices = self.ledger.gpu_groups_in_use;
-        let shared_pods = pods
-            .iter()
-            .filter(|pod| self.ledger.shape_of(**pod).is_shared())
-            .count();
-        let slack = Gpus::hundredths((shared_devices + shared_pods) as i64);
-        let must_go = needed - search.state.base_capacity.total - slack;
+        let must_go = needed - search.state.base_capacity.total - rounding_slack(self.ledger, pods);
         if must_go <= Gpus::ZERO {
             return false;
         }
