@@ -10,22 +10,23 @@ pub(crate) fn fits(node: &Node, shape: &Shape, when: When) -> Result<(), Check> 
     let mut need = shape.base;
     need.memory_bytes += node.unified_bytes(shape);
     need.pods += match shape.gpu {
-        GpuKind::Whole { devices } if devices > node.whole_units(when) => return Err(Check::Gpus),
+        GpuKind::Whole { devices } if devices > node.whole_units_of(free.gpus, when) => return Err(Check::Gpus),
         GpuKind::Whole { .. } => 0,
         GpuKind::Mig { .. } if node.legacy_mig_pods > 0 => return Err(Check::MigMismatch),
         // An overcommitted node has negative free GPUs: it rejects even a pod that requests none.
         GpuKind::None | GpuKind::Mig { .. } if need.gpus > free.gpus => return Err(Check::Gpus),
         GpuKind::None | GpuKind::Mig { .. } => 0,
         GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
-            reservation_pods(node, shape, devices, when)?
+            reservation_pods(node, shape, devices, node.shareable_devices_of(free.gpus, when))?
         }
     };
     base_check(&need, &free)?;
     extended_check(node, shape, when)
 }
 
-/// How many reservation pods a pod that shares GPUs needs on the node; an error if the GPUs are short.
-fn reservation_pods(node: &Node, shape: &Shape, devices: i64, when: When) -> Result<i64, Check> {
+/// How many reservation pods a pod that shares `devices` GPUs needs on the node, where `free` GPUs can be opened; an error if the
+/// GPUs are short.
+fn reservation_pods(node: &Node, shape: &Shape, devices: i64, free: i64) -> Result<i64, Check> {
     let need_mib = shape.need_mib(node.memory_mib);
     if need_mib > node.memory_mib {
         return Err(Check::GpuTooSmall);
@@ -35,7 +36,7 @@ fn reservation_pods(node: &Node, shape: &Shape, devices: i64, when: When) -> Res
         .iter()
         .filter(|group| group.fits(need_mib, node.memory_mib, When::AfterRelease))
         .count() as i64;
-    if shared + node.shareable_devices(when).max(0) < devices {
+    if shared + free.max(0) < devices {
         return Err(if node.allocatable.gpus == 0 {
             Check::Gpus
         } else {

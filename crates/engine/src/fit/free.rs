@@ -32,14 +32,13 @@ impl GpuGroup {
     /// Whether one more pod with `need_mib` can join. Never true for a group that does not hold its GPU: that GPU counts as a
     /// free one.
     pub(crate) fn fits(&self, need_mib: i64, memory_mib: i64, when: When) -> bool {
-        self.holds_gpu(when) && self.available_mib(memory_mib, when) >= need_mib
+        self.available_mib(memory_mib, when) >= need_mib && self.holds_gpu(when)
     }
 }
 
 impl Node {
-    /// How many GPUs can be allocated whole. On a time-sliced node every GPU group takes all units of one physical GPU.
-    pub(crate) fn whole_units(&self, when: When) -> i64 {
-        let free = self.free.at(when).gpus;
+    /// How many of `free` GPUs can be allocated whole. On a time-sliced node every GPU group takes all units of one physical GPU.
+    pub(super) fn whole_units_of(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
             return free;
         }
@@ -49,7 +48,11 @@ impl Node {
 
     /// How many GPUs can become the GPU of a new GPU group.
     pub(crate) fn shareable_devices(&self, when: When) -> i64 {
-        let free = self.free.at(when).gpus;
+        self.shareable_devices_of(self.free.at(when).gpus, when)
+    }
+
+    /// How many of `free` GPUs can become the GPU of a new GPU group.
+    pub(super) fn shareable_devices_of(&self, free: i64, when: When) -> i64 {
         if !self.is_time_sliced() {
             return free;
         }

@@ -27,7 +27,22 @@ impl QueueResources {
 
     /// Whether no amount is above that of `bound`.
     pub fn fits_in(&self, bound: &QueueResources) -> bool {
-        Resource::ALL.iter().all(|resource| self[*resource] <= bound[*resource])
+        Resource::all(|resource| self[resource] <= bound[resource])
+    }
+}
+
+impl Resource {
+    /// Whether the check holds for every resource. Orders of queues are made of such checks, and this code is faster than an
+    /// iterator.
+    #[inline]
+    pub(crate) fn all(check: impl Fn(Resource) -> bool) -> bool {
+        check(Resource::Cpu) && check(Resource::Memory) && check(Resource::Gpu)
+    }
+
+    /// Whether the check holds for some resource.
+    #[inline]
+    pub(crate) fn any(check: impl Fn(Resource) -> bool) -> bool {
+        check(Resource::Cpu) || check(Resource::Memory) || check(Resource::Gpu)
     }
 }
 
@@ -61,7 +76,7 @@ impl Add for QueueResources {
         QueueResources {
             cpu_milli: self.cpu_milli + other.cpu_milli,
             memory_bytes: self.memory_bytes + other.memory_bytes,
-            gpus: self.gpus + other.gpus,
+            gpus: Gpus(self.gpus.0 + other.gpus.0),
         }
     }
 }
@@ -73,7 +88,7 @@ impl Sub for QueueResources {
         QueueResources {
             cpu_milli: self.cpu_milli - other.cpu_milli,
             memory_bytes: self.memory_bytes - other.memory_bytes,
-            gpus: self.gpus - other.gpus,
+            gpus: Gpus(self.gpus.0 - other.gpus.0),
         }
     }
 }
@@ -85,7 +100,7 @@ impl Mul<i64> for QueueResources {
         QueueResources {
             cpu_milli: self.cpu_milli * factor,
             memory_bytes: self.memory_bytes * factor,
-            gpus: self.gpus * factor,
+            gpus: Gpus(self.gpus.0 * factor),
         }
     }
 }

@@ -359,7 +359,7 @@ fn fits_by_sum(demand: &QueueResources, free: &DomainFree) -> bool {
     let mut free_amounts = as_amounts(&free.base);
     free_amounts.gpus += free.gpu_parts;
     let fits = |resource: Resource| demand[resource] <= 0 || demand[resource] <= free_amounts[resource];
-    Resource::ALL.into_iter().all(fits)
+    Resource::all(fits)
 }
 
 fn as_amounts(free: &NodeResources) -> QueueResources {

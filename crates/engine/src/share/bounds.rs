@@ -48,7 +48,7 @@ pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefor
     let leaf = ledger.gang(gang).queue;
     leaf.into_iter().flat_map(|leaf| ledger.queue_path(leaf)).all(|id| {
         let (queue, held) = (ledger.queue(id), before[id.index()].0);
-        Resource::ALL.into_iter().all(|resource| {
+        Resource::all(|resource| {
             let (allocated, limit) = (queue.allocated[resource], queue.quota[resource].limit);
             allocated <= held[resource] || limit.is_none_or(|limit| allocated <= limit)
         })
@@ -59,13 +59,16 @@ fn first_exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources, kind
     for id in ledger.queue_path(ledger.gang(gang).queue?) {
         let queue = ledger.queue(id);
         for resource in Resource::ALL {
+            if requested[resource] <= 0 {
+                continue;
+            }
             let quota = &queue.quota[resource];
             let (bound, used) = match kind {
                 BoundKind::Limit => (quota.limit, queue.allocated[resource]),
                 BoundKind::Quota => (quota.deserved, queue.allocated_non_preemptible[resource]),
             };
             let Some(bound) = bound else { continue };
-            if requested[resource] > 0 && bound < used + requested[resource] {
+            if bound < used + requested[resource] {
                 return Some(Bound {
                     queue: id,
                     kind,

@@ -24,5 +24,5 @@ pub(crate) fn within_deserved(queue: &Queue, amount: QueueResources) -> bool {
         let deserved = queue.quota[resource].deserved;
         deserved.is_none_or(|deserved| amount[resource] <= deserved)
     };
-    Resource::ALL.into_iter().all(within)
+    Resource::all(within)
 }

@@ -60,16 +60,12 @@ impl QueueSortKey {
 
 /// Whether the queue holds more than its fair share of every resource.
 fn over_utilised(queue: &Queue) -> bool {
-    Resource::ALL
-        .into_iter()
-        .all(|resource| queue.allocated[resource] > queue.fair_share[resource])
+    Resource::all(|resource| queue.allocated[resource] > queue.fair_share[resource])
 }
 
 /// Whether the queue would hold a resource of which it may have nothing.
 fn takes_without_share(queue: &Queue, amount: QueueResources) -> bool {
-    Resource::ALL
-        .into_iter()
-        .any(|resource| queue.allocatable[resource] == Some(0) && amount[resource] > 0)
+    Resource::any(|resource| queue.allocatable[resource] == Some(0) && amount[resource] > 0)
 }
 
 /// The dominant share: the largest ratio, over all resources, of `amount` to what the queue may hold.

@@ -73,7 +73,7 @@ pub(crate) fn may_reclaim_from(ledger: &Ledger, reclaimer: &Reclaimer, victim: Q
 
 fn exceeds_allocatable(queue: &Queue, amount: QueueResources) -> bool {
     let exceeds = |resource: Resource| queue.allocatable[resource].is_some_and(|share| amount[resource] > share);
-    Resource::ALL.into_iter().any(exceeds)
+    Resource::any(exceeds)
 }
 
 /// The resources that a queue loses: one entry for each unit of victims.
