@@ -7,12 +7,12 @@ use rustc_hash::FxHashMap;
 use crate::cycle::{Cycle, Explanations};
 use crate::ids::{GangId, NodeId, PodId, QueueId, ResourceId, ShapeId, Symbol};
 use crate::intern::GpuGroupNames;
-use crate::ledger::{Ledger, add};
-use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, Requests};
+use crate::ledger::Ledger;
+use crate::model::{Action, Config, GangKey, Gpus, Millis, NodeSpec, PerResource, QueueResources, Requests};
 use crate::place::{Domains, ShapeIndexes};
 use crate::report::{Anomaly, CycleProgress, Decision, PendingGang, Report, Status};
 use crate::share::divide_tree;
-use crate::tables::{Placement, PodSet, QueueResources};
+use crate::tables::{Placement, PodSet};
 use crate::work::Rounds;
 
 /// Everything the engine knows about a cluster. [`Cluster::apply`] changes it, [`Cluster::cycle`] decides.
@@ -50,8 +50,8 @@ pub struct Cluster {
     /// Active gangs with a queue and pending pods.
     pub(crate) waiting: Vec<GangId>,
     pub(crate) roots: Vec<QueueId>,
-    /// Historic usage by queue name, also of queues that are not known yet.
-    pub(crate) usage: FxHashMap<Box<str>, QueueResources>,
+    /// Historic usage in billionths by queue name, also of queues that are not known yet.
+    pub(crate) usage: FxHashMap<Box<str>, PerResource<i64>>,
     pub(crate) queues_changed: bool,
     pub(crate) ranks_changed: bool,
     pub(crate) gpu_memory_changed: bool,
@@ -244,7 +244,7 @@ impl Cluster {
         self.total = self.divisible_resources();
         self.count_pending();
         for queue in &mut self.ledger.queues {
-            queue.requested = crate::share::plus(queue.allocated, queue.pending);
+            queue.requested = queue.allocated + queue.pending;
         }
         divide_tree(
             &mut self.ledger.queues,
@@ -274,7 +274,7 @@ impl Cluster {
 
     /// The resources that queues divide: those of all ready nodes, less those of other schedulers' pods.
     fn divisible_resources(&self) -> QueueResources {
-        let mut total = [0; 3];
+        let mut total = QueueResources::ZERO;
         for node in self
             .ledger
             .nodes
@@ -286,9 +286,12 @@ impl Cluster {
                 .iter()
                 .map(|extended| self.resources.mig_gpus(extended.resource) * extended.allocatable)
                 .sum();
-            let gpus = Gpus::whole(node.allocatable[crate::tables::GPU]) + mig;
-            add(&mut total, [node.allocatable[0], node.allocatable[1], gpus.0], 1);
-            add(&mut total, node.foreign, -1);
+            let allocatable = QueueResources {
+                cpu_milli: node.allocatable.cpu_milli,
+                memory_bytes: node.allocatable.memory_bytes,
+                gpus: Gpus::whole(node.allocatable.gpus) + mig,
+            };
+            total += allocatable - node.foreign;
         }
         total
     }
@@ -321,7 +324,7 @@ impl Cluster {
             shapes,
             ..
         } = &mut self.ledger;
-        queues.iter_mut().for_each(|queue| queue.pending = [0; 3]);
+        queues.iter_mut().for_each(|queue| queue.pending = QueueResources::ZERO);
         self.waiting.clear();
         let waits = |set: &&PodSet| set.counts[Status::Pending as usize] > 0;
         for id in &self.active_gangs {
@@ -333,22 +336,18 @@ impl Cluster {
                 continue;
             }
             self.waiting.push(*id);
-            let mut pending = [0; 3];
+            let mut pending = QueueResources::ZERO;
             for set in gang.pod_sets.iter().filter(waits) {
                 for pod in &set.pods {
                     let row = &pods[pod.index()];
                     if row.placement.status == Status::Pending {
-                        add(
-                            &mut pending,
-                            shapes[row.shape.index()].requested(self.gpu_memory_min_mib),
-                            1,
-                        );
+                        pending += shapes[row.shape.index()].requested(self.gpu_memory_min_mib);
                     }
                 }
             }
             let mut queue = Some(leaf);
             while let Some(id) = queue {
-                add(&mut queues[id.index()].pending, pending, 1);
+                queues[id.index()].pending += pending;
                 queue = queues[id.index()].parent;
             }
         }

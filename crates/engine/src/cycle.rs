@@ -5,13 +5,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
 use crate::ledger::{Checkpoint, Ledger};
-use crate::model::{Action, Config, Millis};
+use crate::model::{Action, Config, Millis, QueueResources};
 use crate::order::{Direction, GangsByQueue, QueueHeap};
 use crate::place::{Domains, PlacementFailure, ShapeIndexes};
 use crate::reasons::{EvictionReason, Rejections};
 use crate::report::{ActionStats, CycleProgress, Decision, Placed, Received, Report, Status};
 use crate::share::QueueChange;
-use crate::tables::{GpuKind, QueueResources};
+use crate::tables::GpuKind;
 use crate::work::Rounds;
 
 /// The state of one running cycle: borrows from [`Cluster`](crate::Cluster), and the report that the actions fill.
@@ -257,7 +257,7 @@ impl QueueIterator {
         let mut pods = std::mem::take(&mut self.pods);
         let change = self.gangs.next(leaf).map(|gang| QueueChange {
             request: cycle.request_of(gang, Candidates::Simulated, &mut pods),
-            freed: [0; 3],
+            freed: QueueResources::ZERO,
         });
         self.queues.set(cycle.ledger, leaf, change);
         self.pods = pods;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
+use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::{GangKey, Gpus};
-use crate::place::{InterPodRules, Scope, fits, static_check};
+use crate::place::{InterPodRules, Scope, static_check};
 use crate::reasons::{Check, Rejections};
-use crate::tables::{QUEUE_GPU, When};
+use crate::tables::When;
 
 /// How many times per cycle all nodes are checked for an explanation. Later gangs get the last answer for the same shape.
 const NODE_SCANS_MAX: u32 = 32;
@@ -44,8 +45,7 @@ fn reject(ledger: &Ledger, pod: PodId, scope: Scope<'_>) -> Rejections {
     let mut counts: FxHashMap<Check, u32> = FxHashMap::default();
     for (at, node) in ledger.nodes.iter().enumerate().filter(|(_, node)| node.present) {
         let id = NodeId::new(at);
-        let by_node =
-            || static_check(node, shape).and_then(|_| fits(node, shape, node.free.total(), When::AfterRelease));
+        let by_node = || static_check(node, shape).and_then(|_| fits(node, shape, When::AfterRelease));
         let by_rules = || rules.as_ref().map_or(Ok(()), |rules| rules.check(id));
         let outside = in_domain.as_ref().is_some_and(|nodes| !nodes.contains(&id));
         let check = match by_node().and_then(|()| by_rules()) {
@@ -80,7 +80,7 @@ pub(crate) fn holders(ledger: &Ledger, shape: ShapeId) -> Arc<[(GangKey, Gpus)]>
     {
         for pod in &node.pods {
             let row = ledger.pod(*pod);
-            let gpus = Gpus(ledger.shape(row.shape).accepted(node.memory_mib)[QUEUE_GPU]);
+            let gpus = ledger.shape(row.shape).accepted(node.memory_mib).gpus;
             if let Some(gang) = row
                 .gang
                 .filter(|_| gpus > Gpus::ZERO && row.placement.status.is_active_used())

@@ -112,6 +112,7 @@ mod cluster;
 mod clusters;
 mod cycle;
 mod explain;
+mod fit;
 mod gangs;
 mod ids;
 mod intern;

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use crate::gangs::GangRank;
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
+use crate::model::QueueResources;
 use crate::share::{QueueChange, QueueSortKey};
-use crate::tables::QueueResources;
 
 /// The purpose of an order of queues and gangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Action, GangKey, Gpus, Millis, Quota};
+use crate::model::{Action, GangKey, Gpus, Millis, PerResource, QueueResources, Quota};
 use crate::reasons::{EvictionReason, Reason};
 
 /// The result of one cycle.
@@ -305,7 +305,7 @@ pub struct SharedGpuView {
     pub allocated_mib: i64,
 }
 
-/// A queue after a cycle. Resources are in the order CPU (milli-cores), memory (bytes), GPU (millionths).
+/// A queue after a cycle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueView<'a> {
     /// Name.
@@ -317,15 +317,15 @@ pub struct QueueView<'a> {
     /// Quota, limit and weight.
     pub quota: Quota,
     /// Result of the fair division.
-    pub fair_share: [i64; 3],
+    pub fair_share: QueueResources,
     /// What its pods hold.
-    pub allocated: [i64; 3],
+    pub allocated: QueueResources,
     /// The part of it held by non-preemptible gangs.
-    pub allocated_non_preemptible: [i64; 3],
+    pub allocated_non_preemptible: QueueResources,
     /// Historic usage as a part of the cluster, in billionths; 0 if not known.
-    pub usage_billionths: [i64; 3],
+    pub usage_billionths: PerResource<i64>,
     /// What its pods held and requested at the start of the cycle: the input of the fair division.
-    pub requested: [i64; 3],
+    pub requested: QueueResources,
 }
 
 /// A problem of an object that was applied: the engine ignores the object or a part of it.

@@ -13,7 +13,6 @@ use crate::place::PlacementFailure;
 use crate::reasons::{QueueBound, Reason, Rejections};
 use crate::report::{Anomaly, NodeView, PodView, QueueView, SharedGpuView, Status};
 use crate::share::BoundKind;
-use crate::tables::GPU;
 
 /// The gangs that hold the most GPUs, by shape: found once per call.
 type Holders = FxHashMap<ShapeId, Arc<[(GangKey, Gpus)]>>;
@@ -249,7 +248,7 @@ impl Cluster {
                 name: &node.name,
                 idle_gpus: node.idle_gpus(mig),
                 releasing_gpus: node.releasing_gpus(mig),
-                gpus: node.allocatable[GPU],
+                gpus: node.allocatable.gpus,
                 gpu_memory_mib: node.memory_known.then_some(node.memory_mib),
                 shared: node
                     .gpu_groups
@@ -260,7 +259,7 @@ impl Cluster {
                         allocated_mib: group.allocated_mib(),
                     })
                     .collect(),
-                idle_devices: node.free.idle[GPU],
+                idle_devices: node.free.idle.gpus,
                 whole_used: node.free.whole_gpus_used,
                 mig: node
                     .extended
@@ -274,10 +273,10 @@ impl Cluster {
                         )
                     })
                     .collect(),
-                cpu_idle_milli: node.free.idle[0],
-                cpu_milli: node.allocatable[0],
-                memory_idle_bytes: node.free.idle[1],
-                memory_bytes: node.allocatable[1],
+                cpu_idle_milli: node.free.idle.cpu_milli,
+                cpu_milli: node.allocatable.cpu_milli,
+                memory_idle_bytes: node.free.idle.memory_bytes,
+                memory_bytes: node.allocatable.memory_bytes,
                 ready: !node.not_ready && !node.unschedulable,
             })
             .collect();
@@ -301,7 +300,7 @@ impl Cluster {
                 fair_share: queue.fair_share,
                 allocated: queue.allocated,
                 allocated_non_preemptible: queue.allocated_non_preemptible,
-                usage_billionths: queue.usage,
+                usage_billionths: queue.usage_billionths,
                 requested: queue.requested,
             });
         }

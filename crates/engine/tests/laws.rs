@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kai_engine::Cluster;
 use kai_engine::model::{Action, Event, GangSpec, NodeSpec, PodKind};
-use kai_engine::reasons::EvictionReason;
+use kai_engine::reasons::{EvictionReason, Resource};
 use kai_engine::report::{Decision, PodView, Report, Status};
 use proptest::prelude::*;
 use world::account::{
     PlacedPod, PlacedPods, PodState, QueueBoundKind, after_decisions, gang_of, is_whole, node_loads, overloaded,
-    queue_loads, queue_path, quotas,
+    queue_loads, queue_path,
 };
 use world::plan::{Class, Pace, Scene, Step, scenes, scenes_of};
 use world::{World, cases};
@@ -239,10 +239,10 @@ proptest! {
     fn fair_shares_keep_to_limits_and_to_the_total(scene in scenes()) {
         watch(&scene, |world, _| {
             let views = world.cluster.queues();
-            for resource in 0..3 {
+            for resource in Resource::ALL {
                 // As in KAI, a remainder below a whole GPU goes to one queue, even above its limit.
-                let slack = if resource == 2 { 999_999 } else { 0 };
-                let quota = |name: &str| quotas(&world.queues[name])[resource];
+                let slack = if resource == Resource::Gpu { 999_999 } else { 0 };
+                let quota = |name: &str| world.queues[name].quota[resource];
                 for view in &views {
                     if let Some(limit) = quota(view.name).limit {
                         let share = view.fair_share[resource];

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kai_engine::Cluster;
-use kai_engine::model::Action;
+use kai_engine::model::{Action, PerResource};
+use kai_engine::reasons::Resource;
 use kai_engine::report::{ActionStats, Decision, Generator, NodeView, Report, SearchResult};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -72,8 +73,8 @@ pub(crate) struct Metrics {
     filtered: Family<ActionLabels, IntGauge>,
     search: SearchMetrics,
     preemption_attempts: IntGauge,
-    fair_share: [Family<QueueLabels, FloatGauge>; 3],
-    usage: [Family<QueueLabels, FloatGauge>; 3],
+    fair_share: PerResource<Family<QueueLabels, FloatGauge>>,
+    usage: PerResource<Family<QueueLabels, FloatGauge>>,
     evicted: Family<PodGroupLabels, Counter>,
     decisions: Family<KindLabels, Counter>,
     failed_writes: Family<KindLabels, Counter>,
@@ -166,18 +167,15 @@ impl Metrics {
     }
 
     fn register_queue_metrics(&self, registry: &mut Registry) {
-        let shares = [
-            "queue_fair_share_cpu_cores",
-            "queue_fair_share_memory_gb",
-            "queue_fair_share_gpu",
-        ];
-        for (name, family) in shares.into_iter().zip(&self.fair_share) {
-            registry.register(name, "Fair share of a queue", family.clone());
-        }
-        let usages = ["queue_cpu_usage", "queue_memory_usage", "queue_gpu_usage"];
-        for (name, family) in usages.into_iter().zip(&self.usage) {
+        for resource in Resource::ALL {
+            let (share, usage) = match resource {
+                Resource::Cpu => ("queue_fair_share_cpu_cores", "queue_cpu_usage"),
+                Resource::Memory => ("queue_fair_share_memory_gb", "queue_memory_usage"),
+                Resource::Gpu => ("queue_fair_share_gpu", "queue_gpu_usage"),
+            };
+            registry.register(share, "Fair share of a queue", self.fair_share[resource].clone());
             let help = "Recent usage of a queue, as a share of the cluster";
-            registry.register(name, help, family.clone());
+            registry.register(usage, help, self.usage[resource].clone());
         }
     }
 
@@ -327,10 +325,11 @@ impl Metrics {
     }
 
     fn check_queues(&self, engine: &Cluster, display_name: impl Fn(&str) -> Option<String>) {
-        /// Milli-cores, bytes and millionths of a GPU in the units of the metrics.
-        const UNITS: [f64; 3] = [1e3, 1e9, 1e6];
         const BILLION: f64 = 1e9;
-        self.fair_share.iter().chain(&self.usage).for_each(Family::clear);
+        for resource in Resource::ALL {
+            self.fair_share[resource].clear();
+            self.usage[resource].clear();
+        }
         for queue in engine.queues() {
             let display = display_name(queue.name);
             let labels = QueueLabels {
@@ -338,19 +337,18 @@ impl Metrics {
                 queue_metadata_name: queue.name.to_owned(),
                 queue_display_name: display.unwrap_or_default(),
             };
-            for (at, unit) in UNITS.into_iter().enumerate() {
-                self.fair_share[at]
+            for resource in Resource::ALL {
+                self.fair_share[resource]
                     .get_or_create(&labels)
-                    .set(queue.fair_share[at] as f64 / unit);
-                let usage = queue.usage_billionths[at] as f64 / BILLION;
-                self.usage[at].get_or_create(&labels).set(usage);
+                    .set(queue.fair_share[resource] as f64 / metric_unit(resource));
+                let usage = queue.usage_billionths[resource] as f64 / BILLION;
+                self.usage[resource].get_or_create(&labels).set(usage);
             }
-            let limits = [queue.quota.cpu.limit, queue.quota.memory.limit, queue.quota.gpu.limit];
-            let is_exceeded = limits
-                .iter()
-                .zip(queue.allocated)
-                .any(|(limit, used)| limit.is_some_and(|limit| used > limit));
-            if is_exceeded {
+            let exceeds = |resource: Resource| {
+                let limit = queue.quota[resource].limit;
+                limit.is_some_and(|limit| queue.allocated[resource] > limit)
+            };
+            if Resource::ALL.into_iter().any(exceeds) {
                 // A user may have lowered the limit below what runs; the metric and the warning show that too.
                 self.report_broken_invariant("no queue beyond its limit", queue.name);
             }
@@ -360,6 +358,15 @@ impl Metrics {
     fn report_broken_invariant(&self, law: &'static str, object: &str) {
         self.broken_invariants.get_or_create(&InvariantLabels { law }).inc();
         tracing::warn!(law, object, "an invariant does not hold");
+    }
+}
+
+/// How many units of an amount (milli-cores, bytes, millionths of a GPU) are one unit of the metrics.
+fn metric_unit(resource: Resource) -> f64 {
+    match resource {
+        Resource::Cpu => 1e3,
+        Resource::Memory => 1e9,
+        Resource::Gpu => 1e6,
     }
 }
 

@@ -8,6 +8,7 @@ use kai_engine::model::{
     Action, Event, GangKey, GpuRequest, Gpus, Millis, NodeSpec, PlacementStrategies, PlacementStrategy, PodSpec, Quota,
     ResourceQuota,
 };
+use kai_engine::reasons::Resource;
 use kai_engine::report::{CycleProgress, Decision, NodeView, PodView, QueueView, Report, Status};
 use rustc_hash::FxHashSet;
 
@@ -373,7 +374,7 @@ fn node_outcome(view: &NodeView<'_>) -> NodeOutcome {
 
 fn queue_outcome(view: &QueueView<'_>) -> QueueOutcome {
     let Quota { cpu, memory, gpu } = view.quota;
-    let share = |at: usize, quota: ResourceQuota, unit: f64| {
+    let share = |resource: Resource, quota: ResourceQuota, unit: f64| {
         let amount = |amount: i64| {
             if amount >= i64::MAX / 2 {
                 -1.0
@@ -386,18 +387,18 @@ fn queue_outcome(view: &QueueView<'_>) -> QueueOutcome {
             quota: bound(quota.deserved),
             limit: bound(quota.limit),
             over_quota_weight: quota.weight_millionths as f64 / 1e6,
-            fair_share: amount(view.fair_share[at]),
-            allocated: amount(view.allocated[at]),
-            allocated_non_preemptible: amount(view.allocated_non_preemptible[at]),
-            requested: amount(view.requested[at]),
+            fair_share: amount(view.fair_share[resource]),
+            allocated: amount(view.allocated[resource]),
+            allocated_non_preemptible: amount(view.allocated_non_preemptible[resource]),
+            requested: amount(view.requested[resource]),
         }
     };
     QueueOutcome {
         name: view.name.to_owned(),
         parent: view.parent.map(str::to_owned),
         priority: view.priority,
-        cpu: share(0, cpu, 1.0),
-        memory: share(1, memory, 1e6),
-        gpu: share(2, gpu, Gpus::ONE.0 as f64),
+        cpu: share(Resource::Cpu, cpu, 1.0),
+        memory: share(Resource::Memory, memory, 1e6),
+        gpu: share(Resource::Gpu, gpu, Gpus::ONE.0 as f64),
     }
 }

@@ -4,14 +4,15 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cycle::Cycle;
+use crate::fit::fits_empty_node;
 use crate::gangs::Candidates;
 use crate::ids::{GangId, PodId, QueueId, ShapeId};
 use crate::ledger::{Checkpoint, Ledger};
 use crate::model::Action;
-use crate::place::{fits, static_check};
+use crate::place::static_check;
 use crate::report::SearchResult;
-use crate::tables::When;
 use crate::victims::{Search, SearchState, SimulationBudget, Solution};
+use crate::work::Round;
 
 impl Cycle<'_> {
     /// Runs an action. `takes_part` filters the gangs before the action begins; `may_try` checks a gang with its pods just
@@ -29,8 +30,10 @@ impl Cycle<'_> {
         let mut round = self.begin_round(action, &mut waiting);
         let mut state = SearchState::new(self.ledger);
         let mut queues = self.iterate(self.by_leaf(action, waiting));
-        let mut simulations_left = self.config.failed_scenarios_per_action_max;
-        let mut failed: FxHashSet<Signature> = FxHashSet::default();
+        let mut progress = ActionProgress {
+            simulations_left: self.config.failed_scenarios_per_action_max,
+            failed: FxHashSet::default(),
+        };
         let mut fitting = FxHashMap::default();
         let mut pods = Vec::new();
         while let Some(gang) = queues.pop(self) {
@@ -39,7 +42,7 @@ impl Cycle<'_> {
             };
             self.ledger.pods_to_place(gang, Candidates::Simulated, &mut pods);
             let signature = Signature::of(self.ledger, action, queue, gang, &pods);
-            if pods.is_empty() || (self.config.use_signatures && failed.contains(&signature)) {
+            if pods.is_empty() || (self.config.use_signatures && progress.failed.contains(&signature)) {
                 round.record_failure(gang, false);
                 continue;
             }
@@ -56,27 +59,43 @@ impl Cycle<'_> {
                 round.record_failure(gang, false);
                 continue;
             }
-            let (solution, budget) = self.search_victims(&mut search, &pods, simulations_left);
-            simulations_left = budget.action;
-            match solution {
-                Solution::Found(checkpoint) => {
-                    self.commit_solution(&mut search, checkpoint);
-                    queues.changed();
-                    failed.clear();
-                }
-                Solution::None(_) => {
-                    failed.insert(signature);
-                    round.record_failure(gang, self.is_out_of_work());
-                }
+            if self.try_gang(&mut search, &pods, signature, &mut progress, &mut round) {
+                queues.changed();
             }
-            let was_cut = solution.end() != SearchResult::Solved && !self.can_continue(&budget);
-            self.set_search_pause(gang, was_cut, round.has_full_budget() || !self.is_out_of_work());
-            if simulations_left == 0 {
+            if progress.simulations_left == 0 {
                 round.cut();
                 break;
             }
         }
         self.end_round(round);
+    }
+
+    /// Searches victims for a gang and commits the solution; whether there is one.
+    fn try_gang(
+        &mut self,
+        search: &mut Search<'_>,
+        pods: &[PodId],
+        signature: Signature,
+        progress: &mut ActionProgress,
+        round: &mut Round,
+    ) -> bool {
+        let (solution, budget) = self.search_victims(search, pods, progress.simulations_left);
+        progress.simulations_left = budget.action;
+        match solution {
+            Solution::Found(checkpoint) => {
+                self.commit_solution(search, checkpoint);
+                progress.failed.clear();
+            }
+            Solution::None(_) => {
+                progress.failed.insert(signature);
+                round.record_failure(search.gang, self.is_out_of_work());
+            }
+        }
+        let is_solved = solution.end() == SearchResult::Solved;
+        let was_cut = !is_solved && !self.can_continue(&budget);
+        let had_full_work = round.has_full_budget() || !self.is_out_of_work();
+        self.set_search_pause(search.gang, was_cut, had_full_work);
+        is_solved
     }
 
     /// Waiting gangs that may search for victims in this cycle.
@@ -156,18 +175,23 @@ impl Cycle<'_> {
         let fits_some = |id: &ShapeId| {
             let shape = self.ledger.shape(*id);
             self.ledger.note_work(self.ledger.present_nodes / 16);
-            self.ledger.nodes.iter().any(|node| {
-                let enough = (0..4).all(|resource| shape.base[resource] <= node.allocatable[resource]);
-                enough
-                    && static_check(node, shape).is_ok()
-                    && fits(node, shape, [i64::MAX / 2; 4], When::AfterRelease)
-                        != Err(crate::reasons::Check::GpuTooSmall)
-            })
+            self.ledger
+                .nodes
+                .iter()
+                .any(|node| fits_empty_node(node, shape) && static_check(node, shape).is_ok())
         };
         shapes
             .into_iter()
             .all(|shape| *known.entry(shape).or_insert_with_key(fits_some))
     }
+}
+
+/// The searches of one action so far.
+struct ActionProgress {
+    /// How many more simulations may fail.
+    simulations_left: u32,
+    /// Signatures of gangs without a solution since the ledger changed last.
+    failed: FxHashSet<Signature>,
 }
 
 /// The properties of a gang that decide its search. After a failed search, gangs with the same signature are skipped until

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::gangs::{DEFAULT_SUB_GROUP, Tree, TreeProblem, build_tree, task_order};
 use crate::ids::{GangId, PodId, Symbol};
-use crate::model::{GangKey, GangSpec, Millis};
+use crate::model::{GangKey, GangSpec, Millis, QueueResources};
 use crate::reasons::SubGroupExcess;
 use crate::steps;
 use crate::tables::{Gang, PodSet, PodSets, add_row};
@@ -113,7 +113,7 @@ impl Cluster {
             staleness_grace: spec.staleness_grace,
             schedulable: spec.schedulable && spec.refused.is_none(),
             refused: spec.refused.map(Into::into),
-            allocated: [0; 3],
+            allocated: QueueResources::ZERO,
             searches_cut: row.searches_cut,
             search_from: row.search_from,
             tried_by: row.tried_by,
@@ -270,7 +270,7 @@ fn unknown_gang(key: Arc<GangKey>, no_queue: Symbol) -> Gang {
         staleness_grace: None,
         schedulable: true,
         refused: None,
-        allocated: [0; 3],
+        allocated: QueueResources::ZERO,
         searches_cut: 0,
         search_from: 0,
         tried_by: 0,

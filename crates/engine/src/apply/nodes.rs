@@ -2,8 +2,10 @@
 
 use crate::cluster::Cluster;
 use crate::ids::{NodeId, PodId, Symbol};
-use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib};
-use crate::tables::{ExtendedResource, FreeResources, GPU, Node, add_row};
+use crate::model::{
+    Gpus, Labels, MemoryKind, MigStrategy, NodeSpec, QueueResources, UNKNOWN_GPU_MEMORY_MIB, counted_gpu_memory_mib,
+};
+use crate::tables::{ExtendedResource, FreeResources, Node, NodeResources, add_row};
 
 impl Cluster {
     pub(super) fn apply_node(&mut self, spec: NodeSpec) {
@@ -120,14 +122,19 @@ impl Cluster {
             })
             .collect();
         extended.sort_by_key(|extended| extended.resource);
-        let allocatable = [spec.cpu_milli, spec.memory_bytes, spec.gpus, spec.pods].map(|amount| amount.max(0));
+        let allocatable = NodeResources {
+            cpu_milli: spec.cpu_milli.max(0),
+            memory_bytes: spec.memory_bytes.max(0),
+            gpus: spec.gpus.max(0),
+            pods: spec.pods.max(0),
+        };
         let has_mig = extended
             .iter()
             .any(|extended| self.resources.mig_gpus(extended.resource) > Gpus::ZERO && extended.allocatable > 0);
         let physical = spec
             .gpu_count_label
             .filter(|count| *count > 0)
-            .unwrap_or(allocatable[GPU]);
+            .unwrap_or(allocatable.gpus);
         Node {
             name: spec.name.as_str().into(),
             symbol,
@@ -145,8 +152,8 @@ impl Cluster {
             extended,
             gpu_groups: Vec::new(),
             pods: Vec::new(),
-            gpu_units: allocatable[GPU],
-            gpu_physical: physical.min(allocatable[GPU]),
+            gpu_units: allocatable.gpus,
+            gpu_physical: physical.min(allocatable.gpus),
             memory_mib: counted_gpu_memory_mib(spec.gpu_memory_mib),
             memory_known: spec.gpu_memory_mib.is_some_and(|mib| mib > 0),
             memory_kind: spec.gpu_memory_kind,
@@ -154,7 +161,7 @@ impl Cluster {
             mig_strategy: spec.mig_strategy,
             has_mig,
             legacy_mig_pods: 0,
-            foreign: [0; 3],
+            foreign: QueueResources::ZERO,
         }
     }
 
@@ -184,7 +191,7 @@ fn absent_node() -> Node {
         taints: Vec::new(),
         unschedulable: true,
         not_ready: true,
-        allocatable: [0; 4],
+        allocatable: NodeResources::ZERO,
         free: FreeResources::default(),
         extended: Vec::new(),
         gpu_groups: Vec::new(),
@@ -198,6 +205,6 @@ fn absent_node() -> Node {
         mig_strategy: MigStrategy::None,
         has_mig: false,
         legacy_mig_pods: 0,
-        foreign: [0; 3],
+        foreign: QueueResources::ZERO,
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::affinity::TermsState;
 use crate::cluster::Cluster;
-use crate::ids::{PodId, ShapeId, Symbol};
+use crate::ids::{GangId, PodId, ShapeId, Symbol};
 use crate::model::{AFFINITY_TERMS_MAX, Millis, PodKind, PodPhase, PodSpec, TaskRank};
 use crate::report::Status;
-use crate::tables::{GpuGroupIds, PackedLabels, Placement, Pod, add_row};
+use crate::tables::{PackedLabels, Placement, Pod, add_row};
 
 impl Cluster {
     pub(super) fn apply_pod(&mut self, mut spec: PodSpec) {
@@ -23,50 +23,13 @@ impl Cluster {
             .filter(|row| row.shape == shape && row.namespace == namespace && row.labels == labels)
             .map(|row| (row.labels.clone(), row.label_set, row.terms));
         let id = self.detached_pod(&spec.uid, kept.is_some());
-        let uid = self.pod_ids.get_key_value(spec.uid.as_str());
-        let uid = uid.expect("the pod was listed just now").0.clone();
-        let (status, node, groups) = observed_placement(&spec);
-        let observed_node_name = node.map(|name| self.ledger.symbols.intern(name));
-        let node = observed_node_name.and_then(|name| self.node_ids.get(&name).copied());
-        if let (Some(name), None) = (observed_node_name, node) {
-            self.pods_on_unknown_nodes.entry(name).or_default().push(id);
-        }
-        let gpu_groups: GpuGroupIds = groups.iter().map(|name| self.gpu_group_names.id(name)).collect();
-        let gang = spec
-            .gang
-            .as_ref()
-            .filter(|_| spec.kind == PodKind::Workload)
-            .map(|key| self.gang_id(key));
-        if spec.deletion.is_some() {
-            self.terminating_pods.push(id);
-        }
-        let row = Pod {
-            uid,
-            namespace,
-            name: spec.name.into(),
-            created: spec.created,
-            rank: (spec.rank != TaskRank::default()).then(|| Box::new(spec.rank)),
-            kind: spec.kind,
-            gang,
-            sub_group: spec.sub_group.as_deref().map(|name| self.ledger.symbols.intern(name)),
-            pod_set: None,
-            shape,
-            labels,
-            label_set: None,
-            terms: TermsState::Indexed,
-            deletion: spec.deletion,
-            nominated: spec
-                .nominated_node
-                .as_deref()
-                .map(|name| self.ledger.symbols.intern(name)),
-            refused: spec.refused.map(Into::into),
+        let (observed_node_name, placement) = self.observe(id, &spec);
+        let gang = self.gang_of(&spec);
+        self.ledger.pods[id.index()] = Pod {
             observed_node_name,
-            observed: Placement::none(Status::Unknown),
-            placement: Placement::none(Status::Unknown),
-            old_placement: None,
-            evicted_from: None,
+            gang,
+            ..self.pod_row(spec, namespace, shape, labels)
         };
-        self.ledger.pods[id.index()] = row;
         match kept {
             Some((labels, label_set, terms)) => {
                 let row = &mut self.ledger.pods[id.index()];
@@ -78,12 +41,60 @@ impl Cluster {
             self.add_to_pod_set(gang, id);
             self.ledger.count_pod(id, 1);
         }
+        self.ledger.set_observed(id, placement);
+    }
+
+    /// The name of the node on which the pod was observed, and the pod's placement there.
+    fn observe(&mut self, id: PodId, spec: &PodSpec) -> (Option<Symbol>, Placement) {
+        let (status, node, groups) = observed_placement(spec);
+        let name = node.map(|name| self.ledger.symbols.intern(name));
+        let node = name.and_then(|name| self.node_ids.get(&name).copied());
+        if let (Some(name), None) = (name, node) {
+            self.pods_on_unknown_nodes.entry(name).or_default().push(id);
+        }
+        if spec.deletion.is_some() {
+            self.terminating_pods.push(id);
+        }
         let placement = Placement {
             status,
             node,
-            gpu_groups,
+            gpu_groups: groups.iter().map(|name| self.gpu_group_names.id(name)).collect(),
         };
-        self.ledger.set_observed(id, placement);
+        (name, placement)
+    }
+
+    fn gang_of(&mut self, spec: &PodSpec) -> Option<GangId> {
+        let key = spec.gang.as_ref().filter(|_| spec.kind == PodKind::Workload)?;
+        Some(self.gang_id(key))
+    }
+
+    /// The row of a pod without gang and placement.
+    fn pod_row(&mut self, spec: PodSpec, namespace: Symbol, shape: ShapeId, labels: PackedLabels) -> Pod {
+        let uid = self.pod_ids.get_key_value(spec.uid.as_str());
+        let symbols = &mut self.ledger.symbols;
+        Pod {
+            uid: uid.expect("the pod was listed just now").0.clone(),
+            namespace,
+            name: spec.name.into(),
+            created: spec.created,
+            rank: (spec.rank != TaskRank::default()).then(|| Box::new(spec.rank)),
+            kind: spec.kind,
+            gang: None,
+            sub_group: spec.sub_group.as_deref().map(|name| symbols.intern(name)),
+            pod_set: None,
+            shape,
+            labels,
+            label_set: None,
+            terms: TermsState::Indexed,
+            deletion: spec.deletion,
+            nominated: spec.nominated_node.as_deref().map(|name| symbols.intern(name)),
+            refused: spec.refused.map(Into::into),
+            observed_node_name: None,
+            observed: Placement::none(Status::Unknown),
+            placement: Placement::none(Status::Unknown),
+            old_placement: None,
+            evicted_from: None,
+        }
     }
 
     /// The row of the pod of this uid, to which nothing refers: a new one, or that of a known pod once it is detached.

@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::ids::{PodId, QueueId};
-use crate::model::{Millis, QueueSpec, Quota, Usage};
+use crate::model::{Millis, PerResource, QueueResources, QueueSpec, Quota, Usage};
 use crate::tables::Queue;
 
 impl Cluster {
@@ -21,7 +21,7 @@ impl Cluster {
         };
         let usage = self.usage.get(spec.name.as_str()).copied();
         let row = &mut self.ledger.queues[id.index()];
-        row.usage = usage.unwrap_or_default();
+        row.usage_billionths = usage.unwrap_or_default();
         let parent_name: Option<Box<str>> = spec.parent.filter(|name| !name.is_empty()).map(Into::into);
         self.queues_changed |= row.parent_name != parent_name;
         row.name = spec.name.into();
@@ -47,10 +47,14 @@ impl Cluster {
     }
 
     pub(super) fn apply_usage(&mut self, usage: &Usage) {
-        let billionths = [usage.cpu_billionths, usage.memory_billionths, usage.gpu_billionths];
+        let billionths = PerResource {
+            cpu: usage.cpu_billionths,
+            memory: usage.memory_billionths,
+            gpu: usage.gpu_billionths,
+        };
         self.usage.insert(usage.queue.as_str().into(), billionths);
         if let Some(id) = self.queue_ids.get(usage.queue.as_str()) {
-            self.ledger.queues[id.index()].usage = billionths;
+            self.ledger.queues[id.index()].usage_billionths = billionths;
         }
     }
 
@@ -171,16 +175,16 @@ fn absent_queue() -> Queue {
         quota: Quota::UNBOUNDED,
         preempt_min_runtime: None,
         reclaim_min_runtime: None,
-        usage: [0; 3],
+        usage_billionths: PerResource::default(),
         parent: None,
         children: Vec::new(),
         connected: false,
         depth: 0,
-        allocated: [0; 3],
-        allocated_non_preemptible: [0; 3],
-        pending: [0; 3],
-        requested: [0; 3],
-        fair_share: [0; 3],
-        allocatable: [None; 3],
+        allocated: QueueResources::ZERO,
+        allocated_non_preemptible: QueueResources::ZERO,
+        pending: QueueResources::ZERO,
+        requested: QueueResources::ZERO,
+        fair_share: QueueResources::ZERO,
+        allocatable: PerResource::default(),
     }
 }

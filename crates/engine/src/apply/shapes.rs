@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::ids::{ShapeId, Symbol};
 use crate::model::{Constraints, GpuRequest, Gpus, Requests};
-use crate::tables::{GpuKind, Shape};
+use crate::tables::{GpuKind, NodeResources, Shape};
 
 /// How many unused shapes are kept at least: they cost little, and a later pod may have the same shape.
 const UNUSED_MAX: usize = 1024;
@@ -81,7 +81,12 @@ impl Cluster {
             }
         };
         let shape = Shape {
-            base: [requests.cpu_milli, requests.memory_bytes, whole, 1],
+            base: NodeResources {
+                cpu_milli: requests.cpu_milli,
+                memory_bytes: requests.memory_bytes,
+                gpus: whole,
+                pods: 1,
+            },
             extended: extended
                 .iter()
                 .map(|(name, amount)| (self.resources.intern(name), *amount))

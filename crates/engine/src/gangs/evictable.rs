@@ -5,8 +5,9 @@ use smallvec::{SmallVec, smallvec};
 use super::{ElasticState, Progress, by_progress, elastic_state};
 use crate::ids::{GangId, PodId};
 use crate::ledger::Ledger;
+use crate::model::QueueResources;
 use crate::steps;
-use crate::tables::{Gang, Member, QueueResources};
+use crate::tables::{Gang, Member};
 
 /// The pods of a gang that can still be evicted: active allocated ones, without those that are victims already.
 pub(crate) struct Evictable<'a> {
@@ -68,7 +69,7 @@ impl<'a> Evictable<'a> {
         if self.taken.is_empty() {
             return self.gang.allocated;
         }
-        let mut allocated = [0; 3];
+        let mut allocated = QueueResources::ZERO;
         for pod in self
             .gang
             .pod_sets
@@ -78,8 +79,7 @@ impl<'a> Evictable<'a> {
         {
             let row = self.ledger.pod(*pod);
             if let Some(node) = row.placement.node.filter(|_| row.placement.status.is_allocated()) {
-                let accepted = self.ledger.shape(row.shape).accepted(self.ledger.node(node).memory_mib);
-                crate::ledger::add(&mut allocated, accepted, 1);
+                allocated += self.ledger.shape(row.shape).accepted(self.ledger.node(node).memory_mib);
             }
         }
         allocated

@@ -11,11 +11,11 @@ use std::cmp::Ordering;
 
 use crate::ids::{GangId, PodId};
 use crate::ledger::Ledger;
-use crate::model::TaskRank;
+use crate::model::{QueueResources, TaskRank};
 use crate::reasons::PodsLacking;
 use crate::report::Status;
 use crate::steps;
-use crate::tables::{Gang, Member, Pod, PodSet, QueueResources};
+use crate::tables::{Gang, Member, Pod, PodSet};
 
 /// How many of the subgroups that lack pods a message names: an event has room for a few.
 const LACKING_SHOWN_MAX: usize = 8;
@@ -288,11 +288,7 @@ impl Ledger {
 
     /// What these pods request from queues; `gpu-memory` counts as a part of a GPU of `memory_mib`.
     pub(crate) fn requested_by(&self, pods: &[PodId], memory_mib: Option<i64>) -> QueueResources {
-        let mut requested = [0; 3];
-        for pod in pods {
-            crate::ledger::add(&mut requested, self.shape_of(*pod).requested(memory_mib), 1);
-        }
-        requested
+        pods.iter().map(|pod| self.shape_of(*pod).requested(memory_mib)).sum()
     }
 }
 

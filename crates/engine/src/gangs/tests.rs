@@ -238,7 +238,11 @@ fn running_pods_of_a_gang_beyond_the_bounds_stay_and_are_charged() {
     let later = cluster.cycle(Millis::seconds(100_000), &Config::default());
     assert_eq!((report.decisions.len(), later.decisions.len()), (0, 0));
     let row = &cluster.ledger.gangs[0];
-    assert_eq!((row.count(Status::Running), row.allocated), (2, [2, 0, 0]));
+    let allocated = QueueResources {
+        cpu_milli: 2,
+        ..QueueResources::ZERO
+    };
+    assert_eq!((row.count(Status::Running), row.allocated), (2, allocated));
     assert!(row.unmatched_pods.is_empty());
 }
 

@@ -1,11 +1,13 @@
 //! What a pod's placement adds to its node, GPU groups, gang and queues.
 
+use std::ops::{AddAssign, SubAssign};
+
 use super::Ledger;
 use super::journal::Undo;
 use crate::ids::{GangId, GpuGroupId, NodeId, PodId, ShapeId};
-use crate::model::PodKind;
+use crate::model::{PodKind, QueueResources};
 use crate::report::Status;
-use crate::tables::{GPU, GpuGroup, GpuKind, Placement, QUEUE_GPU, QueueResources};
+use crate::tables::{GpuGroup, GpuKind, Placement};
 
 /// Steps of work that a change of a pod's placement counts as.
 const WORK_PER_CHANGE: usize = 4;
@@ -58,6 +60,7 @@ impl Ledger {
             queues,
             shapes,
             dirty_gangs,
+            gpu_shares_in_use,
             ..
         } = self;
         let row = &pods[pod.index()];
@@ -76,22 +79,26 @@ impl Ledger {
             set.refused = set.refused.wrapping_add_signed(sign as i32);
         }
         let shape = &shapes[row.shape.index()];
+        if shape.is_shared() && status.is_active_allocated() {
+            *gpu_shares_in_use += sign * shape.devices();
+        }
         let accepted = match row.placement.node {
             Some(node) if status.is_active_allocated() => shape.accepted(nodes[node.index()].memory_mib),
-            _ => [0; 3],
+            _ => QueueResources::ZERO,
         };
-        if accepted == [0; 3] {
+        if accepted == QueueResources::ZERO {
             return;
         }
+        let charge = accepted * sign;
         if status.is_allocated() {
-            add(&mut gang.allocated, accepted, sign);
+            gang.allocated += charge;
         }
         let mut queue = gang.queue;
         while let Some(id) = queue {
             let row = &mut queues[id.index()];
-            add(&mut row.allocated, accepted, sign);
+            row.allocated += charge;
             if !gang.preemptible {
-                add(&mut row.allocated_non_preemptible, accepted, sign);
+                row.allocated_non_preemptible += charge;
             }
             queue = row.parent;
         }
@@ -157,21 +164,15 @@ impl Ledger {
         shift(
             &mut target.free.idle,
             &mut target.free.releasing,
-            charge,
+            charge * sign,
             placement.status,
-            sign,
         );
-        target.free.whole_gpus_used += sign * charge[GPU];
+        target.free.whole_gpus_used += sign * charge.gpus;
         if placement.status == Status::Releasing {
-            target.free.whole_gpus_releasing += sign * charge[GPU];
+            target.free.whole_gpus_releasing += sign * charge.gpus;
         }
         if kind == PodKind::Foreign {
-            let foreign = [
-                shape_row.base[0],
-                shape_row.base[1],
-                shape_row.requested(None)[QUEUE_GPU],
-            ];
-            add(&mut target.foreign, foreign, sign);
+            target.foreign += shape_row.requested(None) * sign;
         }
         if let GpuKind::Mig { legacy: true } = shape_row.gpu {
             target.legacy_mig_pods = target.legacy_mig_pods.wrapping_add_signed(sign as i32);
@@ -207,9 +208,7 @@ impl Ledger {
                 idle: extended.idle,
                 releasing: extended.releasing,
             };
-            let (mut idle, mut releasing) = ([extended.idle], [extended.releasing]);
-            shift(&mut idle, &mut releasing, [amount], status, sign);
-            (extended.idle, extended.releasing) = (idle[0], releasing[0]);
+            shift(&mut extended.idle, &mut extended.releasing, amount * sign, status);
             self.log(undo);
         }
     }
@@ -234,8 +233,8 @@ impl Ledger {
         };
         *part += sign * need;
         let target = &mut self.nodes[node.index()];
-        target.free.idle[GPU] -= after.idle_gpus_taken() - before.idle_gpus_taken();
-        target.free.releasing[GPU] += after.releasing_gpus_given() - before.releasing_gpus_given();
+        target.free.idle.gpus -= after.idle_gpus_taken() - before.idle_gpus_taken();
+        target.free.releasing.gpus += after.releasing_gpus_given() - before.releasing_gpus_given();
         match (found, after.is_unused()) {
             (Ok(at), true) => {
                 target.gpu_groups.remove(at);
@@ -251,24 +250,14 @@ impl Ledger {
     }
 }
 
-/// Moves `amount` between idle and releasing as a pod of this status is added (`sign` 1) or removed (-1).
-fn shift<const N: usize>(idle: &mut [i64; N], releasing: &mut [i64; N], amount: [i64; N], status: Status, sign: i64) {
-    for at in 0..N {
-        let amount = sign * amount[at];
-        match status {
-            Status::Releasing => {
-                idle[at] -= amount;
-                releasing[at] += amount;
-            }
-            Status::Pipelined => releasing[at] -= amount,
-            _ => idle[at] -= amount,
+/// Moves `amount` between idle and releasing as a pod of this status is added; a negative amount as it is removed.
+fn shift<A: Copy + AddAssign + SubAssign>(idle: &mut A, releasing: &mut A, amount: A, status: Status) {
+    match status {
+        Status::Releasing => {
+            *idle -= amount;
+            *releasing += amount;
         }
-    }
-}
-
-/// Adds `sign` times `amount`.
-pub(crate) fn add(resources: &mut QueueResources, amount: QueueResources, sign: i64) {
-    for (resource, amount) in resources.iter_mut().zip(amount) {
-        *resource += sign * amount;
+        Status::Pipelined => *releasing -= amount,
+        _ => *idle -= amount,
     }
 }

@@ -16,7 +16,6 @@ use crate::ids::{GangId, NodeId, PodId, QueueId, ShapeId};
 use crate::intern::Symbols;
 use crate::tables::{Gang, Node, Pod, Queue, Shape};
 
-pub(crate) use accounting::add;
 use changed_nodes::ChangedNodes;
 pub(crate) use journal::Checkpoint;
 use journal::Undo;
@@ -34,6 +33,8 @@ pub(crate) struct Ledger {
     pub(crate) affinity: AffinityIndex,
     /// Number of GPU groups on all nodes.
     pub(crate) gpu_groups_in_use: usize,
+    /// Number of GPU shares that pods of gangs hold or are pipelined to: one for each pod and GPU.
+    pub(crate) gpu_shares_in_use: i64,
     /// Number of rows in `nodes` that hold a node.
     pub(crate) present_nodes: usize,
     /// See [`Ledger::note_work`].

@@ -1,10 +1,10 @@
 //! The operations on pods of which every decision and every observation consists.
 
 use super::Ledger;
-use crate::ids::{GpuGroupId, NodeId, PodId};
-use crate::place::fits;
+use crate::fit::fits_on_gpus;
+use crate::ids::{NodeId, PodId};
 use crate::report::Status;
-use crate::tables::{GPU, GpuGroupIds, Placement, When};
+use crate::tables::{GpuGroupIds, Placement, When};
 
 /// Operations of a cycle.
 impl Ledger {
@@ -66,22 +66,7 @@ impl Ledger {
         let old = self.pod(pod).placement.clone();
         let Some(node) = old.node else { return false };
         self.remove_from_node(pod, &old);
-        let (row, shape) = (self.node(node), self.shape_of(pod));
-        let need = shape.need_mib(row.memory_mib);
-        let new_groups = old
-            .gpu_groups
-            .iter()
-            .filter(|id| row.gpu_group(**id).is_none_or(|group| group.allocated_mib() == 0))
-            .count();
-        let fits_group = |id: &GpuGroupId| {
-            row.gpu_group(*id)
-                .is_none_or(|group| group.allocated_mib() == 0 || group.fits_now(need, row.memory_mib))
-        };
-        let free = row.free.idle;
-        let fits = fits(row, shape, free, When::Now).is_ok()
-            && old.gpu_groups.iter().all(fits_group)
-            && new_groups as i64 <= row.shareable_devices(free[GPU], When::Now);
-        if !fits {
+        if !fits_on_gpus(self.node(node), self.shape_of(pod), &old.gpu_groups, When::Now) {
             return false;
         }
         let new = Placement {
@@ -173,17 +158,12 @@ impl Ledger {
     pub(crate) fn still_fits(&self, pod: PodId) -> bool {
         let placement = &self.pod(pod).placement;
         let Some(node) = placement.node else { return false };
-        let (row, shape) = (self.node(node), self.shape_of(pod));
-        let (free, need) = (row.free.total(), shape.need_mib(row.memory_mib));
-        let is_new = |id: &&GpuGroupId| row.gpu_group(**id).is_none_or(|group| group.is_emptying());
-        let new_groups = placement.gpu_groups.iter().filter(is_new).count() as i64;
-        let fits_group = |id: &GpuGroupId| {
-            row.gpu_group(*id)
-                .is_none_or(|group| group.available_mib(row.memory_mib) >= need)
-        };
-        fits(row, shape, free, When::AfterRelease).is_ok()
-            && placement.gpu_groups.iter().all(fits_group)
-            && new_groups <= row.shareable_devices(free[GPU], When::AfterRelease)
+        fits_on_gpus(
+            self.node(node),
+            self.shape_of(pod),
+            &placement.gpu_groups,
+            When::AfterRelease,
+        )
     }
 }
 

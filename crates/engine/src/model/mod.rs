@@ -9,6 +9,7 @@ mod node;
 mod pod;
 mod quantity;
 mod queue;
+mod resources;
 mod selector;
 mod topology;
 
@@ -24,6 +25,7 @@ pub use pod::{
 };
 pub use quantity::{Gpus, Millis, Quota, ResourceQuota};
 pub use queue::{QueueSpec, Usage};
+pub use resources::{PerResource, QueueResources};
 pub use selector::{LabelSelector, Labels, NodeSelectorTerm, Operator, Requirement, WeightedNodeTerm};
 pub use topology::{TopologyLevel, TopologySpec};
 

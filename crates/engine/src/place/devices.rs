@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
+use crate::fit::fits;
 use crate::ids::{GpuGroupId, NodeId, PodId};
 use crate::intern::new_gpu_group_id;
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategy;
-use crate::place::fit::fits;
-use crate::tables::{GPU, GpuGroup, GpuGroupIds, When};
+use crate::tables::{GpuGroup, GpuGroupIds, When};
 
 /// The GPU groups that were chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) fn choose_devices(
     let mut shared: SmallVec<[&GpuGroup; 16]> = row
         .gpu_groups
         .iter()
-        .filter(|group| group.fits_after_release(need, row.memory_mib))
+        .filter(|group| group.fits(need, row.memory_mib, When::AfterRelease))
         .collect();
     match strategy {
         PlacementStrategy::Binpack => {
@@ -39,9 +39,7 @@ pub(crate) fn choose_devices(
         }
         PlacementStrategy::Spread => shared.sort_unstable_by_key(|group| (group.used_mib(), group.id)),
     }
-    let free_gpus = row
-        .shareable_devices(row.free.idle[GPU] + row.free.releasing[GPU], When::AfterRelease)
-        .max(0) as usize;
+    let free_gpus = row.shareable_devices(When::AfterRelease).max(0) as usize;
     if shared.len() + free_gpus < wanted {
         return None;
     }
@@ -49,11 +47,11 @@ pub(crate) fn choose_devices(
         PlacementStrategy::Binpack => shared.len().min(wanted),
         PlacementStrategy::Spread => wanted.saturating_sub(free_gpus),
     };
-    let fits_now = fits(row, shape, row.free.idle, When::Now).is_ok();
+    let fits_now = fits(row, shape, When::Now).is_ok();
     let joined = &shared[..from_shared];
     let opened = (wanted - from_shared) as i64;
-    let opens_now = opened <= row.shareable_devices(row.free.idle[GPU], When::Now);
-    let joins_now = joined.iter().all(|group| group.fits_now(need, row.memory_mib));
+    let opens_now = opened <= row.shareable_devices(When::Now);
+    let joins_now = joined.iter().all(|group| group.fits(need, row.memory_mib, When::Now));
     let must_wait = !fits_now || !joins_now || (opened > 0 && (only_pipeline || !opens_now));
     let mut gpu_groups: GpuGroupIds = joined.iter().map(|group| group.id).collect();
     let uid = &ledger.pod(pod).uid;

@@ -3,10 +3,11 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::fit::{PodRequest, free_gpu_parts, max_pods_by_volume};
 use crate::ids::{DomainId, NodeId};
 use crate::ledger::Ledger;
-use crate::model::TopologySpec;
-use crate::tables::{GPU, GpuKind, Node, NodeResources, PODS, Shape};
+use crate::model::{Gpus, TopologySpec};
+use crate::tables::NodeResources;
 
 /// One topology.
 #[derive(Clone, Debug)]
@@ -16,7 +17,7 @@ pub(crate) struct DomainTree {
     /// By node: its finest domain; `None` = the node is not part of the topology.
     leaf: Vec<Option<DomainId>>,
     /// By node: the free resources that are included in the sums of its domains.
-    counted: Vec<NodeResources>,
+    counted: Vec<DomainFree>,
     cursor: Option<u64>,
     /// Pods that fit per node and domain, by request.
     capacities: FxHashMap<PodRequest, PodCapacity>,
@@ -34,17 +35,15 @@ pub(crate) struct Domain {
     pub(crate) parent: Option<DomainId>,
     pub(crate) children: Vec<DomainId>,
     pub(crate) nodes: Vec<NodeId>,
-    /// Idle and releasing resources of its nodes.
-    pub(crate) free: NodeResources,
+    pub(crate) free: DomainFree,
 }
 
-/// The request of one pod, reduced to the resources that are counted per domain.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PodRequest {
+/// Idle and releasing resources of the nodes of a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DomainFree {
     pub(crate) base: NodeResources,
-    /// Whole GPUs and fractions of GPUs, in hundredths.
-    pub(crate) gpu_hundredths: i64,
-    pub(crate) extended: Vec<(crate::ids::ResourceId, i64)>,
+    /// Available parts of GPUs that pods share; `base` has the whole GPUs.
+    pub(crate) gpu_parts: Gpus,
 }
 
 /// How many pods of one request fit.
@@ -92,7 +91,7 @@ impl Domain {
             parent,
             children: Vec::new(),
             nodes: Vec::new(),
-            free: [0; 4],
+            free: DomainFree::default(),
         }
     }
 }
@@ -138,7 +137,7 @@ impl DomainTree {
             leaf[node.index()] = Some(at);
         }
         rank_by_name(&mut domains);
-        let counted = vec![[0; 4]; ledger.nodes.len()];
+        let counted = vec![DomainFree::default(); ledger.nodes.len()];
         DomainTree {
             spec,
             domains,
@@ -186,7 +185,11 @@ impl DomainTree {
     }
 
     fn recount(&mut self, ledger: &Ledger, node: NodeId) {
-        let free = ledger.node(node).free.total();
+        let row = ledger.node(node);
+        let free = DomainFree {
+            base: row.free.total(),
+            gpu_parts: free_gpu_parts(row),
+        };
         let old = std::mem::replace(&mut self.counted[node.index()], free);
         if old == free {
             return;
@@ -194,9 +197,8 @@ impl DomainTree {
         let mut at = self.leaf[node.index()];
         while let Some(domain) = at {
             let row = &mut self.domains[domain.index()];
-            for resource in 0..4 {
-                row.free[resource] += free[resource] - old[resource];
-            }
+            row.free.base += free.base - old.base;
+            row.free.gpu_parts += free.gpu_parts - old.gpu_parts;
             at = row.parent;
         }
     }
@@ -232,7 +234,7 @@ impl DomainTree {
             per_domain,
         } = capacity;
         let mut recount = |node: NodeId| {
-            let fit = pods_that_fit(ledger.node(node), pod);
+            let fit = max_pods_by_volume(ledger.node(node), pod);
             let old = std::mem::replace(&mut per_node[node.index()], fit);
             let mut at = if old == fit { None } else { leaf[node.index()] };
             while let Some(domain) = at {
@@ -246,62 +248,4 @@ impl DomainTree {
         }
         *cursor = Some(ledger.changed_nodes.end());
     }
-}
-
-impl PodRequest {
-    pub(crate) fn of(shape: &Shape) -> PodRequest {
-        let gpu_hundredths = match shape.gpu {
-            GpuKind::Fraction { devices, .. } => shape.accepted_hundredths(100) * devices,
-            GpuKind::Whole { devices } => 100 * devices,
-            GpuKind::None | GpuKind::Memory { .. } | GpuKind::Mig { .. } => 0,
-        };
-        PodRequest {
-            base: shape.base,
-            gpu_hundredths,
-            extended: shape.extended.clone(),
-        }
-    }
-
-    /// Raises every resource to that of the other request.
-    pub(crate) fn raise_to(&mut self, other: &PodRequest) {
-        for resource in 0..4 {
-            self.base[resource] = self.base[resource].max(other.base[resource]);
-        }
-        self.gpu_hundredths = self.gpu_hundredths.max(other.gpu_hundredths);
-        for (resource, amount) in &other.extended {
-            match self.extended.iter_mut().find(|(id, _)| id == resource) {
-                Some((_, own)) => *own = (*own).max(*amount),
-                None => self.extended.push((*resource, *amount)),
-            }
-        }
-    }
-}
-
-fn pods_that_fit(node: &Node, pod: &PodRequest) -> i64 {
-    let free = node.free.total();
-    let mut fit = free[PODS].max(0);
-    for resource in (0..4).filter(|resource| !matches!(*resource, GPU | PODS)) {
-        if pod.base[resource] > free[resource] {
-            return 0;
-        }
-        if pod.base[resource] > 0 {
-            fit = fit.min(free[resource] / pod.base[resource]);
-        }
-    }
-    if pod.gpu_hundredths > 0 {
-        let mut gpus = free[GPU] * 100;
-        if pod.gpu_hundredths < 100 {
-            let shared = node.gpu_groups.iter();
-            gpus += shared
-                .map(|group| group.available_mib(node.memory_mib).max(0) * 100 / node.memory_mib.max(1))
-                .sum::<i64>();
-        }
-        fit = fit.min(gpus.max(0) / pod.gpu_hundredths);
-    }
-    for (resource, amount) in pod.extended.iter().filter(|(_, amount)| *amount > 0) {
-        let free = node.extended.iter().find(|extended| extended.resource == *resource);
-        let free = free.map_or(0, |free| free.idle + free.releasing);
-        fit = fit.min(free.max(0) / amount);
-    }
-    fit
 }

@@ -8,12 +8,8 @@ use crate::affinity::TermCount;
 use crate::ids::{NodeId, PodId, Symbol, TermId, TopologyKeyId};
 use crate::ledger::Ledger;
 use crate::place::host_ports::HostPorts;
+use crate::place::weights::{AFFINITY_POINT, AFFINITY_POINTS_MAX};
 use crate::reasons::Check;
-
-/// Weight of one point of preferred pod affinity.
-const AFFINITY_WEIGHT: i64 = 1_000_000;
-/// Bound on the points of preferred pod affinity.
-const SCORE_MAX: i64 = 100_000;
 
 /// The rules between one pod and the pods that are on nodes.
 #[derive(Debug)]
@@ -307,7 +303,7 @@ impl<'a> InterPodRules<'a> {
     /// The score of the node by preferred pod affinity.
     pub(crate) fn score(&self, node: NodeId) -> i64 {
         if let Some(scores) = &self.scores {
-            return scores.sum_at(self.ledger, node).clamp(-SCORE_MAX, SCORE_MAX) * AFFINITY_WEIGHT;
+            return weight_of(scores.sum_at(self.ledger, node));
         }
         self.ledger
             .note_work(self.own_preferred.len() + self.others_preferred.len());
@@ -319,6 +315,10 @@ impl<'a> InterPodRules<'a> {
             .others_preferred
             .iter()
             .filter_map(|term| Some(self.count_at_node(*term, node)?.weight));
-        own.chain(others).sum::<i64>().clamp(-SCORE_MAX, SCORE_MAX) * AFFINITY_WEIGHT
+        weight_of(own.chain(others).sum())
     }
+}
+
+fn weight_of(points: i64) -> i64 {
+    points.clamp(-AFFINITY_POINTS_MAX, AFFINITY_POINTS_MAX) * AFFINITY_POINT
 }

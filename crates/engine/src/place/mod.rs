@@ -3,17 +3,19 @@
 
 mod devices;
 mod domains;
-mod fit;
 mod gang;
 mod host_ports;
 mod inter_pod;
+mod node_check;
 mod pod;
+mod score;
 mod shape_index;
 mod topology;
+mod weights;
 
 pub(crate) use devices::{DeviceChoice, choose_devices};
 pub(crate) use domains::{DomainTree, Domains};
-pub(crate) use fit::{fits, static_check};
 pub(crate) use gang::{NodeSet, PlacementFailure, PlacementMode, Scope};
 pub(crate) use inter_pod::InterPodRules;
+pub(crate) use node_check::static_check;
 pub(crate) use shape_index::ShapeIndexes;

@@ -3,18 +3,16 @@
 use std::collections::BinaryHeap;
 
 use crate::cycle::Cycle;
+use crate::fit::fits;
 use crate::ids::{GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::PlacementStrategy;
-use crate::place::fit::NodeScore;
+use crate::model::{Gpus, PlacementStrategy, QueueResources};
 use crate::place::gang::{Attempt, topology_scores_for};
+use crate::place::score::NodeScore;
 use crate::place::topology::TopologyScores;
-use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices};
+use crate::place::{DeviceChoice, InterPodRules, PlacementMode, Scope, choose_devices, weights};
 use crate::share;
-use crate::tables::{Gang, Placement, QUEUE_GPU, QueueResources, Shape, When, ceil_hundredths};
-
-/// Weight of the nominated node, which an earlier decision promised to the pod.
-const NOMINATED_WEIGHT: i64 = 10_000_000;
+use crate::tables::{Gang, Placement, Shape, When, ceil_hundredths};
 
 /// The checks of a node for one pod that the shape index does not know.
 struct NodeFilter<'f> {
@@ -78,7 +76,7 @@ impl PodScores<'_> {
             }
         }
         if self.nominated == Some(&*ledger.node(node).name) {
-            score = score.plus(NOMINATED_WEIGHT);
+            score = score.plus(weights::NOMINATED);
         }
         match self.inter_pod {
             Some(rules) => score.plus(rules.score(node)),
@@ -155,7 +153,7 @@ impl Cycle<'_> {
             Some(devices) => (devices.gpu_groups, devices.must_wait),
             None => {
                 let node = ledger.node(node);
-                let fits_now = crate::place::fits(node, ledger.shape(row.shape), node.free.idle, When::Now).is_ok();
+                let fits_now = fits(node, ledger.shape(row.shape), When::Now).is_ok();
                 (Default::default(), !fits_now)
             }
         };
@@ -218,7 +216,7 @@ fn charge_on(shape: &Shape, memory_mib: i64) -> QueueResources {
     if shape.is_shared() {
         let hundredths = ceil_hundredths(shape.need_mib(memory_mib), memory_mib);
         let accepted = shape.accepted_hundredths(memory_mib);
-        charge[QUEUE_GPU] = (crate::model::Gpus::hundredths(hundredths.max(accepted)) * shape.devices()).0;
+        charge.gpus = Gpus::hundredths(hundredths.max(accepted)) * shape.devices();
     }
     charge
 }

@@ -9,8 +9,9 @@ use rustc_hash::FxHashMap;
 use crate::ids::{NodeId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::PlacementStrategies;
-use crate::place::fit::{NodeScore, kind_check, node_score, static_check};
+use crate::place::node_check::{kind_check, static_check};
 use crate::place::pod::{best_of, best_of_fitting};
+use crate::place::score::{NodeScore, node_score};
 use crate::tables::{GpuKind, Node, Shape};
 
 /// The most indexes of shapes, to bound the memory per node.

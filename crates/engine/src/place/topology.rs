@@ -3,19 +3,19 @@
 use rustc_hash::FxHashSet;
 
 use crate::cycle::Cycle;
+use crate::fit::PodRequest;
 use crate::ids::{DomainId, GangId, NodeId, PodId};
 use crate::ledger::Ledger;
-use crate::model::TopologyConstraint;
-use crate::place::DomainTree;
-use crate::place::domains::PodRequest;
+use crate::model::{Gpus, QueueResources, TopologyConstraint, UNKNOWN_GPU_MEMORY_MIB};
+use crate::place::domains::DomainFree;
 use crate::place::gang::{NodeSet, PlacementFailure, Scope};
-use crate::tables::{CPU, GPU, MEMORY, NodeResources, QueueResources, Shape};
+use crate::place::{DomainTree, weights};
+use crate::reasons::Resource;
+use crate::tables::{GpuKind, NodeResources, Shape};
 
 /// Scores of nodes by the preferred topology level, by node id; `None` = the node is in no suitable domain.
 pub(super) type TopologyScores = Vec<Option<i64>>;
 
-/// Weight of one tenth of the rank of a domain at the preferred level.
-const DOMAIN_WEIGHT: i64 = 100_000;
 /// Domains that an explanation names.
 const DOMAINS_SHOWN_MAX: usize = 5;
 
@@ -48,19 +48,11 @@ impl Cycle<'_> {
         let root = search_root(tree, &levels, scope);
         let shapes = || pods.iter().map(|pod| ledger.shape_of(*pod));
         let largest = largest_if_homogeneous(shapes());
-        if let Some(largest) = largest.as_ref().filter(|largest| !requests_nothing(largest)) {
+        if let Some(largest) = largest.as_ref().filter(|largest| !largest.is_empty()) {
             tree.update_pod_capacity(ledger, largest);
         }
         let tree = &*tree;
-        let demand = Demand {
-            pods: pods.len(),
-            total: total_demand(shapes()),
-            capacity: match largest.as_ref().map(|largest| tree.pod_capacity(largest)) {
-                Some(Some(per_domain)) => DomainCapacity::PodsPerDomain(per_domain),
-                Some(None) => DomainCapacity::Unlimited,
-                None => DomainCapacity::BySum,
-            },
-        };
+        let demand = Demand::of(tree, shapes, largest.as_ref());
         if !demand.fits(tree, root) {
             return Err(demand.no_domain(tree, constraint, levels.coarsest.max(1)));
         }
@@ -187,17 +179,34 @@ enum DomainCapacity<'t> {
     PodsPerDomain(&'t [i64]),
     /// The pods request nothing, so any number of them fits.
     Unlimited,
-    /// The pods differ: the sum of their requests is compared with the free resources of the domain.
-    BySum,
+    /// The pods differ: a lower bound of the sum of their requests is compared with the free resources of the domain.
+    BySum(QueueResources),
 }
 
-impl Demand<'_> {
+impl<'t> Demand<'t> {
+    /// `largest` is the largest request, if the pods have one; the tree has its capacity, unless it is empty.
+    fn of<'a, S: Iterator<Item = &'a Shape>>(
+        tree: &'t DomainTree,
+        shapes: impl Fn() -> S,
+        largest: Option<&PodRequest>,
+    ) -> Demand<'t> {
+        Demand {
+            pods: shapes().count(),
+            total: total_demand(shapes(), charged_gpus),
+            capacity: match largest.map(|largest| tree.pod_capacity(largest)) {
+                Some(Some(per_domain)) => DomainCapacity::PodsPerDomain(per_domain),
+                Some(None) => DomainCapacity::Unlimited,
+                None => DomainCapacity::BySum(total_demand(shapes(), least_gpus)),
+            },
+        }
+    }
+
     fn pods_that_fit(&self, tree: &DomainTree, domain: DomainId) -> i64 {
         match self.capacity {
             DomainCapacity::PodsPerDomain(per_domain) => per_domain[domain.index()],
             DomainCapacity::Unlimited => i64::MAX,
-            DomainCapacity::BySum if utilization(&self.total, &tree.domain(domain).free) <= 1.0 => self.pods as i64,
-            DomainCapacity::BySum => 0,
+            DomainCapacity::BySum(least) if fits_by_sum(&least, &tree.domain(domain).free) => self.pods as i64,
+            DomainCapacity::BySum(_) => 0,
         }
     }
 
@@ -246,7 +255,7 @@ fn domains_by_level(tree: &DomainTree, root: DomainId, finest: usize, demand: &D
         for domain in above {
             let keyed = |child: &DomainId| {
                 let row = tree.domain(*child);
-                (utilization(&demand.total, &row.free), row.rank, *child)
+                (utilization(&demand.total, &row.free.base), row.rank, *child)
             };
             let mut children: Vec<(f64, u32, DomainId)> = tree.domain(*domain).children.iter().map(keyed).collect();
             children.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
@@ -271,7 +280,7 @@ fn topology_scores(
     for (at, domain) in level.iter().enumerate() {
         let tenths = 10 * (at as i64 + 1) / level.len() as i64;
         for node in &tree.domain(*domain).nodes {
-            scores[node.index()] = Some(tenths * DOMAIN_WEIGHT);
+            scores[node.index()] = Some(tenths * weights::DOMAIN_TENTH);
         }
     }
     Some(scores)
@@ -306,13 +315,9 @@ fn pinned_domains(
 /// fit has no meaning.
 fn largest_if_homogeneous<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> Option<PodRequest> {
     let mut largest = PodRequest::of(shapes.next()?);
-    let mut kinds: Vec<_> = largest.extended.iter().map(|(resource, _)| *resource).collect();
-    kinds.sort_unstable();
     for shape in shapes {
         let request = PodRequest::of(shape);
-        let mut own: Vec<_> = request.extended.iter().map(|(resource, _)| *resource).collect();
-        own.sort_unstable();
-        if (request.gpu_hundredths > 0) != (largest.gpu_hundredths > 0) || own != kinds {
+        if !request.is_comparable(&largest) {
             return None;
         }
         largest.raise_to(&request);
@@ -320,28 +325,60 @@ fn largest_if_homogeneous<'a>(mut shapes: impl Iterator<Item = &'a Shape>) -> Op
     Some(largest)
 }
 
-/// Whether a pod requests nothing but its place in the node's number of pods.
-fn requests_nothing(request: &PodRequest) -> bool {
-    request.base[CPU] == 0 && request.base[MEMORY] == 0 && request.gpu_hundredths == 0 && request.extended.is_empty()
+/// Sum of the requests for CPU, memory and GPUs, with `gpus` of each shape.
+fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>, gpus: impl Fn(&Shape) -> Gpus) -> QueueResources {
+    let demand = |shape: &Shape| QueueResources {
+        cpu_milli: shape.base.cpu_milli,
+        memory_bytes: shape.base.memory_bytes,
+        gpus: gpus(shape),
+    };
+    shapes.map(demand).sum()
 }
 
-/// Sum of the requests for CPU, memory and GPUs (in hundredths).
-fn total_demand<'a>(shapes: impl Iterator<Item = &'a Shape>) -> QueueResources {
-    let mut total = [0; 3];
-    for shape in shapes {
-        let gpus = PodRequest::of(shape).gpu_hundredths;
-        crate::ledger::add(&mut total, [shape.base[CPU], shape.base[MEMORY], gpus], 1);
+/// GPUs as queues are charged for them. As in KAI, `gpu-memory` requests and MIG slices do not affect the order of domains.
+fn charged_gpus(shape: &Shape) -> Gpus {
+    match shape.gpu {
+        GpuKind::Whole { .. } | GpuKind::Fraction { .. } => {
+            Gpus::hundredths(shape.accepted_hundredths(UNKNOWN_GPU_MEMORY_MIB)) * shape.devices()
+        }
+        GpuKind::None | GpuKind::Memory { .. } | GpuKind::Mig { .. } => Gpus::ZERO,
     }
-    total
+}
+
+/// A lower bound of the GPUs that the pod takes: a node can count a fraction as less, because it rounds to MiB.
+fn least_gpus(shape: &Shape) -> Gpus {
+    match shape.gpu {
+        GpuKind::Whole { devices } => Gpus::whole(devices),
+        GpuKind::Fraction { billionths, devices } => Gpus::hundredths(billionths / 10_000_000) * devices,
+        GpuKind::None | GpuKind::Memory { .. } | GpuKind::Mig { .. } => Gpus::ZERO,
+    }
+}
+
+/// Whether the domain has the resources for the sum of all requests. Shares of GPUs fit into GPUs in use, too.
+fn fits_by_sum(demand: &QueueResources, free: &DomainFree) -> bool {
+    let mut free_amounts = as_amounts(&free.base);
+    free_amounts.gpus += free.gpu_parts;
+    let fits = |resource: Resource| demand[resource] <= 0 || demand[resource] <= free_amounts[resource];
+    Resource::all(fits)
+}
+
+fn as_amounts(free: &NodeResources) -> QueueResources {
+    QueueResources {
+        cpu_milli: free.cpu_milli,
+        memory_bytes: free.memory_bytes,
+        gpus: Gpus::whole(free.gpus),
+    }
 }
 
 /// The part of a domain's free resources that the pods would take, of the resource for which it is highest.
 fn utilization(demand: &QueueResources, free: &NodeResources) -> f64 {
     /// For a resource that the domain does not have at all.
     const MISSING: f64 = 1000.0;
-    let free = [free[CPU], free[MEMORY], free[GPU] * 100];
-    let ratios = demand.iter().zip(free).filter(|(need, _)| **need > 0);
-    ratios
-        .map(|(need, free)| if free <= 0 { MISSING } else { *need as f64 / free as f64 })
-        .fold(0.0, f64::max)
+    let free = as_amounts(free);
+    let ratio = |resource: Resource| {
+        let (need, free) = (demand[resource], free[resource]);
+        if free <= 0 { MISSING } else { need as f64 / free as f64 }
+    };
+    let needed = Resource::ALL.into_iter().filter(|resource| demand[*resource] > 0);
+    needed.map(ratio).fold(0.0, f64::max)
 }

@@ -2,9 +2,9 @@
 
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
+use crate::model::QueueResources;
 use crate::reasons::Resource;
-use crate::share::{AllocatedBefore, quota_of};
-use crate::tables::QueueResources;
+use crate::share::AllocatedBefore;
 
 /// A bound that a request would exceed, with the numbers that were compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +48,9 @@ pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefor
     let leaf = ledger.gang(gang).queue;
     leaf.into_iter().flat_map(|leaf| ledger.queue_path(leaf)).all(|id| {
         let (queue, held) = (ledger.queue(id), before[id.index()].0);
-        (0..held.len()).all(|at| {
-            let limit = quota_of(&queue.quota, at).limit;
-            queue.allocated[at] <= held[at] || limit.is_none_or(|limit| queue.allocated[at] <= limit)
+        Resource::all(|resource| {
+            let (allocated, limit) = (queue.allocated[resource], queue.quota[resource].limit);
+            allocated <= held[resource] || limit.is_none_or(|limit| allocated <= limit)
         })
     })
 }
@@ -58,21 +58,24 @@ pub(crate) fn limits_hold(ledger: &Ledger, gang: GangId, before: &AllocatedBefor
 fn first_exceeded(ledger: &Ledger, gang: GangId, requested: QueueResources, kind: BoundKind) -> Option<Bound> {
     for id in ledger.queue_path(ledger.gang(gang).queue?) {
         let queue = ledger.queue(id);
-        for (at, resource) in Resource::ALL.into_iter().enumerate() {
-            let quota = quota_of(&queue.quota, at);
+        for resource in Resource::ALL {
+            if requested[resource] <= 0 {
+                continue;
+            }
+            let quota = &queue.quota[resource];
             let (bound, used) = match kind {
-                BoundKind::Limit => (quota.limit, queue.allocated[at]),
-                BoundKind::Quota => (quota.deserved, queue.allocated_non_preemptible[at]),
+                BoundKind::Limit => (quota.limit, queue.allocated[resource]),
+                BoundKind::Quota => (quota.deserved, queue.allocated_non_preemptible[resource]),
             };
             let Some(bound) = bound else { continue };
-            if requested[at] > 0 && bound < used + requested[at] {
+            if bound < used + requested[resource] {
                 return Some(Bound {
                     queue: id,
                     kind,
                     resource,
                     bound,
                     used,
-                    requested: requested[at],
+                    requested: requested[resource],
                 });
             }
         }

@@ -4,12 +4,16 @@
 use std::cmp::{Ordering, Reverse};
 
 use crate::ids::QueueId;
-use crate::model::Gpus;
-use crate::share::quota_of;
-use crate::tables::{Queue, QueueResources};
+use crate::model::{Gpus, PerResource, QueueResources};
+use crate::reasons::Resource;
+use crate::tables::Queue;
 
 /// The units in which resources above the quotas are divided: a milli-core, a byte, a whole GPU.
-const UNITS: QueueResources = [1, 1, Gpus::ONE.0];
+const UNITS: QueueResources = QueueResources {
+    cpu_milli: 1,
+    memory_bytes: 1,
+    gpus: Gpus::ONE,
+};
 
 /// Sets the fair share of every connected queue, from the roots down: the children of a queue divide its fair share.
 pub(crate) fn divide_tree(
@@ -20,7 +24,7 @@ pub(crate) fn divide_tree(
 ) {
     let mut level: Vec<(Vec<QueueId>, QueueResources)> = vec![(roots.to_vec(), total)];
     while let Some((siblings, total)) = level.pop() {
-        for resource in 0..3 {
+        for resource in Resource::ALL {
             let claims: Vec<Claim<'_>> = siblings
                 .iter()
                 .map(|id| Claim::of(&queues[id.index()], resource))
@@ -38,13 +42,13 @@ pub(crate) fn divide_tree(
         }
     }
     for queue in queues {
-        queue.allocatable = std::array::from_fn(|resource| allocatable_share(queue, resource));
+        queue.allocatable = PerResource::from_fn(|resource| allocatable_share(queue, resource));
     }
 }
 
 /// See [`Queue::allocatable`].
-fn allocatable_share(queue: &Queue, resource: usize) -> Option<i64> {
-    let quota = quota_of(&queue.quota, resource);
+fn allocatable_share(queue: &Queue, resource: Resource) -> Option<i64> {
+    let quota = queue.quota[resource];
     let Some(deserved) = quota.deserved else {
         return quota.limit;
     };
@@ -66,15 +70,15 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    fn of(queue: &Queue, resource: usize) -> Claim<'_> {
-        let quota = quota_of(&queue.quota, resource);
+    fn of(queue: &Queue, resource: Resource) -> Claim<'_> {
+        let quota = queue.quota[resource];
         let requested = queue.requested[resource].max(0);
         Claim {
             deserved: quota.deserved,
             requestable: quota.limit.map_or(requested, |limit| limit.min(requested)),
             weight: quota.weight_millionths.max(0),
             priority: queue.priority,
-            usage_billionths: queue.usage[resource],
+            usage_billionths: queue.usage_billionths[resource],
             tie_break: (queue.created, &queue.uid, &queue.name),
         }
     }
@@ -154,6 +158,38 @@ impl PartialOrd for Remainder {
     }
 }
 
+/// The part of a queue in one round of the division.
+struct Part {
+    give: i64,
+    remainder: Option<Remainder>,
+    /// The queue needs less than its part.
+    leaves_surplus: bool,
+}
+
+impl Part {
+    /// Of a queue that needs `need` and whose part is `weighted / sum`; compared and rounded in integers.
+    fn of(need: i64, unit: i64, weighted: i128, sum: i128) -> Part {
+        let needed = i128::from(need) * sum;
+        if needed <= weighted {
+            return Part {
+                give: need,
+                remainder: None,
+                leaves_surplus: needed < weighted,
+            };
+        }
+        let give = (weighted / (sum * i128::from(unit))) as i64 * unit;
+        let numerator = weighted - i128::from(give) * sum;
+        Part {
+            give,
+            remainder: (numerator > 0).then_some(Remainder {
+                numerator,
+                denominator: sum,
+            }),
+            leaves_surplus: false,
+        }
+    }
+}
+
 /// Divides `rest` in whole units by weight. It takes several rounds, because a queue that needs less than its part leaves the rest of it
 /// to the other queues. Within a round all parts are computed from the same budget, so the order of queues does not matter.
 /// Returns the remainders by claim.
@@ -187,31 +223,12 @@ fn water_fill(
                 continue;
             }
             let need = claims[at].requestable - fair[at];
-            // The part is budget * weight / sum; compared and rounded in integers.
-            let part = budget * weight;
-            let satisfied = i128::from(need) * sum <= part;
-            let give = if satisfied {
-                need
-            } else {
-                (part / (sum * i128::from(unit))) as i64 * unit
-            };
+            let part = Part::of(need, unit, budget * weight, sum);
             remainders.retain(|(of, _)| *of != at);
-            let remainder = part - i128::from(give) * sum;
-            if !satisfied && remainder > 0 {
-                remainders.push((
-                    at,
-                    Remainder {
-                        numerator: remainder,
-                        denominator: sum,
-                    },
-                ));
-            }
-            if give == 0 {
-                continue;
-            }
-            fair[at] += give;
-            *rest -= give;
-            has_surplus |= i128::from(need) * sum < part;
+            remainders.extend(part.remainder.map(|remainder| (at, remainder)));
+            fair[at] += part.give;
+            *rest -= part.give;
+            has_surplus |= part.leaves_surplus;
         }
         if !has_surplus || *rest == 0 {
             return remainders;

@@ -4,8 +4,10 @@ use std::cmp::Ordering;
 
 use crate::ids::QueueId;
 use crate::ledger::Ledger;
-use crate::share::{plus, within_deserved};
-use crate::tables::{QUEUE_GPU, Queue, QueueResources};
+use crate::model::{Gpus, QueueResources};
+use crate::reasons::Resource;
+use crate::share::within_deserved;
+use crate::tables::Queue;
 
 /// The values by which a queue is compared with its siblings.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +29,8 @@ pub(crate) struct QueueChange {
 impl QueueSortKey {
     pub(crate) fn of(ledger: &Ledger, id: QueueId, change: QueueChange, total: QueueResources) -> QueueSortKey {
         let queue = ledger.queue(id);
-        let with_request = plus(queue.allocated, change.request);
-        let mut with_victims = with_request;
-        crate::ledger::add(&mut with_victims, change.freed, -1);
+        let with_request = queue.allocated + change.request;
+        let with_victims = with_request - change.freed;
         QueueSortKey {
             queue: id,
             over_utilised: over_utilised(queue),
@@ -59,12 +60,12 @@ impl QueueSortKey {
 
 /// Whether the queue holds more than its fair share of every resource.
 fn over_utilised(queue: &Queue) -> bool {
-    (0..3).all(|resource| queue.allocated[resource] > queue.fair_share[resource])
+    Resource::all(|resource| queue.allocated[resource] > queue.fair_share[resource])
 }
 
 /// Whether the queue would hold a resource of which it may have nothing.
 fn takes_without_share(queue: &Queue, amount: QueueResources) -> bool {
-    (0..3).any(|resource| queue.allocatable[resource] == Some(0) && amount[resource] > 0)
+    Resource::any(|resource| queue.allocatable[resource] == Some(0) && amount[resource] > 0)
 }
 
 /// The dominant share: the largest ratio, over all resources, of `amount` to what the queue may hold.
@@ -72,13 +73,13 @@ fn dominant_share(queue: &Queue, amount: QueueResources, total: QueueResources) 
     /// Makes any amount of a resource of which the queue may have nothing outweigh other ratios.
     const NO_SHARE_FACTOR: f64 = 1000.0;
     let mut dominant = 0f64;
-    for resource in 0..3 {
+    for resource in Resource::ALL {
         let share = queue.allocatable[resource].unwrap_or(total[resource]);
         let amount = amount[resource] as f64;
         let part = if share != 0 {
             amount / share as f64
-        } else if resource == QUEUE_GPU {
-            amount / crate::model::Gpus::ONE.0 as f64 * NO_SHARE_FACTOR
+        } else if resource == Resource::Gpu {
+            amount / Gpus::ONE.0 as f64 * NO_SHARE_FACTOR
         } else {
             amount * NO_SHARE_FACTOR
         };
@@ -89,7 +90,7 @@ fn dominant_share(queue: &Queue, amount: QueueResources, total: QueueResources) 
 
 /// `Less` if the queue may hold less of one resource and more of none.
 fn compare_allocatable(l: &Queue, r: &Queue) -> Ordering {
-    let shares: [Ordering; 3] = std::array::from_fn(|resource| {
+    let shares = Resource::ALL.map(|resource| {
         // No bound is more than any bound.
         let bound = |queue: &Queue| queue.allocatable[resource].map_or((1, 0), |share| (0, share));
         bound(l).cmp(&bound(r))

@@ -4,9 +4,11 @@
 //! the reclaiming queue must not be more saturated than the queues that lost pods.
 
 use crate::ids::{GangId, QueueId};
-use crate::ledger::{Ledger, add};
-use crate::share::{plus, quota_of, within_deserved};
-use crate::tables::QueueResources;
+use crate::ledger::Ledger;
+use crate::model::{PerResource, QueueResources};
+use crate::reasons::Resource;
+use crate::share::within_deserved;
+use crate::tables::Queue;
 
 /// A gang that reclaims, and its request.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +26,10 @@ pub(crate) type AllocatedBefore = Vec<(QueueResources, QueueResources)>;
 /// Whether the gang's queue stays within its fair share; for a non-preemptible gang, also within its quota.
 pub(crate) fn can_reclaim(ledger: &Ledger, reclaimer: &Reclaimer) -> bool {
     let queue = ledger.queue(reclaimer.queue);
-    let within_fair = (0..3).all(|at| queue.allocated[at] + reclaimer.request[at] <= queue.fair_share[at]);
+    let within_fair = (queue.allocated + reclaimer.request).fits_in(&queue.fair_share);
     within_fair
         && (ledger.gang(reclaimer.gang).preemptible
-            || within_deserved(queue, plus(queue.allocated_non_preemptible, reclaimer.request)))
+            || within_deserved(queue, queue.allocated_non_preemptible + reclaimer.request))
 }
 
 /// The two ancestors (or the queues themselves) that are siblings: where the paths from the root to `a` and `b` diverge. If one path is
@@ -50,12 +52,12 @@ pub(crate) fn sibling_ancestors(ledger: &Ledger, a: QueueId, b: QueueId) -> (Que
 pub(crate) fn may_reclaim_from(ledger: &Ledger, reclaimer: &Reclaimer, victim: QueueId) -> bool {
     let (mine, theirs) = sibling_ancestors(ledger, reclaimer.queue, victim);
     let (mine, theirs) = (ledger.queue(mine), ledger.queue(theirs));
-    if !within_deserved(mine, plus(mine.allocated, reclaimer.request)) {
+    if !within_deserved(mine, mine.allocated + reclaimer.request) {
         return exceeds_allocatable(theirs, theirs.allocated);
     }
     let mut below_quota = false;
-    for resource in 0..3 {
-        let Some(deserved) = quota_of(&theirs.quota, resource).deserved else {
+    for resource in Resource::ALL {
+        let Some(deserved) = theirs.quota[resource].deserved else {
             continue;
         };
         if reclaimer.request[resource] <= 0 {
@@ -69,8 +71,9 @@ pub(crate) fn may_reclaim_from(ledger: &Ledger, reclaimer: &Reclaimer, victim: Q
     !below_quota
 }
 
-fn exceeds_allocatable(queue: &crate::tables::Queue, amount: QueueResources) -> bool {
-    (0..3).any(|resource| queue.allocatable[resource].is_some_and(|share| amount[resource] > share))
+fn exceeds_allocatable(queue: &Queue, amount: QueueResources) -> bool {
+    let exceeds = |resource: Resource| queue.allocatable[resource].is_some_and(|share| amount[resource] > share);
+    Resource::any(exceeds)
 }
 
 /// The resources that a queue loses: one entry for each unit of victims.
@@ -90,8 +93,8 @@ pub(crate) fn reclaim_is_fair(
     let mut remaining: Vec<(QueueId, Remaining)> = Vec::new();
     for loss in losses {
         let (mine, theirs) = sibling_ancestors(ledger, reclaimer.queue, loss.queue);
-        let involved: [bool; 3] = std::array::from_fn(|at| loss.units.iter().any(|unit| unit[at] > 0));
-        let guaranteed = within_deserved(ledger.queue(mine), plus(before[mine.index()].0, reclaimer.request));
+        let involved = PerResource::from_fn(|resource| loss.units.iter().any(|unit| unit[resource] > 0));
+        let guaranteed = within_deserved(ledger.queue(mine), before[mine.index()].0 + reclaimer.request);
         let victim = ledger.queue(theirs);
         for unit in &loss.units {
             let left = remaining_of(&mut remaining, before, theirs).allocated;
@@ -101,8 +104,8 @@ pub(crate) fn reclaim_is_fair(
             }
             for queue in ledger.queue_path(loss.queue) {
                 let entry = remaining_of(&mut remaining, before, queue);
-                add(&mut entry.allocated, *unit, -1);
-                entry.involved = std::array::from_fn(|at| entry.involved[at] || involved[at]);
+                entry.allocated -= *unit;
+                entry.involved = PerResource::from_fn(|resource| entry.involved[resource] || involved[resource]);
             }
         }
     }
@@ -113,7 +116,7 @@ pub(crate) fn reclaim_is_fair(
 #[derive(Clone, Copy, Debug)]
 struct Remaining {
     allocated: QueueResources,
-    involved: [bool; 3],
+    involved: PerResource<bool>,
 }
 
 fn remaining_of<'a>(
@@ -126,7 +129,7 @@ fn remaining_of<'a>(
             queue,
             Remaining {
                 allocated: before[queue.index()].0,
-                involved: [false; 3],
+                involved: PerResource::default(),
             },
         ));
         remaining.len() - 1
@@ -149,13 +152,13 @@ fn stays_less_saturated(
             .iter()
             .find(|(id, _)| *id == level)
             .map_or(before[level.index()].0, |(_, own)| own.allocated);
-        let mine = plus(own, reclaimer.request);
+        let mine = own + reclaimer.request;
         for (sibling, theirs) in remaining {
             let sibling_queue = ledger.queue(*sibling);
             if sibling_queue.parent != queue.parent || *sibling == level {
                 continue;
             }
-            for resource in 0..3 {
+            for resource in Resource::ALL {
                 if !theirs.involved[resource] && reclaimer.request[resource] <= 0 {
                     continue;
                 }
@@ -177,7 +180,7 @@ fn stays_less_saturated(
                 }
             }
         }
-        if !preemptible && !within_deserved(queue, plus(before[level.index()].1, reclaimer.request)) {
+        if !preemptible && !within_deserved(queue, before[level.index()].1 + reclaimer.request) {
             return false;
         }
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::ids::{PodId, QueueId, Symbol};
-use crate::model::{Millis, TopologyConstraint};
+use crate::model::{Millis, QueueResources, TopologyConstraint};
 use crate::reasons::SubGroupExcess;
 use crate::report::Status;
-use crate::tables::QueueResources;
 
 /// A child of a subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ mod labels;
 mod node;
 mod pod;
 mod queue;
+mod resources;
 mod shape;
 
 pub(crate) use gang::{Gang, Member, PodList, PodSet, PodSets, SubGroup};
@@ -14,26 +15,10 @@ pub(crate) use labels::PackedLabels;
 pub(crate) use node::{ExtendedResource, FreeResources, GpuGroup, Node, When};
 pub(crate) use pod::{GpuGroupIds, Placement, Pod};
 pub(crate) use queue::Queue;
+pub(crate) use resources::NodeResources;
 pub(crate) use shape::{GpuKind, Shape, ceil_hundredths};
 
 use crate::report::Status;
-
-/// Index of milli-cores in resource arrays.
-pub(crate) const CPU: usize = 0;
-/// Index of bytes of memory.
-pub(crate) const MEMORY: usize = 1;
-/// Index of whole GPUs.
-pub(crate) const GPU: usize = 2;
-/// Index of pod slots.
-pub(crate) const PODS: usize = 3;
-
-/// Resources of a node: CPU, memory, whole GPUs, pod slots.
-pub(crate) type NodeResources = [i64; 4];
-/// Resources of a queue: CPU, memory, GPUs in millionths.
-pub(crate) type QueueResources = [i64; 3];
-
-/// Index of GPUs in [`QueueResources`].
-pub(crate) const QUEUE_GPU: usize = 2;
 
 /// MiB in bytes.
 pub(crate) const MIB: i64 = 1 << 20;

@@ -1,8 +1,8 @@
 //! Nodes, their GPU groups and their free resources.
 
 use crate::ids::{GpuGroupId, PodId, ResourceId, Symbol};
-use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, Taint};
-use crate::tables::{GPU, MEMORY, MIB, NodeResources, QueueResources, Shape, ceil_hundredths};
+use crate::model::{Gpus, Labels, MemoryKind, MigStrategy, PodKind, QueueResources, Taint};
+use crate::tables::{MIB, NodeResources, Shape, ceil_hundredths};
 
 /// A GPU group: a GPU of a node that pods share, with its memory by the status of the pods that hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +30,6 @@ impl GpuGroup {
     /// Releasing memory that is not reserved for pipelined pods yet.
     pub(crate) fn unreserved_releasing_mib(&self) -> i64 {
         self.releasing_mib - self.pipelined_mib
-    }
-
-    /// MiB that one more pod can be pipelined to.
-    pub(crate) fn available_mib(&self, memory_mib: i64) -> i64 {
-        memory_mib - self.active_mib - self.pipelined_mib
-    }
-
-    /// Whether `need` MiB fit once the releasing pods have terminated. Never true for a group with releasing pods only: its GPU counts
-    /// as a whole one that is being released.
-    pub(crate) fn fits_after_release(&self, need: i64, memory_mib: i64) -> bool {
-        self.available_mib(memory_mib) >= need && !self.is_emptying() && !self.is_unused()
-    }
-
-    /// Whether `need` MiB fit now.
-    pub(crate) fn fits_now(&self, need: i64, memory_mib: i64) -> bool {
-        self.allocated_mib() > 0 && memory_mib - self.allocated_mib() >= need
     }
 
     /// Whether all its pods are releasing.
@@ -103,7 +87,7 @@ pub(crate) struct FreeResources {
 impl FreeResources {
     /// Idle and releasing resources together: what a pipelined pod can get.
     pub(crate) fn total(&self) -> NodeResources {
-        std::array::from_fn(|at| self.idle[at] + self.releasing[at])
+        self.idle + self.releasing
     }
 }
 
@@ -158,54 +142,14 @@ impl Node {
             .map(|at| &self.gpu_groups[at])
     }
 
-    /// How many of `free` GPUs can be allocated whole. On a time-sliced node every GPU group takes all units of one physical GPU.
-    pub(crate) fn whole_units(&self, free: i64, when: When) -> i64 {
-        if !self.is_time_sliced() {
-            return free;
-        }
-        let (shared, whole) = self.occupied(when);
-        free.min(self.gpu_units - shared * self.units_per_device() - whole)
-    }
-
-    /// How many of `free` GPUs can become the GPU of a new GPU group.
-    pub(crate) fn shareable_devices(&self, free: i64, when: When) -> i64 {
-        if !self.is_time_sliced() {
-            return free;
-        }
-        let (shared, whole) = self.occupied(when);
-        let per_device = self.units_per_device();
-        free.min(self.gpu_physical - shared - (whole + per_device - 1) / per_device)
-    }
-
-    fn units_per_device(&self) -> i64 {
-        (self.gpu_units / self.gpu_physical.max(1)).max(1)
-    }
-
-    /// GPU groups and whole GPUs in use.
-    fn occupied(&self, when: When) -> (i64, i64) {
-        match when {
-            When::Now => (self.gpu_groups.len() as i64, self.free.whole_gpus_used),
-            When::AfterRelease => {
-                let remaining = self.gpu_groups.iter().filter(|group| !group.is_emptying());
-                let whole = self.free.whole_gpus_used - self.free.whole_gpus_releasing;
-                (remaining.count() as i64, whole)
-            }
-        }
-    }
-
     /// The resources of the node that a pod of this shape takes, besides GPU groups and extended resources.
     pub(crate) fn charge(&self, shape: &Shape, kind: PodKind) -> NodeResources {
         let mut charge = shape.base;
         if kind == PodKind::Reservation {
-            charge[GPU] = 0;
+            charge.gpus = 0;
         }
-        charge[MEMORY] += self.unified_bytes(shape);
-        for (amount, allocatable) in charge.iter_mut().zip(self.allocatable) {
-            if allocatable == 0 {
-                *amount = 0;
-            }
-        }
-        charge
+        charge.memory_bytes += self.unified_bytes(shape);
+        charge.offered_by(&self.allocatable)
     }
 
     /// Bytes of RAM that the GPU memory of a pod takes on a node with unified memory.
@@ -232,7 +176,7 @@ impl Node {
             .iter()
             .map(|extended| mig_gpus(extended.resource) * extended.idle)
             .sum();
-        shared + mig + Gpus::whole(self.free.idle[GPU])
+        shared + mig + Gpus::whole(self.free.idle.gpus)
     }
 
     /// Releasing GPUs, including parts of shared GPUs and MIG slices.
@@ -248,7 +192,7 @@ impl Node {
             .iter()
             .map(|extended| mig_gpus(extended.resource) * extended.releasing)
             .sum();
-        shared + mig + Gpus::whole(self.free.releasing[GPU])
+        shared + mig + Gpus::whole(self.free.releasing.gpus)
     }
 
     /// Idle and releasing GPU memory together.
@@ -270,6 +214,6 @@ impl Node {
                 idle + releasing
             })
             .sum();
-        shared + (self.free.idle[GPU] + self.free.releasing[GPU]) * self.memory_mib
+        shared + (self.free.idle.gpus + self.free.releasing.gpus) * self.memory_mib
     }
 }

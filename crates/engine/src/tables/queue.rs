@@ -1,8 +1,7 @@
 //! Queues.
 
 use crate::ids::QueueId;
-use crate::model::{Millis, Quota};
-use crate::tables::QueueResources;
+use crate::model::{Millis, PerResource, QueueResources, Quota};
 
 /// A queue.
 #[derive(Clone, Debug)]
@@ -16,8 +15,8 @@ pub(crate) struct Queue {
     pub(crate) quota: Quota,
     pub(crate) preempt_min_runtime: Option<Millis>,
     pub(crate) reclaim_min_runtime: Option<Millis>,
-    /// Historic usage as a part of the cluster, in billionths.
-    pub(crate) usage: QueueResources,
+    /// Historic usage as a part of the cluster.
+    pub(crate) usage_billionths: PerResource<i64>,
     pub(crate) parent: Option<QueueId>,
     pub(crate) children: Vec<QueueId>,
     /// Whether its ancestors lead to a root.
@@ -33,7 +32,7 @@ pub(crate) struct Queue {
     /// Result of the fair division at the start of the cycle.
     pub(crate) fair_share: QueueResources,
     /// What the queue may hold before other queues may reclaim, by quota, limit and fair share; `None` = no bound.
-    pub(crate) allocatable: [Option<i64>; 3],
+    pub(crate) allocatable: PerResource<Option<i64>>,
 }
 
 impl Queue {

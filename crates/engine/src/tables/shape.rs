@@ -2,8 +2,8 @@
 
 use crate::affinity::ShapeTerms;
 use crate::ids::ResourceId;
-use crate::model::{Constraints, Gpus};
-use crate::tables::{CPU, MEMORY, NodeResources, QUEUE_GPU, QueueResources};
+use crate::model::{Constraints, Gpus, QueueResources};
+use crate::tables::NodeResources;
 
 /// The kind of GPU request, reduced to what arithmetic needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +16,16 @@ pub(crate) enum GpuKind {
 }
 
 impl GpuKind {
+    /// MiB needed on each GPU of `memory_mib`.
+    pub(crate) fn need_mib(self, memory_mib: i64) -> i64 {
+        match self {
+            GpuKind::None | GpuKind::Mig { .. } => 0,
+            GpuKind::Whole { .. } => memory_mib,
+            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
+            GpuKind::Memory { mib, .. } => mib,
+        }
+    }
+
     /// A lower bound of the request: fractions and MiB rounded down to three binary digits, so that few distinct values are left.
     pub(crate) fn rounded_down(self) -> GpuKind {
         let round = |amount: i64| {
@@ -61,7 +71,11 @@ impl Shape {
             GpuKind::None | GpuKind::Fraction { .. } | GpuKind::Memory { .. } | GpuKind::Mig { .. } => 0,
         };
         Shape {
-            base: [0, 0, devices, 1],
+            base: NodeResources {
+                gpus: devices,
+                pods: 1,
+                ..NodeResources::ZERO
+            },
             extended: Vec::new(),
             gpu,
             mig: Gpus::ZERO,
@@ -91,12 +105,7 @@ impl Shape {
 
     /// MiB needed on each GPU of `memory_mib`.
     pub(crate) fn need_mib(&self, memory_mib: i64) -> i64 {
-        match self.gpu {
-            GpuKind::None | GpuKind::Mig { .. } => 0,
-            GpuKind::Whole { .. } => memory_mib,
-            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
-            GpuKind::Memory { mib, .. } => mib,
-        }
+        self.gpu.need_mib(memory_mib)
     }
 
     /// What a queue is charged for the pod on a GPU of `memory_mib`, in hundredths per GPU.
@@ -112,7 +121,7 @@ impl Shape {
     /// What queues are charged once the pod is placed on a node with GPUs of `memory_mib`.
     pub(crate) fn accepted(&self, memory_mib: i64) -> QueueResources {
         let gpus = self.mig + Gpus::hundredths(self.accepted_hundredths(memory_mib)) * self.devices();
-        [self.base[CPU], self.base[MEMORY], gpus.0]
+        self.with_gpus(gpus)
     }
 
     /// What the pod requests from queues before its node is known: `gpu-memory` counts as a part of a GPU of `memory_mib`, or as nothing
@@ -130,12 +139,21 @@ impl Shape {
                 self.mig + Gpus::hundredths(self.accepted_hundredths(100)) * self.devices()
             }
         };
-        [self.base[CPU], self.base[MEMORY], gpus.0]
+        self.with_gpus(gpus)
+    }
+
+    /// The requested CPU and memory, and these GPUs.
+    fn with_gpus(&self, gpus: Gpus) -> QueueResources {
+        QueueResources {
+            cpu_milli: self.base.cpu_milli,
+            memory_bytes: self.base.memory_bytes,
+            gpus,
+        }
     }
 
     /// GPUs requested by count; `gpu-memory` requests count as 0.
     pub(crate) fn gpus_by_count(&self) -> Gpus {
-        Gpus(self.requested(None)[QUEUE_GPU])
+        self.requested(None).gpus
     }
 
     /// Whether other pods limit where the pod can be placed: by host ports, affinity or anti-affinity.

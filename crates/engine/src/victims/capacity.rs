@@ -2,14 +2,14 @@
 //! request of the pending pods is never simulated.
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use crate::cluster::ResourceNames;
 use crate::cycle::Cycle;
-use crate::ids::{GpuGroupId, NodeId, PodId, ShapeId};
+use crate::fit::{FreedResources, max_pods};
+use crate::ids::{NodeId, PodId, ShapeId};
 use crate::ledger::Ledger;
 use crate::model::Gpus;
-use crate::tables::{CPU, GPU, GpuKind, MEMORY, Node, NodeResources, PODS, QUEUE_GPU, Shape};
+use crate::tables::Shape;
 
 /// The capacity for the pending pods once a set of victims is gone. It is an upper bound: it can rule a set out, but only
 /// a simulation can accept one.
@@ -21,6 +21,8 @@ pub(crate) struct FreedCapacity {
     shape: Option<ShapeId>,
     /// Resources that the victims free, by node.
     freed: FxHashMap<NodeId, FreedOnNode>,
+    /// See [`rounding_slack`].
+    slack: Gpus,
     /// If `shape` is set: how many pending pods fit at most, summed over all nodes.
     pods_max: i64,
 }
@@ -30,9 +32,7 @@ pub(crate) struct FreedCapacity {
 struct FreedOnNode {
     /// GPUs as queues are charged for them.
     gpus: Gpus,
-    base: NodeResources,
-    /// MiB freed on shared GPUs, by GPU group.
-    shared_mib: SmallVec<[(GpuGroupId, i64); 2]>,
+    resources: FreedResources,
     /// How many pending pods fit on the node at most.
     pods_max: i64,
 }
@@ -51,6 +51,7 @@ impl FreedCapacity {
             requested_gpus,
             shape,
             freed: FxHashMap::default(),
+            slack: rounding_slack(cycle.ledger, pods),
             pods_max,
         }
     }
@@ -74,21 +75,11 @@ impl FreedCapacity {
             pods_max: base.max_pods_on(id),
             ..FreedOnNode::default()
         });
-        freed.gpus += Gpus(shape.accepted(node.memory_mib)[QUEUE_GPU]) * sign;
-        for (freed, charge) in freed.base.iter_mut().zip(node.charge(shape, row.kind)) {
-            *freed += sign * charge;
-        }
-        if shape.is_shared() {
-            for group in &row.placement.gpu_groups {
-                let need = sign * shape.need_mib(node.memory_mib);
-                match freed.shared_mib.iter_mut().find(|(id, _)| id == group) {
-                    Some((_, mib)) => *mib += need,
-                    None => freed.shared_mib.push((*group, need)),
-                }
-            }
-        }
+        freed.gpus += shape.accepted(node.memory_mib).gpus * sign;
+        let gpu_groups = &row.placement.gpu_groups;
+        freed.resources.change(node, shape, row.kind, gpu_groups, sign);
         if let Some(wanted) = self.shape {
-            let pods_max = max_pods_on(node, ledger.shape(wanted), freed);
+            let pods_max = max_pods(node, ledger.shape(wanted), &freed.resources);
             self.pods_max += pods_max - freed.pods_max;
             freed.pods_max = pods_max;
         }
@@ -99,7 +90,7 @@ impl FreedCapacity {
         if self.shape.is_some() {
             return self.pods_max >= self.requested_gpus.len() as i64;
         }
-        base.total + self.freed_gpus() >= self.requested_gpus.iter().copied().sum()
+        base.total + self.freed_gpus() + self.slack >= self.requested_gpus.iter().copied().sum()
     }
 
     /// GPUs that each pending pod requests, largest first.
@@ -118,49 +109,13 @@ impl FreedCapacity {
     }
 }
 
-/// An upper bound on the number of pods of a shape that fit on a node once the victims with these resources are gone.
-fn max_pods_on(node: &Node, shape: &Shape, freed: &FreedOnNode) -> i64 {
-    let mut free = node.free.total();
-    for (free, freed) in free.iter_mut().zip(freed.base) {
-        *free += freed;
-    }
-    let mib_freed = |id| {
-        freed
-            .shared_mib
-            .iter()
-            .find(|(group, _)| *group == id)
-            .map_or(0, |(_, mib)| *mib)
-    };
-    // A shared GPU whose last staying pods are victims becomes a free GPU. One without staying pods is already counted in
-    // `free`.
-    let emptied = freed.shared_mib.iter().filter(|(id, mib)| {
-        node.gpu_group(*id)
-            .is_some_and(|group| *mib > 0 && !group.is_emptying() && group.active_mib + group.pipelined_mib == *mib)
-    });
-    free[GPU] += emptied.count() as i64;
-    let mut pods_max = free[PODS].max(0);
-    for resource in [CPU, MEMORY] {
-        if shape.base[resource] > 0 {
-            pods_max = pods_max.min(free[resource] / shape.base[resource]);
-        }
-    }
-    match shape.gpu {
-        GpuKind::None | GpuKind::Mig { .. } => {}
-        GpuKind::Whole { devices } => pods_max = pods_max.min(free[GPU] / devices.max(1)),
-        GpuKind::Fraction { devices, .. } | GpuKind::Memory { devices, .. } => {
-            let need = shape.need_mib(node.memory_mib).max(1);
-            let per_device = node.memory_mib / need;
-            let shared = node
-                .gpu_groups
-                .iter()
-                .filter(|group| group.active_mib + group.pipelined_mib > mib_freed(group.id));
-            let shared: i64 = shared
-                .map(|group| (group.available_mib(node.memory_mib) + mib_freed(group.id)).max(0) / need)
-                .sum();
-            pods_max = pods_max.min((shared + free[GPU].max(0) * per_device) / devices.max(1));
-        }
-    }
-    pods_max.max(0)
+/// How much sums of charged GPUs can be wrong for a request of `pods`. A share is charged in hundredths of a GPU, rounded to the
+/// nearest, and the rest of each shared GPU is rounded down. A node also rounds the share that a pod requests down to MiB.
+pub(crate) fn rounding_slack(ledger: &Ledger, pods: &[PodId]) -> Gpus {
+    let shapes = pods.iter().map(|pod| ledger.shape_of(*pod));
+    let requested: i64 = shapes.filter(|shape| shape.is_shared()).map(Shape::devices).sum();
+    let held = (ledger.gpu_shares_in_use + 1) / 2;
+    Gpus::hundredths(ledger.gpu_groups_in_use as i64 + held + 2 * requested)
 }
 
 /// Idle and releasing capacity before any victim is evicted. [`SearchState`](super::SearchState) holds it for all searches
@@ -190,7 +145,7 @@ impl BaseCapacity {
                     let before = std::mem::replace(&mut self.gpus[node.index()], now);
                     self.total += now - before;
                     if let Some((shape, per_node, sum)) = &mut self.pods_max {
-                        let now = max_pods_on(ledger.node(*node), ledger.shape(*shape), &FreedOnNode::default());
+                        let now = max_pods(ledger.node(*node), ledger.shape(*shape), &FreedResources::default());
                         let before = std::mem::replace(&mut per_node[node.index()], now);
                         *sum += now - before;
                     }
@@ -215,7 +170,7 @@ impl BaseCapacity {
                 let per_node: Vec<i64> = ledger
                     .nodes
                     .iter()
-                    .map(|node| max_pods_on(node, row, &FreedOnNode::default()))
+                    .map(|node| max_pods(node, row, &FreedResources::default()))
                     .collect();
                 let sum = per_node.iter().sum();
                 self.pods_max = Some((shape, per_node, sum));

@@ -6,8 +6,9 @@ use rustc_hash::FxHashMap;
 use crate::cycle::Cycle;
 use crate::ids::{PodId, QueueId};
 use crate::model::{Action, Gpus};
-use crate::share::{plus, quota_of, within_deserved};
-use crate::tables::QUEUE_GPU;
+use crate::reasons::Resource;
+use crate::share::within_deserved;
+use crate::victims::capacity::rounding_slack;
 use crate::victims::solve::Search;
 
 impl Cycle<'_> {
@@ -15,14 +16,7 @@ impl Cycle<'_> {
     pub(crate) fn is_infeasible(&self, search: &mut Search<'_>, pods: &[PodId]) -> bool {
         search.state.base_capacity.catch_up(self.ledger, self.resources);
         let needed: Gpus = pods.iter().map(|pod| self.ledger.shape_of(*pod).gpus_by_count()).sum();
-        // The sums round the parts of each shared GPU to hundredths.
-        let shared_devices = self.ledger.gpu_groups_in_use;
-        let shared_pods = pods
-            .iter()
-            .filter(|pod| self.ledger.shape_of(**pod).is_shared())
-            .count();
-        let slack = Gpus::hundredths((shared_devices + shared_pods) as i64);
-        let must_go = needed - search.state.base_capacity.total - slack;
+        let must_go = needed - search.state.base_capacity.total - rounding_slack(self.ledger, pods);
         if must_go <= Gpus::ZERO {
             return false;
         }
@@ -44,9 +38,7 @@ impl Cycle<'_> {
             .leaf(queue)
             .iter()
             .filter(|(_, gang)| search.can_be_victim(self, *gang));
-        victims
-            .map(|(_, gang)| Gpus(self.ledger.gang(*gang).allocated[QUEUE_GPU]))
-            .sum()
+        victims.map(|(_, gang)| self.ledger.gang(*gang).allocated.gpus).sum()
     }
 
     /// An upper bound on the GPUs that the rules of reclaim let the gang take; `None` = no bound.
@@ -59,18 +51,18 @@ impl Cycle<'_> {
                 continue;
             }
             let (mine, row) = (self.ledger.queue(mine), self.ledger.queue(theirs));
-            let guaranteed = within_deserved(mine, plus(mine.allocated, reclaimer.request));
+            let guaranteed = within_deserved(mine, mine.allocated + reclaimer.request);
             // The queue can lose pods as long as it holds more than this of some resource.
-            let floor = |resource: usize| {
-                let quota = quota_of(&row.quota, resource).deserved.filter(|_| guaranteed);
+            let floor = |resource: Resource| {
+                let quota = row.quota[resource].deserved.filter(|_| guaranteed);
                 [row.allocatable[resource], quota].into_iter().flatten().min()
             };
-            let only_gpus_above_floor =
-                (0..QUEUE_GPU).all(|resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor));
-            let floor = floor(QUEUE_GPU).filter(|_| only_gpus_above_floor)?;
+            let is_at_floor = |resource: Resource| floor(resource).is_none_or(|floor| row.allocated[resource] <= floor);
+            let only_gpus_above_floor = is_at_floor(Resource::Cpu) && is_at_floor(Resource::Memory);
+            let floor = floor(Resource::Gpu).filter(|_| only_gpus_above_floor)?;
             // The last unit may take the queue below the floor; a unit is at most a whole gang.
             let largest = search.largest_victim(self, theirs);
-            let above = Gpus(row.allocated[QUEUE_GPU] - floor);
+            let above = row.allocated.gpus - Gpus(floor);
             let bound = if above <= Gpus::ZERO {
                 Gpus::ZERO
             } else {

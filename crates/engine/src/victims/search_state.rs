@@ -5,11 +5,10 @@ use crate::cluster::ResourceNames;
 use crate::gangs::{Candidates, GangRank};
 use crate::ids::{GangId, QueueId};
 use crate::ledger::Ledger;
-use crate::model::Gpus;
+use crate::model::{Gpus, QueueResources};
 use crate::order::{Direction, GangsByQueue, QueueHeap};
 use crate::report::Status;
 use crate::share::QueueChange;
-use crate::tables::{QUEUE_GPU, QueueResources};
 use crate::victims::capacity::BaseCapacity;
 
 /// The state that the victim searches of one action share.
@@ -75,7 +74,7 @@ impl PendingQueueOrder {
     fn update_leaf(&mut self, ledger: &Ledger, pending: &GangsByQueue, leaf: QueueId) {
         self.changes[leaf.index()] = pending.next(leaf).map(|gang| QueueChange {
             request: self.request(ledger, gang),
-            freed: [0; 3],
+            freed: QueueResources::ZERO,
         });
         self.restore_leaf(ledger, leaf);
     }
@@ -104,7 +103,7 @@ impl SearchState {
                 continue;
             };
             let held = &mut state.largest_gang[queue.index()];
-            *held = (*held).max(Gpus(gang.allocated[QUEUE_GPU]));
+            *held = (*held).max(gang.allocated.gpus);
             if is_pending(ledger, id) {
                 state.pending.add(queue, rank, id);
             }

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::cycle::{Cycle, rank_of};
 use crate::gangs::Candidates;
 use crate::ids::{GangId, NodeId, PodId, QueueId};
-use crate::model::Gpus;
+use crate::model::{Gpus, QueueResources};
 use crate::order::{Direction, RankKey};
 use crate::place::{NodeSet, PlacementMode};
 use crate::report::Status;
@@ -194,7 +194,10 @@ impl Cycle<'_> {
             } else {
                 pending_order.request(self.ledger, gang)
             };
-            QueueChange { request, freed: [0; 3] }
+            QueueChange {
+                request,
+                freed: QueueResources::ZERO,
+            }
         });
         pending_order.heap.set(self.ledger, queue, change);
     }

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::cycle::Cycle;
 use crate::ids::{GangId, PodId};
-use crate::model::Action;
+use crate::model::{Action, QueueResources};
 use crate::share::{self, AllocatedBefore, QueueLoss, Reclaimer};
 use crate::victims::simulate::{VictimOutcome, victim_outcome};
 use crate::victims::solve::Search;
@@ -93,9 +93,9 @@ impl Cycle<'_> {
 
     /// The losses of a gang in units that fairness checks one by one: each pod above the minimum is a unit, the others are
     /// one unit together. Moved pods are no loss if the configuration allows consolidating reclaim.
-    fn losses_of(&self, gang: GangId, pods: &[PodId]) -> Vec<crate::tables::QueueResources> {
+    fn losses_of(&self, gang: GangId, pods: &[PodId]) -> Vec<QueueResources> {
         let row = self.ledger.gang(gang);
-        let (mut units, mut within_minimum) = (Vec::new(), None);
+        let (mut units, mut within_minimum) = (Vec::new(), None::<QueueResources>);
         for (at, set) in row.pod_sets.iter().enumerate() {
             let of_set = pods
                 .iter()
@@ -108,7 +108,7 @@ impl Cycle<'_> {
                 let Some(node) = place.node else { continue };
                 let accepted = self.ledger.shape_of(*pod).accepted(self.ledger.node(node).memory_mib);
                 if position < set.min as usize {
-                    within_minimum = Some(share::plus(within_minimum.unwrap_or_default(), accepted));
+                    within_minimum = Some(within_minimum.unwrap_or_default() + accepted);
                 } else {
                     units.push(accepted);
                 }

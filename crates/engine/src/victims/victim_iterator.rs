@@ -6,9 +6,9 @@ use rustc_hash::FxHashMap;
 use crate::cycle::Cycle;
 use crate::gangs::{Evictable, GangRank};
 use crate::ids::{GangId, PodId, QueueId};
+use crate::model::QueueResources;
 use crate::order::{Direction, QueueHeap, RankKey};
-use crate::share::{QueueChange, plus};
-use crate::tables::QueueResources;
+use crate::share::QueueChange;
 use crate::victims::solve::Search;
 use crate::victims::victim_sets::{EvictionUnit, EvictionUnits};
 
@@ -119,7 +119,7 @@ impl VictimIterator {
             let queue = self.heap.best_leaf(cycle.ledger)?;
             let leaf = self.leaves.get_mut(&queue).expect("every leaf of the heap is known");
             let (_, victim) = leaf.next.take().expect("a leaf in the heap has a next gang");
-            leaf.freed = plus(leaf.freed, victim.allocated);
+            leaf.freed += victim.allocated;
             cycle.ledger.note_work(4);
             let gang = victim.gang;
             let (unit, rest) = victim.split_unit(cycle, recorded);
@@ -167,8 +167,8 @@ impl VictimIterator {
             (None, _) => leaf.partly_taken.pop(),
         };
         let change = leaf.next.as_ref().map(|(_, victim)| QueueChange {
-            request: [0; 3],
-            freed: plus(leaf.freed, victim.allocated),
+            request: QueueResources::ZERO,
+            freed: leaf.freed + victim.allocated,
         });
         self.heap.set(cycle.ledger, queue, change);
     }

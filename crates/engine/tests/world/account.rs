@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::super::kai_engine::model::{
-    GangKey, GangSpec, GpuRequest, MemoryKind, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueSpec, ResourceQuota,
+    GangKey, GangSpec, GpuRequest, Gpus, MemoryKind, Millis, NodeSpec, PodKind, PodPhase, PodSpec, QueueResources,
+    QueueSpec,
 };
+use super::super::kai_engine::reasons::Resource;
 use super::super::kai_engine::report::{Decision, Report, Status};
 use super::{MIB, World};
 
@@ -194,18 +196,14 @@ pub(crate) fn queue_loads(world: &World, placed: &[&PlacedPod], bound: QueueBoun
         };
         let charge = charge(&placed_pod.pod, node);
         for queue in queue_path(world, &gang.queue) {
-            let quotas = [
-                ("cpu", queue.quota.cpu),
-                ("memory", queue.quota.memory),
-                ("gpu", queue.quota.gpu),
-            ];
-            for ((what, quota), amount) in quotas.into_iter().zip(charge) {
+            for resource in Resource::ALL {
+                let quota = queue.quota[resource];
                 let capacity = match bound {
                     QueueBoundKind::Limit => quota.limit,
                     QueueBoundKind::Quota => quota.deserved,
                 };
-                let load = loads.entry(format!("{} {what}", queue.name)).or_insert((0, capacity));
-                load.0 += amount;
+                let what = format!("{} {}", queue.name, resource.name());
+                loads.entry(what).or_insert((0, capacity)).0 += charge[resource];
             }
         }
     }
@@ -231,8 +229,7 @@ pub(crate) fn queue_path<'w>(world: &'w World, leaf: &str) -> impl Iterator<Item
     })
 }
 
-/// Milli-cores, bytes, millionths of a GPU.
-fn charge(pod: &PodSpec, node: &NodeSpec) -> [i64; 3] {
+fn charge(pod: &PodSpec, node: &NodeSpec) -> QueueResources {
     let hundredths = match &pod.requests.gpu {
         GpuRequest::None => 0,
         GpuRequest::Whole { devices } => devices * 100,
@@ -246,7 +243,11 @@ fn charge(pod: &PodSpec, node: &NodeSpec) -> [i64; 3] {
             slices.iter().map(|(name, count)| compute(name) * count).sum()
         }
     };
-    [pod.requests.cpu_milli, pod.requests.memory_bytes, hundredths * 10_000]
+    QueueResources {
+        cpu_milli: pod.requests.cpu_milli,
+        memory_bytes: pod.requests.memory_bytes,
+        gpus: Gpus(hundredths * 10_000),
+    }
 }
 
 /// The first load above its capacity that has also grown.
@@ -287,8 +288,4 @@ fn sub_group_is_whole(
         }
     });
     whole.count() >= min.map_or(children.len(), |min| min as usize)
-}
-
-pub(crate) fn quotas(queue: &QueueSpec) -> [ResourceQuota; 3] {
-    [queue.quota.cpu, queue.quota.memory, queue.quota.gpu]
 }

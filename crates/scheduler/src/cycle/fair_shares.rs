@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kai_api::crd::ResourceList;
 use kai_api::{QuantityText, keys};
+use kai_engine::model::QueueResources;
 use kai_engine::report::QueueView;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
@@ -45,20 +46,23 @@ impl FairShares {
     }
 }
 
-/// Converts milli-cores, bytes and millionths of a GPU to quantities, with memory in whole MiB.
-fn resource_list([cpu_milli, memory_bytes, gpu_millionths]: [i64; 3]) -> ResourceList {
+/// Converts amounts to quantities, with memory in whole MiB.
+fn resource_list(amounts: QueueResources) -> ResourceList {
     let entry = |name: &str, text: QuantityText| (name.to_owned(), text);
-    let gpu_milli = (gpu_millionths + 500).div_euclid(1_000);
+    let gpu_milli = (amounts.gpus.0 + 500).div_euclid(1_000);
     ResourceList::from([
-        entry(keys::RESOURCE_CPU, QuantityText::of_milli(cpu_milli.into())),
-        entry(keys::RESOURCE_MEMORY, format!("{}Mi", memory_bytes >> 20).into()),
+        entry(keys::RESOURCE_CPU, QuantityText::of_milli(amounts.cpu_milli.into())),
+        entry(
+            keys::RESOURCE_MEMORY,
+            format!("{}Mi", amounts.memory_bytes >> 20).into(),
+        ),
         entry(keys::RESOURCE_GPU, QuantityText::of_milli(gpu_milli.into())),
     ])
 }
 
 #[cfg(test)]
 mod tests {
-    use kai_engine::model::Quota;
+    use kai_engine::model::{Gpus, PerResource, Quota};
 
     use super::*;
 
@@ -68,11 +72,15 @@ mod tests {
             parent: None,
             priority: 100,
             quota: Quota::UNBOUNDED,
-            fair_share: [1_500, 3 << 20, gpu_millionths],
-            allocated: [0; 3],
-            allocated_non_preemptible: [0; 3],
-            usage_billionths: [0; 3],
-            requested: [0; 3],
+            fair_share: QueueResources {
+                cpu_milli: 1_500,
+                memory_bytes: 3 << 20,
+                gpus: Gpus(gpu_millionths),
+            },
+            allocated: QueueResources::ZERO,
+            allocated_non_preemptible: QueueResources::ZERO,
+            usage_billionths: PerResource::default(),
+            requested: QueueResources::ZERO,
         }
     }
 
