@@ -4,6 +4,7 @@
 //! other is refused, because the device plugin would allocate both.
 
 use kai_engine::model::GpuRequest;
+use kai_engine::reasons::GpuConflict;
 
 use crate::decimal::{read_decimal, read_exponent};
 use crate::error::FieldError;
@@ -12,7 +13,7 @@ use crate::text::TextMap;
 use crate::{Error, keys};
 
 /// The bound on devices of a pod, above any node.
-pub(crate) const DEVICES_MAX: i64 = 65_536;
+const DEVICES_MAX: i64 = 65_536;
 /// The bound on memory of a device: a pebibyte.
 const MEMORY_MIB_MAX: i64 = 1 << 30;
 const BILLIONTHS: u128 = 1_000_000_000;
@@ -50,12 +51,12 @@ impl GpuRequestKinds {
             (false, false) => return None,
         };
         if self.whole {
-            return Some((share, Error::Conflict("whole GPUs in the containers' resources")));
+            return Some((share, Error::Conflict(GpuConflict::WholeGpus)));
         }
         if self.fraction && self.memory {
-            return Some((keys::GPU_MEMORY, Error::Conflict("the annotation gpu-fraction")));
+            return Some((keys::GPU_MEMORY, Error::Conflict(GpuConflict::GpuFraction)));
         }
-        let mig = Error::Conflict("MIG slices in the containers' resources");
+        let mig = Error::Conflict(GpuConflict::MigSlices);
         self.mig.then_some((share, mig))
     }
 }
@@ -114,7 +115,7 @@ fn read(ask: &RawGpuRequest<'_>) -> Result<GpuRequest, FieldError> {
         }),
         (_, false) => {
             let field = format!("spec.containers[].resources.requests.{}", ask.mig[0].0);
-            Err(FieldError::new(field, Error::Conflict("whole GPUs in the same pod")))
+            Err(FieldError::new(field, Error::Conflict(GpuConflict::WholeGpusOfPod)))
         }
     }
 }
@@ -190,7 +191,10 @@ fn parse_memory(text: &str) -> Result<i64, Error> {
 fn parse_devices(text: &str) -> Result<i64, Error> {
     parse_unsigned(text)
         .filter(|devices| (1..=DEVICES_MAX).contains(devices))
-        .ok_or_else(|| Error::NotADeviceCount(shorten(text)))
+        .ok_or_else(|| Error::NotADeviceCount {
+            text: shorten(text),
+            max: DEVICES_MAX,
+        })
 }
 
 /// Parses digits only: Rust would accept `+1`, KAI does not. Too many digits saturate, so that the caller's bound rejects them.

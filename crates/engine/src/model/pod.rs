@@ -1,6 +1,7 @@
 //! Pods.
 
 use super::{GangKey, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use crate::reasons::Refusal;
 use crate::steps;
 
 /// A pod.
@@ -42,8 +43,8 @@ pub struct PodSpec {
     pub rank: TaskRank,
     /// The node to which an earlier cycle pipelined the pod.
     pub nominated_node: Option<String>,
-    /// Why this scheduler can't serve the pod, as a sentence; the pod waits with it as the reason.
-    pub refused: Option<String>,
+    /// Why this scheduler can't serve the pod; the pod waits with it as the reason.
+    pub refused: Option<Refusal>,
 }
 
 /// How the scheduler treats a pod.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::{Action, GangKey, Gpus, Millis};
+use crate::reasons::{AffinityTermBound, Refusal};
 
 /// Why a pod does not run.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +27,10 @@ pub enum Reason {
     SubGroupsExceeded(SubGroupExcess),
     /// The pod has scheduling gates.
     Gated,
-    /// The pod or gang was refused before it came to the engine, for this reason; see [`PodSpec::refused`](crate::model::PodSpec).
-    Refused(String),
+    /// The pod or its gang may not start.
+    Refused(Refusal),
+    /// The affinity terms of the pod exceed this bound.
+    AffinityTermsExceeded(AffinityTermBound),
     /// Too few pods of the gang exist.
     GangNotReady {
         /// Pods that exist and can start.

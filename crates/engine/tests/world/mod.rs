@@ -15,6 +15,7 @@ use super::kai_engine::model::{
     NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota,
     SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
+use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
 use account::{PlacedPods, fits, placed_pods};
 use plan::{GangPlan, Gpu, Level, NodeKind, NodePlan, Pace, QueuePlan, Scene, Shape, SpecialPod, Step, TopologyPlan};
@@ -434,7 +435,9 @@ impl World {
             labels: Default::default(),
             rank: TaskRank::default(),
             nominated_node: None,
-            refused: matches!(special_pod, Some(SpecialPod::Refused)).then(|| "refused".to_owned()),
+            refused: matches!(special_pod, Some(SpecialPod::Refused)).then(|| Refusal::VolumeClaimMissing {
+                claim: "data".to_owned(),
+            }),
         }
     }
 

@@ -1,5 +1,9 @@
 //! The text of reasons, for conditions, events, the debug endpoints and the tables of `kai simulate`.
 
+#[cfg(test)]
+mod every_reason;
+mod invalid_value;
+mod refusal;
 mod rejections;
 #[cfg(test)]
 mod tests;
@@ -76,7 +80,8 @@ impl fmt::Display for ReasonText<'_, Reason> {
             Reason::UnknownSubGroup(name) => write!(f, "the pod group has no subgroup {}", Name(name)),
             Reason::SubGroupsExceeded(excess) => write!(f, "the pod group is not scheduled: {excess}"),
             Reason::Gated => write!(f, "scheduling gates are set"),
-            Reason::Refused(text) => write!(f, "{text}"),
+            Reason::Refused(refusal) => write!(f, "{refusal}"),
+            Reason::AffinityTermsExceeded(bound) => write!(f, "{bound}"),
             Reason::GangNotReady { ready, required, .. } => {
                 write!(f, "the gang has {ready} pods ready to start, {required} are required")
             }
@@ -239,4 +244,9 @@ impl fmt::Display for SubGroupExcess {
 pub fn not_ready_text(lacking: &[PodsLacking]) -> String {
     let sentences = lacking.iter().map(|lacking| format!(" {lacking}."));
     format!("Job is not ready for scheduling.{}", sentences.collect::<String>())
+}
+
+/// The text of one domain of [`Reason::NoDomain`]: its name, and the number of the required pods that fit there.
+pub fn domain_text((domain, fits): &(String, u32), required: u32) -> String {
+    format!("{domain}: room for {fits} of {required} pods")
 }
