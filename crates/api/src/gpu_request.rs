@@ -3,7 +3,7 @@
 //! A fraction is parsed as an exact decimal: `0.7` is 700,000,000 billionths and never 0.6999... A pod with two requests that exclude each
 //! other is refused, because the device plugin would allocate both.
 
-use kai_engine::model::GpuRequest;
+use kai_engine::model::{GpuFraction, GpuRequest};
 use kai_engine::reasons::GpuConflict;
 
 use crate::decimal::{read_decimal, read_exponent};
@@ -16,7 +16,7 @@ use crate::{Error, keys};
 const DEVICES_MAX: i64 = 65_536;
 /// The bound on memory of a device: a pebibyte.
 const MEMORY_MIB_MAX: i64 = 1 << 30;
-const BILLIONTHS: u128 = 1_000_000_000;
+const BILLIONTHS: u128 = GpuFraction::WHOLE.billionths() as u128;
 
 /// The parts of a pod that make up its GPU request, not yet parsed.
 #[derive(Clone, Debug)]
@@ -72,8 +72,8 @@ pub(crate) fn occupied(ask: &RawGpuRequest<'_>) -> GpuRequest {
     let devices = annotated(keys::GPU_FRACTION_DEVICES)
         .and_then(|text| parse_devices(text).ok())
         .unwrap_or(1);
-    if let Some(Ok(billionths)) = annotated(keys::GPU_FRACTION).map(parse_fraction) {
-        return GpuRequest::Fraction { billionths, devices };
+    if let Some(Ok(fraction)) = annotated(keys::GPU_FRACTION).map(parse_fraction) {
+        return GpuRequest::Fraction { fraction, devices };
     }
     if let Some(Ok(mib)) = annotated(keys::GPU_MEMORY).map(parse_memory) {
         return GpuRequest::Memory { mib, devices };
@@ -136,8 +136,8 @@ fn read_share(ask: &RawGpuRequest, fraction: Option<&str>, memory: Option<&str>)
     };
     match (fraction, memory) {
         (Some(text), _) => {
-            let billionths = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
-            Ok(GpuRequest::Fraction { billionths, devices })
+            let fraction = parse_fraction(text).map_err(|error| at(keys::GPU_FRACTION, error))?;
+            Ok(GpuRequest::Fraction { fraction, devices })
         }
         (None, Some(text)) => {
             let mib = parse_memory(text).map_err(|error| at(keys::GPU_MEMORY, error))?;
@@ -151,8 +151,24 @@ fn at(key: &str, error: Error) -> FieldError {
     FieldError::new(format!("metadata.annotations.{key}"), error)
 }
 
-/// Parses a decimal in (0, 1] as billionths, rounded to the nearest.
-fn parse_fraction(text: &str) -> Result<i64, Error> {
+/// Parses a decimal in (0, 1], rounded to the nearest billionth.
+fn parse_fraction(text: &str) -> Result<GpuFraction, Error> {
+    match read_fraction(text)? {
+        GpuFraction::ZERO => Err(Error::NotAFraction(shorten(text))),
+        fraction => Ok(fraction),
+    }
+}
+
+/// Parses the portion of a BindRequest. `None` if it is not a decimal; more than a GPU is the whole GPU.
+pub(crate) fn parse_portion(text: &str) -> Option<GpuFraction> {
+    match read_fraction(text) {
+        Ok(portion) => Some(portion),
+        Err(Error::FractionAboveOne(_)) => Some(GpuFraction::WHOLE),
+        Err(_) => None,
+    }
+}
+
+fn read_fraction(text: &str) -> Result<GpuFraction, Error> {
     let invalid = || Error::NotAFraction(shorten(text));
     let (decimal, rest) = read_decimal(text).ok_or_else(invalid)?;
     let exponent = if rest.is_empty() {
@@ -171,10 +187,8 @@ fn parse_fraction(text: &str) -> Result<i64, Error> {
     if scaled.up() > BILLIONTHS {
         return Err(above_one());
     }
-    match i64::try_from(scaled.nearest()) {
-        Ok(billionths) if billionths > 0 => Ok(billionths),
-        _ => Err(invalid()),
-    }
+    let billionths = i64::try_from(scaled.nearest()).map_err(|_| above_one())?;
+    Ok(GpuFraction::from_billionths(billionths))
 }
 
 fn parse_memory(text: &str) -> Result<i64, Error> {
@@ -243,7 +257,10 @@ mod tests {
     fn kinds_of_requests() {
         assert_eq!(ask(&[], 0, &[]), Ok(GpuRequest::None));
         assert_eq!(ask(&[], 2, &[]), Ok(GpuRequest::Whole { devices: 2 }));
-        let fraction = |billionths, devices| Ok(GpuRequest::Fraction { billionths, devices });
+        let fraction = |billionths, devices| {
+            let fraction = GpuFraction::from_billionths(billionths);
+            Ok(GpuRequest::Fraction { fraction, devices })
+        };
         assert_eq!(ask(&[("gpu-fraction", "0.7")], 0, &[]), fraction(700_000_000, 1));
         assert_eq!(ask(&[("gpu-fraction", "1")], 0, &[]), fraction(1_000_000_000, 1));
         assert_eq!(
@@ -328,6 +345,26 @@ mod tests {
         assert!(ask(&[], 1, &[("nvidia.com/mig-1g.5gb", 1)]).is_err());
     }
 
+    #[test]
+    fn portions_of_bind_requests() {
+        let check = |text: &str, hundredths: Option<i64>| {
+            assert_eq!(
+                parse_portion(text),
+                hundredths.map(GpuFraction::from_hundredths),
+                "{text}"
+            );
+        };
+        check("0.50", Some(50));
+        check("0.5", Some(50));
+        check("0.00", Some(0));
+        check("1", Some(100));
+        check("1.00", Some(100));
+        check("99999.0", Some(100));
+        check("", None);
+        check("NaN", None);
+        check("-0.5", None);
+    }
+
     proptest! {
         #[test]
         fn never_panics(fraction in "\\PC*", memory in "\\PC*", devices in "\\PC*") {
@@ -338,14 +375,22 @@ mod tests {
         #[test]
         fn hundredths_are_exact(hundredths in 1i64..=100) {
             let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
-            let expect = GpuRequest::Fraction { billionths: hundredths * 10_000_000, devices: 1 };
-            prop_assert_eq!(ask(&[("gpu-fraction", &text)], 0, &[]), Ok(expect));
+            let fraction = GpuFraction::from_hundredths(hundredths);
+            prop_assert_eq!(ask(&[("gpu-fraction", &text)], 0, &[]), Ok(GpuRequest::Fraction { fraction, devices: 1 }));
+            prop_assert_eq!(fraction.to_string(), text);
+        }
+
+        #[test]
+        fn a_fraction_is_read_as_it_is_written(billionths in 1i64..=1_000_000_000) {
+            let fraction = GpuFraction::from_billionths(billionths);
+            prop_assert_eq!(parse_fraction(&fraction.to_string()), Ok(fraction));
+            prop_assert_eq!(parse_portion(&fraction.to_string()), Some(fraction));
         }
 
         #[test]
         fn an_accepted_fraction_is_within_a_device(text in "[0-9]{0,2}\\.?[0-9]{0,12}(e-?[0-9])?") {
-            if let Ok(GpuRequest::Fraction { billionths, devices }) = ask(&[("gpu-fraction", &text)], 0, &[]) {
-                prop_assert!((1..=1_000_000_000).contains(&billionths) && devices == 1);
+            if let Ok(GpuRequest::Fraction { fraction, devices }) = ask(&[("gpu-fraction", &text)], 0, &[]) {
+                prop_assert!(GpuFraction::ZERO < fraction && fraction <= GpuFraction::WHOLE && devices == 1);
             }
         }
     }

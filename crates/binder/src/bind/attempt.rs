@@ -218,7 +218,7 @@ impl Binder {
         let naming = facts.naming(&self.settings, self.operator_cdi(&facts).await?);
         let share = GpuShare {
             visible_devices: visible_devices(&gpus, naming),
-            portion: request.received_gpu().1.to_owned(),
+            portion: request.portion(),
             memory_limit: self.memory_limit(request, &facts),
         };
         for (name, data) in config_maps(&pod, &share)? {
@@ -283,8 +283,7 @@ impl Binder {
         if !self.settings.hami_core {
             return None;
         }
-        let portion: f64 = request.received_gpu().1.parse().ok()?;
-        let limit_mib = (facts.memory_label_mib? as f64 * portion) as i64;
+        let limit_mib = request.portion()?.of_mib(facts.memory_label_mib?);
         (limit_mib > 0).then(|| format!("{limit_mib}m"))
     }
 

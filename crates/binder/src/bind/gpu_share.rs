@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kai_api::{ContainerRef, keys, share_container};
+use kai_engine::model::GpuFraction;
 use serde_json::{Value, json};
 
 use crate::bind::failure::BindFailure;
@@ -12,8 +13,8 @@ use crate::bind::failure::BindFailure;
 pub(crate) struct GpuShare {
     /// The GPUs by the names that the node's container runtime knows; value of `NVIDIA_VISIBLE_DEVICES`.
     pub(crate) visible_devices: String,
-    /// Portion of each GPU, as in the BindRequest.
-    pub(crate) portion: String,
+    /// Portion of each GPU, from the BindRequest.
+    pub(crate) portion: Option<GpuFraction>,
     /// Memory limit for HAMi's library, if it is in use.
     pub(crate) memory_limit: Option<String>,
 }
@@ -25,9 +26,10 @@ pub(crate) type NamedData = (String, BTreeMap<String, String>);
 pub(crate) fn config_maps(pod: &Value, share: &GpuShare) -> Result<[NamedData; 2], BindFailure> {
     let container = container(pod)?;
     let [name, env_name] = names(pod, container)?;
+    let portion = share.portion.map(|portion| portion.to_string()).unwrap_or_default();
     let mut capabilities = BTreeMap::from([
-        (keys::ENV_GPU_PORTION.to_owned(), share.portion.clone()),
-        (keys::ENV_GPU_PORTION_LEGACY.to_owned(), share.portion.clone()),
+        (keys::ENV_GPU_PORTION.to_owned(), portion.clone()),
+        (keys::ENV_GPU_PORTION_LEGACY.to_owned(), portion),
     ]);
     if let Some(limit) = &share.memory_limit {
         capabilities.insert(keys::ENV_CUDA_MEMORY_LIMIT.to_owned(), limit.clone());
@@ -112,7 +114,7 @@ mod tests {
     fn share() -> GpuShare {
         GpuShare {
             visible_devices: "GPU-1".into(),
-            portion: "0.50".into(),
+            portion: Some(GpuFraction::from_hundredths(50)),
             memory_limit: None,
         }
     }

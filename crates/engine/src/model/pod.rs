@@ -1,6 +1,6 @@
 //! Pods.
 
-use super::{GangKey, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
+use super::{GangKey, GpuFraction, LabelSelector, Labels, Millis, NodeSelectorTerm, WeightedNodeTerm};
 use crate::reasons::Refusal;
 use crate::steps;
 
@@ -110,8 +110,8 @@ pub enum GpuRequest {
     },
     /// The same part of each of several devices.
     Fraction {
-        /// Billionths of a device, 1 to 1_000_000_000.
-        billionths: i64,
+        /// The part of each device; more than nothing.
+        fraction: GpuFraction,
         /// How many; at least 1.
         devices: i64,
     },

@@ -2,7 +2,7 @@
 
 use crate::affinity::ShapeTerms;
 use crate::ids::ResourceId;
-use crate::model::{Constraints, Gpus};
+use crate::model::{Constraints, GpuFraction, Gpus};
 use crate::tables::{CPU, MEMORY, NodeResources, QUEUE_GPU, QueueResources};
 
 /// The kind of GPU request, reduced to what arithmetic needs.
@@ -10,7 +10,7 @@ use crate::tables::{CPU, MEMORY, NodeResources, QUEUE_GPU, QueueResources};
 pub(crate) enum GpuKind {
     None,
     Whole { devices: i64 },
-    Fraction { billionths: i64, devices: i64 },
+    Fraction { fraction: GpuFraction, devices: i64 },
     Memory { mib: i64, devices: i64 },
     Mig { legacy: bool },
 }
@@ -23,8 +23,8 @@ impl GpuKind {
             amount >> digits.saturating_sub(3) << digits.saturating_sub(3)
         };
         match self {
-            GpuKind::Fraction { billionths, devices } => GpuKind::Fraction {
-                billionths: round(billionths),
+            GpuKind::Fraction { fraction, devices } => GpuKind::Fraction {
+                fraction: GpuFraction::from_billionths(round(fraction.billionths())),
                 devices,
             },
             GpuKind::Memory { mib, devices } => GpuKind::Memory {
@@ -94,7 +94,7 @@ impl Shape {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
             GpuKind::Whole { .. } => memory_mib,
-            GpuKind::Fraction { billionths, .. } => multiply_divide(billionths, memory_mib, 1_000_000_000),
+            GpuKind::Fraction { fraction, .. } => fraction.of_mib(memory_mib),
             GpuKind::Memory { mib, .. } => mib,
         }
     }
@@ -104,7 +104,7 @@ impl Shape {
         match self.gpu {
             GpuKind::None | GpuKind::Mig { .. } => 0,
             GpuKind::Whole { .. } => 100,
-            GpuKind::Fraction { billionths, .. } => (billionths + 5_000_000) / 10_000_000,
+            GpuKind::Fraction { fraction, .. } => fraction.nearest_hundredths(),
             GpuKind::Memory { mib, .. } => ceil_hundredths(mib, memory_mib),
         }
     }

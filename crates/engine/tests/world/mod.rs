@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::kai_engine::Cluster;
 use super::kai_engine::model::{
-    BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuRequest, MemoryKind, MigStrategy, Millis,
-    NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests, ResourceQuota,
-    SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
+    BindInFlight, Config, Constraints, Event, GangKey, GangSpec, GpuFraction, GpuRequest, MemoryKind, MigStrategy,
+    Millis, NodeCondition, NodeSpec, PlacementStrategy, PodKind, PodPhase, PodSpec, QueueSpec, Quota, Requests,
+    ResourceQuota, SubGroupSpec, TaskRank, TopologyConstraint, TopologyLevel, TopologySpec, Usage,
 };
 use super::kai_engine::reasons::Refusal;
 use super::kai_engine::report::{Decision, Report};
@@ -394,7 +394,7 @@ impl World {
             Gpu::None | Gpu::Mig(0, 0) => GpuRequest::None,
             Gpu::Whole(devices) => GpuRequest::Whole { devices },
             Gpu::Fraction(hundredths, devices) => GpuRequest::Fraction {
-                billionths: hundredths * 10_000_000,
+                fraction: GpuFraction::from_hundredths(hundredths),
                 devices,
             },
             Gpu::Memory(mib, devices) => GpuRequest::Memory { mib, devices },
