@@ -336,8 +336,8 @@ mod tests {
     #[test]
     fn a_busy_server_is_left_alone_for_a_while() {
         let millis = Duration::from_millis;
-        let rests = [0, 20, 120, 60_000].map(|took| pause_after(millis(took)));
-        assert_eq!(rests, [millis(0), millis(0), millis(800), PAUSE_MAX]);
+        let pauses = [0, 20, 120, 60_000].map(|took| pause_after(millis(took)));
+        assert_eq!(pauses, [millis(0), millis(0), millis(800), PAUSE_MAX]);
     }
 
     fn pod(annotations: Value, requests: Value, node: Option<&str>) -> Arc<Pod> {
